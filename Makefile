@@ -1,0 +1,37 @@
+# make install | test | demo | lint | bench | clean
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TEXT ?=
+STAMP := $(VENV)/.installed
+
+.PHONY: install test demo lint format bench clean
+install: $(STAMP)
+
+$(STAMP): requirements.txt requirements-dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else "bert-tf needs Python 3.11, 3.12 or 3.13, this is %d.%d: make PYTHON=python3.12 install" % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --upgrade pip
+	$(BIN)/pip install -r requirements-dev.txt -e .
+	touch $@
+
+test: install
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+demo: install
+	$(BIN)/python -m demo --text="$(TEXT)"
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install
+	$(BIN)/python benchmarks/train_step.py
+
+clean:
+	rm -rf $(VENV) *.egg-info build dist demo_output .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
