@@ -1,0 +1,243 @@
+"""What is put on top of the encoder: masked LM, next sentence, and the model that pre-trains with both.
+
+Original: run_pretraining.py (get_masked_lm_output, get_next_sentence_output). Paper: section 3.1.
+
+Shape legend: B batch, S sequence length, H hidden size, P predictions per sequence, V vocabulary, C classes.
+"""
+
+import keras
+from keras import ops
+
+from bert_tf import kernels
+from bert_tf.config import BertConfig
+from bert_tf.modeling import BertModel, ConfiguredLayer, LayerNorm, Projection, truncated_normal
+
+_PACKAGE = "bert_tf"
+
+# Added to the number of predictions, so that a batch without any has loss 0 and not 0/0 (original: 1e-5).
+MASKED_LM_EPSILON = 1e-5
+
+
+def gather_positions(sequence, positions):
+    """Rows of sequence [B, S, H] at positions [B, P]: [B, P, H]."""
+    batch, length, size = ops.shape(sequence)[0], ops.shape(sequence)[1], sequence.shape[-1]
+    offsets = ops.expand_dims(ops.arange(batch, dtype="int32") * length, 1)
+    flat = ops.reshape(ops.cast(positions, "int32") + offsets, (-1,))
+    rows = ops.take(ops.reshape(sequence, (-1, size)), flat, axis=0)
+    return ops.reshape(rows, (batch, -1, size))
+
+
+def cross_entropy(logits, labels):
+    """Negative log-likelihood of each label, in float32.
+
+    Args:
+      logits: [..., C]. labels: integers [...]; one outside [0, C) gives loss 0 (the original's all-zero one-hot row).
+
+    Returns:
+      [...] float32.
+    """
+    logits = ops.cast(logits, "float32")
+    classes = logits.shape[-1] or ops.shape(logits)[-1]
+    labels = ops.cast(labels, "int32")
+    known = ops.logical_and(labels >= 0, labels < classes)
+    safe = ops.where(known, labels, ops.zeros_like(labels))
+    losses = ops.sparse_categorical_crossentropy(safe, logits, from_logits=True)
+    return ops.where(known, losses, ops.zeros_like(losses))
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class LinearHead(keras.layers.Layer):
+    """x Wᵀ + b with W stored [C, H], as the original stores output layers (`output_weights`, `output_bias`)."""
+
+    def __init__(self, num_outputs: int, initializer_range: float = 0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.num_outputs = num_outputs
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape):
+        shape = (self.num_outputs, input_shape[-1])
+        initializer = truncated_normal(self.initializer_range)
+        self.output_weights = self.add_weight(name="output_weights", shape=shape, initializer=initializer)
+        self.output_bias = self.add_weight(name="output_bias", shape=(self.num_outputs,), initializer="zeros")
+        self.built = True
+
+    def call(self, x):
+        """x: [..., H]. Returns float32 logits [..., C]."""
+        logits = ops.add(ops.matmul(x, ops.transpose(self.output_weights)), self.output_bias)
+        return ops.cast(logits, "float32")
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "num_outputs": self.num_outputs,
+            "initializer_range": self.initializer_range,
+        }
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class PredictionTransform(ConfiguredLayer):
+    """Dense layer H -> H with hidden_act, then layer norm; no dropout."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        size, deviation = self.config.hidden_size, self.config.initializer_range
+        self.dense = Projection(size, deviation, name="dense", dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(name="LayerNorm", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        for layer in (self.dense, self.layer_norm):
+            layer.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, x, training=False):
+        bias = ops.convert_to_tensor(self.dense.bias)
+        x = kernels.bias_activation(self.dense(x, add_bias=False), bias, self.config.hidden_act, training)
+        return self.layer_norm(x, training=training)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class MaskedLanguageModelHead(ConfiguredLayer):
+    """Scores of every vocabulary entry at the masked positions; the output matrix is the word-embedding table."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.transform = PredictionTransform(self.config, name="transform", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        self.transform.build()
+        self.output_bias = self.add_weight(
+            name="output_bias", shape=(self.config.vocab_size,), initializer="zeros", autocast=False
+        )
+        self.built = True
+
+    def call(self, sequence_output, embedding_table, positions, training=False):
+        """Scores the masked positions.
+
+        Args:
+          sequence_output: [B, S, H]. embedding_table: [V, H], tied. positions: [B, P].
+
+        Returns:
+          logits [B, P, V], float32.
+        """
+        x = self.transform(gather_positions(sequence_output, positions), training=training)  # [B, P, H]
+        table = ops.transpose(ops.cast(embedding_table, x.dtype))  # [H, V]
+        logits = ops.matmul(ops.reshape(x, (-1, self.config.hidden_size)), table)  # [B * P, V]
+        logits = ops.cast(logits, "float32") + self.output_bias
+        return ops.reshape(logits, (*ops.shape(x)[:2], self.config.vocab_size))
+
+
+def pretraining_losses(outputs: dict, features: dict) -> dict:
+    """The sums that every pre-training loss and metric is made of.
+
+    Sums, not means, so that replicas, micro-batches and evaluation batches can be added up before dividing: the
+    masked-LM loss of a whole batch is then the same however the batch was cut.
+
+    Args:
+      outputs: `masked_lm_logits` [B, P, V], `next_sentence_logits` [B, 2].
+      features: `masked_lm_ids` [B, P], `masked_lm_weights` [B, P], `next_sentence_labels` [B, 1] or [B], and optionally
+        `example_weights` [B], 0 for examples that only fill up a batch.
+
+    Returns:
+      dict of float32 scalars: `masked_lm_loss`, `masked_lm_correct`, `masked_lm_weight`, `next_sentence_loss`,
+      `next_sentence_correct`, `examples`.
+    """
+    logits = outputs["masked_lm_logits"]
+    ids = ops.cast(features["masked_lm_ids"], "int32")
+    weights = ops.cast(features["masked_lm_weights"], "float32")
+    correct = ops.cast(ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), ids), "float32")
+    next_logits = outputs["next_sentence_logits"]
+    labels = ops.reshape(ops.cast(features["next_sentence_labels"], "int32"), (-1,))
+    next_correct = ops.cast(ops.equal(ops.cast(ops.argmax(next_logits, axis=-1), "int32"), labels), "float32")
+    if "example_weights" in features:
+        examples = ops.cast(features["example_weights"], "float32")
+    else:
+        examples = ops.ones_like(next_correct)
+    return {
+        "masked_lm_loss": ops.sum(weights * cross_entropy(logits, ids)),
+        "masked_lm_correct": ops.sum(weights * correct),
+        "masked_lm_weight": ops.sum(weights),
+        "next_sentence_loss": ops.sum(examples * cross_entropy(next_logits, labels)),
+        "next_sentence_correct": ops.sum(examples * next_correct),
+        "examples": ops.sum(examples),
+    }
+
+
+def pretraining_loss(sums: dict, masked_lm_weight=None, examples=None):
+    """Masked-LM loss plus next-sentence loss, from `pretraining_losses`.
+
+    Args:
+      masked_lm_weight, examples: what to divide by; those of `sums` itself by default. Given the counts of the whole
+        batch, the losses of its parts add up to the loss of the whole.
+    """
+    masked_lm_weight = sums["masked_lm_weight"] if masked_lm_weight is None else masked_lm_weight
+    examples = sums["examples"] if examples is None else examples
+    return sums["masked_lm_loss"] / (masked_lm_weight + MASKED_LM_EPSILON) + sums["next_sentence_loss"] / examples
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertPretrainingModel(keras.Model):
+    """Encoder, masked-LM head and next-sentence head.
+
+    Works with Keras `compile` and `fit`: the features that create_pretraining_data.py writes are the input, and the
+    loss and four metrics are computed from them.
+
+    Example:
+
+        model = BertPretrainingModel(BertConfig(vocab_size=30522))
+        model.compile(optimizer=AdamWeightDecay(1e-4))
+        model.fit(dataset)  # of dicts with the seven features of a pre-training record
+
+    Args:
+      config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    def __init__(self, config, seed: int | None = None, name="pretraining", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = BertConfig.from_dict(config) if isinstance(config, dict) else config
+        self.seed = seed
+        dtype = self.dtype_policy
+        self.bert = BertModel(self.config, dense_embedding_gradient=True, seed=seed, dtype=dtype)
+        self.masked_lm = MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=dtype)
+        self.next_sentence = LinearHead(2, self.config.initializer_range, name="cls_seq_relationship", dtype=dtype)
+        self.metric_means = {
+            name: keras.metrics.Mean(name=name)
+            for name in ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy")
+        }
+
+    def build(self, input_shape=None):
+        self.bert.build()
+        self.masked_lm.build()
+        self.next_sentence.build((None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: as for `BertModel`, and `masked_lm_positions` [B, P].
+
+        Returns:
+          dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next), float32.
+        """
+        encoded = self.bert(inputs, training=training, dropout_seed=dropout_seed)
+        table = self.bert.get_embedding_table()
+        return {
+            "masked_lm_logits": self.masked_lm(
+                encoded["sequence_output"], table, inputs["masked_lm_positions"], training=training
+            ),
+            "next_sentence_logits": self.next_sentence(encoded["pooled_output"]),
+        }
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        sums = pretraining_losses(y_pred, x)
+        return pretraining_loss(sums)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        sums = pretraining_losses(y_pred, x)
+        for part, count in (("masked_lm", "masked_lm_weight"), ("next_sentence", "examples")):
+            weight = sums[count]
+            # A batch without predictions counts nothing; Mean would otherwise be given 0/0.
+            total = ops.maximum(weight, MASKED_LM_EPSILON)
+            self.metric_means[f"{part}_loss"].update_state(sums[f"{part}_loss"] / total, sample_weight=weight)
+            self.metric_means[f"{part}_accuracy"].update_state(sums[f"{part}_correct"] / total, sample_weight=weight)
+        return self.get_metrics_result()
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "config": self.config.to_dict(), "seed": self.seed}

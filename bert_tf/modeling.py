@@ -1,0 +1,418 @@
+"""The BERT encoder in Keras 3: embeddings, transformer blocks, pooler.
+
+Source: Devlin et al. 2018, section 3; original: modeling.py.
+
+Variable paths follow the names of the original's TF1 checkpoints (`bert/encoder/layer_0/attention/self/query/kernel`),
+so that checkpoints.py needs no table of names.
+
+Shape legend: B batch, S sequence length, H hidden size, N attention heads, D = H / N, I intermediate size,
+V vocabulary, T segment types.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from bert_tf import kernels
+from bert_tf.config import BertConfig
+
+_PACKAGE = "bert_tf"
+
+
+def truncated_normal(standard_deviation: float) -> keras.initializers.Initializer:
+    """Normal with values beyond two standard deviations drawn again (original: create_initializer)."""
+    return keras.initializers.TruncatedNormal(stddev=standard_deviation)
+
+
+class ConfiguredLayer(keras.layers.Layer):
+    """A layer whose only argument is a BertConfig (or its dict, which is what a saved model holds)."""
+
+    def __init__(self, config: BertConfig | dict, **kwargs):
+        super().__init__(**kwargs)
+        self.config = BertConfig.from_dict(config) if isinstance(config, dict) else config
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class LayerNorm(keras.layers.Layer):
+    """Layer norm over the last axis with epsilon 1e-12, of `residual + dropout(x + bias)` where those are given.
+
+    Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy.
+    """
+
+    def build(self, input_shape):
+        size = input_shape[-1]
+        self.gamma = self.add_weight(name="gamma", shape=(size,), initializer="ones", autocast=False)
+        self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False)
+        self.built = True
+
+    def call(self, x, bias=None, residual=None, rate=0.0, dropout_seed=None, training=False):
+        return kernels.layer_norm(
+            x,
+            ops.convert_to_tensor(self.gamma),
+            ops.convert_to_tensor(self.beta),
+            bias=bias,
+            residual=residual,
+            rate=rate,
+            seed=dropout_seed,
+            training=training,
+            dtype=self.compute_dtype,
+        )
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Projection(keras.layers.Layer):
+    """x W + b over the last axis, with W stored [in, out].
+
+    `call(x, add_bias=False)` leaves b out, for a caller that adds it inside a fused chain.
+    """
+
+    def __init__(self, units: int, initializer_range: float = 0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape):
+        initializer = truncated_normal(self.initializer_range)
+        self.kernel = self.add_weight(name="kernel", shape=(input_shape[-1], self.units), initializer=initializer)
+        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+        self.built = True
+
+    def call(self, x, add_bias=True):
+        # Rows as one matrix: a product of rank 2 has the cheaper gradient, with no broadcast to undo.
+        y = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), self.kernel)
+        if add_bias:
+            y = ops.add(y, self.bias)
+        return ops.reshape(y, (*ops.shape(x)[:-1], self.units))
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "units": self.units, "initializer_range": self.initializer_range}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Embeddings(ConfiguredLayer):
+    """Word + segment + position embeddings, layer norm, dropout (paper section 3, figure 2).
+
+    `dense_gradient`: see `kernels.embedding_lookup`.
+    """
+
+    def __init__(self, config, dense_gradient: bool = False, **kwargs):
+        super().__init__(config, **kwargs)
+        self.dense_gradient = dense_gradient
+        self.layer_norm = LayerNorm(name="LayerNorm", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        config = self.config
+        initializer = truncated_normal(config.initializer_range)
+
+        # The tables stay in float32: casting a whole table to look up a few rows would pass over all of it.
+        def table(name, rows):
+            shape = (rows, config.hidden_size)
+            return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False)
+
+        self.word_embeddings = table("word_embeddings", config.vocab_size)
+        self.token_type_embeddings = table("token_type_embeddings", config.type_vocab_size)
+        self.position_embeddings = table("position_embeddings", config.max_position_embeddings)
+        self.layer_norm.build((None, None, config.hidden_size))
+        self.built = True
+
+    def call(self, input_ids, segment_ids, dropout_seed=None, training=False):
+        length = input_ids.shape[1]
+        if length is None:
+            length = ops.shape(input_ids)[1]
+        elif length > self.config.max_position_embeddings:
+            raise ValueError(
+                f"A sequence of {length} tokens is longer than max_position_embeddings="
+                f"{self.config.max_position_embeddings} of bert_config.json: lower max_seq_length."
+            )
+        words = kernels.embedding_lookup(self.word_embeddings, input_ids, self.dense_gradient)  # [B, S, H]
+        # A product with one-hot rows: a segment id outside the table adds a zero vector instead of failing.
+        types = ops.matmul(
+            ops.one_hot(segment_ids, self.config.type_vocab_size, dtype="float32"), self.token_type_embeddings
+        )
+        x = words + types + self.position_embeddings[:length]  # [B, S, H]
+        x = self.layer_norm(x, training=training)
+        return kernels.dropout(x, self.config.hidden_dropout_prob, dropout_seed)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "dense_gradient": self.dense_gradient}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class SelfAttention(ConfiguredLayer):
+    """Multi-head scaled dot-product self-attention; only keys are masked (original: attention_layer)."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.query, self.key, self.value = (
+            Projection(self.config.hidden_size, self.config.initializer_range, name=name, dtype=self.dtype_policy)
+            for name in ("query", "key", "value")
+        )
+
+    def build(self, input_shape=None):
+        for projection in (self.query, self.key, self.value):
+            projection.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, x, attention_bias, dropout_seed=None, training=False):
+        """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S]. Returns [B, S, H]."""
+        batch, length = ops.shape(x)[0], ops.shape(x)[1]
+        heads = self.config.num_attention_heads
+        size = self.config.hidden_size // heads
+
+        def split(y, order):
+            return ops.transpose(ops.reshape(y, (batch, length, heads, size)), order)
+
+        # Three products, not one cut in three: the gradient of a slice pads, which costs more than it saves.
+        query = split(self.query(x), (0, 2, 1, 3))  # [B, N, S, D]
+        key = split(self.key(x), (0, 2, 3, 1))  # [B, N, D, S]
+        value = split(self.value(x), (0, 2, 1, 3))  # [B, N, S, D]
+        probabilities = kernels.attention_probabilities(
+            ops.matmul(query, key),
+            attention_bias,
+            1.0 / math.sqrt(size),
+            rate=self.config.attention_probs_dropout_prob,
+            seed=dropout_seed,
+            training=training,
+        )  # [B, N, S, S]
+        context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, S, N, D]
+        return ops.reshape(context, (batch, length, heads * size))
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class ResidualOutput(ConfiguredLayer):
+    """LayerNorm(residual + dropout(x W + b)): the end of both halves of a transformer block."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        size, deviation = self.config.hidden_size, self.config.initializer_range
+        self.dense = Projection(size, deviation, name="dense", dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(name="LayerNorm", dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        self.layer_norm.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, x, residual, dropout_seed=None, training=False):
+        return self.layer_norm(
+            self.dense(x, add_bias=False),
+            bias=ops.convert_to_tensor(self.dense.bias),
+            residual=residual,
+            rate=self.config.hidden_dropout_prob,
+            dropout_seed=dropout_seed,
+            training=training,
+        )
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Attention(ConfiguredLayer):
+    """First half of a transformer block: self-attention and its residual output."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.self_attention = SelfAttention(self.config, name="self", dtype=self.dtype_policy)
+        self.attention_output = ResidualOutput(self.config, name="output", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        self.self_attention.build()
+        self.attention_output.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, x, attention_bias, dropout_seed=None, training=False):
+        context = self.self_attention(
+            x, attention_bias, dropout_seed=kernels.fold_in(dropout_seed, 1), training=training
+        )
+        return self.attention_output(context, x, dropout_seed=kernels.fold_in(dropout_seed, 2), training=training)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Intermediate(ConfiguredLayer):
+    """Dense layer H -> I with hidden_act."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        units = self.config.intermediate_size
+        self.dense = Projection(units, self.config.initializer_range, name="dense", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        self.dense.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, x, training=False):
+        bias = ops.convert_to_tensor(self.dense.bias)
+        return kernels.bias_activation(self.dense(x, add_bias=False), bias, self.config.hidden_act, training)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class TransformerBlock(ConfiguredLayer):
+    """One encoder layer, layer norm after each residual (original: transformer_model)."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        dtype = self.dtype_policy
+        self.attention = Attention(self.config, name="attention", dtype=dtype)
+        self.intermediate = Intermediate(self.config, name="intermediate", dtype=dtype)
+        self.block_output = ResidualOutput(self.config, name="output", dtype=dtype)
+
+    def build(self, input_shape=None):
+        self.attention.build()
+        self.intermediate.build()
+        self.block_output.build((None, None, self.config.intermediate_size))
+        self.built = True
+
+    def call(self, x, attention_bias, dropout_seed=None, training=False):
+        """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S]. Returns [B, S, H]."""
+        x = self.attention(x, attention_bias, dropout_seed=dropout_seed, training=training)
+        hidden = self.intermediate(x, training=training)  # [B, S, I]
+        return self.block_output(hidden, x, dropout_seed=kernels.fold_in(dropout_seed, 3), training=training)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Encoder(ConfiguredLayer):
+    """The stack of transformer blocks; returns the output of every block, in order."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.blocks = [
+            TransformerBlock(self.config, name=f"layer_{i}", dtype=self.dtype_policy)
+            for i in range(self.config.num_hidden_layers)
+        ]
+
+    def build(self, input_shape=None):
+        for block in self.blocks:
+            block.build()
+        self.built = True
+
+    def call(self, x, attention_bias, dropout_seed=None, training=False):
+        outputs = []
+        for number, block in enumerate(self.blocks):
+            seed = kernels.fold_in(dropout_seed, 4 * (number + 1))
+            x = block(x, attention_bias, dropout_seed=seed, training=training)
+            outputs.append(x)
+        return outputs
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Pooler(ConfiguredLayer):
+    """tanh(x[:, 0] W + b): always tanh, whatever hidden_act says."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        size, deviation = self.config.hidden_size, self.config.initializer_range
+        self.dense = Projection(size, deviation, name="dense", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        self.dense.build((None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, sequence_output):
+        return ops.tanh(self.dense(sequence_output[:, 0]))
+
+
+def attention_bias(input_mask):
+    """The additive form of an attention mask, float32.
+
+    Args:
+      input_mask: [B, S], 1 for a key that may be seen and 0 for one that may not; or [B, S, S], queries by keys.
+
+    Returns:
+      [B, 1, 1, S] or [B, 1, S, S]: 0 where seen, -10000 where not. The mask is soft on purpose: a row without any key
+      attends to everything instead of giving NaN (original: attention_layer).
+    """
+    mask = ops.cast(input_mask, "float32")
+    mask = mask[:, None, None, :] if len(mask.shape) == 2 else mask[:, None, :, :]
+    return (1.0 - mask) * kernels.MASK_BIAS
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertModel(keras.Model):
+    """The BERT encoder.
+
+    Args:
+      config: a `BertConfig` (or its dict).
+      dense_embedding_gradient: see `kernels.embedding_lookup`.
+      seed: seed of dropout where `call` gets no `dropout_seed` (Keras `fit`).
+      dtype: Keras dtype policy, e.g. "mixed_bfloat16".
+
+    Example:
+
+        config = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        model = BertModel(config)
+        outputs = model({"input_ids": np.array([[1, 5, 7, 2]])})
+        outputs["sequence_output"].shape  # (1, 4, 32)
+    """
+
+    def __init__(self, config, dense_embedding_gradient: bool = False, seed: int | None = None, name="bert", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = BertConfig.from_dict(config) if isinstance(config, dict) else config
+        self.dense_embedding_gradient = dense_embedding_gradient
+        self.seed = seed
+        dtype = self.dtype_policy
+        self.embeddings = Embeddings(self.config, dense_embedding_gradient, name="embeddings", dtype=dtype)
+        self.encoder = Encoder(self.config, name="encoder", dtype=dtype)
+        self.pooler = Pooler(self.config, name="pooler", dtype=dtype)
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, input_shape=None):
+        self.embeddings.build()
+        self.encoder.build()
+        self.pooler.build()
+        self.built = True
+
+    def call(self, inputs, training=False, dropout_seed=None, return_all_layers=False):
+        """Runs the encoder.
+
+        Args:
+          inputs: input_ids [B, S], or a dict with `input_ids` and optionally `input_mask` ([B, S] or [B, S, S],
+            default all ones) and `segment_ids` ([B, S], default all zeros); other keys are ignored.
+          dropout_seed: int32 [2]. The same seed gives the same dropout masks; if None, the model's own generator
+            gives one per call.
+          return_all_layers: also return every intermediate layer.
+
+        Returns:
+          dict with `sequence_output` [B, S, H] and `pooled_output` [B, H]; on request also `embedding_output`
+          [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H].
+
+        Raises:
+          ValueError: input_ids is not of rank 2, or longer than max_position_embeddings.
+        """
+        inputs = inputs if isinstance(inputs, dict) else {"input_ids": inputs}
+        input_ids = ops.convert_to_tensor(inputs["input_ids"])
+        if len(input_ids.shape) != 2:
+            raise ValueError(f"input_ids must be [batch, sequence]; got shape {tuple(input_ids.shape)}.")
+        segment_ids = inputs.get("segment_ids")
+        segment_ids = ops.zeros_like(input_ids) if segment_ids is None else segment_ids
+        input_mask = inputs.get("input_mask")
+        bias = attention_bias(ops.ones_like(input_ids) if input_mask is None else input_mask)
+        seed = self._dropout_seed(dropout_seed) if training else None
+
+        embedding_output = self.embeddings(input_ids, segment_ids, dropout_seed=seed, training=training)
+        layers = self.encoder(embedding_output, bias, dropout_seed=seed, training=training)
+        outputs = {"sequence_output": layers[-1], "pooled_output": self.pooler(layers[-1])}
+        if return_all_layers:
+            outputs |= {"embedding_output": embedding_output, "encoder_layers": layers}
+        return outputs
+
+    def _dropout_seed(self, dropout_seed):
+        """int32 [2]; from the model's generator unless given."""
+        if dropout_seed is None:
+            # Under tf.distribute the generators of all replicas count alike, so each replica folds in its number.
+            dropout_seed = ops.cast(self.seed_generator.next(), "int32")
+            dropout_seed = kernels.fold_in(dropout_seed, kernels.replica_number(), word=1)
+        return dropout_seed
+
+    def get_embedding_table(self):
+        """The word-embedding table, [V, H]."""
+        return self.embeddings.word_embeddings
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "dense_embedding_gradient": self.dense_embedding_gradient,
+            "seed": self.seed,
+        }
