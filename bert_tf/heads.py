@@ -126,52 +126,84 @@ class MaskedLanguageModelHead(ConfiguredLayer):
         return ops.reshape(logits, (*ops.shape(x)[:2], self.config.vocab_size))
 
 
-def pretraining_losses(outputs: dict, features: dict) -> dict:
-    """The sums that every pre-training loss and metric is made of.
+class PretrainingObjective:
+    """Loss and metrics of masked LM plus next sentence, made of sums.
 
-    Sums, not means, so that replicas, micro-batches and evaluation batches can be added up before dividing: the
-    masked-LM loss of a whole batch is then the same however the batch was cut.
-
-    Args:
-      outputs: `masked_lm_logits` [B, P, V], `next_sentence_logits` [B, 2].
-      features: `masked_lm_ids` [B, P], `masked_lm_weights` [B, P], `next_sentence_labels` [B, 1] or [B], and optionally
-        `example_weights` [B], 0 for examples that only fill up a batch.
-
-    Returns:
-      dict of float32 scalars: `masked_lm_loss`, `masked_lm_correct`, `masked_lm_weight`, `next_sentence_loss`,
-      `next_sentence_correct`, `examples`.
+    Sums, not means, so that replicas, micro-batches and evaluation batches are added up before dividing: the masked-LM
+    loss of a whole batch is then the same however the batch was cut. training.py needs these four functions, and
+    the names of the sums, of any objective.
     """
-    logits = outputs["masked_lm_logits"]
-    ids = ops.cast(features["masked_lm_ids"], "int32")
-    weights = ops.cast(features["masked_lm_weights"], "float32")
-    correct = ops.cast(ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), ids), "float32")
-    next_logits = outputs["next_sentence_logits"]
-    labels = ops.reshape(ops.cast(features["next_sentence_labels"], "int32"), (-1,))
-    next_correct = ops.cast(ops.equal(ops.cast(ops.argmax(next_logits, axis=-1), "int32"), labels), "float32")
-    if "example_weights" in features:
-        examples = ops.cast(features["example_weights"], "float32")
-    else:
-        examples = ops.ones_like(next_correct)
-    return {
-        "masked_lm_loss": ops.sum(weights * cross_entropy(logits, ids)),
-        "masked_lm_correct": ops.sum(weights * correct),
-        "masked_lm_weight": ops.sum(weights),
-        "next_sentence_loss": ops.sum(examples * cross_entropy(next_logits, labels)),
-        "next_sentence_correct": ops.sum(examples * next_correct),
-        "examples": ops.sum(examples),
-    }
 
+    sum_names = (
+        "masked_lm_loss",
+        "masked_lm_correct",
+        "masked_lm_weight",
+        "next_sentence_loss",
+        "next_sentence_correct",
+        "examples",
+    )
 
-def pretraining_loss(sums: dict, masked_lm_weight=None, examples=None):
-    """Masked-LM loss plus next-sentence loss, from `pretraining_losses`.
+    @staticmethod
+    def totals(features: dict) -> dict:
+        """What the loss divides by, from the features of a whole batch: `masked_lm_weight` and `examples`."""
+        if "example_weights" in features:  # 0 for examples that only fill up the batch
+            examples = ops.sum(ops.cast(features["example_weights"], "float32"))
+        else:
+            examples = ops.cast(ops.shape(features["next_sentence_labels"])[0], "float32")
+        return {
+            "masked_lm_weight": ops.sum(ops.cast(features["masked_lm_weights"], "float32")),
+            "examples": examples,
+        }
 
-    Args:
-      masked_lm_weight, examples: what to divide by; those of `sums` itself by default. Given the counts of the whole
-        batch, the losses of its parts add up to the loss of the whole.
-    """
-    masked_lm_weight = sums["masked_lm_weight"] if masked_lm_weight is None else masked_lm_weight
-    examples = sums["examples"] if examples is None else examples
-    return sums["masked_lm_loss"] / (masked_lm_weight + MASKED_LM_EPSILON) + sums["next_sentence_loss"] / examples
+    @staticmethod
+    def sums(outputs: dict, features: dict) -> dict:
+        """Adds up over a batch or a part of one.
+
+        Args:
+          outputs: `masked_lm_logits` [B, P, V], `next_sentence_logits` [B, 2].
+          features: `masked_lm_ids` [B, P], `masked_lm_weights` [B, P], `next_sentence_labels` [B, 1] or [B], and
+            optionally `example_weights` [B].
+
+        Returns:
+          dict of float32 scalars: `masked_lm_loss`, `masked_lm_correct`, `next_sentence_loss`,
+          `next_sentence_correct` and those of `totals`.
+        """
+        logits = outputs["masked_lm_logits"]
+        ids = ops.cast(features["masked_lm_ids"], "int32")
+        weights = ops.cast(features["masked_lm_weights"], "float32")
+        correct = ops.cast(ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), ids), "float32")
+        next_logits = outputs["next_sentence_logits"]
+        labels = ops.reshape(ops.cast(features["next_sentence_labels"], "int32"), (-1,))
+        next_correct = ops.cast(ops.equal(ops.cast(ops.argmax(next_logits, axis=-1), "int32"), labels), "float32")
+        next_loss = cross_entropy(next_logits, labels)
+        if "example_weights" in features:
+            examples = ops.cast(features["example_weights"], "float32")
+            next_loss, next_correct = next_loss * examples, next_correct * examples
+        return {
+            "masked_lm_loss": ops.sum(weights * cross_entropy(logits, ids)),
+            "masked_lm_correct": ops.sum(weights * correct),
+            "next_sentence_loss": ops.sum(next_loss),
+            "next_sentence_correct": ops.sum(next_correct),
+            **PretrainingObjective.totals(features),
+        }
+
+    @staticmethod
+    def loss(sums: dict, totals: dict):
+        """Masked-LM loss plus next-sentence loss; the parts of a batch, each given its totals, add up to the whole."""
+        masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + MASKED_LM_EPSILON)
+        return masked_lm + sums["next_sentence_loss"] / totals["examples"]
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        """The original's four evaluation metrics, from sums over any number of batches."""
+        weight = ops.maximum(sums["masked_lm_weight"], MASKED_LM_EPSILON)
+        examples = ops.maximum(sums["examples"], MASKED_LM_EPSILON)
+        return {
+            "masked_lm_accuracy": sums["masked_lm_correct"] / weight,
+            "masked_lm_loss": sums["masked_lm_loss"] / weight,
+            "next_sentence_accuracy": sums["next_sentence_correct"] / examples,
+            "next_sentence_loss": sums["next_sentence_loss"] / examples,
+        }
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -201,7 +233,7 @@ class BertPretrainingModel(keras.Model):
         self.next_sentence = LinearHead(2, self.config.initializer_range, name="cls_seq_relationship", dtype=dtype)
         self.metric_means = {
             name: keras.metrics.Mean(name=name)
-            for name in ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy")
+            for name in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss")
         }
 
     def build(self, input_shape=None):
@@ -226,17 +258,14 @@ class BertPretrainingModel(keras.Model):
         }
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        sums = pretraining_losses(y_pred, x)
-        return pretraining_loss(sums)
+        sums = PretrainingObjective.sums(y_pred, x)
+        return PretrainingObjective.loss(sums, sums)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        sums = pretraining_losses(y_pred, x)
-        for part, count in (("masked_lm", "masked_lm_weight"), ("next_sentence", "examples")):
-            weight = sums[count]
-            # A batch without predictions counts nothing; Mean would otherwise be given 0/0.
-            total = ops.maximum(weight, MASKED_LM_EPSILON)
-            self.metric_means[f"{part}_loss"].update_state(sums[f"{part}_loss"] / total, sample_weight=weight)
-            self.metric_means[f"{part}_accuracy"].update_state(sums[f"{part}_correct"] / total, sample_weight=weight)
+        sums = PretrainingObjective.sums(y_pred, x)
+        for name, value in PretrainingObjective.metrics(sums).items():
+            weight = sums["masked_lm_weight" if name.startswith("masked_lm") else "examples"]
+            self.metric_means[name].update_state(value, sample_weight=weight)
         return self.get_metrics_result()
 
     def get_config(self) -> dict:

@@ -151,7 +151,7 @@ def _residual_sum(x, bias, residual, rate, seed):
 
 
 def _softmax(scores, mask_bias, scale):
-    scores = _float32(scores) * scale + mask_bias
+    scores = _float32(scores) * scale + _float32(mask_bias)
     exponential = ops.exp(scores - ops.max(scores, axis=-1, keepdims=True))
     return exponential / ops.sum(exponential, axis=-1, keepdims=True)
 

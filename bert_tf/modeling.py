@@ -40,8 +40,12 @@ class ConfiguredLayer(keras.layers.Layer):
 class LayerNorm(keras.layers.Layer):
     """Layer norm over the last axis with epsilon 1e-12, of `residual + dropout(x + bias)` where those are given.
 
-    Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy.
+    Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy, and so does an input
+    that comes in float32.
     """
+
+    def __init__(self, **kwargs):
+        super().__init__(**{"autocast": False, **kwargs})
 
     def build(self, input_shape):
         size = input_shape[-1]

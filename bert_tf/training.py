@@ -1,0 +1,526 @@
+"""The training loop of all scripts, read top to bottom: step, loop, evaluation, checkpoints, resume, log.
+
+What makes a killed run go on bit for bit: batches are a function of (files, seed, step) (records.py), dropout is a
+function of (seed, step, replica, micro-batch) (kernels.py), and everything else a step reads is in the checkpoint.
+
+Keras `fit` is for notebooks. It has no gradient accumulation, XLA or several steps per call on more than one replica,
+and no exact resume; here all of them work together.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import posixpath
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from tqdm import tqdm
+
+from bert_tf import checkpoints, kernels
+
+# 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.
+EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
+
+# One call of the graph should last no longer than this many seconds: it can't be interrupted or shown inside.
+_SECONDS_PER_CALL = 5.0
+_FIRST_LOSS_SCALE = 2.0**15
+_STEPS_TO_DOUBLE_LOSS_SCALE = 2000
+_CLIP_NORM = 1.0
+_LOG_FILE = "train_log.jsonl"
+
+
+class NonFiniteLossError(ArithmeticError):
+    """The loss or the gradient norm was NaN or infinite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingPlan:
+    """How long and how to train; the fields are the flags of the same names.
+
+    Attributes:
+      num_train_steps: optimizer steps in all, those of an earlier run in the same directory included.
+      batch_size: examples a step, over all replicas and micro-batches.
+      gradient_accumulation_steps: micro-batches that a replica's share is cut into.
+      seed: seed of dropout (of the data order, too, where the caller uses it for that).
+      loss_scaling: dynamic loss scale, for float16.
+      use_xla: compile forward and backward.
+      skip_nonfinite_steps: count steps with a NaN or infinite loss and leave them out, instead of stopping.
+      iterations_per_loop: most steps in one call of the graph.
+      save_checkpoints_steps, log_every_steps, eval_every_steps: in steps; eval_every_steps=0 means never.
+      keep_checkpoint_max: 0 keeps all.
+      tokens_per_example, flops_per_example: for the log; model FLOPs of forward and backward.
+    """
+
+    num_train_steps: int
+    batch_size: int
+    gradient_accumulation_steps: int = 1
+    seed: int = 0
+    loss_scaling: bool = False
+    use_xla: bool = False
+    skip_nonfinite_steps: bool = False
+    iterations_per_loop: int = 1000
+    save_checkpoints_steps: int = 1000
+    log_every_steps: int = 100
+    eval_every_steps: int = 0
+    keep_checkpoint_max: int = 5
+    tokens_per_example: int = 0
+    flops_per_example: float = 0.0
+
+
+# --- step ------------------------------------------------------------------------------------------------------------
+
+
+def make_train_function(model, optimizer, objective, strategy, plan: TrainingPlan) -> Callable:
+    """Builds the graph function that runs several optimizer steps.
+
+    Args:
+      model, optimizer: built inside `strategy.scope()`.
+      objective: see `heads.PretrainingObjective`.
+
+    Returns:
+      train(iterator, steps, loss_scale, good_steps) -> dict of tensors, summed over the steps run: the objective's
+      `sums`; `loss`, `steps`, `skipped`; and the last `gradient_norm`, `failed`, `loss_scale`, `good_steps`. It stops
+      early, before changing anything, at a step that is not finite, unless such steps are to be skipped.
+    """
+    variables = list(model.trainable_variables)
+    replicas, parts = strategy.num_replicas_in_sync, plan.gradient_accumulation_steps
+    part_size = plan.batch_size // (replicas * parts)
+    skip = plan.skip_nonfinite_steps or plan.loss_scaling
+
+    def part_gradients(features, totals, dropout_seed, loss_scale):
+        """Forward and backward of one micro-batch; the losses of all parts of a batch add up to its loss."""
+        with tf.GradientTape() as tape:
+            outputs = model(features, training=True, dropout_seed=dropout_seed)
+            sums = objective.sums(outputs, features)
+            loss = objective.loss(sums, totals)
+            scaled_loss = loss * loss_scale
+        gradients = tape.gradient(scaled_loss, [variable.value for variable in variables])
+        return {"loss": loss, **sums}, gradients
+
+    if plan.use_xla:
+        part_gradients = tf.function(part_gradients, jit_compile=True)
+
+    def replica_gradients(batch, totals, seed, loss_scale):
+        """This replica's share of the whole batch, one micro-batch after the other."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+
+        def part(number):
+            number = replica * parts + number
+            features = {name: _rows(tensor, number * part_size, part_size) for name, tensor in batch.items()}
+            return part_gradients(features, totals, kernels.fold_in(seed, number, word=1), loss_scale)
+
+        sums, gradients = part(0)
+        if parts == 1:
+            return sums, gradients
+        # A loop in the graph, so that only one micro-batch's activations are alive at a time.
+        has_gradient = [gradient is not None for gradient in gradients]
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+
+        def body(number, sums, total):
+            new_sums, new = part(number)
+            new = [tf.convert_to_tensor(gradient) for gradient in new if gradient is not None]
+            return number + 1, tf.nest.map_structure(tf.add, sums, new_sums), tf.nest.map_structure(tf.add, total, new)
+
+        _, sums, dense = tf.while_loop(lambda number, *_: number < parts, body, (1, sums, dense), parallel_iterations=1)
+        dense = iter(dense)
+        return sums, [next(dense) if has else None for has in has_gradient]
+
+    def step(batch, loss_scale):
+        """One optimizer step in replica context; every replica is given the whole batch."""
+        context = tf.distribute.get_replica_context()
+        # The counts of the whole batch: each replica's loss is then its exact share of the batch's loss.
+        totals = objective.totals(batch)
+        seed = tf.stack([tf.constant(_signed(plan.seed)), tf.cast(optimizer.iterations.value, tf.int32)])
+        sums, gradients = replica_gradients(batch, totals, seed, loss_scale)
+        updated = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+        gradients = [gradient for gradient, _ in updated]
+        if replicas > 1:
+            sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+            gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        # Clipped after the sum, so that any number of replicas gives the same step.
+        norm = tf.linalg.global_norm(gradients) / loss_scale
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(sums["loss"])
+        factor = _CLIP_NORM / (tf.maximum(norm, _CLIP_NORM) * loss_scale)
+        learning_rate = tf.convert_to_tensor(optimizer.learning_rate)
+
+        def apply(strategy, gradients, *scalars):
+            for gradient, (_, variable) in zip(gradients, updated, strict=True):
+                strategy.extended.update(
+                    variable.value,
+                    lambda var, grad, *scalars: optimizer.update_step(grad, var, *scalars),
+                    args=(gradient, *scalars),
+                    group=False,
+                )
+
+        context.merge_call(apply, args=(gradients, learning_rate, factor, finite))
+        if skip:
+            optimizer.iterations.assign_add(1)
+        else:
+            optimizer.iterations.assign_add(tf.cast(finite, tf.int32))
+        return sums, norm, finite
+
+    @tf.function
+    def train(iterator, steps, loss_scale, good_steps):
+        def one_step(loss_scale):
+            sums, norm, finite = strategy.run(step, args=(next(iterator), loss_scale))
+            sums, norm, finite = tf.nest.map_structure(
+                lambda value: strategy.experimental_local_results(value)[0], (sums, norm, finite)
+            )
+            sums = {name: tf.where(finite, value, 0.0) for name, value in sums.items()}
+            sums["steps"] = tf.cast(finite, tf.float32)
+            sums["skipped"] = 1.0 - sums["steps"]
+            return sums, norm, finite
+
+        def next_scale(loss_scale, good_steps, finite):
+            if not plan.loss_scaling:
+                return loss_scale, good_steps
+            good_steps = tf.where(finite, good_steps + 1, 0)
+            double = good_steps >= _STEPS_TO_DOUBLE_LOSS_SCALE
+            grown = tf.where(double, loss_scale * 2.0, loss_scale)
+            return tf.where(finite, grown, tf.maximum(loss_scale / 2.0, 1.0)), tf.where(double, 0, good_steps)
+
+        def body(done, failed, loss_scale, good_steps, norm, totals):
+            sums, norm, finite = one_step(loss_scale)
+            # A loss scale of 1 that still overflows is a failure, not a scale that is too large.
+            failed = ~finite & (not plan.skip_nonfinite_steps) & (loss_scale <= 1.0)
+            loss_scale, good_steps = next_scale(loss_scale, good_steps, finite)
+            return done + 1, failed, loss_scale, good_steps, norm, tf.nest.map_structure(tf.add, totals, sums)
+
+        names = [*objective.sum_names, "loss", "steps", "skipped"]
+        start = (0, False, loss_scale, good_steps, 0.0, {name: tf.constant(0.0) for name in names})
+        _, failed, loss_scale, good_steps, norm, totals = tf.while_loop(
+            lambda done, failed, *_: (done < steps) & ~failed, body, start, parallel_iterations=1
+        )
+        state = {"loss_scale": loss_scale, "good_steps": good_steps}
+        return {**totals, "gradient_norm": norm, "failed": failed, **state}
+
+    return train
+
+
+def _rows(tensor, start, count):
+    """Rows start..start+count of a tensor, with a static shape (XLA and TPUs need one)."""
+    rank = len(tensor.shape)
+    return tf.slice(tensor, [start] + [0] * (rank - 1), [count, *tensor.shape[1:]])
+
+
+def _signed(seed: int) -> int:
+    """The low 32 bits of a seed as int32."""
+    return (seed + 2**31) % 2**32 - 2**31
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable, int | None], dict]:
+    """Builds evaluate(batches, steps) -> {metric: float, "loss": float}.
+
+    `loss` is the plain mean of the batches' losses, as the original's Estimator reported it; the metrics weight every
+    prediction alike. The batch size must divide by the number of replicas.
+    """
+    replicas = strategy.num_replicas_in_sync
+
+    def replica_sums(batch):
+        context = tf.distribute.get_replica_context()
+        count = next(iter(batch.values())).shape[0] // replicas
+        share = {name: _rows(tensor, context.replica_id_in_sync_group * count, count) for name, tensor in batch.items()}
+        sums = objective.sums(model(share, training=False), share)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, sums) if replicas > 1 else sums
+
+    @tf.function
+    def batch_sums(batch):
+        sums = strategy.run(replica_sums, args=(batch,))
+        sums = {name: strategy.experimental_local_results(value)[0] for name, value in sums.items()}
+        return sums, objective.loss(sums, objective.totals(batch))
+
+    def evaluate(batches: Iterable, steps: int | None = None) -> dict:
+        total, losses = None, []
+        for batch in tqdm(batches, total=steps, desc="evaluate", unit="batch", leave=False, mininterval=1.0):
+            sums, loss = batch_sums(batch)
+            losses.append(loss)
+            total = sums if total is None else tf.nest.map_structure(tf.add, total, sums)
+        if total is None:
+            raise ValueError("Nothing to evaluate: the evaluation data has no batch.")
+        metrics = {name: float(value) for name, value in objective.metrics(total).items()}
+        return {**metrics, "loss": float(tf.reduce_mean(tf.stack(losses)))}
+
+    return evaluate
+
+
+def write_eval_results(path: str, results: dict) -> None:
+    """Writes sorted `key = value` lines, as the original does; floats in the shortest form that is exact in float32."""
+    lines = [
+        f"{key} = {value if isinstance(value, int) else np.float32(value)!s}\n"
+        for key, value in sorted(results.items())
+    ]
+    write_text(path, "".join(lines))
+    for line in lines:
+        logging.info("  %s", line.rstrip())
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a small text file under a temporary name and renames it."""
+    with tf.io.gfile.GFile(path + ".writing", "w") as file:
+        file.write(text)
+    tf.io.gfile.rename(path + ".writing", path, overwrite=True)
+
+
+# --- loop ------------------------------------------------------------------------------------------------------------
+
+
+def train(
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    objective,
+    strategy: tf.distribute.Strategy,
+    plan: TrainingPlan,
+    training_batches: Callable[[int], tf.data.Dataset],
+    output_dir: str,
+    evaluate: Callable[[], dict] | None = None,
+) -> int:
+    """Trains until `plan.num_train_steps`, from wherever the newest checkpoint of output_dir stands.
+
+    The caller has built model and optimizer in the strategy's scope and restored or initialised them (`restore`).
+
+    Args:
+      training_batches: first step -> dataset of whole batches from that step on.
+      evaluate: called every `eval_every_steps`; its numbers are logged.
+
+    Returns:
+      The step reached.
+
+    Raises:
+      NonFiniteLossError: the loss was NaN or infinite; nothing of that step was applied, and it is not saved.
+      SystemExit: with EXIT_CODE_TERMINATED, after SIGTERM; a checkpoint of the step reached was saved.
+    """
+    step = int(optimizer.iterations.numpy())
+    if step >= plan.num_train_steps:
+        logging.info("Nothing to train: step %d of --num_train_steps=%d is reached.", step, plan.num_train_steps)
+        return step
+    chief = is_chief(strategy)
+    scale_state = _read_loss_scale(output_dir, plan)
+    iterator = iter(training_batches(step))
+    run_steps = make_train_function(model, optimizer, objective, strategy, plan)
+
+    def save():
+        tensors = checkpoints.training_variables(model, optimizer)
+        if plan.loss_scaling:
+            tensors |= {"loss_scale": scale_state[0], "loss_scale_good_steps": scale_state[1]}
+        if chief:
+            path = checkpoints.save(output_dir, step, tensors, plan.keep_checkpoint_max)
+            logging.info("Saved %s", path)
+
+    saved_step = step
+    if checkpoints.latest_checkpoint(output_dir) is None:
+        save()
+    log = _TrainLog(output_dir, plan, step, active=chief)
+    seconds_per_step = math.inf  # unknown: the first call runs one step
+    with _termination_flag() as terminated, log:
+        while step < plan.num_train_steps:
+            count = min(
+                plan.iterations_per_loop,
+                _steps_to_next(step, plan),
+                max(1, int(_SECONDS_PER_CALL / seconds_per_step)),
+            )
+            started = time.monotonic()
+            result = run_steps(iterator, tf.constant(count), *scale_state)
+            scale_state = (result.pop("loss_scale"), result.pop("good_steps"))
+            failed = bool(result.pop("failed"))
+            result = {name: float(value) for name, value in result.items()}
+            done = int(result["steps"] + result["skipped"])
+            seconds_per_step = (time.monotonic() - started) / max(done, 1)
+            if failed:
+                raise NonFiniteLossError(
+                    f"The loss or the gradient of step {step + done - 1} is NaN or infinite. Nothing of this step was "
+                    f"applied; the newest checkpoint is {checkpoints.latest_checkpoint(output_dir)}. Lower "
+                    "--learning_rate, check the data (a vocabulary larger than vocab_size gives NaN on accelerators), "
+                    "or pass --skip_nonfinite_steps to count such steps and go on."
+                )
+            step += done
+            log.add(step, result)
+            if step % plan.log_every_steps == 0 or step >= plan.num_train_steps:
+                metrics = objective.metrics(result_sums := log.interval_sums())
+                log.write(
+                    step, {name: float(v) for name, v in metrics.items()}, result_sums, float(optimizer.learning_rate)
+                )
+            if step % plan.save_checkpoints_steps == 0 or step >= plan.num_train_steps or terminated.is_set():
+                save()
+                saved_step = step
+            if terminated.is_set():
+                logging.warning("SIGTERM: saved step %d, leaving with exit code %d.", saved_step, EXIT_CODE_TERMINATED)
+                raise SystemExit(EXIT_CODE_TERMINATED)
+            if evaluate and plan.eval_every_steps and step % plan.eval_every_steps == 0:
+                log.write_evaluation(step, evaluate())
+    return step
+
+
+def _steps_to_next(step: int, plan: TrainingPlan) -> int:
+    """Steps until the next one at which something has to be saved, logged or evaluated."""
+    periods = [plan.save_checkpoints_steps, plan.log_every_steps, plan.eval_every_steps]
+    return min([plan.num_train_steps - step] + [period - step % period for period in periods if period])
+
+
+def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with_optimizer: bool = False) -> str:
+    """Decides where a run starts, says so in one log line, and returns "resumed", "initialized" or "random".
+
+    A checkpoint in output_dir wins over init_checkpoint: the same command started again goes on.
+
+    Args:
+      with_optimizer: take Adam moments and global_step from init_checkpoint as well (going on with somebody's run).
+
+    Raises:
+      FileNotFoundError, ValueError: see `checkpoints.initialize`.
+    """
+    newest = checkpoints.latest_checkpoint(output_dir)
+    if newest:
+        variables = checkpoints.training_variables(model, optimizer)
+        checkpoints.initialize(variables, newest, must_have_all=True)
+        ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if init_checkpoint else ""
+        logging.info("Resuming at step %d from %s%s.", int(optimizer.iterations.numpy()), newest, ignored)
+        return "resumed"
+    if init_checkpoint:
+        if with_optimizer:
+            variables = checkpoints.training_variables(model, optimizer)
+        else:
+            variables = checkpoints.model_variables(model)
+        checkpoints.log_initialization(checkpoints.initialize(variables, init_checkpoint), model)
+        return "initialized"
+    logging.info("No checkpoint in %s and no --init_checkpoint: training from random weights.", output_dir)
+    return "random"
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process is the one that writes files: always, but for workers other than the first."""
+    resolver = strategy.cluster_resolver
+    if resolver is None or resolver.task_type is None:
+        return True
+    return resolver.task_type == "chief" or (resolver.task_type == "worker" and resolver.task_id == 0)
+
+
+def _read_loss_scale(output_dir: str, plan: TrainingPlan):
+    scale, good_steps = (_FIRST_LOSS_SCALE, 0) if plan.loss_scaling else (1.0, 0)
+    newest = checkpoints.latest_checkpoint(output_dir)
+    if plan.loss_scaling and newest:
+        reader = tf.train.load_checkpoint(newest)
+        if reader.has_tensor("loss_scale"):
+            scale, good_steps = reader.get_tensor("loss_scale"), reader.get_tensor("loss_scale_good_steps")
+    return tf.constant(scale, tf.float32), tf.constant(int(good_steps), tf.int32)
+
+
+@contextlib.contextmanager
+def _termination_flag():
+    """An event that SIGTERM sets; the loop looks at it between calls. Outside the main thread it is never set."""
+    terminated = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield terminated
+        return
+    previous = signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+# --- log -------------------------------------------------------------------------------------------------------------
+
+
+class _TrainLog:
+    """Progress bar, TensorBoard and train_log.jsonl (one JSON object a line, for plots)."""
+
+    def __init__(self, output_dir: str, plan: TrainingPlan, first_step: int, active: bool):
+        self._output_dir, self._plan, self._active = output_dir, plan, active
+        self._bar = tqdm(
+            total=plan.num_train_steps,
+            initial=first_step,
+            desc="train",
+            unit="step",
+            disable=not active,
+            mininterval=1.0,
+            dynamic_ncols=True,
+        )
+        self._sums, self._seconds, self._skipped = {}, 0.0, 0
+        self._last = time.monotonic()
+        self._first_call = True
+        self._timed_steps = 0
+
+    def __enter__(self):
+        self._writer = tf.summary.create_file_writer(self._output_dir) if self._active else None
+        return self
+
+    def __exit__(self, *_):
+        self._bar.close()
+        if self._writer:
+            self._writer.close()
+
+    def add(self, step: int, result: dict) -> None:
+        """Adds the sums of one call of the graph."""
+        now = time.monotonic()
+        if not self._first_call:  # the first call compiles; its time says nothing about speed
+            self._seconds += now - self._last
+            self._timed_steps += int(result["steps"] + result["skipped"])
+        self._first_call, self._last = False, now
+        self._skipped += int(result["skipped"])
+        for name, value in result.items():
+            self._sums[name] = value if name == "gradient_norm" else self._sums.get(name, 0.0) + value
+        self._bar.set_postfix(loss=f"{self._mean_loss():.4f}", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def _mean_loss(self) -> float:
+        return self._sums["loss"] / max(self._sums["steps"], 1.0)
+
+    def write(self, step: int, objective, learning_rate: float) -> None:
+        """Logs the means since the last call of this method, and starts over."""
+        plan = self._plan
+        values = {"loss": self._mean_loss()}
+        values |= {name: float(value) for name, value in objective.metrics(self._sums).items()}
+        values |= {"gradient_norm": self._sums["gradient_norm"], "learning_rate": learning_rate}
+        if self._timed_steps:
+            rate = self._timed_steps * plan.batch_size / self._seconds
+            values["examples_per_second"] = rate
+            values["tokens_per_second"] = rate * plan.tokens_per_example
+            values["model_flops_per_second"] = rate * plan.flops_per_example
+        values["skipped_steps"] = self._skipped
+        self._emit("train", step, values)
+        self._bar.set_postfix(_short(values), refresh=True)
+        self._sums, self._seconds, self._timed_steps = {}, 0.0, 0
+        self._last = time.monotonic()
+
+    def write_evaluation(self, step: int, values: dict) -> None:
+        self._emit("eval", step, values)
+        self._last = time.monotonic()
+
+    def _emit(self, kind: str, step: int, values: dict) -> None:
+        if not self._active:
+            return
+        with tqdm.external_write_mode():
+            text = ", ".join(f"{name} {_readable(value)}" for name, value in values.items())
+            logging.info("%s step %d: %s", kind, step, text)
+        with self._writer.as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name if kind == "train" else f"eval/{name}", value)
+        self._writer.flush()
+        with tf.io.gfile.GFile(posixpath.join(self._output_dir, _LOG_FILE), "a") as file:
+            file.write(json.dumps({"kind": kind, "step": step, "time": time.time(), **values}) + "\n")
+
+
+def _readable(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"
+
+
+def _short(values: dict) -> dict:
+    """What fits into a progress bar."""
+    names = {
+        "loss": "loss",
+        "masked_lm_accuracy": "mlm_acc",
+        "next_sentence_accuracy": "nsp_acc",
+        "examples_per_second": "ex/s",
+        "tokens_per_second": "tok/s",
+        "model_flops_per_second": "FLOP/s",
+    }
+    return {short: _readable(values[name]) for name, short in names.items() if name in values}
