@@ -1,9 +1,9 @@
 """The tokenizer of the original BERT release: the same rules, the same pieces (original: tokenization.py).
 
-Text is cleaned and split into basic tokens (words, punctuation marks, CJK characters), and each basic token is cut into
-word pieces of a vocabulary, longest match first. Every rule about a character is written once, as a predicate below; the
-passes over text are `str.translate` tables that ask the predicates once a character, and what a whitespace-separated word
-comes to is remembered, so that prose is tokenized at the speed of dictionary lookups with the results of the plain path.
+Text is cleaned and split into basic tokens (words, punctuation marks, CJK characters), and each basic token is cut
+into word pieces of a vocabulary, longest match first. Every rule about a character is written once, as a predicate
+below; the passes over text are `str.translate` tables that ask the predicates once a character, and what a word between
+spaces comes to is remembered, so that prose is tokenized at the speed of dictionary lookups, with the same results.
 """
 
 import re
@@ -158,7 +158,7 @@ def _decoding_error(block: bytes, path: str, line_number: int, offset: int) -> V
             byte = offset + kept[error.start]
             return ValueError(
                 f"{path}, line {line_number}: not UTF-8 at byte offset {byte} of the file "
-                f"(byte 0x{line[byte - offset]:02x}, {error.reason}). Convert the file to UTF-8, for example with iconv."
+                f"(byte 0x{line[byte - offset]:02x}, {error.reason}). Convert the file to UTF-8, for example by iconv."
             )
         line_number += 1
         offset += len(line) + 1
@@ -318,7 +318,7 @@ class BasicTokenizer:
     def words(self, text: str | bytes) -> list[str]:
         """The cleaned words between whitespace; `tokenize` is what `split_cleaned` gives for each of them in turn.
 
-        It is a function of the whole word and of nothing else: lower-casing a Greek capital sigma looks at its neighbours.
+        That is a function of the whole word and nothing else: lower-casing a Greek capital sigma looks at both sides.
         """
         return convert_to_unicode(text).translate(self._cleaning).split()
 
