@@ -8,12 +8,17 @@ import functools
 import re
 
 import keras
+import numpy as np
 from keras import ops
 
 _PACKAGE = "bert_tf"
 
 # Variables whose path contains one of these are not decayed: layer norms and every bias.
 EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
+
+
+def _float32_reciprocal(steps: int) -> float:
+    return float(np.float32(1.0) / np.float32(steps))
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -39,10 +44,12 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
-        done = ops.minimum(step, float(self.num_train_steps)) / float(self.num_train_steps)
+        # Products with reciprocals, not quotients: TensorFlow's graph optimiser rewrote the original's divisions by
+        # constants that way, and towards the end of a long run the difference is larger than rounding.
+        done = ops.minimum(step, float(self.num_train_steps)) * _float32_reciprocal(self.num_train_steps)
         rate = self.initial_learning_rate * (1.0 - done)
         if self.num_warmup_steps:
-            warmup_rate = self.initial_learning_rate * (step / float(self.num_warmup_steps))
+            warmup_rate = self.initial_learning_rate * (step * _float32_reciprocal(self.num_warmup_steps))
             rate = ops.where(step < float(self.num_warmup_steps), warmup_rate, rate)
         return rate
 
@@ -106,8 +113,8 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             type(self)._direction,
             self.decayed[index] and self.weight_decay_rate,
             (self.beta_1, self.beta_2, self.epsilon),
-            tuple(ops.convert_to_tensor(t) for t in (variable, m, v, gradient)),
-            tuple(ops.convert_to_tensor(s) for s in scalars),
+            (variable, m, v, gradient),
+            scalars,
         )
         for target, value in zip((variable, m, v), new, strict=True):
             self.assign(target, value)
@@ -148,6 +155,9 @@ def _compiled_form(direction, decay_rate, constants):
 
 
 def _compiled_update(direction, decay_rate, constants, tensors, scalars):
+    import tensorflow as tf
+
+    tensors, scalars = ([tf.convert_to_tensor(value) for value in values] for values in (tensors, scalars))
     return _compiled_form(direction, decay_rate, constants)(tensors, scalars)
 
 
