@@ -270,3 +270,11 @@ class BertPretrainingModel(keras.Model):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "config": self.config.to_dict(), "seed": self.seed}
+
+
+def pretraining_flops_per_example(config: BertConfig, max_seq_length: int, max_predictions_per_seq: int) -> float:
+    """Floating-point operations of the matrix products of one training example, backward counted as twice forward."""
+    hidden, inner, length = config.hidden_size, config.intermediate_size, max_seq_length
+    block = 2 * length * (4 * hidden * hidden + 2 * hidden * inner) + 4 * length * length * hidden
+    predictions = 2 * max_predictions_per_seq * (hidden * hidden + hidden * config.vocab_size)
+    return 3.0 * (config.num_hidden_layers * block + predictions + 2 * hidden * hidden + 4 * hidden)

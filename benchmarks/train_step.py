@@ -1,0 +1,170 @@
+"""Speed of one full pre-training step beside tf-models-official's BertPretrainerV2, in one run on one batch.
+
+    python benchmarks/train_step.py --dtype=bfloat16
+
+A step is forward, backward with dropout, clipping, and the optimizer. The two take turns, so that a machine whose speed
+drifts favours neither; quote the ratio, not the seconds. Model FLOPs are those of the matrix products, backward counted
+as twice forward; the machine's rate is that of a matrix product of the model's own shape in the same dtype.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import statistics
+import time
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+from bert_tf.config import BertConfig
+from bert_tf.heads import BertPretrainingModel, PretrainingObjective, pretraining_flops_per_example
+from bert_tf.optimization import create_optimizer
+from bert_tf.training import TrainingPlan, make_train_function
+
+FLAGS = flags.FLAGS
+flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Arithmetic of the matrix products.")
+flags.DEFINE_integer("num_hidden_layers", 12, "12 layers of width 768: BERT-Base.")
+flags.DEFINE_integer("hidden_size", 768, "Width of the model; a head has 64.")
+flags.DEFINE_integer("batch_size", 16, "Examples a step.")
+flags.DEFINE_integer("max_seq_length", 128, "Tokens an example.")
+flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions an example.")
+flags.DEFINE_integer("rounds", 7, "Timed steps of each, in turn.")
+flags.DEFINE_bool("peer", True, "Also run tf-models-official.")
+
+
+def random_batch(config: BertConfig, batch_size: int, length: int, predictions: int) -> dict:
+    """A batch of random ids with the features of a pre-training record."""
+    generator = np.random.default_rng(0)
+    features = {
+        "input_ids": generator.integers(5, config.vocab_size, (batch_size, length)),
+        "input_mask": np.ones((batch_size, length)),
+        "segment_ids": np.repeat([[0] * (length // 2) + [1] * (length - length // 2)], batch_size, 0),
+        "masked_lm_positions": np.sort(generator.integers(0, length, (batch_size, predictions))),
+        "masked_lm_ids": generator.integers(5, config.vocab_size, (batch_size, predictions)),
+        "next_sentence_labels": generator.integers(0, 2, (batch_size, 1)),
+    }
+    features = {name: tf.constant(value, tf.int32) for name, value in features.items()}
+    return {**features, "masked_lm_weights": tf.ones((batch_size, predictions))}
+
+
+def our_step(config: BertConfig, batch: dict, dtype: str):
+    """A function that runs one step of ours."""
+    strategy = tf.distribute.OneDeviceStrategy("/gpu:0" if tf.config.list_logical_devices("GPU") else "/cpu:0")
+    with strategy.scope():
+        model = BertPretrainingModel(config, dtype="mixed_bfloat16" if dtype == "bfloat16" else "float32")
+        model.build()
+        optimizer = create_optimizer("adamw", 1e-4, 1000, 10)
+        optimizer.build(model.trainable_variables)
+    plan = TrainingPlan(num_train_steps=1000, batch_size=len(batch["input_ids"]))
+    run = make_train_function(model, optimizer, PretrainingObjective, strategy, plan)
+    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    return lambda: float(run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))["loss"])
+
+
+def peer_step(config: BertConfig, batch: dict, dtype: str):
+    """A function that runs one step of tf-models-official, built as its own masked_lm task builds it."""
+    import tf_keras
+    from official.nlp import optimization
+    from official.nlp.modeling import layers, models, networks
+
+    tf_keras.mixed_precision.set_global_policy("mixed_bfloat16" if dtype == "bfloat16" else "float32")
+    encoder = networks.BertEncoderV2(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        max_sequence_length=config.max_position_embeddings,
+        type_vocab_size=config.type_vocab_size,
+        inner_dim=config.intermediate_size,
+    )
+    head = layers.ClassificationHead(inner_dim=config.hidden_size, num_classes=2, name="next_sentence")
+    model = models.BertPretrainerV2(encoder, mlm_activation=tf_keras.activations.gelu, classification_heads=[head])
+    optimizer = optimization.create_optimizer(1e-4, 1000, 10)
+    inputs = {
+        "input_word_ids": batch["input_ids"],
+        "input_mask": batch["input_mask"],
+        "input_type_ids": batch["segment_ids"],
+        "masked_lm_positions": batch["masked_lm_positions"],
+    }
+    model(inputs)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            outputs = model(inputs, training=True)
+            losses = tf_keras.losses.sparse_categorical_crossentropy(
+                batch["masked_lm_ids"], tf.cast(outputs["mlm_logits"], tf.float32), from_logits=True
+            )
+            weights = batch["masked_lm_weights"]
+            loss = tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
+            loss += tf.reduce_mean(
+                tf_keras.losses.sparse_categorical_crossentropy(
+                    batch["next_sentence_labels"], tf.cast(outputs["next_sentence"], tf.float32), from_logits=True
+                )
+            )
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return lambda: float(step())
+
+
+def matmul_rate(config: BertConfig, rows: int, dtype: str) -> float:
+    """FLOP/s of the intermediate layer's product, the model's largest; the median of many."""
+    left = tf.cast(tf.random.normal((rows, config.hidden_size)), dtype)
+    right = tf.cast(tf.random.normal((config.hidden_size, config.intermediate_size)), dtype)
+    product = tf.function(lambda: tf.reduce_sum(tf.linalg.matmul(left, right)[0, :1]))
+    seconds = []
+    for _ in range(30):
+        start = time.perf_counter()
+        float(product())
+        seconds.append(time.perf_counter() - start)
+    return 2 * rows * config.hidden_size * config.intermediate_size / statistics.median(seconds)
+
+
+def main(_):
+    config = BertConfig(
+        vocab_size=30522,
+        hidden_size=FLAGS.hidden_size,
+        num_hidden_layers=FLAGS.num_hidden_layers,
+        num_attention_heads=FLAGS.hidden_size // 64,
+        intermediate_size=4 * FLAGS.hidden_size,
+        type_vocab_size=2,
+    )
+    length, predictions = FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
+    batch = random_batch(config, FLAGS.batch_size, length, predictions)
+    steps = {"bert_tf": our_step(config, batch, FLAGS.dtype)}
+    if FLAGS.peer:
+        steps["tf-models-official"] = peer_step(config, batch, FLAGS.dtype)
+    for name, step in steps.items():
+        start = time.perf_counter()
+        step(), step()
+        print(f"{name}: compiled in {time.perf_counter() - start:.0f} s", flush=True)
+    seconds = {name: [] for name in steps}
+    rates = []
+    for _ in range(FLAGS.rounds):
+        rates.append(matmul_rate(config, FLAGS.batch_size * length, FLAGS.dtype))
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            seconds[name].append(time.perf_counter() - start)
+    rate = statistics.median(rates)
+    flops = FLAGS.batch_size * pretraining_flops_per_example(config, length, predictions)
+    print(f"\n{FLAGS.num_hidden_layers} layers, H {config.hidden_size}, S {length}, P {predictions}, "
+          f"batch {FLAGS.batch_size}, {FLAGS.dtype}; matrix products here: {rate / 1e12:.3f} TFLOP/s")  # fmt: skip
+    print(f"{'':20} {'s/step':>8} {'min':>8} {'examples/s':>11} {'model TFLOP/s':>14} {'of matmul rate':>15}")
+    for name, values in seconds.items():
+        median = statistics.median(values)
+        speed = flops / median
+        print(f"{name:20} {median:8.3f} {min(values):8.3f} {FLAGS.batch_size / median:11.2f} {speed / 1e12:14.3f} "
+              f"{speed / rate:15.1%}")  # fmt: skip
+    if FLAGS.peer:
+        ratios = [b / a for a, b in zip(seconds["bert_tf"], seconds["tf-models-official"], strict=True)]
+        print(f"bert_tf is {statistics.median(ratios):.2f} times as fast as tf-models-official "
+              f"(pair by pair {min(ratios):.2f} to {max(ratios):.2f})")  # fmt: skip
+
+
+if __name__ == "__main__":
+    app.run(main)
