@@ -8,9 +8,11 @@ spaces comes to is remembered, so that prose is tokenized at the speed of dictio
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from absl import logging
+
+from bert_tf.text_files import read_text_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -38,7 +40,6 @@ _UNCASED_MODELS = (
 )
 _CASED_MODELS = ("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12")
 
-_READ_BYTES = 1 << 20
 _CACHED_WORDS = 1 << 18  # about 60 MB when full; the words of 20 MB of novels fit
 _CACHED_WORD_LENGTH = 64  # longer "words" (text without spaces) hardly ever come again
 
@@ -99,70 +100,7 @@ class _CharacterTable(dict):
         return result
 
 
-# ---- text and vocabulary files --------------------------------------------------------------------------------------
-
-
-def read_text_lines(path: str, progress: Callable[[int], None] | None = None) -> Iterator[str]:
-    """Yields the lines of a UTF-8 text file as the original reads them, holding one megabyte or one line at a time.
-
-    Carriage returns are dropped wherever they stand and only a newline ends a line, as TensorFlow's GFile reader does;
-    lines come without their newline and otherwise unstripped, blank ones included.
-
-    Args:
-      path: a local path or any that `tf.io.gfile` opens (gs://...).
-      progress: called with the number of bytes after each read.
-
-    Raises:
-      ValueError: bytes that are not UTF-8; names the file, the line (from 1) and the byte offset in the file (from 0).
-    """
-    import tensorflow as tf  # here: importing it takes seconds, and a tokenizer may be wanted without a file
-
-    line_number, offset, held = 1, 0, []
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while True:
-            chunk = file.read(_READ_BYTES)
-            if progress and chunk:
-                progress(len(chunk))
-            end = chunk.rfind(b"\n") + 1
-            if chunk and not end:
-                held.append(chunk)
-                continue
-            block = b"".join([*held, chunk[:end]])
-            held = [chunk[end:]] if chunk[end:] else []
-            if block:
-                lines = _decode_lines(block, path, line_number, offset)
-                yield from lines
-                line_number += len(lines)
-                offset += len(block)
-            if not chunk:
-                return
-
-
-def _decode_lines(block: bytes, path: str, line_number: int, offset: int) -> list[str]:
-    """The lines of whole-line `block`, whose first byte is byte `offset` and line `line_number` of `path`."""
-    try:
-        lines = block.replace(b"\r", b"").decode("utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise _decoding_error(block, path, line_number, offset) from None
-    if not lines[-1]:  # what stands after the last newline is no line
-        lines.pop()
-    return lines
-
-
-def _decoding_error(block: bytes, path: str, line_number: int, offset: int) -> ValueError:
-    for line in block.split(b"\n"):
-        kept = [place for place, byte in enumerate(line) if byte != 0x0D]
-        try:
-            line.replace(b"\r", b"").decode("utf-8")
-        except UnicodeDecodeError as error:
-            byte = offset + kept[error.start]
-            return ValueError(
-                f"{path}, line {line_number}: not UTF-8 at byte offset {byte} of the file "
-                f"(byte 0x{line[byte - offset]:02x}, {error.reason}). Convert the file to UTF-8, for example by iconv."
-            )
-        line_number += 1
-        offset += len(line) + 1
-    raise AssertionError("unreachable: the block as a whole could not be decoded")
+# ---- vocabulary files -----------------------------------------------------------------------------------------------
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:

@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 
-from bert_tf import tokenization
+from bert_tf import text_files, tokenization
 from bert_tf.tokenization import BasicTokenizer, FullTokenizer, WordpieceTokenizer
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -278,30 +278,30 @@ def test_vocab_with_hangul_warns_when_accents_are_stripped(tmp_path, caplog):
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1 << 20])
 def test_read_text_lines(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(tokenization, "_READ_BYTES", chunk)
+    monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     path = tmp_path / "text.txt"
     data = "one\r\n\n\u535a\u2028x\rtwo \n\n\nlast".encode()
     path.write_bytes(data)
     read = []
-    lines = list(tokenization.read_text_lines(str(path), read.append))
+    lines = list(text_files.read_text_lines(str(path), read.append))
     assert lines == ["one", "", "\u535a\u2028xtwo ", "", "", "last"]
     assert sum(read) == len(data)
     path.write_bytes(data + b"\n")
-    assert list(tokenization.read_text_lines(str(path)))[-1] == "last"
+    assert list(text_files.read_text_lines(str(path)))[-1] == "last"
     path.write_bytes(b"")
-    assert list(tokenization.read_text_lines(str(path))) == []
+    assert list(text_files.read_text_lines(str(path))) == []
     path.write_bytes(b"\xc3\r\xa9\n")  # the carriage return vanishes before decoding, as in the original
-    assert list(tokenization.read_text_lines(str(path))) == ["\u00e9"]
+    assert list(text_files.read_text_lines(str(path))) == ["\u00e9"]
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 1 << 20])
 @pytest.mark.parametrize("bad", [b"\xff", b"\xc3", b"\xe5\x8d", b"\xed\xa0\x80"])
 def test_invalid_utf8_names_line_and_byte(tmp_path, monkeypatch, chunk, bad):
-    monkeypatch.setattr(tokenization, "_READ_BYTES", chunk)
+    monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     path = tmp_path / "text.txt"
     head = "one\r\n\u535a\n\nr\rs".encode()
     path.write_bytes(head + bad + b"\nnext \xff\n")
     with pytest.raises(ValueError, match=rf"text\.txt, line 4: .*byte offset {len(head)} "):
-        list(tokenization.read_text_lines(str(path)))
+        list(text_files.read_text_lines(str(path)))
     with pytest.raises(ValueError, match=rf"text\.txt, line 4: .*byte offset {len(head)} "):
         tokenization.load_vocab(str(path))
