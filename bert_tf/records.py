@@ -154,8 +154,7 @@ def index_records(
     files = [os.fspath(name) for name in files]
     sizes, times = [], []
     for name in files:
-        stat = tf.io.gfile.stat(name)
-        if stat.is_directory:
+        if (stat := tf.io.gfile.stat(name)).is_directory:
             raise RecordError(f"{name} is a directory, not a TFRecord file")
         sizes.append(int(stat.length))
         times.append(int(stat.mtime_nsec))
@@ -199,16 +198,9 @@ def _scan_files(
             pool.shutdown(cancel_futures=True)
             raise
     rows = [(number, *block) for number, (blocks, _) in enumerate(results) for block in blocks]
-    table = np.array(rows, np.int64).reshape(-1, 3)
-    return RecordIndex(
-        files=tuple(files),
-        file_sizes=tuple(sizes),
-        file_times=tuple(times),
-        skipped=tuple(skipped for _, skipped in results),
-        file_number=table[:, 0].copy(),
-        byte_offset=table[:, 1].copy(),
-        num_records=table[:, 2].copy(),
-    )
+    columns = np.array(rows, np.int64).reshape(-1, 3).T
+    skipped = tuple(skipped for _, skipped in results)
+    return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, *columns)
 
 
 def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: tqdm) -> tuple[list[tuple[int, int]], int]:
@@ -231,27 +223,23 @@ def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: tqdm)
             for _, payload_bytes in _payload_sizes(name, offset, 1):
                 count += 1
                 offset += payload_bytes + _FRAME_BYTES
-        except tf.errors.DataLossError as error:
-            cause = str(error.message).split(" [Op:")[0].split("}} ")[-1]
+        except tf.errors.DataLossError:
+            following, damage = _damage(name, offset, size)
         else:
             raise RecordError(f"{name} changed while it was being read")
+        if not skip_corrupt_records:
+            raise RecordError(
+                f"{name}: record {records + skipped + count} (counted from 0) at byte {offset} is {damage}; "
+                "write the file again, or leave such records out with --skip_corrupt_records"
+            )
         if count:
             blocks.append((start, count))
             records += count
-        following = _next_frame(name, offset, size)
-        if not skip_corrupt_records:
-            raise RecordError(
-                f"{name}: record {records + skipped} at byte {offset} is "
-                f"{_kind_of_damage(name, offset, size, following)} ({cause}); "
-                "write the file again, or leave such records out with --skip_corrupt_records"
-            )
         skipped += 1
+        lost = (following or size) - offset
+        logging.warning("%s: %d of %d bytes left out; the record at byte %d is %s", name, lost, size, offset, damage)
         if following is None:
-            logging.warning(
-                "%s: nothing can be read from byte %d on, %d of %d bytes left out", name, offset, size - offset, size
-            )
             break
-        logging.warning("%s: corrupt record at byte %d left out", name, offset)
         progress.update(following - start)
         offset = following
     return blocks, skipped
@@ -268,29 +256,21 @@ def _payload_sizes(name: str, offset: int, batch: int) -> Iterator[tuple[int, in
         yield int(count), int(total)
 
 
-def _next_frame(name: str, offset: int, size: int) -> int | None:
-    """Where the record after the one at `offset` begins; None if its length cannot be trusted or passes the end."""
+def _damage(name: str, offset: int, size: int) -> tuple[int | None, str]:
+    """Where reading can go on after the bad record at `offset` (None: nowhere), and what is wrong with it, in words."""
     with tf.io.gfile.GFile(name, "rb") as stream:
         stream.seek(offset)
         header = stream.read(12)
-    if len(header) < 12:
-        return None
-    length, checksum = struct.unpack("<QI", header)
-    following = offset + _FRAME_BYTES + length
-    return following if checksum == _masked_crc32c(header[:8]) and following <= size else None
-
-
-def _kind_of_damage(name: str, offset: int, size: int, following: int | None) -> str:
-    if following is not None:
-        return "corrupt: its bytes do not match their checksum"
-    with tf.io.gfile.GFile(name, "rb") as stream:
-        if offset == 0 and stream.read(2) == b"\x1f\x8b":
-            return "no TFRecord: the file looks gzip-compressed, which is not supported"
-        stream.seek(offset)
-        header = stream.read(12)
-    if len(header) < 12 or struct.unpack("<I", header[8:])[0] == _masked_crc32c(header[:8]):
-        return f"truncated: the file ends at byte {size}, inside it"
-    return "corrupt: its length field does not match its checksum, so the rest of the file cannot be read"
+    if header[:2] == b"\x1f\x8b" and offset == 0:
+        return None, "no TFRecord: the file looks gzip-compressed, which is not supported"
+    if len(header) == 12:
+        length, checksum = struct.unpack("<QI", header)
+        if checksum != _masked_crc32c(header[:8]):
+            return None, "corrupt: its length field does not match its checksum, the rest of the file can't be read"
+        following = offset + _FRAME_BYTES + length
+        if following <= size:
+            return following, "corrupt: its bytes do not match their checksum"
+    return None, f"truncated: the file ends inside it, at byte {size}"
 
 
 def _masked_crc32c(data: bytes) -> int:
@@ -315,15 +295,8 @@ def _load_index(
         if stored["key"].item() != key:
             logging.info("%s belongs to other files or an older state of them; indexing again", cache_file)
             return None
-        return RecordIndex(
-            files=tuple(files),
-            file_sizes=tuple(sizes),
-            file_times=tuple(times),
-            skipped=tuple(stored["skipped"].tolist()),
-            file_number=stored["file_number"],
-            byte_offset=stored["byte_offset"],
-            num_records=stored["num_records"],
-        )
+        skipped = tuple(stored["skipped"].tolist())
+        return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, *stored["blocks"])
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, tf.errors.OpError) as error:
         logging.warning("cannot use %s (%s); indexing again", cache_file, error)
         return None
@@ -331,14 +304,8 @@ def _load_index(
 
 def _save_index(cache_file: str, key: str, index: RecordIndex) -> None:
     content = io.BytesIO()
-    np.savez(
-        content,
-        key=np.array(key),
-        skipped=np.array(index.skipped, np.int64),
-        file_number=index.file_number,
-        byte_offset=index.byte_offset,
-        num_records=index.num_records,
-    )
+    blocks = np.stack([index.file_number, index.byte_offset, index.num_records])
+    np.savez(content, key=np.array(key), skipped=np.array(index.skipped, np.int64), blocks=blocks)
     # Several workers may write it at once: each has its own temporary name, and the last rename wins.
     temporary = f"{cache_file}.{uuid.uuid4().hex}.tmp"
     try:
@@ -579,12 +546,8 @@ def _shuffled_windows(
             skip = 0
             # Data that fit one window are the same blocks each epoch: read them once for many (short) epochs.
             if len(bounds) > 2 or sum(map(len, pending)) >= min(shuffle_window, 4096):
-                yield (
-                    index.file_number[blocks],
-                    index.byte_offset[blocks],
-                    index.num_records[blocks],
-                    np.concatenate(pending),
-                )
+                where = index.file_number[blocks], index.byte_offset[blocks], index.num_records[blocks]
+                yield *where, np.concatenate(pending)
                 pending = []
         epoch += 1
 
@@ -600,10 +563,8 @@ def _window_reader(files: Sequence[str]):
         total = tf.reduce_sum(count)
         records = tf.data.Dataset.from_tensor_slices((names, offset, count)).flat_map(block)
         records = records.batch(total).get_single_element()
-        with tf.control_dependencies(
-            [tf.debugging.Assert(tf.equal(tf.size(records, tf.int64), total), [_CHANGED, names])]
-        ):
-            return tf.identity(records)
+        tf.debugging.Assert(tf.equal(tf.size(records, tf.int64), total), [_CHANGED, names])
+        return records
 
     return read
 
