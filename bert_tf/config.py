@@ -115,7 +115,7 @@ class BertConfig:
             if "model_type" in extra or "architectures" in extra:
                 hint = ' It looks like a Hugging Face config: mind that their "gelu" is "gelu_erf" here.'
             raise ValueError(
-                f"{source}: unknown key {', '.join(unknown)}. Known are {', '.join(_KEYS)}. If it is no misspelling and "
+                f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(_KEYS)}. If it is no misspelling and "
                 f"has no bearing on the model, load the config with allow_unknown=True or take the key out.{hint}"
             )
         if unknown:
@@ -224,7 +224,7 @@ def check_vocab_size(
 
     A vocabulary with more lines than vocab_size has ids outside the table (the original then failed on CPU and trained
     on NaN on GPU). One with fewer lines is most often the vocabulary of another model. It is let through with a warning
-    if the table is just rounded up, as is often done for speed: vocab_size is a multiple of 8 and less than 128 rows are
+    if the table is just rounded up, as often done for speed: vocab_size is a multiple of 8 and less than 128 rows are
     idle.
 
     Args:
