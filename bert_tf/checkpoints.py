@@ -145,6 +145,12 @@ def initialize(
     return Initialization(prefix, found, missing, unused)
 
 
+def read_global_step(prefix: str) -> int:
+    """The step that a checkpoint was saved at; 0 for one without (released weights)."""
+    reader = _open(prefix)
+    return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
+
+
 def log_initialization(result: Initialization, model: keras.Model) -> None:
     """One line on what came from the checkpoint, and a warning with what stayed random."""
     variables = model_variables(model)

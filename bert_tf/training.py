@@ -286,7 +286,7 @@ def train(
 ) -> int:
     """Trains until `plan.num_train_steps`, from wherever the newest checkpoint of output_dir stands.
 
-    The caller has built model and optimizer in the strategy's scope and restored or initialised them (`restore`).
+    The caller has built model and optimizer in the strategy's scope and called `claim_output_dir` and `restore`.
 
     Args:
       training_batches: first step -> dataset of whole batches from that step on.
@@ -345,10 +345,7 @@ def train(
             step += done
             log.add(step, result)
             if step % plan.log_every_steps == 0 or step >= plan.num_train_steps:
-                metrics = objective.metrics(result_sums := log.interval_sums())
-                log.write(
-                    step, {name: float(v) for name, v in metrics.items()}, result_sums, float(optimizer.learning_rate)
-                )
+                log.write(step, objective, float(optimizer.learning_rate))
             if step % plan.save_checkpoints_steps == 0 or step >= plan.num_train_steps or terminated.is_set():
                 save()
                 saved_step = step
@@ -366,33 +363,58 @@ def _steps_to_next(step: int, plan: TrainingPlan) -> int:
     return min([plan.num_train_steps - step] + [period - step % period for period in periods if period])
 
 
-def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with_optimizer: bool = False) -> str:
-    """Decides where a run starts, says so in one log line, and returns "resumed", "initialized" or "random".
+def claim_output_dir(output_dir: str, config_json: str, chief: bool = True) -> None:
+    """Creates output_dir and keeps bert_config.json with the run; refuses a directory with another model's run.
+
+    Raises:
+      ValueError: output_dir has a bert_config.json with other values; the message names them.
+    """
+    path = posixpath.join(output_dir, "bert_config.json")
+    if tf.io.gfile.exists(path):
+        with tf.io.gfile.GFile(path) as file:
+            old = json.loads(file.read())
+        new = json.loads(config_json)
+        keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+        if keys:
+            different = "; ".join(f"{key}: {old.get(key)} there, {new.get(key)} now" for key in keys)
+            raise ValueError(
+                f"--output_dir={output_dir} holds a run of another configuration ({different}). Choose another "
+                "directory, or give that run's --bert_config_file."
+            )
+    elif chief:
+        tf.io.gfile.makedirs(output_dir)
+        write_text(path, config_json)
+
+
+def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with_optimizer: bool = False) -> int:
+    """Decides where a run starts, says so in one log line, and returns the step.
 
     A checkpoint in output_dir wins over init_checkpoint: the same command started again goes on.
 
     Args:
+      optimizer: None to restore the model only (evaluation without training).
       with_optimizer: take Adam moments and global_step from init_checkpoint as well (going on with somebody's run).
 
     Raises:
       FileNotFoundError, ValueError: see `checkpoints.initialize`.
     """
+    model_only = checkpoints.model_variables(model)
+    everything = checkpoints.training_variables(model, optimizer) if optimizer else model_only
     newest = checkpoints.latest_checkpoint(output_dir)
     if newest:
-        variables = checkpoints.training_variables(model, optimizer)
-        checkpoints.initialize(variables, newest, must_have_all=True)
+        checkpoints.initialize(everything, newest, must_have_all=True)
+        step = checkpoints.read_global_step(newest)
         ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if init_checkpoint else ""
-        logging.info("Resuming at step %d from %s%s.", int(optimizer.iterations.numpy()), newest, ignored)
-        return "resumed"
+        logging.info("Going on at step %d from %s%s.", step, newest, ignored)
+        return step
     if init_checkpoint:
-        if with_optimizer:
-            variables = checkpoints.training_variables(model, optimizer)
-        else:
-            variables = checkpoints.model_variables(model)
-        checkpoints.log_initialization(checkpoints.initialize(variables, init_checkpoint), model)
-        return "initialized"
-    logging.info("No checkpoint in %s and no --init_checkpoint: training from random weights.", output_dir)
-    return "random"
+        result = checkpoints.initialize(
+            everything if with_optimizer else model_only, init_checkpoint, must_have_all=with_optimizer
+        )
+        checkpoints.log_initialization(result, model)
+        return checkpoints.read_global_step(result.checkpoint) if with_optimizer else 0
+    logging.info("No checkpoint in %s and no --init_checkpoint: starting from random weights.", output_dir)
+    return 0
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -450,13 +472,17 @@ class _TrainLog:
         self._timed_steps = 0
 
     def __enter__(self):
-        self._writer = tf.summary.create_file_writer(self._output_dir) if self._active else None
+        # Evaluation has a folder of its own, as the original's had, so that TensorBoard draws both in one chart.
+        folders = {"train": self._output_dir, "eval": posixpath.join(self._output_dir, "eval")}
+        self._writers = {
+            kind: tf.summary.create_file_writer(folder) for kind, folder in folders.items() if self._active
+        }
         return self
 
     def __exit__(self, *_):
         self._bar.close()
-        if self._writer:
-            self._writer.close()
+        for writer in self._writers.values():
+            writer.close()
 
     def add(self, step: int, result: dict) -> None:
         """Adds the sums of one call of the graph."""
@@ -501,10 +527,10 @@ class _TrainLog:
         with tqdm.external_write_mode():
             text = ", ".join(f"{name} {_readable(value)}" for name, value in values.items())
             logging.info("%s step %d: %s", kind, step, text)
-        with self._writer.as_default(step=step):
+        with self._writers[kind].as_default(step=step):
             for name, value in values.items():
-                tf.summary.scalar(name if kind == "train" else f"eval/{name}", value)
-        self._writer.flush()
+                tf.summary.scalar(name, value)
+        self._writers[kind].flush()
         with tf.io.gfile.GFile(posixpath.join(self._output_dir, _LOG_FILE), "a") as file:
             file.write(json.dumps({"kind": kind, "step": step, "time": time.time(), **values}) + "\n")
 

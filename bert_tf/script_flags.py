@@ -1,0 +1,94 @@
+"""Flags that all training scripts share: the original's TPU block, devices, precision, randomness, checkpoints.
+
+Only the scripts' `main` reads the values; this module defines them once so that they mean the same everywhere.
+"""
+
+from absl import flags, logging
+
+DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+
+def define_device_flags() -> None:
+    """The original's six TPU flags with their defaults, and the choice of a distribution strategy."""
+    flags.DEFINE_enum(
+        "distribution_strategy",
+        "one_device",
+        ["one_device", "mirrored", "multi_worker_mirrored", "tpu"],
+        "Where to compute. one_device: the first GPU, or the CPU. mirrored: all GPUs of this host (see --num_gpus). "
+        "multi_worker_mirrored: several hosts, described in the environment variable TF_CONFIG. tpu: see --tpu_name. "
+        "Batch sizes are always those of all devices together.",
+    )
+    flags.DEFINE_integer("num_gpus", None, "mirrored: how many GPUs to use; all of them if unset.", lower_bound=1)
+    flags.DEFINE_integer(
+        "num_cpu_devices",
+        None,
+        "Cut the CPU into this many devices, to try mirrored on a machine without GPUs. No speed is won by it.",
+        lower_bound=1,
+    )
+    flags.DEFINE_bool("use_tpu", False, "The original's way to say --distribution_strategy=tpu.")
+    flags.DEFINE_string("tpu_name", None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM.")
+    flags.DEFINE_string("tpu_zone", None, "Zone of the Cloud TPU, e.g. us-central1-b; that of this machine if unset.")
+    flags.DEFINE_string("gcp_project", None, "Google Cloud project of the TPU; that of this machine if unset.")
+    flags.DEFINE_string("master", None, "Address of the TensorFlow master; --tpu_name is the usual way to give it.")
+    flags.DEFINE_integer(
+        "num_tpu_cores", 8, "Cores of the TPU. TensorFlow 2 finds this out by itself; a difference is logged."
+    )
+
+
+def define_training_flags() -> None:
+    """Precision, accumulation, randomness, checkpoints and logging."""
+    flags.DEFINE_enum(
+        "dtype",
+        "float32",
+        list(DTYPE_POLICIES),
+        "Arithmetic of the matrix products; variables stay in float32. bfloat16 is about twice as fast on TPUs, on "
+        "recent GPUs and on CPUs with bfloat16 units, and follows float32's loss curve. float16 (older GPUs) scales "
+        "the loss so that small gradients survive.",
+    )
+    flags.DEFINE_bool("use_xla", False, "Compile forward and backward with XLA. Good on GPUs; slower on CPUs.")
+    flags.DEFINE_integer(
+        "gradient_accumulation_steps",
+        1,
+        "Cut each device's share of the batch into this many parts, computed one after the other: the same step as "
+        "without, with less memory.",
+        lower_bound=1,
+    )
+    flags.DEFINE_enum(
+        "optimizer",
+        "adamw",
+        ["adamw", "lamb"],
+        "adamw: the original's Adam with weight decay. lamb: for batches of thousands of examples.",
+    )
+    flags.DEFINE_integer("seed", 12345, "Seed of initial weights, data order and dropout. Change it for another run.")
+    flags.DEFINE_bool(
+        "deterministic",
+        False,
+        "Use only deterministic kernels: the same command then gives the same bits on the same machine, interrupted "
+        "or not. Without it, sums may be added up in another order. Costs speed on GPUs.",
+    )
+    flags.DEFINE_bool(
+        "skip_nonfinite_steps",
+        False,
+        "Count steps with a NaN or infinite loss and leave them out; without it, stop.",
+    )
+    flags.DEFINE_integer("keep_checkpoint_max", 5, "Checkpoints kept in output_dir; 0 keeps all.", lower_bound=0)
+    flags.DEFINE_integer("log_every_steps", 100, "Steps between two lines of the log.", lower_bound=1)
+    flags.DEFINE_integer(
+        "eval_every_steps", 0, "Steps between two evaluations during training; 0: none.", lower_bound=0
+    )
+    flags.DEFINE_bool(
+        "init_with_optimizer",
+        False,
+        "Also take Adam moments and global_step from --init_checkpoint, to go on with a run in a new output_dir.",
+    )
+
+
+def set_seed(seed: int, deterministic: bool) -> None:
+    """Seeds Python, NumPy and TensorFlow, and logs it; with `deterministic`, turns op determinism on."""
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(seed % 2**32)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    logging.info("Seed %d for weights, data order and dropout; deterministic kernels: %s.", seed, deterministic)

@@ -1,0 +1,213 @@
+"""Pre-trains BERT with masked LM and next sentence prediction on the records of create_pretraining_data.py.
+
+The original's command works as it is; started again after a crash it goes on exactly where it stood:
+
+    python run_pretraining.py \\
+      --input_file=/data/tf_examples.tfrecord --output_dir=/runs/pretraining \\
+      --bert_config_file=$BERT_BASE_DIR/bert_config.json --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt \\
+      --do_train=True --do_eval=True --train_batch_size=32 --max_seq_length=128 --max_predictions_per_seq=20 \\
+      --num_train_steps=20 --num_warmup_steps=10 --learning_rate=2e-5
+
+Several GPUs: --distribution_strategy=mirrored. Cloud TPU: --distribution_strategy=tpu --tpu_name=local.
+In output_dir: model.ckpt-* (the original's format), eval_results.txt, train_log.jsonl, TensorBoard events.
+Exit code 143: stopped by SIGTERM, with a checkpoint of the step reached.
+"""
+
+import posixpath
+
+from absl import app, flags, logging
+
+from bert_tf import script_flags
+
+FLAGS = flags.FLAGS
+
+# Required.
+flags.DEFINE_string("bert_config_file", None, "The model's configuration, as JSON (bert_config.json).")
+flags.DEFINE_string(
+    "input_file", None, "TFRecord files of create_pretraining_data.py: a comma list, each entry a file or a glob."
+)
+flags.DEFINE_string(
+    "output_dir", None, "For checkpoints, logs and eval_results.txt. A run found there is gone on with."
+)
+
+# What to do.
+flags.DEFINE_bool("do_train", False, "Train until --num_train_steps.")
+flags.DEFINE_bool("do_eval", False, "Evaluate at the end, and write eval_results.txt.")
+flags.DEFINE_string(
+    "eval_input_file",
+    None,
+    "Held-out records to evaluate on: the first --max_eval_steps batches, each record once. If unset, evaluation is on "
+    "--input_file, repeated to exactly --max_eval_steps batches, as the original did.",
+)
+flags.DEFINE_string(
+    "init_checkpoint", None, "Weights to start from (a checkpoint's prefix); ignored once output_dir has a checkpoint."
+)
+
+# Data and schedule; the defaults are the original's.
+flags.DEFINE_integer("max_seq_length", 128, "Tokens a sequence. Must be that of the data.")
+flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions a sequence. Must be that of the data.")
+flags.DEFINE_integer("train_batch_size", 32, "Examples a step, over all devices.", lower_bound=1)
+flags.DEFINE_integer("eval_batch_size", 8, "Examples a batch in evaluation, over all devices.", lower_bound=1)
+flags.DEFINE_float(
+    "learning_rate", 5e-5, "Peak rate. 1e-4 from random weights (the paper), 2e-5 to go on from released ones."
+)
+flags.DEFINE_integer("num_train_steps", 100000, "Steps in all; the rate is 0 there.")
+flags.DEFINE_integer("num_warmup_steps", 10000, "Steps over which the rate rises from 0; absolute, not a share.")
+flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
+flags.DEFINE_integer(
+    "iterations_per_loop", 1000, "Most steps in one call of the graph; fewer where they take over 5 s.", lower_bound=1
+)
+flags.DEFINE_integer("max_eval_steps", 100, "Most batches of an evaluation.", lower_bound=1)
+flags.DEFINE_integer(
+    "shuffle_window",
+    20000,
+    "Records that are shuffled together; blocks of 1,024 records are shuffled over the whole data. Memory: this many "
+    "records.",
+    lower_bound=1,
+)
+flags.DEFINE_bool("skip_corrupt_records", False, "Count damaged records and go on, instead of stopping.")
+
+script_flags.define_device_flags()
+script_flags.define_training_flags()
+
+
+def main(_):
+    # TensorFlow is imported here, so that --help and a wrong flag answer at once.
+    import tensorflow as tf
+
+    from bert_tf import distribution, heads, kernels, optimization, records, training
+    from bert_tf.config import BertConfig
+
+    logging.set_verbosity(logging.INFO)
+    if not FLAGS.do_train and not FLAGS.do_eval:
+        raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
+    if FLAGS.num_train_steps <= 0:
+        raise ValueError(f"--num_train_steps={FLAGS.num_train_steps} must be positive.")
+    config = BertConfig.from_json_file(FLAGS.bert_config_file)
+    if FLAGS.max_seq_length > config.max_position_embeddings:
+        raise ValueError(
+            f"--max_seq_length={FLAGS.max_seq_length} is more than max_position_embeddings="
+            f"{config.max_position_embeddings} of {FLAGS.bert_config_file}."
+        )
+
+    # --- devices
+    if FLAGS.num_cpu_devices:
+        distribution.set_logical_cpu_devices(FLAGS.num_cpu_devices)
+    strategy_name = "tpu" if FLAGS.use_tpu else FLAGS.distribution_strategy
+    strategy = distribution.create_strategy(
+        strategy_name,
+        num_gpus=FLAGS.num_gpus,
+        tpu_name=FLAGS.tpu_name,
+        tpu_zone=FLAGS.tpu_zone,
+        gcp_project=FLAGS.gcp_project,
+        master=FLAGS.master,
+    )
+    kernels.set_fused(strategy_name != "tpu")  # a TPU compiles the whole step anyway
+    parts = FLAGS.gradient_accumulation_steps
+    distribution.check_batch_size(FLAGS.train_batch_size, strategy, parts, "train_batch_size")
+    distribution.check_batch_size(FLAGS.eval_batch_size, strategy, 1, "eval_batch_size")
+    script_flags.set_seed(FLAGS.seed, FLAGS.deterministic)
+    chief = training.is_chief(strategy)
+
+    # --- data
+    features = records.pretraining_features(FLAGS.max_seq_length, FLAGS.max_predictions_per_seq)
+    training.claim_output_dir(FLAGS.output_dir, config.to_json_string(), chief)
+
+    def index(patterns, flag_name):
+        cache_name = f"{flag_name}.index.npz"
+        return records.index_records(
+            records.match_files(patterns, flag_name),
+            features,
+            skip_corrupt_records=FLAGS.skip_corrupt_records,
+            cache_file=posixpath.join(FLAGS.output_dir, cache_name) if chief else None,
+        )
+
+    train_index = index(FLAGS.input_file, "input_file") if FLAGS.do_train or not FLAGS.eval_input_file else None
+    eval_index = index(FLAGS.eval_input_file, "eval_input_file") if FLAGS.eval_input_file else train_index
+
+    # --- model
+    with strategy.scope():
+        model = heads.BertPretrainingModel(config, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype])
+        model.build()
+        optimizer = None
+        if FLAGS.do_train:
+            optimizer = optimization.create_optimizer(
+                FLAGS.optimizer, FLAGS.learning_rate, FLAGS.num_train_steps, FLAGS.num_warmup_steps
+            )
+            optimizer.build(model.trainable_variables)
+    logging.info(
+        "Model with %s parameters; batch %d = %d replicas x %d micro-batches x %d examples; %s%s.",
+        f"{model.count_params():,}",
+        FLAGS.train_batch_size,
+        strategy.num_replicas_in_sync,
+        parts,
+        FLAGS.train_batch_size // (strategy.num_replicas_in_sync * parts),
+        FLAGS.dtype,
+        ", XLA" if FLAGS.use_xla else "",
+    )
+    step = training.restore(model, optimizer, FLAGS.output_dir, FLAGS.init_checkpoint, FLAGS.init_with_optimizer)
+
+    evaluate_batches = training.make_evaluate_function(model, heads.PretrainingObjective, strategy)
+
+    def evaluate() -> dict:
+        batches = records.evaluation_batches(
+            eval_index,
+            features,
+            batch_size=FLAGS.eval_batch_size,
+            repeat=not FLAGS.eval_input_file,
+            max_steps=FLAGS.max_eval_steps,
+        )
+        return evaluate_batches(batches, FLAGS.max_eval_steps)
+
+    # --- train, evaluate
+    if FLAGS.do_train:
+        plan = training.TrainingPlan(
+            num_train_steps=FLAGS.num_train_steps,
+            batch_size=FLAGS.train_batch_size,
+            gradient_accumulation_steps=parts,
+            seed=FLAGS.seed,
+            loss_scaling=FLAGS.dtype == "float16",
+            use_xla=FLAGS.use_xla,
+            skip_nonfinite_steps=FLAGS.skip_nonfinite_steps,
+            iterations_per_loop=FLAGS.iterations_per_loop,
+            save_checkpoints_steps=FLAGS.save_checkpoints_steps,
+            log_every_steps=FLAGS.log_every_steps,
+            eval_every_steps=FLAGS.eval_every_steps,
+            keep_checkpoint_max=FLAGS.keep_checkpoint_max,
+            tokens_per_example=FLAGS.max_seq_length,
+            flops_per_example=heads.pretraining_flops_per_example(
+                config, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
+            ),
+        )
+
+        def training_batches(first_step: int) -> tf.data.Dataset:
+            return records.training_batches(
+                train_index,
+                features,
+                batch_size=FLAGS.train_batch_size,
+                seed=FLAGS.seed,
+                start_step=first_step,
+                shuffle_window=FLAGS.shuffle_window,
+            )
+
+        step = training.train(
+            model,
+            optimizer,
+            heads.PretrainingObjective,
+            strategy,
+            plan,
+            training_batches,
+            FLAGS.output_dir,
+            evaluate if FLAGS.eval_every_steps else None,
+        )
+    if FLAGS.do_eval:
+        logging.info("Evaluating step %d.", step)
+        results = {**evaluate(), "global_step": step}
+        if chief:
+            training.write_eval_results(posixpath.join(FLAGS.output_dir, "eval_results.txt"), results)
+
+
+if __name__ == "__main__":
+    for name in ("input_file", "bert_config_file", "output_dir"):
+        flags.mark_flag_as_required(name)
+    app.run(main)
