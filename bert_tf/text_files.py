@@ -10,7 +10,10 @@ _READ_BYTES = 1 << 20
 
 
 def list_files(patterns: str, flag: str = "--input_file") -> list[str]:
-    """The files that a comma-separated list of globs names, in the order of the list and, within a glob, of TensorFlow.
+    """The files that a comma-separated list of globs names, in the order of the list and, within a glob, by name.
+
+    TensorFlow returns the files of a glob in the order of the file system, which differs from machine to machine;
+    sorted, the same files give the same output everywhere.
 
     Raises:
       ValueError: no pattern at all, or one that matches no file; names it and `flag`.
@@ -19,7 +22,7 @@ def list_files(patterns: str, flag: str = "--input_file") -> list[str]:
 
     files = []
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        found = [path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path)]
+        found = sorted(path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path))
         if not found:
             raise ValueError(f"{flag}: no file matches {pattern!r}")
         files.extend(found)

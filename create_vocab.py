@@ -1,0 +1,106 @@
+"""Learns a WordPiece vocabulary from text files and writes vocab.txt.
+
+    python create_vocab.py --input_file='corpus/*.txt' --output_file=vocab.txt --vocab_size=30522
+
+What is learned fits what create_pretraining_data.py will look up: give both scripts the same --do_lower_case and
+--strip_accents.
+"""
+
+import os
+
+import tensorflow as tf
+from absl import app, flags, logging
+
+from bert_tf import text_files, vocabulary
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "input_file",
+    None,
+    "Text files in UTF-8 to learn from: a comma-separated list of globs. Use the text you will pre-train on; a few "
+    "hundred megabytes of it are plenty.",
+)
+flags.DEFINE_string("output_file", None, "The vocabulary to write, one token a line, usually named vocab.txt.")
+flags.DEFINE_integer(
+    "vocab_size",
+    30522,
+    "Tokens in the vocabulary, all included; the default is that of the released uncased English models. Small models "
+    "on small corpora do well with 8,000. Must be vocab_size in bert_config.json.",
+    lower_bound=1,
+)
+flags.DEFINE_bool(
+    "do_lower_case",
+    True,
+    "Lower-case the text. Give the same value to every later script. False for names and part-of-speech tasks, and "
+    "for most languages other than English.",
+)
+flags.DEFINE_bool(
+    "strip_accents",
+    None,
+    "Drop accents (é becomes e). Follows --do_lower_case if unset, as in the original. Set --strip_accents=false for "
+    "Korean, Japanese, Thai, Hindi and others whose letters this takes apart.",
+)
+flags.DEFINE_integer(
+    "num_unused",
+    99,
+    "Slots [unused0], [unused1], ... to be renamed later to words of your field. 99 puts [UNK], [CLS], [SEP] and "
+    "[MASK] at ids 100-103, as in the released vocabularies.",
+    lower_bound=0,
+)
+flags.DEFINE_integer(
+    "min_frequency",
+    2,
+    "How often two pieces must stand side by side to become one. Raise it if rare misspellings enter the vocabulary.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "max_characters",
+    None,
+    "Keep only so many different characters, the most frequent ones; words with others become [UNK]. All if unset; set "
+    "it (say, to 5,000) for web text with stray scripts and emoji.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "max_words",
+    2_000_000,
+    "Different words held in memory while counting, about 150 bytes each; beyond this the rarest are dropped. Lower it "
+    "if memory is short.",
+    lower_bound=1000,
+)
+
+
+def main(_):
+    logging.set_verbosity(logging.INFO)
+    files = text_files.list_files(FLAGS.input_file, flag="--input_file")
+    logging.info("Reading %d files, the first is %s", len(files), files[0])
+    directory = os.path.dirname(FLAGS.output_file)
+    if directory:  # now, rather than failing after the work is done
+        tf.io.gfile.makedirs(directory)
+    if tf.io.gfile.exists(FLAGS.output_file) and tf.io.gfile.isdir(FLAGS.output_file):
+        raise ValueError(f"--output_file={FLAGS.output_file} is a directory; name a file in it, such as vocab.txt")
+
+    tokens = vocabulary.learn_vocabulary(
+        files,
+        vocab_size=FLAGS.vocab_size,
+        do_lower_case=FLAGS.do_lower_case,
+        strip_accents=FLAGS.strip_accents,
+        num_unused=FLAGS.num_unused,
+        min_frequency=FLAGS.min_frequency,
+        max_characters=FLAGS.max_characters,
+        max_words=FLAGS.max_words,
+    )
+    text_files.write_text_file(FLAGS.output_file, "".join(token + "\n" for token in tokens))
+    accents = "" if FLAGS.strip_accents is None else f" --strip_accents={FLAGS.strip_accents}"
+    logging.info(
+        "Wrote %d tokens to %s. Use it with --do_lower_case=%s%s.",
+        len(tokens),
+        FLAGS.output_file,
+        FLAGS.do_lower_case,
+        accents,
+    )
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["input_file", "output_file"])
+    app.run(main)
