@@ -13,6 +13,7 @@ Shapes: B batch.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -214,19 +215,18 @@ def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: tqdm)
                 records += count
                 offset += payload_bytes + _FRAME_BYTES * count
                 progress.update(payload_bytes + _FRAME_BYTES * count)
-            break
+            if offset >= size:
+                break
         except tf.errors.DataLossError:
             pass
-        # The block with the damage came back as an error only: go through it record by record to find the place.
+        # Either an error instead of the block with the damage: go through it record by record to find the place. Or
+        # less than a record's header is left, which TensorFlow takes for a regular end.
         start, count = offset, 0
-        try:
+        with contextlib.suppress(tf.errors.DataLossError):
             for _, payload_bytes in _payload_sizes(name, offset, 1):
                 count += 1
                 offset += payload_bytes + _FRAME_BYTES
-        except tf.errors.DataLossError:
-            following, damage = _damage(name, offset, size)
-        else:
-            raise RecordError(f"{name} changed while it was being read")
+        following, damage = _damage(name, offset, size)
         if not skip_corrupt_records:
             raise RecordError(
                 f"{name}: record {records + skipped + count} (counted from 0) at byte {offset} is {damage}; "
