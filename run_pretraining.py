@@ -91,8 +91,8 @@ def main(_):
         )
 
     # --- devices
-    if FLAGS.num_cpu_devices:
-        distribution.set_logical_cpu_devices(FLAGS.num_cpu_devices)
+    if FLAGS.num_virtual_cpus:
+        distribution.set_logical_cpu_devices(FLAGS.num_virtual_cpus)
     strategy_name = "tpu" if FLAGS.use_tpu else FLAGS.distribution_strategy
     strategy = distribution.create_strategy(
         strategy_name,

@@ -20,7 +20,7 @@ def define_device_flags() -> None:
     )
     flags.DEFINE_integer("num_gpus", None, "mirrored: how many GPUs to use; all of them if unset.", lower_bound=1)
     flags.DEFINE_integer(
-        "num_cpu_devices",
+        "num_virtual_cpus",
         None,
         "Cut the CPU into this many devices, to try mirrored on a machine without GPUs. No speed is won by it.",
         lower_bound=1,

@@ -145,8 +145,6 @@ def learn_vocabulary(
     Raises:
       ValueError: a file is not UTF-8, the files hold no words, or vocab_size is too small for the characters.
     """
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
     start = time.monotonic()
     tokenizer = BasicTokenizer(do_lower_case, strip_accents)
     words = count_words(files, tokenizer, max_words, show_progress)
@@ -164,9 +162,7 @@ def learn_vocabulary(
     kept = _keep_frequent(characters, max_characters)
 
     reserved = _reserved_tokens(num_unused)
-    alone = sorted(kept)
-    # What always stands alone can't continue a word: leaving those "##" forms out gives Chinese thousands of rows.
-    continuing = ["##" + char for char in alone if not _is_punctuation(char) and not _is_cjk(char)]
+    alone, continuing = _single_pieces(kept)
     needed = len(reserved) + len(alone) + len(continuing)
     if needed > vocab_size:
         raise ValueError(
@@ -182,23 +178,13 @@ def learn_vocabulary(
         )
 
     start = time.monotonic()
-    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # Pieces of equal frequency are merged by their ids, and the trainer numbers "##" characters in the order of a hash
-    # table, which differs from run to run. Handing them over as special tokens, which come first, fixes their ids.
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size - len(reserved),
-        min_frequency=min_frequency,
-        special_tokens=continuing,
-        initial_alphabet=alone,
-        show_progress=show_progress,
+    learned = learn_pieces(words.counts, kept, vocab_size - len(reserved), min_frequency, show_progress)
+    vocabulary = [*reserved, *learned]
+    logging.info(
+        "Learned %d pieces of several characters in %.1f s",
+        len(learned) - len(alone) - len(continuing),
+        time.monotonic() - start,
     )
-    learner.train_from_iterator(_repeated(words.counts, kept), trainer)
-    ids = learner.get_vocab()
-    single = {*alone, *continuing}
-    pieces = sorted((piece for piece in ids if piece not in single), key=ids.get)
-    vocabulary = [*reserved, *alone, *continuing, *pieces]
-    logging.info("Learned %d pieces of several characters in %.1f s", len(pieces), time.monotonic() - start)
     if len(vocabulary) < vocab_size:
         logging.warning(
             "The text gives only %d of the %d tokens asked for: set vocab_size in bert_config.json to %d. More text or "
@@ -208,6 +194,40 @@ def learn_vocabulary(
             len(vocabulary),
         )
     return vocabulary
+
+
+def learn_pieces(
+    counts: Mapping[str, int], characters: set[str], vocab_size: int, min_frequency: int, show_progress: bool
+) -> list[str]:
+    """At most vocab_size pieces from word counts: single characters, with "##", then longer ones as they are learned.
+
+    Words with a character that isn't among `characters` teach nothing.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    alone, continuing = _single_pieces(characters)
+    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # Pieces of equal frequency are merged by their ids, and the trainer numbers "##" characters in the order of a hash
+    # table, which differs from run to run. Handing them over as special tokens, which come first, fixes their ids.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=continuing,
+        initial_alphabet=alone,
+        show_progress=show_progress,
+    )
+    learner.train_from_iterator(_repeated(counts, characters), trainer)
+    ids = learner.get_vocab()
+    single = {*alone, *continuing}
+    return [*alone, *continuing, *sorted((piece for piece in ids if piece not in single), key=ids.get)]
+
+
+def _single_pieces(characters: set[str]) -> tuple[list[str], list[str]]:
+    """The pieces of one character: alone, and with "##"."""
+    alone = sorted(characters)
+    # What always stands alone can't continue a word: leaving those "##" forms out gives Chinese thousands of rows.
+    return alone, ["##" + char for char in alone if not _is_punctuation(char) and not _is_cjk(char)]
 
 
 def _reserved_tokens(num_unused: int) -> list[str]:

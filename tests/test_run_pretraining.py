@@ -1,0 +1,274 @@
+"""The script as a user runs it: resume after any kind of end, several devices, bad input."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import TINY_CONFIG, write_pretraining_records
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "bert_config.json").write_text(json.dumps(TINY_CONFIG))
+    for number, count in enumerate((70, 45)):
+        write_pretraining_records(folder / f"train-{number}.tfrecord", count, seed=number)
+    write_pretraining_records(folder / "heldout.tfrecord", 21, seed=9)
+    return folder
+
+
+def command(data, output_dir, **flags):
+    flags = {
+        "input_file": f"{data}/train-*.tfrecord",
+        "bert_config_file": f"{data}/bert_config.json",
+        "output_dir": output_dir,
+        "max_seq_length": 16,
+        "max_predictions_per_seq": 3,
+        "do_train": True,
+        "train_batch_size": 8,
+        "num_train_steps": STEPS,
+        "num_warmup_steps": 10,
+        "learning_rate": 1e-3,
+        "save_checkpoints_steps": 10,
+        "log_every_steps": 10,
+        "deterministic": True,
+        **flags,
+    }
+    return [sys.executable, str(ROOT / "run_pretraining.py")] + [f"--{name}={value}" for name, value in flags.items()]
+
+
+def run(arguments, **options):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, **options)
+
+
+def start(arguments):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def wait_for(path, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, f"the run ended before {path.name} was there"
+        assert time.monotonic() < end, f"{path.name} did not appear"
+        time.sleep(0.01)
+
+
+def values(output_dir, step=STEPS):
+    reader = tf.train.load_checkpoint(f"{output_dir}/model.ckpt-{step}")
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def assert_bit_identical(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+DEVICES = {
+    "one_device": {},
+    "mirrored": {"distribution_strategy": "mirrored", "num_virtual_cpus": 2},
+}
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def finished(request, data, tmp_path_factory):
+    """A run that nobody disturbed, with evaluation on held-out records at its end."""
+    output_dir = tmp_path_factory.mktemp(request.param)
+    extra = {**DEVICES[request.param], "do_eval": True, "eval_input_file": f"{data}/heldout.tfrecord"}
+    result = run(command(data, output_dir, **extra))
+    assert result.returncode == 0, result.stderr[-3000:]
+    return DEVICES[request.param], output_dir, result.stderr
+
+
+def test_a_run_says_what_it_decided_and_writes_its_files(finished):
+    _, output_dir, log = finished
+    assert "starting from random weights" in log
+    assert "115 records in 2 files" in log
+    lines = (output_dir / "eval_results.txt").read_text().splitlines()
+    keys = [line.split(" = ")[0] for line in lines]
+    assert keys == [
+        "global_step",
+        "loss",
+        "masked_lm_accuracy",
+        "masked_lm_loss",
+        "next_sentence_accuracy",
+        "next_sentence_loss",
+    ]
+    assert lines[0] == f"global_step = {STEPS}"
+    kept = {path.name for path in output_dir.glob("model.ckpt-*.index")}
+    assert kept == {f"model.ckpt-{step}.index" for step in (20, 30, 40, 50, 60)}
+    assert json.loads((output_dir / "bert_config.json").read_text()) == TINY_CONFIG
+
+
+def test_killed_run_goes_on_bit_for_bit(finished, data, tmp_path):
+    devices, output_dir, _ = finished
+    arguments = command(data, tmp_path, **devices)
+    process = start(arguments)
+    wait_for(tmp_path / "model.ckpt-20.index", process)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / f"model.ckpt-{STEPS}.index").exists(), "too late to test anything"
+    # What the kill may have left half-written must not disturb.
+    (tmp_path / "model.ckpt-999.writing").mkdir()
+    result = run(arguments)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "Going on at step" in result.stderr
+    assert_bit_identical(values(output_dir), values(tmp_path))
+
+
+def test_sigterm_saves_and_says_so(finished, data, tmp_path):
+    devices, output_dir, _ = finished
+    # No checkpoint is due before the end: the one that is found there was made on the signal.
+    arguments = command(data, tmp_path, **devices, save_checkpoints_steps=1000, log_every_steps=1)
+    process = start(arguments)
+    wait_for(tmp_path / "train_log.jsonl", process)
+    process.terminate()
+    assert process.wait(timeout=60) == 143
+    step = int((tmp_path / "checkpoint").read_text().split('"')[1].rsplit("-", 1)[1])
+    assert 0 < step < STEPS
+    result = run(arguments)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert f"Going on at step {step} from" in result.stderr
+    assert_bit_identical(values(output_dir), values(tmp_path))
+
+
+def test_finished_run_started_again_only_evaluates(finished, data):
+    devices, output_dir, _ = finished
+    before = values(output_dir)
+    result = run(command(data, output_dir, **devices, do_eval=True, max_eval_steps=2, init_checkpoint="elsewhere"))
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert f"Nothing to train: step {STEPS}" in result.stderr
+    assert "so --init_checkpoint=elsewhere is not used" in result.stderr
+    assert_bit_identical(before, values(output_dir))
+
+
+def test_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
+    arguments = command(data, tmp_path, num_train_steps=20)
+    assert run(arguments).returncode == 0
+    # A limit on the size of any file written stands for the full disk.
+    limit = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); "
+    limit += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    longer = command(data, tmp_path, num_train_steps=40)
+    result = run([longer[0], "-c", limit, *longer[1:]])
+    assert result.returncode != 0
+    assert "model.ckpt-30 could not be written" in result.stderr, result.stderr[-3000:]
+    assert "checkpoints before it are untouched" in result.stderr
+    assert not list(tmp_path.glob("model.ckpt-30*"))
+    again = run(longer)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "Going on at step 20 from" in again.stderr
+    assert values(tmp_path, 40)["global_step"] == 40
+
+
+# --- bad input: every case in one process, each with a fresh set of flags ---------------------------------------------
+
+CASES = """
+import json, sys
+from absl import flags, logging
+sys.argv = sys.argv[:1]
+sys.path.insert(0, {root!r})
+import run_pretraining
+for name, changes in json.loads(sys.stdin.read()):
+    flags.FLAGS.unparse_flags()
+    flags.FLAGS(["x"] + changes)
+    try:
+        run_pretraining.main([])
+        outcome = "no error"
+    except Exception as error:
+        outcome = f"{{type(error).__name__}}: {{error}}"
+    print(json.dumps([name, outcome]))
+    for key in changes:
+        flags.FLAGS[key[2:].split("=")[0]].unparse()
+"""
+
+
+@pytest.fixture(scope="module")
+def errors(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bad")
+    whole = (data / "train-0.tfrecord").read_bytes()
+    (folder / "truncated.tfrecord").write_bytes(whole[:-10])
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    (folder / "corrupt.tfrecord").write_bytes(bytes(damaged))
+    write_pretraining_records(folder / "long.tfrecord", 5, max_seq_length=24)
+    (folder / "empty.tfrecord").write_bytes(b"")
+    (folder / "other_run").mkdir()
+    (folder / "other_run" / "bert_config.json").write_text(json.dumps({**TINY_CONFIG, "hidden_size": 64}))
+    (folder / "unknown.json").write_text(json.dumps({**TINY_CONFIG, "hiden_size": 64}))
+    from bert_tf import checkpoints
+
+    checkpoints.save(str(folder), 1, {"bert/pooler/dense/kernel": np.zeros((3, 3), "float32")})
+    checkpoints.save(str(folder), 2, {"something/else": np.zeros(3, "float32")})
+    changes = {
+        "nothing to do": {"do_train": False},
+        "no such input": {"input_file": f"{folder}/none-*.tfrecord"},
+        "truncated": {"input_file": f"{folder}/truncated.tfrecord"},
+        "corrupt": {"input_file": f"{folder}/corrupt.tfrecord"},
+        "empty": {"input_file": f"{folder}/empty.tfrecord"},
+        "other length": {"input_file": f"{folder}/long.tfrecord"},
+        "other predictions": {"max_predictions_per_seq": 4},
+        "too long": {"max_seq_length": 64},
+        "other run": {"output_dir": f"{folder}/other_run"},
+        "misspelt key": {"bert_config_file": f"{folder}/unknown.json"},
+        "no config": {"bert_config_file": f"{folder}/none.json"},
+        "no checkpoint": {"init_checkpoint": f"{folder}/none.ckpt"},
+        "wrong shape": {"init_checkpoint": f"{folder}/model.ckpt-1"},
+        "nothing matches": {"init_checkpoint": f"{folder}/model.ckpt-2"},
+        "batch": {"train_batch_size": 9, "gradient_accumulation_steps": 2},
+        "no steps": {"num_train_steps": 0},
+        "skipped corrupt": {
+            "input_file": f"{folder}/corrupt.tfrecord",
+            "skip_corrupt_records": True,
+            "num_train_steps": 1,
+        },
+    }
+    cases = []
+    for number, (name, change) in enumerate(changes.items()):
+        change = {"output_dir": folder / f"out-{number}", "deterministic": False, **change}
+        cases.append([name, command(data, change.pop("output_dir"), **change)[2:]])
+    result = run([sys.executable, "-c", CASES.format(root=str(ROOT))], input=json.dumps(cases))
+    outcomes = dict(json.loads(line) for line in result.stdout.splitlines() if line.startswith("["))
+    assert set(outcomes) == set(changes), result.stderr[-3000:]
+    return folder, outcomes
+
+
+@pytest.mark.parametrize(
+    ("case", "parts"),
+    [
+        ("nothing to do", ["ValueError", "--do_train"]),
+        ("no such input", ["--input_file", "none-*.tfrecord"]),
+        ("truncated", ["truncated.tfrecord", "record 69", "byte"]),
+        ("corrupt", ["corrupt.tfrecord", "byte", "--skip_corrupt_records"]),
+        ("empty", ["empty.tfrecord", "no records"]),
+        ("other length", ["long.tfrecord", "24", "16", "max_seq_length"]),
+        ("other predictions", ["train-0.tfrecord", "3", "4", "max_predictions_per_seq"]),
+        ("too long", ["--max_seq_length=64", "max_position_embeddings=32"]),
+        ("other run", ["--output_dir", "hidden_size: 64 there, 32 now"]),
+        ("misspelt key", ["unknown.json", "hiden_size"]),
+        ("no config", ["none.json"]),
+        ("no checkpoint", ["--init_checkpoint", "none.ckpt"]),
+        ("wrong shape", ["model.ckpt-1", "bert/pooler/dense/kernel: [3, 3] in the checkpoint, [32, 32] in the model"]),
+        ("nothing matches", ["model.ckpt-2", "something/else", "random weights"]),
+        ("batch", ["--train_batch_size=9", "--gradient_accumulation_steps=2"]),
+        ("no steps", ["--num_train_steps=0"]),
+        ("skipped corrupt", ["no error"]),
+    ],
+)
+def test_bad_input_is_named(errors, case, parts):
+    folder, outcomes = errors
+    for part in parts:
+        assert part in outcomes[case], outcomes[case]
+    if outcomes[case] != "no error":
+        assert not list(folder.glob("other_run/model.ckpt-*"))
