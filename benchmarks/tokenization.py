@@ -1,0 +1,133 @@
+"""Tokenizer speed on one core, beside a plain per-character implementation of the same rules.
+
+    python benchmarks/tokenization.py --text=novel.txt --vocab_file=vocab.txt
+
+Prints MB of text per second and the ratio to the plain implementation, best of --repeats runs each. `cold` starts with
+nothing remembered, `warm` has seen the text once. `same` counts the lines whose ids equal the plain implementation's.
+"""
+
+import pathlib
+import sys
+import time
+import unicodedata
+
+from absl import app, flags
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bert_tf import text_files, tokenization  # noqa: E402
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string(
+    "text", str(ROOT.parent / "shared" / "data" / "novels" / "heldout.txt"), "Text files, a list of globs."
+)
+flags.DEFINE_string("vocab_file", str(ROOT / "tests" / "golden" / "vocab.txt"), "Vocabulary, uncased.")
+flags.DEFINE_integer("max_megabytes", 3, "Read no more text than this.")
+flags.DEFINE_integer("repeats", 3, "Runs of each tokenizer; the best counts.")
+
+
+class PlainTokenizer:
+    """The rules one character at a time, as they are worded: the yardstick, and an independent check."""
+
+    def __init__(self, vocab):
+        self.vocab = vocab
+
+    def encode(self, text: str) -> list[int]:
+        cleaned = []
+        for char in text:
+            if char in ("\0", "\ufffd") or tokenization._is_control(char):
+                continue
+            if tokenization._is_whitespace(char):
+                cleaned.append(" ")
+            elif tokenization._is_cjk(char):
+                cleaned.extend((" ", char, " "))
+            else:
+                cleaned.append(char)
+        ids = []
+        for word in "".join(cleaned).split():
+            word = unicodedata.normalize("NFD", word.lower())
+            parts = [[]]
+            for char in word:
+                if unicodedata.category(char) == "Mn":
+                    continue
+                if tokenization._is_punctuation(char):
+                    parts.extend(([char], []))
+                else:
+                    parts[-1].append(char)
+            for part in filter(None, parts):
+                ids.extend(self.vocab[piece] for piece in self.pieces("".join(part)))
+        return ids
+
+    def pieces(self, word: str) -> list[str]:
+        if len(word) > 200:
+            return ["[UNK]"]
+        pieces, start = [], 0
+        while start < len(word):
+            end = len(word)
+            while end > start:
+                piece = ("##" if start else "") + word[start:end]
+                if piece in self.vocab:
+                    break
+                end -= 1
+            if end == start:
+                return ["[UNK]"]
+            pieces.append(piece)
+            start = end
+        return pieces
+
+
+def main(_):
+    lines, size = [], 0
+    for path in text_files.list_files(FLAGS.text, flag="--text"):
+        for line in text_files.read_text_lines(path):
+            size += len(line.encode()) + 1
+            if size > FLAGS.max_megabytes * 1e6:
+                break
+            lines.append(line)
+    size = sum(len(line.encode()) + 1 for line in lines)
+    tokenizer = tokenization.FullTokenizer(FLAGS.vocab_file)
+    plain = PlainTokenizer(tokenizer.vocab)
+
+    def without_memory():
+        basic, wordpiece, vocab = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer, tokenizer.vocab
+        return [[vocab[piece] for token in basic.tokenize(line) for piece in wordpiece.cut(token)] for line in lines]
+
+    def cold():
+        return tokenization.FullTokenizer(FLAGS.vocab_file).encode_batch(lines)
+
+    def tokens_then_ids():
+        return [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line)) for line in lines]
+
+    contenders = {
+        "plain, per character": lambda: [plain.encode(line) for line in lines],
+        "FullTokenizer, nothing remembered": without_memory,
+        "FullTokenizer.encode_batch, cold (vocabulary read too)": cold,
+        "FullTokenizer.tokenize + ids, warm": tokens_then_ids,
+        "FullTokenizer.encode_batch, warm": lambda: tokenizer.encode_batch(lines),
+    }
+    from tokenizers import BertWordPieceTokenizer
+
+    fast = BertWordPieceTokenizer(FLAGS.vocab_file)
+    contenders["tokenizers.BertWordPieceTokenizer"] = lambda: [
+        encoding.ids for encoding in fast.encode_batch(lines, add_special_tokens=False)
+    ]
+
+    print(f"{size / 1e6:.2f} MB, {len(lines)} lines, best of {FLAGS.repeats}\n")
+    print("| tokenizer | MB/s | times the plain one | same |")
+    print("|---|---|---|---|")
+    reference = baseline = None
+    for name, function in contenders.items():
+        best = float("inf")
+        for _ in range(FLAGS.repeats):
+            start = time.perf_counter()
+            ids = function()
+            best = min(best, time.perf_counter() - start)
+        if reference is None:
+            reference, baseline = ids, best
+        same = sum(a == b for a, b in zip(ids, reference, strict=True))
+        print(f"| {name} | {size / 1e6 / best:.2f} | {baseline / best:.1f} | {same}/{len(lines)} |", flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)
