@@ -1,1 +1,41 @@
-"""BERT on TensorFlow 2 and Keras 3."""
+"""BERT as Google released it, on TensorFlow 2 and Keras 3.
+
+The public names for notebooks. Modules are loaded on first use, so that `import bert_tf` is instant and a program that
+only tokenizes never loads TensorFlow.
+"""
+
+import importlib
+
+_MODULES = {
+    "AdamWeightDecay": "optimization",
+    "BasicTokenizer": "tokenization",
+    "BertConfig": "config",
+    "BertModel": "modeling",
+    "BertPretrainingModel": "heads",
+    "FullTokenizer": "tokenization",
+    "Lamb": "optimization",
+    "LinearHead": "heads",
+    "MaskedLanguageModelHead": "heads",
+    "PretrainingObjective": "heads",
+    "WarmupLinearDecay": "optimization",
+    "WordpieceTokenizer": "tokenization",
+    "create_optimizer": "optimization",
+    "fill_mask": "fill_mask",
+    "load_weights": "checkpoints",
+    "plot_training_log": "plots",
+}
+
+__all__ = list(_MODULES)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    if name not in _MODULES:
+        raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"bert_tf.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

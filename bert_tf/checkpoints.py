@@ -16,6 +16,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.text_files import write_text_file
+
 _STATE_FILE = "checkpoint"
 _DATA_SUFFIX = ".data-00000-of-00001"
 _MOMENTS = {"adam_m": "first_moments", "adam_v": "second_moments"}
@@ -25,10 +27,13 @@ _NAMES_SHOWN = 8
 def checkpoint_name(variable: keras.Variable) -> str:
     """The name of a variable in the original's checkpoints.
 
-    The path without the name of the outermost model; a head called `cls_predictions` stands for `cls/predictions`,
-    since a Keras layer name can't hold a slash.
+    What stands before the encoder (`bert/`) in its path is the models around it, which a checkpoint does not name. A
+    head called `cls_predictions` stands for `cls/predictions`, since a Keras layer name can't hold a slash.
     """
-    path = variable.path.split("/", 1)[1]
+    parts = variable.path.split("/")
+    if "bert" in parts:
+        return "/".join(parts[parts.index("bert") :])
+    path = "/".join(parts[1:])
     return "cls/" + path.removeprefix("cls_") if path.startswith("cls_") else path
 
 
@@ -145,6 +150,22 @@ def initialize(
     return Initialization(prefix, found, missing, unused)
 
 
+def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
+    """Loads a checkpoint of the original into a model, for notebooks; logs what came from it and what stayed random.
+
+    Args:
+      checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, or the folder of a checkpoint.
+
+    Raises:
+      FileNotFoundError, ValueError: see `initialize`.
+    """
+    if not model.built:
+        model.build()
+    result = initialize(model_variables(model), checkpoint)
+    log_initialization(result, model)
+    return result
+
+
 def read_global_step(prefix: str) -> int:
     """The step that a checkpoint was saved at; 0 for one without (released weights)."""
     reader = _open(prefix)
@@ -214,15 +235,23 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.rmtree(temporary)
     state = tf.train.get_checkpoint_state(output_dir)
-    known = list(state.all_model_checkpoint_paths) if state else []
-    kept = [path for path in known if path != prefix and tf.io.gfile.exists(path + ".index")] + [prefix]
-    dropped, kept = (kept[:-keep_max], kept[-keep_max:]) if keep_max else ([], kept)
-    tf.compat.v1.train.update_checkpoint_state(output_dir, prefix, kept)
-    for path in dropped:
+    older = [posixpath.basename(path) for path in state.all_model_checkpoint_paths] if state else []
+    names = [name for name in older if name != posixpath.basename(prefix) and _exists(output_dir, name)]
+    names.append(posixpath.basename(prefix))
+    dropped, kept = (names[:-keep_max], names[-keep_max:]) if keep_max else ([], names)
+    # Names without a folder: a run that is moved or copied still finds its checkpoints.
+    lines = [f'model_checkpoint_path: "{kept[-1]}"\n'] + [f'all_model_checkpoint_paths: "{name}"\n' for name in kept]
+    write_text_file(posixpath.join(output_dir, _STATE_FILE), "".join(lines))
+    for name in dropped:
         for suffix in (".index", _DATA_SUFFIX):
-            if tf.io.gfile.exists(path + suffix):
-                tf.io.gfile.remove(path + suffix)
+            path = posixpath.join(output_dir, name + suffix)
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.remove(path)
     return prefix
+
+
+def _exists(output_dir: str, name: str) -> bool:
+    return tf.io.gfile.exists(posixpath.join(output_dir, name + ".index"))
 
 
 def write_bundle(prefix: str, tensors: Mapping) -> None:

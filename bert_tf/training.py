@@ -24,6 +24,7 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf import checkpoints, kernels
+from bert_tf.text_files import write_text_file
 
 # 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.
 EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
@@ -259,16 +260,9 @@ def write_eval_results(path: str, results: dict) -> None:
         f"{key} = {value if isinstance(value, int) else np.float32(value)!s}\n"
         for key, value in sorted(results.items())
     ]
-    write_text(path, "".join(lines))
+    write_text_file(path, "".join(lines))
     for line in lines:
         logging.info("  %s", line.rstrip())
-
-
-def write_text(path: str, text: str) -> None:
-    """Writes a small text file under a temporary name and renames it."""
-    with tf.io.gfile.GFile(path + ".writing", "w") as file:
-        file.write(text)
-    tf.io.gfile.rename(path + ".writing", path, overwrite=True)
 
 
 # --- loop ------------------------------------------------------------------------------------------------------------
@@ -383,7 +377,7 @@ def claim_output_dir(output_dir: str, config_json: str, chief: bool = True) -> N
             )
     elif chief:
         tf.io.gfile.makedirs(output_dir)
-        write_text(path, config_json)
+        write_text_file(path, config_json)
 
 
 def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with_optimizer: bool = False) -> int:

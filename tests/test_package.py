@@ -1,0 +1,83 @@
+"""What `import bert_tf` gives, and that the scripts explain themselves."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import bert_tf
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SCRIPTS = ("create_vocab", "create_pretraining_data", "run_pretraining")
+
+
+def test_every_public_name_is_there():
+    for name in bert_tf.__all__:
+        value = getattr(bert_tf, name)
+        assert callable(value)
+        assert value.__doc__, name
+    with pytest.raises(AttributeError, match="no_such_name"):
+        bert_tf.no_such_name  # noqa: B018
+
+
+def test_import_is_light():
+    """Importing the package loads neither TensorFlow nor Keras: it takes milliseconds, not seconds."""
+    code = "import bert_tf, sys; print([m for m in ('tensorflow', 'keras') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_explains_every_flag(script):
+    result = subprocess.run([sys.executable, f"{script}.py", "--help"], capture_output=True, text=True, cwd=ROOT)
+    text = result.stdout + result.stderr
+    assert "Traceback" not in text
+    assert "--" in text
+    assert "(default" in text
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_missing_and_unknown_flags(script):
+    result = subprocess.run([sys.executable, f"{script}.py"], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 1
+    assert "must have a value other than None" in result.stderr
+    result = subprocess.run([sys.executable, f"{script}.py", "--inputfile=x"], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 1
+    assert "Unknown command line flag 'inputfile'" in result.stderr
+
+
+def test_flags_are_those_of_the_original():
+    """Names, types and defaults of the original's 22 flags (its run_pretraining.py)."""
+    code = "import json, run_pretraining; from absl import flags; "
+    code += "print(json.dumps({n: [f.flag_type(), f.default] for n, f in flags.FLAGS._flags().items()}))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    import json
+
+    actual = json.loads(result.stdout)
+    expected = {
+        "bert_config_file": ["string", None],
+        "input_file": ["string", None],
+        "output_dir": ["string", None],
+        "init_checkpoint": ["string", None],
+        "max_seq_length": ["int", 128],
+        "max_predictions_per_seq": ["int", 20],
+        "do_train": ["bool", False],
+        "do_eval": ["bool", False],
+        "train_batch_size": ["int", 32],
+        "eval_batch_size": ["int", 8],
+        "learning_rate": ["float", 5e-5],
+        "num_train_steps": ["int", 100000],
+        "num_warmup_steps": ["int", 10000],
+        "save_checkpoints_steps": ["int", 1000],
+        "iterations_per_loop": ["int", 1000],
+        "max_eval_steps": ["int", 100],
+        "use_tpu": ["bool", False],
+        "tpu_name": ["string", None],
+        "tpu_zone": ["string", None],
+        "gcp_project": ["string", None],
+        "master": ["string", None],
+        "num_tpu_cores": ["int", 8],
+    }
+    assert len(expected) == 22
+    assert {name: actual[name] for name in expected} == expected
