@@ -376,12 +376,7 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
     The files were whole when they were indexed, so either one changed since, or a record that is not its file's first
     differs from the flags. Finding it takes a pass over the files.
     """
-    text = str(error)
-    if not isinstance(error, tf.errors.OpError) or not (
-        isinstance(error, tf.errors.DataLossError | tf.errors.NotFoundError)
-        or "ParseExample" in text
-        or _CHANGED in text
-    ):
+    if not isinstance(error, tf.errors.OpError):
         return None
     for name, size, time in zip(index.files, index.file_sizes, index.file_times, strict=True):
         try:
@@ -390,6 +385,8 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
             return f"{name} is gone since it was indexed"
         if (stat.length, stat.mtime_nsec) != (size, time):
             return f"{name} changed since it was indexed ({size} bytes then, {stat.length} now)"
+    if not isinstance(error, tf.errors.DataLossError) and "ParseExample" not in str(error):
+        return None
     logging.info("a batch could not be read; looking for the record in %d files", len(index.files))
     record_number = np.zeros(len(index.files), np.int64)  # of the next intact record, in each file
     rows = zip(index.file_number, index.byte_offset, index.num_records, strict=True)
@@ -403,14 +400,13 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
                     return f"{name}: record {record_number[number]} (byte {offset}) {problem}"
                 offset += len(payload) + _FRAME_BYTES
                 record_number[number] += 1
-        except tf.errors.OpError as found:
-            return f"{name}: record {record_number[number]} (byte {offset}) cannot be read: {found.message}"
+        except tf.errors.DataLossError:
+            words = _damage(name, offset, index.file_sizes[number])[1]
+            return f"{name}: record {record_number[number]} (byte {offset}) is {words}; it was whole when indexed"
     return None
 
 
 # --- Reading ----------------------------------------------------------------------------------------------------------
-
-_CHANGED = "fewer records than when the file was indexed"
 
 
 def training_batches(
@@ -446,11 +442,7 @@ def training_batches(
     rows = tf.TensorSpec([None], tf.int64)
     read = _window_reader(index.files)
     dataset = tf.data.Dataset.from_generator(windows, output_signature=(rows, rows, rows, rows))
-    dataset = dataset.map(
-        lambda number, offset, count, order: tf.gather(read(number, offset, count), order),
-        num_parallel_calls=2,
-        deterministic=True,
-    )
+    dataset = dataset.map(lambda number, offset, count, order: tf.gather(read(number, offset, count), order))
     dataset = dataset.prefetch(1).rebatch(batch_size, drop_remainder=True)
     dataset = dataset.map(
         lambda serialized: _parse(tf.ensure_shape(serialized, [batch_size]), features),
@@ -487,10 +479,8 @@ def evaluation_batches(
         dataset = dataset.repeat()
     dataset = dataset.map(
         lambda number, offset, count: read(number[None], offset[None], count[None]),
-        num_parallel_calls=2,
-        deterministic=True,
     )
-    dataset = dataset.rebatch(batch_size, drop_remainder=repeat)
+    dataset = dataset.prefetch(1).rebatch(batch_size, drop_remainder=repeat)
     steps = -(-index.total_records // batch_size)
     if max_steps is not None:
         steps = max_steps if repeat else min(steps, max_steps)
@@ -563,8 +553,11 @@ def _window_reader(files: Sequence[str]):
         total = tf.reduce_sum(count)
         records = tf.data.Dataset.from_tensor_slices((names, offset, count)).flat_map(block)
         records = records.batch(total).get_single_element()
-        tf.debugging.Assert(tf.equal(tf.size(records, tf.int64), total), [_CHANGED, names])
-        return records
+        complete = tf.debugging.Assert(
+            tf.equal(tf.size(records, tf.int64), total), ["a file holds fewer records than when it was indexed", names]
+        )
+        with tf.control_dependencies([complete]):
+            return tf.identity(records)
 
     return read
 

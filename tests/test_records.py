@@ -433,6 +433,16 @@ def test_file_that_changes_after_indexing(tmp_path, small_blocks, same_length):
     assert f"{path} is gone" in records.explain_record_error(failure(index), index, FEATURES)
 
 
+def test_file_that_decays_after_indexing(tmp_path, small_blocks):
+    path = tmp_path / "a"
+    offsets = write(path, [example(number) for number in range(40)])
+    index = records.index_records([str(path)], FEATURES)
+    damage(path, offsets[19] + 15)
+    os.utime(path, ns=(index.file_times[0], index.file_times[0]))
+    text = records.explain_record_error(failure(index), index, FEATURES)
+    assert text.startswith(f"{path}: record 19 (byte {offsets[19]}) is corrupt: its bytes do not")
+
+
 def test_other_errors_are_not_explained(three_files):
     index = records.index_records(three_files, FEATURES)
     assert records.explain_record_error(ValueError("ParseExample"), index, FEATURES) is None
