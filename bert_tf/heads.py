@@ -91,7 +91,7 @@ class PredictionTransform(ConfiguredLayer):
 
     def call(self, x, training=False):
         bias = ops.convert_to_tensor(self.dense.bias)
-        x = kernels.bias_activation(self.dense(x, add_bias=False), bias, self.config.hidden_act, training)
+        x = kernels.bias_activation(self.dense(x, add_bias=False), bias, self.config.activation, training)
         return self.layer_norm(x, training=training)
 
 
@@ -225,7 +225,7 @@ class BertPretrainingModel(keras.Model):
 
     def __init__(self, config, seed: int | None = None, name="pretraining", **kwargs):
         super().__init__(name=name, **kwargs)
-        self.config = BertConfig.from_dict(config) if isinstance(config, dict) else config
+        self.config = BertConfig.from_dict(config, allow_unknown=True) if isinstance(config, dict) else config
         self.seed = seed
         dtype = self.dtype_policy
         self.bert = BertModel(self.config, dense_embedding_gradient=True, seed=seed, dtype=dtype)

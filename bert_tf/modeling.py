@@ -30,7 +30,7 @@ class ConfiguredLayer(keras.layers.Layer):
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)
-        self.config = BertConfig.from_dict(config) if isinstance(config, dict) else config
+        self.config = BertConfig.from_dict(config, allow_unknown=True) if isinstance(config, dict) else config
 
     def get_config(self) -> dict:
         return {**super().get_config(), "config": self.config.to_dict()}
@@ -248,7 +248,7 @@ class Intermediate(ConfiguredLayer):
 
     def call(self, x, training=False):
         bias = ops.convert_to_tensor(self.dense.bias)
-        return kernels.bias_activation(self.dense(x, add_bias=False), bias, self.config.hidden_act, training)
+        return kernels.bias_activation(self.dense(x, add_bias=False), bias, self.config.activation, training)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -352,7 +352,7 @@ class BertModel(keras.Model):
 
     def __init__(self, config, dense_embedding_gradient: bool = False, seed: int | None = None, name="bert", **kwargs):
         super().__init__(name=name, **kwargs)
-        self.config = BertConfig.from_dict(config) if isinstance(config, dict) else config
+        self.config = BertConfig.from_dict(config, allow_unknown=True) if isinstance(config, dict) else config
         self.dense_embedding_gradient = dense_embedding_gradient
         self.seed = seed
         dtype = self.dtype_policy
