@@ -1,105 +1,98 @@
-"""Turns text into masked LM and next sentence examples for run_pretraining.py.
+"""Makes pre-training records (masked LM and next sentence) of text files.
 
-The text has one sentence a line and blank lines between documents (next sentences must not come from another document).
-The same flags give the very instances that the original's script gives:
+    python create_pretraining_data.py --input_file='corpus/*.txt' --output_file=tf_examples.tfrecord \
+        --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
 
-    python create_pretraining_data.py \\
-      --input_file=./sample_text.txt --output_file=/data/tf_examples.tfrecord --vocab_file=$BERT_BASE_DIR/vocab.txt \\
-      --do_lower_case=True --max_seq_length=128 --max_predictions_per_seq=20 --masked_lm_prob=0.15 \\
-      --random_seed=12345 --dupe_factor=5
-
-All documents and instances are held in memory. For a large corpus, run it once per part with different seeds, and give
-all files to run_pretraining.py as a glob. Beside the first output file, metadata-<name>.json says what was made.
+The text: one sentence a line, a blank line between documents; it need not be perfect sentences. A file that doesn't end
+with a blank line goes on in the next one. Text and instances are held in memory: cut a large corpus into several runs,
+with another --random_seed each. Beside the records, pretraining_data.<name of the first of them>.json says what is in
+them and how they were made.
 """
-
-import random
 
 from absl import app, flags, logging
 
 FLAGS = flags.FLAGS
 
-# Required.
-flags.DEFINE_string("input_file", None, "Text files, UTF-8: a comma list, each entry a file or a glob.")
-flags.DEFINE_string("output_file", None, "TFRecord files to write: a comma list. Instance k goes to file k mod n.")
-flags.DEFINE_string("vocab_file", None, "The vocabulary that the model was or will be trained with.")
-
-# Tokenization. It must be the same in everything that is done with the model.
-flags.DEFINE_bool("do_lower_case", True, "Lower-case the text: True for uncased models, False for cased ones.")
+flags.DEFINE_string(
+    "input_file",
+    None,
+    "Text files in UTF-8: a comma-separated list of globs. They are read in the order of the list and, within a glob, "
+    "by name.",
+)
+flags.DEFINE_string(
+    "output_file",
+    None,
+    "TFRecord files to write, separated by commas; instances are dealt out to them in turn. Several files let "
+    "run_pretraining.py read in parallel.",
+)
+flags.DEFINE_string("vocab_file", None, "The vocabulary the model is, or will be, trained with: one token a line.")
+flags.DEFINE_bool(
+    "do_lower_case",
+    True,
+    "Lower-case the text and strip accents. True for uncased vocabularies, False for cased ones.",
+)
 flags.DEFINE_bool(
     "strip_accents",
     None,
-    "Take accents off. Follows --do_lower_case if unset, as in the original. False for an uncased Korean vocabulary: "
-    "stripping takes Hangul syllables apart.",
+    "Drop accents (é becomes e). Follows --do_lower_case if unset, as in the original; must be as it was in "
+    "create_vocab.py.",
 )
-
-# Instances; the defaults are the original's.
-flags.DEFINE_bool("do_whole_word_mask", False, "Mask all pieces of a word together.")
-flags.DEFINE_integer("max_seq_length", 128, "Tokens a sequence. Longer ones cost more; the paper ends with 512.")
+flags.DEFINE_bool(
+    "do_whole_word_mask",
+    False,
+    "Mask all pieces of a word or none. Harder to guess, and gave the better models of May 2019.",
+)
 flags.DEFINE_integer(
-    "max_predictions_per_seq", 20, "Most masked positions a sequence; about max_seq_length * masked_lm_prob."
+    "max_seq_length",
+    128,
+    "Tokens in a record, [CLS], two [SEP] and padding included. Give run_pretraining.py the same. The paper used 128 "
+    "for nine tenths of the steps and 512 for the rest, as attention costs the square.",
 )
-flags.DEFINE_integer("random_seed", 12345, "Seed of everything random. Use another for each part of a corpus.")
-flags.DEFINE_integer("dupe_factor", 10, "Passes over the text, each with other pairs and masks.")
-flags.DEFINE_float("masked_lm_prob", 0.15, "Share of tokens that are masked.")
+flags.DEFINE_integer(
+    "max_predictions_per_seq",
+    20,
+    "Most positions to predict in a record, which all have room for so many: about max_seq_length * masked_lm_prob. "
+    "Give run_pretraining.py the same.",
+)
+flags.DEFINE_integer(
+    "random_seed", 12345, "Seed of everything random here. Use another for each part of a corpus cut into several runs."
+)
+flags.DEFINE_integer(
+    "dupe_factor",
+    10,
+    "How often to go over the text, with other pairs and other masks each time. Disk grows with it; less is enough for "
+    "much text.",
+)
+flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens to predict; 0.15 as in the paper.")
 flags.DEFINE_float(
-    "short_seq_prob", 0.1, "Share of documents cut into sequences of random shorter length, as fine-tuning data has."
+    "short_seq_prob",
+    0.1,
+    "How often a document's records are made shorter than max_seq_length on purpose, so that the model knows short "
+    "input. 0: never.",
 )
 
 
 def main(_):
-    # TensorFlow is imported here, so that --help and a wrong flag answer at once.
+    # TensorFlow comes with this import: --help and a wrong flag answer without it.
     from bert_tf import pretraining_data
-    from bert_tf.text_files import list_files
-    from bert_tf.tokenization import FullTokenizer, check_vocab
 
     logging.set_verbosity(logging.INFO)
-    input_files = list_files(FLAGS.input_file)
-    output_files = [name.strip() for name in FLAGS.output_file.split(",") if name.strip()]
-    pretraining_data.check_settings(
-        max_seq_length=FLAGS.max_seq_length,
-        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
-        masked_lm_prob=FLAGS.masked_lm_prob,
-        short_seq_prob=FLAGS.short_seq_prob,
-        dupe_factor=FLAGS.dupe_factor,
-        input_files=input_files,
-        output_files=output_files,
-    )
-    tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.strip_accents)
-    check_vocab(tokenizer.vocab, FLAGS.vocab_file)
-
-    logging.info("*** Reading from %d input files ***", len(input_files))
-    for name in input_files:
-        logging.info("  %s", name)
-    documents = pretraining_data.read_documents(input_files, tokenizer)
-    logging.info("%d documents, %d sentences", len(documents), sum(map(len, documents)))
-
-    instances = pretraining_data.create_training_instances(
-        documents,
-        pretraining_data.MaskingVocabulary(tokenizer.vocab),
-        max_seq_length=FLAGS.max_seq_length,
-        dupe_factor=FLAGS.dupe_factor,
-        short_seq_prob=FLAGS.short_seq_prob,
-        masked_lm_prob=FLAGS.masked_lm_prob,
-        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
+    pretraining_data.create_pretraining_data(
+        input_file=FLAGS.input_file,
+        output_file=FLAGS.output_file,
+        vocab_file=FLAGS.vocab_file,
+        do_lower_case=FLAGS.do_lower_case,
+        strip_accents=FLAGS.strip_accents,
         do_whole_word_mask=FLAGS.do_whole_word_mask,
-        rng=random.Random(FLAGS.random_seed),
+        max_seq_length=FLAGS.max_seq_length,
+        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
+        random_seed=FLAGS.random_seed,
+        dupe_factor=FLAGS.dupe_factor,
+        masked_lm_prob=FLAGS.masked_lm_prob,
+        short_seq_prob=FLAGS.short_seq_prob,
     )
-    logging.info("*** Writing to %d output files ***", len(output_files))
-    counts = pretraining_data.write_instance_to_example_files(
-        instances,
-        FLAGS.max_seq_length,
-        FLAGS.max_predictions_per_seq,
-        output_files,
-        show=lambda instance, features: pretraining_data.log_instance(instance, features, tokenizer),
-    )
-    settings = {flag.name: flag.value for flag in FLAGS.get_key_flags_for_module(__name__)}
-    path = pretraining_data.write_metadata(output_files, counts, instances, documents, settings)
-    for name, count in zip(output_files, counts, strict=True):
-        logging.info("  %s: %d instances", name, count)
-    logging.info("Wrote %d instances in all; see %s.", len(instances), path)
 
 
 if __name__ == "__main__":
-    for name in ("input_file", "output_file", "vocab_file"):
-        flags.mark_flag_as_required(name)
+    flags.mark_flags_as_required(["input_file", "output_file", "vocab_file"])
     app.run(main)

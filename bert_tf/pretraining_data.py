@@ -1,300 +1,103 @@
-"""Documents -> masked LM and next sentence instances -> TFRecord.
+"""Text to pre-training records: masked LM and next sentence instances (original: create_pretraining_data.py).
 
-Original: create_pretraining_data.py; paper: section 3.1 and appendix A.1.
+Three steps, all in memory, on one core:
 
-Everything random is drawn from one `random.Random`, in the original's order, so that the same seed gives the same
-instances, bit for bit. Tokens are integer ids throughout; only what is shown to a person is turned into strings.
+  read_documents                    text -> documents -> sentences -> token ids
+  create_instances_from_documents   pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
+  write_instance_to_example_files   tf.train.Example records with seven features
 
-Vocabulary of this module: a sentence is the list of ids of one line, a document a list of sentences.
+`create_pretraining_data` does all three; `bert_tf.pretraining_instances` holds the second.
+
+Dimensions: S max_seq_length, P max_predictions_per_seq.
 """
 
-import dataclasses
+import contextlib
 import hashlib
+import itertools
 import json
 import os
-import posixpath
 import random
-from collections.abc import Callable, Iterable, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
-from bert_tf.text_files import read_text_lines, write_text_file
-from bert_tf.tokenization import FullTokenizer
+from bert_tf.pretraining_instances import (
+    Document,
+    TrainingInstance,
+    VocabularyIds,
+    check_settings,
+    create_instances_from_documents,
+)
+from bert_tf.text_files import list_files, read_text_lines
+from bert_tf.tokenization import FullTokenizer, check_vocab
 
-_LINES_PER_BATCH = 2000
-_INSTANCES_SHOWN = 20
-_SHORTEST_SEQUENCE = 5  # [CLS] a [SEP] b [SEP]
-
-Document = list[list[int]]
-
-
-@dataclasses.dataclass(slots=True)
-class TrainingInstance:
-    """One masked sentence pair, ready to be written.
-
-    Attributes:
-      token_ids: [CLS] A [SEP] B [SEP] with the masks in it. segment_ids: 0 up to the first [SEP], then 1.
-      is_random_next: whether B comes from somewhere else.
-      masked_lm_positions: sorted. masked_lm_ids: what stood there.
-    """
-
-    token_ids: list[int]
-    segment_ids: list[int]
-    is_random_next: bool
-    masked_lm_positions: list[int]
-    masked_lm_ids: list[int]
+INSTANCES_LOGGED = 20
 
 
-class MaskingVocabulary:
-    """What masking needs to know of a vocabulary, by id."""
-
-    def __init__(self, vocab: dict[str, int]):
-        self.cls_id, self.sep_id, self.mask_id = (vocab[token] for token in ("[CLS]", "[SEP]", "[MASK]"))
-        # A random replacement is any entry, special ones included, in the order of the file.
-        self.all_ids = list(vocab.values())
-        self.continuation_ids = frozenset(index for token, index in vocab.items() if token.startswith("##"))
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+def read_documents(input_files: Sequence[str], tokenizer: FullTokenizer, show_progress: bool = True) -> list[Document]:
+    """Reads and tokenizes text: one sentence a line, a blank line between documents.
 
-
-def read_documents(files: Sequence[str], tokenizer: FullTokenizer) -> list[Document]:
-    """Tokenizes text files of one sentence a line, with blank lines between documents.
-
-    The end of a file does not end a document, as in the original: without a blank last line it goes on in the next
-    file. A line that holds only control characters neither ends a document nor counts as a sentence.
+    As in the original the files are one text: a file that doesn't end with a blank line goes on in the next file. A
+    line without any token (only control characters, say) is left out and ends no document.
 
     Raises:
-      ValueError: invalid UTF-8 (names file, line and byte), or not one sentence in all files.
+      ValueError: a file is not UTF-8 (names file, line and byte offset); there is no document at all.
     """
     documents: list[Document] = [[]]
-    lines: list[str] = []
-
-    def add_lines() -> None:
-        for line, ids in zip(lines, tokenizer.encode_batch(lines), strict=True):
-            if not line:
-                documents.append([])
-            elif ids:
-                documents[-1].append(ids)
-        lines.clear()
-
-    total = sum(tf.io.gfile.stat(name).length for name in files)
-    with tqdm(total=total, desc="tokenize", unit="B", unit_scale=True, mininterval=1.0) as bar:
-        for name in files:
-            for line in read_text_lines(name, bar.update):
-                lines.append(line.strip())
-                if len(lines) == _LINES_PER_BATCH:
-                    add_lines()
-    add_lines()
+    encode = tokenizer.encode
+    with tqdm(
+        total=sum(tf.io.gfile.stat(path).length for path in input_files),
+        desc="tokenizing",
+        unit="B",
+        unit_scale=True,
+        mininterval=0.5,
+        disable=not show_progress,
+    ) as bar:
+        for path in input_files:
+            for line in read_text_lines(path, progress=bar.update):
+                line = line.strip()
+                if not line:
+                    documents.append([])
+                elif sentence := encode(line):
+                    documents[-1].append(sentence)
     documents = [document for document in documents if document]
     if not documents:
-        raise ValueError(
-            f"--input_file: no text in {', '.join(files[:5])}{' ...' if len(files) > 5 else ''}. It takes one "
-            "sentence a line, and blank lines between documents."
-        )
+        raise ValueError(f"no text to make instances of in {', '.join(input_files)}: every line is blank")
     return documents
 
 
-# --- instances -------------------------------------------------------------------------------------------------------
-
-
 def create_training_instances(
-    documents: list[Document],
-    vocabulary: MaskingVocabulary,
-    *,
+    input_files: Sequence[str],
+    tokenizer: FullTokenizer,
     max_seq_length: int,
     dupe_factor: int,
     short_seq_prob: float,
     masked_lm_prob: float,
     max_predictions_per_seq: int,
-    do_whole_word_mask: bool,
     rng: random.Random,
+    do_whole_word_mask: bool = False,
 ) -> list[TrainingInstance]:
-    """All instances of all passes, in the order in which they are written. Shuffles `documents` in place."""
-    rng.shuffle(documents)
-    instances = []
-    total = dupe_factor * len(documents)
-    with tqdm(total=total, desc="make instances", unit="document", mininterval=1.0) as bar:
-        for _ in range(dupe_factor):
-            for index in range(len(documents)):
-                instances += create_instances_from_document(
-                    documents,
-                    index,
-                    vocabulary,
-                    max_seq_length=max_seq_length,
-                    short_seq_prob=short_seq_prob,
-                    masked_lm_prob=masked_lm_prob,
-                    max_predictions_per_seq=max_predictions_per_seq,
-                    do_whole_word_mask=do_whole_word_mask,
-                    rng=rng,
-                )
-                bar.update()
-    rng.shuffle(instances)
-    return instances
+    """Instances of text files (original: create_training_instances); see the two functions this calls."""
+    return create_instances_from_documents(
+        read_documents(input_files, tokenizer),
+        max_seq_length,
+        dupe_factor,
+        short_seq_prob,
+        masked_lm_prob,
+        max_predictions_per_seq,
+        VocabularyIds.from_vocab(tokenizer.vocab),
+        rng,
+        do_whole_word_mask,
+    )
 
 
-def create_instances_from_document(
-    documents: list[Document],
-    document_index: int,
-    vocabulary: MaskingVocabulary,
-    *,
-    max_seq_length: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    do_whole_word_mask: bool,
-    rng: random.Random,
-) -> list[TrainingInstance]:
-    """The instances of one document and one pass."""
-    document = documents[document_index]
-    max_num_tokens = max_seq_length - 3  # [CLS], [SEP], [SEP]
-    # Drawn once a document and pass, not once an instance: what the original does, and what the seed's stream expects.
-    target_length = max_num_tokens
-    if rng.random() < short_seq_prob:
-        target_length = rng.randint(2, max_num_tokens)
-
-    instances = []
-    chunk: Document = []
-    chunk_length = 0
-    i = 0
-    while i < len(document):
-        chunk.append(document[i])
-        chunk_length += len(document[i])
-        if i == len(document) - 1 or chunk_length >= target_length:
-            a_end = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
-            tokens_a = [token for sentence in chunk[:a_end] for token in sentence]
-            # No draw where the chunk has no second sentence: the next one can only be random.
-            is_random_next = len(chunk) == 1 or rng.random() < 0.5
-            if is_random_next:
-                tokens_b = _random_next(documents, document_index, target_length - len(tokens_a), rng)
-                i -= len(chunk) - a_end  # the sentences that were not used start the next instance
-            else:
-                tokens_b = [token for sentence in chunk[a_end:] for token in sentence]
-            truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng)
-            token_ids = [vocabulary.cls_id, *tokens_a, vocabulary.sep_id, *tokens_b, vocabulary.sep_id]
-            segment_ids = [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1)
-            positions, labels = create_masked_lm_predictions(
-                token_ids, masked_lm_prob, max_predictions_per_seq, vocabulary, do_whole_word_mask, rng
-            )
-            instances.append(TrainingInstance(token_ids, segment_ids, is_random_next, positions, labels))
-            chunk, chunk_length = [], 0
-        i += 1
-    return instances
-
-
-def _random_next(documents: list[Document], document_index: int, target_length: int, rng: random.Random) -> list[int]:
-    """Sentences of another document, from a random one on, until there are target_length tokens or the document ends.
-
-    After ten draws of this very document it is taken all the same, and still labelled random.
-    """
-    for _ in range(10):
-        random_index = rng.randint(0, len(documents) - 1)
-        if random_index != document_index:
-            break
-    document = documents[random_index]
-    tokens: list[int] = []
-    for sentence in document[rng.randint(0, len(document) - 1) :]:
-        tokens += sentence
-        if len(tokens) >= target_length:
-            break
-    return tokens
-
-
-def truncate_seq_pair(tokens_a: list[int], tokens_b: list[int], max_num_tokens: int, rng: random.Random) -> None:
-    """Shortens the longer list (b if equal) by one token at a time, in place, each draw choosing front or back."""
-    draw = rng.random
-    bounds = [[0, len(tokens_a)], [0, len(tokens_b)]]
-    lengths = [len(tokens_a), len(tokens_b)]
-    while lengths[0] + lengths[1] > max_num_tokens:
-        longer = 0 if lengths[0] > lengths[1] else 1
-        lengths[longer] -= 1
-        if draw() < 0.5:
-            bounds[longer][0] += 1
-        else:
-            bounds[longer][1] -= 1
-    tokens_a[:] = tokens_a[slice(*bounds[0])]
-    tokens_b[:] = tokens_b[slice(*bounds[1])]
-
-
-def create_masked_lm_predictions(
-    token_ids: list[int],
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocabulary: MaskingVocabulary,
-    do_whole_word_mask: bool,
-    rng: random.Random,
-) -> tuple[list[int], list[int]]:
-    """Masks token_ids in place.
-
-    The pieces of a word are masked together with `do_whole_word_mask`, but each piece on its own is replaced by [MASK]
-    (80 %), kept (10 %) or replaced by any entry of the vocabulary (10 %).
-
-    Returns:
-      positions (sorted) and the ids that stood there.
-    """
-    special_ids, mask_id = (vocabulary.cls_id, vocabulary.sep_id), vocabulary.mask_id
-    draw, randint, all_ids = rng.random, rng.randint, vocabulary.all_ids
-    last = len(all_ids) - 1
-    # Python 3 rounds half to even (50 tokens at 0.15 give 8); the count includes the special tokens.
-    num_to_predict = min(max_predictions_per_seq, max(1, round(len(token_ids) * masked_lm_prob)))
-    candidates: list[list[int]] = []
-    continuation_ids = vocabulary.continuation_ids if do_whole_word_mask else ()
-    for position, token in enumerate(token_ids):
-        if token in special_ids:
-            continue
-        # A first piece cut off by truncation joins the word before the [SEP]: the original's quirk.
-        if token in continuation_ids and candidates:
-            candidates[-1].append(position)
-        else:
-            candidates.append([position])
-    rng.shuffle(candidates)
-    masked: list[tuple[int, int]] = []
-    for positions in candidates:
-        if len(masked) >= num_to_predict:
-            break
-        if len(masked) + len(positions) > num_to_predict:
-            continue
-        for position in positions:
-            original = token_ids[position]
-            if draw() < 0.8:
-                token_ids[position] = mask_id
-            elif draw() >= 0.5:
-                token_ids[position] = all_ids[randint(0, last)]
-            masked.append((position, original))
-    masked.sort()
-    return [position for position, _ in masked], [token for _, token in masked]
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
-def instance_features(instance: TrainingInstance, max_seq_length: int, max_predictions_per_seq: int) -> dict[str, list]:
-    """The seven features of a record, padded with 0."""
-    padding = max_seq_length - len(instance.token_ids)
-    unused = max_predictions_per_seq - len(instance.masked_lm_ids)
-    return {
-        "input_ids": instance.token_ids + [0] * padding,
-        "input_mask": [1] * len(instance.token_ids) + [0] * padding,
-        "segment_ids": instance.segment_ids + [0] * padding,
-        "masked_lm_positions": instance.masked_lm_positions + [0] * unused,
-        "masked_lm_ids": instance.masked_lm_ids + [0] * unused,
-        "masked_lm_weights": [1.0] * len(instance.masked_lm_ids) + [0.0] * unused,
-        "next_sentence_labels": [int(instance.is_random_next)],
-    }
-
-
-def serialize_instance(instance: TrainingInstance, max_seq_length: int, max_predictions_per_seq: int) -> bytes:
-    """The instance as a serialized tf.train.Example."""
-    example = tf.train.Example()
-    feature = example.features.feature
-    for name, values in instance_features(instance, max_seq_length, max_predictions_per_seq).items():
-        if name == "masked_lm_weights":
-            feature[name].float_list.value.extend(values)
-        else:
-            feature[name].int64_list.value.extend(values)
-    return example.SerializeToString()
+# ---- records ---------------------------------------------------------------------------------------------------------
 
 
 def write_instance_to_example_files(
@@ -302,125 +105,301 @@ def write_instance_to_example_files(
     max_seq_length: int,
     max_predictions_per_seq: int,
     output_files: Sequence[str],
-    show: Callable[[TrainingInstance, dict], None] | None = None,
+    show_progress: bool = True,
 ) -> list[int]:
-    """Writes instance k to file k mod n; all files appear at once, when the last is complete.
+    """Writes TFRecord files, instance k to file k modulo their number (original: write_instance_to_example_files).
 
-    Args:
-      show: called with each of the first 20 instances and its features.
+    Each record is a tf.train.Example with input_ids, input_mask, segment_ids [S], masked_lm_positions, masked_lm_ids
+    [P], next_sentence_labels [1] (1: random) as int64 and masked_lm_weights [P] as float, padded with zeros.
 
     Returns:
-      Records per file.
+      How many instances each file holds.
 
     Raises:
-      tf.errors.OpError: a file can't be written; none of the new ones is left behind.
+      tf.errors.OpError: a file can't be written.
     """
-    temporary = [f"{name}.{os.getpid()}.tmp" for name in output_files]
-    for name in output_files:
-        tf.io.gfile.makedirs(posixpath.dirname(name) or ".")
-    counts = [0] * len(output_files)
-    writers = []
+    encode = ExampleEncoder(max_seq_length, max_predictions_per_seq).encode
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(tf.io.TFRecordWriter(path)) for path in output_files]
+        bar = tqdm(
+            zip(itertools.cycle(writers), instances, strict=False),
+            total=len(instances),
+            desc="writing",
+            unit="instances",
+            unit_scale=True,
+            mininterval=0.5,
+            disable=not show_progress,
+        )
+        for writer, instance in bar:
+            writer.write(encode(instance))
+    return [len(instances[number :: len(output_files)]) for number in range(len(output_files))]
+
+
+class ExampleEncoder:
+    """Instances to the bytes of a tf.train.Example.
+
+    Written out by hand, as the protocol buffer classes take three times as long: a message is a run of fields, each a
+    key byte (8 * field number + wire type) and a value; nested messages and packed lists are length and bytes. The
+    fields, by number: Example.features 1, Features.feature 1 (a map: key 1, value 2), Feature.float_list 2 and
+    int64_list 3, their value 1.
+    """
+
+    _INT64_LIST, _FLOAT_LIST = b"\x1a", b"\x12"
+
+    def __init__(self, max_seq_length: int, max_predictions_per_seq: int):
+        self.max_seq_length = max_seq_length
+        self.max_predictions_per_seq = max_predictions_per_seq
+        self._varints = _Varints()
+
+    def encode(self, instance: TrainingInstance) -> bytes:
+        """One serialized Example. ValueError if the instance is longer than S or P."""
+        length, num_predictions = len(instance.token_ids), len(instance.masked_lm_ids)
+        padding = self.max_seq_length - length
+        padding_predictions = self.max_predictions_per_seq - num_predictions
+        if padding < 0 or padding_predictions < 0:
+            raise ValueError(
+                f"an instance of {length} tokens with {num_predictions} predictions doesn't fit "
+                f"max_seq_length={self.max_seq_length}, max_predictions_per_seq={self.max_predictions_per_seq}"
+            )
+        # Zeros and ones are single bytes, which makes the lists of nothing else easy.
+        zeros, zero_predictions = bytes(padding), bytes(padding_predictions)
+        pack, feature, int64_list = self._pack, self._feature, self._INT64_LIST
+        features = (
+            feature(b"input_ids", int64_list, pack(instance.token_ids) + zeros),
+            feature(b"input_mask", int64_list, b"\x01" * length + zeros),
+            feature(
+                b"segment_ids",
+                int64_list,
+                bytes(instance.second_start) + b"\x01" * (length - instance.second_start) + zeros,
+            ),
+            feature(b"masked_lm_positions", int64_list, pack(instance.masked_lm_positions) + zero_predictions),
+            feature(b"masked_lm_ids", int64_list, pack(instance.masked_lm_ids) + zero_predictions),
+            feature(
+                b"masked_lm_weights",
+                self._FLOAT_LIST,
+                struct.pack("<f", 1.0) * num_predictions + bytes(4 * padding_predictions),
+            ),
+            feature(b"next_sentence_labels", int64_list, b"\x01" if instance.is_random_next else b"\x00"),
+        )
+        return self._field(b"\x0a", b"".join(features))
+
+    def _pack(self, numbers: Sequence[int]) -> bytes:
+        return b"".join(map(self._varints.__getitem__, numbers))
+
+    def _field(self, key: bytes, value: bytes) -> bytes:
+        return key + self._varints[len(value)] + value
+
+    def _feature(self, name: bytes, kind: bytes, packed: bytes) -> bytes:
+        field = self._field
+        return field(b"\x0a", field(b"\x0a", name) + field(b"\x12", field(kind, field(b"\x0a", packed))))
+
+
+class _Varints(dict):
+    """number -> its bytes, seven bits each, lowest first, the high bit set in all but the last; made when asked for."""
+
+    def __missing__(self, number: int) -> bytes:
+        encoded, rest = bytearray(), number
+        while rest > 0x7F:
+            encoded.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        encoded.append(rest)
+        self[number] = result = bytes(encoded)
+        return result
+
+
+# ---- all of it -------------------------------------------------------------------------------------------------------
+
+
+def create_pretraining_data(
+    input_file: str,
+    output_file: str,
+    vocab_file: str,
+    do_lower_case: bool = True,
+    strip_accents: bool | None = None,
+    do_whole_word_mask: bool = False,
+    max_seq_length: int = 128,
+    max_predictions_per_seq: int = 20,
+    random_seed: int = 12345,
+    dupe_factor: int = 10,
+    masked_lm_prob: float = 0.15,
+    short_seq_prob: float = 0.1,
+    show_progress: bool = True,
+) -> dict:
+    """Text files in, TFRecord files out, with a summary of them in `summary_path(output_file)`.
+
+    The arguments are the flags of create_pretraining_data.py. Output appears under its name when all of it is written;
+    a run that fails leaves what was there before.
+
+    Returns:
+      The summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences, tokens,
+      instances, masked_positions, random_next; shares of unknown tokens in the text and of padding in the records;
+      output_files with the instances of each.
+
+    Raises:
+      ValueError: bad flag, vocabulary or text; names the flag, or the file and its line or byte.
+      tf.errors.OpError: a file can't be read or written.
+    """
+    flags = {name: value for name, value in locals().items() if name != "show_progress"}
+    flags["strip_accents"] = do_lower_case if strip_accents is None else strip_accents
+    check_settings(max_seq_length, max_predictions_per_seq, dupe_factor, short_seq_prob, masked_lm_prob)
+    input_files = list_files(input_file, flag="--input_file")
+    output_files = _list_output_files(output_file, [*input_files, vocab_file])
+    tokenizer = FullTokenizer(vocab_file, do_lower_case, strip_accents)
+    check_vocab(tokenizer.vocab, vocab_file)
+    logging.info("Reading %d files, the first is %s", len(input_files), input_files[0])
+
+    sidecar = summary_path(output_file)
+    # Opened before the long work: that output can't be written is better known at once.
+    with _written_together([*output_files, sidecar]) as (*temporary_records, temporary_sidecar):
+        documents = read_documents(input_files, tokenizer, show_progress)
+        _check_documents(documents)
+        rng = random.Random(random_seed)
+        instances = create_instances_from_documents(
+            documents,
+            max_seq_length,
+            dupe_factor,
+            short_seq_prob,
+            masked_lm_prob,
+            max_predictions_per_seq,
+            VocabularyIds.from_vocab(tokenizer.vocab),
+            rng,
+            do_whole_word_mask,
+            show_progress,
+        )
+        log_instances(instances[:INSTANCES_LOGGED], tokenizer.inv_vocab)
+        counts = write_instance_to_example_files(
+            instances, max_seq_length, max_predictions_per_seq, temporary_records, show_progress
+        )
+        summary = {
+            "flags": flags,
+            "input_files": input_files,
+            "vocab_sha256": _sha256(vocab_file),
+            "vocab_size": len(tokenizer.vocab),
+            **_count(documents, instances, max_seq_length, tokenizer.vocab["[UNK]"]),
+            "output_files": dict(zip(output_files, counts, strict=True)),
+        }
+        with tf.io.gfile.GFile(temporary_sidecar, "wb") as file:
+            file.write((json.dumps(summary, indent=2, ensure_ascii=False) + "\n").encode())
+
+    for path, count in summary["output_files"].items():
+        logging.info("%s: %d instances", path, count)
+    logging.info(
+        "%d instances of %d documents (%.1f%% padding, %.1f%% of the tokens masked, %.1f%% random next); see %s",
+        summary["instances"],
+        summary["documents"],
+        100 * summary["padding_share"],
+        100 * summary["masked_positions"] / summary["instance_tokens"],
+        100 * summary["random_next"] / summary["instances"],
+        sidecar,
+    )
+    return summary
+
+
+def summary_path(output_file: str) -> str:
+    """Where the summary of `--output_file` lies: `data/a.tfrecord,data/b.tfrecord` -> `data/pretraining_data.a.json`.
+
+    Beside the first file, but named so that the usual globs for records (data/a*, data/*.tfrecord) leave it out. Of a
+    name such as a.tfrecord-00001 the number stays, since shards made by separate runs need a summary each.
+    """
+    directory, name = os.path.split(_split_list(output_file)[0])
+    for extension in (".tfrecord", ".tf_record", ".tfrecords"):
+        name = name.replace(extension, "")
+    return os.path.join(directory, f"pretraining_data.{name}.json")
+
+
+def log_instances(instances: Sequence[TrainingInstance], inv_vocab: Mapping[int, str]) -> None:
+    """Logs instances to read: whether what was made is what was meant is best seen by eye."""
+    for number, instance in enumerate(instances):
+        masked = zip(instance.masked_lm_positions, instance.masked_lm_labels(inv_vocab), strict=True)
+        logging.info(
+            "Instance %d, second part %s\n  tokens: %s\n  masked: %s\n  input_ids: %s\n  segment_ids: %s",
+            number,
+            "random" if instance.is_random_next else "follows",
+            " ".join(instance.tokens(inv_vocab)),
+            " ".join(f"{position}={token}" for position, token in masked),
+            " ".join(map(str, instance.token_ids)),
+            " ".join(map(str, instance.segment_ids)),
+        )
+
+
+def _split_list(names: str) -> list[str]:
+    return [name for name in map(str.strip, names.split(",")) if name]
+
+
+def _list_output_files(output_file: str, read_files: Sequence[str]) -> list[str]:
+    output_files = _split_list(output_file)
+    if not output_files:
+        raise ValueError(f"--output_file names no file: {output_file!r}")
+    seen = {_same_file_key(path): path for path in read_files}
+    for path in output_files:
+        if (other := seen.get(_same_file_key(path))) is not None:
+            what = "names it twice" if other in output_files else "would overwrite a file that is read"
+            raise ValueError(f"--output_file={output_file}: {path} {what}")
+        if tf.io.gfile.exists(path) and tf.io.gfile.isdir(path):
+            raise ValueError(f"--output_file={output_file}: {path} is a directory; name a file in it")
+        seen[_same_file_key(path)] = path
+    return output_files
+
+
+def _same_file_key(path: str) -> str:
+    return path if "://" in path else os.path.realpath(path)
+
+
+@contextlib.contextmanager
+def _written_together(paths: Sequence[str]) -> Iterator[list[str]]:
+    """Gives a temporary name for each path, in its directory (made if missing); at the end all are renamed, the last
+    path last. On an error they are removed and what stood at the paths stays."""
+    temporary = []
     try:
-        for name in temporary:
-            writers.append(tf.io.TFRecordWriter(name))
-        for number, instance in enumerate(tqdm(instances, desc="write", unit="instance", mininterval=1.0)):
-            place = number % len(writers)
-            writers[place].write(serialize_instance(instance, max_seq_length, max_predictions_per_seq))
-            counts[place] += 1
-            if show and number < _INSTANCES_SHOWN:
-                show(instance, instance_features(instance, max_seq_length, max_predictions_per_seq))
-        for writer in writers:
-            writer.close()
-        for name, final in zip(temporary, output_files, strict=True):
-            tf.io.gfile.rename(name, final, overwrite=True)
+        for path in paths:
+            directory, name = os.path.split(path)
+            if directory:
+                tf.io.gfile.makedirs(directory)
+            temporary.append(os.path.join(directory, f".{name}.{os.getpid()}.tmp"))
+            with tf.io.gfile.GFile(temporary[-1], "wb") as file:
+                file.write(b"")
+        yield temporary
+        for source, path in zip(temporary, paths, strict=True):
+            tf.io.gfile.rename(source, path, overwrite=True)
     except BaseException:
-        for name in temporary:
-            if tf.io.gfile.exists(name):
-                tf.io.gfile.remove(name)
+        for path in temporary:
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.remove(path)
         raise
-    return counts
 
 
-def log_instance(instance: TrainingInstance, features: dict, tokenizer: FullTokenizer) -> None:
-    """Shows an instance in the log, as tokens and as what is written."""
-    logging.info("*** Example ***")
-    logging.info("tokens: %s", " ".join(tokenizer.convert_ids_to_tokens(instance.token_ids)))
-    for name, values in features.items():
-        logging.info("%s: %s", name, " ".join(map(str, values)))
+def _check_documents(documents: Sequence[Document]) -> None:
+    if len(documents) == 1:
+        logging.warning(
+            "There is only one document, so the random next sentences come from the same document as the first ones. "
+            "Separate documents by a blank line."
+        )
 
 
-def metadata_path(output_files: Sequence[str]) -> str:
-    """Where the description of a run goes: beside its first file, under a name that no glob for the records matches."""
-    folder, name = posixpath.split(output_files[0])
-    return posixpath.join(folder, f"metadata-{name}.json")
-
-
-def write_metadata(
-    output_files: Sequence[str],
-    counts: Sequence[int],
-    instances: Iterable[TrainingInstance],
-    documents: Sequence[Document],
-    flags: dict,
-) -> str:
-    """Writes what was made, from what and how, as JSON; returns the path."""
-    tokens = masked = random_next = number = 0
-    for instance in instances:
-        number += 1
-        tokens += len(instance.token_ids)
-        masked += len(instance.masked_lm_ids)
-        random_next += instance.is_random_next
-    with tf.io.gfile.GFile(flags["vocab_file"], "rb") as file:
-        vocab_hash = hashlib.sha256(file.read()).hexdigest()
-    description = {
-        "instances": number,
-        "instances_per_file": dict(zip(map(posixpath.basename, output_files), counts, strict=True)),
+def _count(
+    documents: Sequence[Document], instances: Sequence[TrainingInstance], max_seq_length: int, unknown_id: int
+) -> dict:
+    tokens = sum(len(sentence) for document in documents for sentence in document)
+    unknown = sum(sentence.count(unknown_id) for document in documents for sentence in document)
+    if unknown > tokens / 10:
+        logging.warning(
+            "%.0f%% of the tokens are [UNK]: do --vocab_file, --do_lower_case and --strip_accents fit this text?",
+            100 * unknown / tokens,
+        )
+    instance_tokens = sum(len(instance.token_ids) for instance in instances)
+    return {
         "documents": len(documents),
         "sentences": sum(map(len, documents)),
-        "masked_positions": masked,
-        "random_next": random_next,
-        "padding_share": round(1.0 - tokens / (number * flags["max_seq_length"]), 4),
-        "vocab_sha256": vocab_hash,
-        "flags": flags,
+        "tokens": tokens,
+        "unknown_share": unknown / tokens,
+        "instances": len(instances),
+        "instance_tokens": instance_tokens,
+        "padding_share": 1 - instance_tokens / (len(instances) * max_seq_length),
+        "masked_positions": sum(len(instance.masked_lm_ids) for instance in instances),
+        "random_next": sum(instance.is_random_next for instance in instances),
     }
-    path = metadata_path(output_files)
-    write_text_file(path, json.dumps(description, indent=2, sort_keys=True) + "\n")
-    return path
 
 
-# --- all of it -------------------------------------------------------------------------------------------------------
-
-
-def check_settings(
-    *,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-    masked_lm_prob: float,
-    short_seq_prob: float,
-    dupe_factor: int,
-    input_files: Sequence[str],
-    output_files: Sequence[str],
-) -> None:
-    """Refuses settings that can't work, before anything is read.
-
-    Raises:
-      ValueError: names the flag and its value.
-    """
-    if max_seq_length < _SHORTEST_SEQUENCE:
-        raise ValueError(
-            f"--max_seq_length={max_seq_length}: {_SHORTEST_SEQUENCE} is the least that holds [CLS] a [SEP] b [SEP]."
-        )
-    if max_predictions_per_seq < 1:
-        raise ValueError(f"--max_predictions_per_seq={max_predictions_per_seq} must be at least 1.")
-    if not 0.0 < masked_lm_prob <= 1.0:
-        raise ValueError(f"--masked_lm_prob={masked_lm_prob} must be above 0 and at most 1.")
-    if not 0.0 <= short_seq_prob <= 1.0:
-        raise ValueError(f"--short_seq_prob={short_seq_prob} must be from 0 to 1.")
-    if dupe_factor < 1:
-        raise ValueError(f"--dupe_factor={dupe_factor} must be at least 1.")
-    if not output_files:
-        raise ValueError("--output_file names no file.")
-    if len(set(output_files)) < len(output_files):
-        raise ValueError(f"--output_file names a file twice: {', '.join(output_files)}.")
-    overwritten = set(output_files) & set(input_files)
-    if overwritten:
-        raise ValueError(f"--output_file would overwrite the input {', '.join(sorted(overwritten))}.")
+def _sha256(path: str) -> str:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
