@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import random
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -29,10 +30,29 @@ from bert_tf.pretraining_instances import (
     TrainingInstance,
     VocabularyIds,
     check_settings,
+    create_instances_from_document,
     create_instances_from_documents,
+    create_masked_lm_predictions,
+    truncate_seq_pair,
 )
 from bert_tf.text_files import list_files, read_text_lines
 from bert_tf.tokenization import FullTokenizer, check_vocab
+
+__all__ = [
+    "ExampleEncoder",
+    "TrainingInstance",
+    "VocabularyIds",
+    "create_instances_from_document",
+    "create_instances_from_documents",
+    "create_masked_lm_predictions",
+    "create_pretraining_data",
+    "create_training_instances",
+    "log_instances",
+    "read_documents",
+    "summary_path",
+    "truncate_seq_pair",
+    "write_instance_to_example_files",
+]
 
 INSTANCES_LOGGED = 20
 
@@ -252,8 +272,7 @@ def create_pretraining_data(
     # Opened before the long work: that output can't be written is better known at once.
     with _written_together([*output_files, sidecar]) as (*temporary_records, temporary_sidecar):
         documents = read_documents(input_files, tokenizer, show_progress)
-        _check_documents(documents)
-        rng = random.Random(random_seed)
+        text_counts = _count_text(documents, tokenizer.vocab["[UNK]"])
         instances = create_instances_from_documents(
             documents,
             max_seq_length,
@@ -262,7 +281,7 @@ def create_pretraining_data(
             masked_lm_prob,
             max_predictions_per_seq,
             VocabularyIds.from_vocab(tokenizer.vocab),
-            rng,
+            random.Random(random_seed),
             do_whole_word_mask,
             show_progress,
         )
@@ -275,7 +294,8 @@ def create_pretraining_data(
             "input_files": input_files,
             "vocab_sha256": _sha256(vocab_file),
             "vocab_size": len(tokenizer.vocab),
-            **_count(documents, instances, max_seq_length, tokenizer.vocab["[UNK]"]),
+            **text_counts,
+            **_count_instances(instances, max_seq_length),
             "output_files": dict(zip(output_files, counts, strict=True)),
         }
         with tf.io.gfile.GFile(temporary_sidecar, "wb") as file:
@@ -302,8 +322,7 @@ def summary_path(output_file: str) -> str:
     name such as a.tfrecord-00001 the number stays, since shards made by separate runs need a summary each.
     """
     directory, name = os.path.split(_split_list(output_file)[0])
-    for extension in (".tfrecord", ".tf_record", ".tfrecords"):
-        name = name.replace(extension, "")
+    name = re.sub(r"\.tf_?records?", "", name)
     return os.path.join(directory, f"pretraining_data.{name}.json")
 
 
@@ -330,14 +349,16 @@ def _list_output_files(output_file: str, read_files: Sequence[str]) -> list[str]
     output_files = _split_list(output_file)
     if not output_files:
         raise ValueError(f"--output_file names no file: {output_file!r}")
-    seen = {_same_file_key(path): path for path in read_files}
+    read_keys, written_keys = set(map(_same_file_key, read_files)), set()
     for path in output_files:
-        if (other := seen.get(_same_file_key(path))) is not None:
-            what = "names it twice" if other in output_files else "would overwrite a file that is read"
-            raise ValueError(f"--output_file={output_file}: {path} {what}")
+        key = _same_file_key(path)
+        if key in read_keys:
+            raise ValueError(f"--output_file={output_file}: {path} would overwrite a file that is read")
+        if key in written_keys:
+            raise ValueError(f"--output_file={output_file}: {path} is named twice")
         if tf.io.gfile.exists(path) and tf.io.gfile.isdir(path):
             raise ValueError(f"--output_file={output_file}: {path} is a directory; name a file in it")
-        seen[_same_file_key(path)] = path
+        written_keys.add(key)
     return output_files
 
 
@@ -368,30 +389,32 @@ def _written_together(paths: Sequence[str]) -> Iterator[list[str]]:
         raise
 
 
-def _check_documents(documents: Sequence[Document]) -> None:
+def _count_text(documents: Sequence[Document], unknown_id: int) -> dict:
+    sentences = sum(map(len, documents))
+    tokens = sum(len(sentence) for document in documents for sentence in document)
+    unknown = sum(sentence.count(unknown_id) for document in documents for sentence in document)
+    logging.info("%d documents, %d sentences, %d tokens", len(documents), sentences, tokens)
     if len(documents) == 1:
         logging.warning(
             "There is only one document, so the random next sentences come from the same document as the first ones. "
             "Separate documents by a blank line."
         )
-
-
-def _count(
-    documents: Sequence[Document], instances: Sequence[TrainingInstance], max_seq_length: int, unknown_id: int
-) -> dict:
-    tokens = sum(len(sentence) for document in documents for sentence in document)
-    unknown = sum(sentence.count(unknown_id) for document in documents for sentence in document)
     if unknown > tokens / 10:
         logging.warning(
             "%.0f%% of the tokens are [UNK]: do --vocab_file, --do_lower_case and --strip_accents fit this text?",
             100 * unknown / tokens,
         )
-    instance_tokens = sum(len(instance.token_ids) for instance in instances)
     return {
         "documents": len(documents),
-        "sentences": sum(map(len, documents)),
+        "sentences": sentences,
         "tokens": tokens,
         "unknown_share": unknown / tokens,
+    }
+
+
+def _count_instances(instances: Sequence[TrainingInstance], max_seq_length: int) -> dict:
+    instance_tokens = sum(len(instance.token_ids) for instance in instances)
+    return {
         "instances": len(instances),
         "instance_tokens": instance_tokens,
         "padding_share": 1 - instance_tokens / (len(instances) * max_seq_length),
