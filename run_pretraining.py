@@ -77,6 +77,7 @@ def main(_):
 
     from bert_tf import distribution, heads, kernels, optimization, records, training
     from bert_tf.config import BertConfig
+    from bert_tf.text_files import list_files
 
     logging.set_verbosity(logging.INFO)
     if not FLAGS.do_train and not FLAGS.do_eval:
@@ -116,7 +117,7 @@ def main(_):
     def index(patterns, flag_name):
         cache_name = f"{flag_name}.index.npz"
         return records.index_records(
-            records.match_files(patterns, flag_name),
+            list_files(patterns, f"--{flag_name}"),
             features,
             skip_corrupt_records=FLAGS.skip_corrupt_records,
             cache_file=posixpath.join(FLAGS.output_dir, cache_name) if chief else None,
@@ -147,6 +148,11 @@ def main(_):
     )
     step = training.restore(model, optimizer, FLAGS.output_dir, FLAGS.init_checkpoint, FLAGS.init_with_optimizer)
 
+    settings = {flag.name: flag.value for flag in FLAGS.get_key_flags_for_module(__name__)}
+    settings |= {"input_file_fingerprint": train_index.fingerprint} if train_index else {}
+    if chief:
+        training.record_settings(FLAGS.output_dir, settings, resumed=step > 0)
+
     evaluate_batches = training.make_evaluate_function(model, heads.PretrainingObjective, strategy)
 
     def evaluate() -> dict:
@@ -157,7 +163,8 @@ def main(_):
             repeat=not FLAGS.eval_input_file,
             max_steps=FLAGS.max_eval_steps,
         )
-        return evaluate_batches(batches, FLAGS.max_eval_steps)
+        with records.explained_errors(eval_index, features):
+            return evaluate_batches(batches)
 
     # --- train, evaluate
     if FLAGS.do_train:
@@ -190,16 +197,17 @@ def main(_):
                 shuffle_window=FLAGS.shuffle_window,
             )
 
-        step = training.train(
-            model,
-            optimizer,
-            heads.PretrainingObjective,
-            strategy,
-            plan,
-            training_batches,
-            FLAGS.output_dir,
-            evaluate if FLAGS.eval_every_steps else None,
-        )
+        with records.explained_errors(train_index, features):
+            step = training.train(
+                model,
+                optimizer,
+                heads.PretrainingObjective,
+                strategy,
+                plan,
+                training_batches,
+                FLAGS.output_dir,
+                evaluate if FLAGS.eval_every_steps else None,
+            )
     if FLAGS.do_eval:
         logging.info("Evaluating step %d.", step)
         results = {**evaluate(), "global_step": step}

@@ -92,28 +92,6 @@ class RecordIndex:
         return digest.hexdigest()
 
 
-def match_files(patterns: str, flag_name: str = "input_file") -> list[str]:
-    """Files named by a comma-separated list of globs, in the list's order and sorted within each glob.
-
-    Raises:
-      ValueError: the list is empty, or an entry matches no file.
-    """
-    entries = [entry.strip() for entry in (patterns or "").split(",") if entry.strip()]
-    if not entries:
-        raise ValueError(f"--{flag_name} names no files: {patterns!r}")
-    files: list[str] = []
-    for entry in entries:
-        # A name may hold the characters of a glob: what exists as it is written is meant as it is written.
-        found = [entry] if tf.io.gfile.exists(entry) else sorted(tf.io.gfile.glob(entry))
-        if not found:
-            raise ValueError(f"--{flag_name}: no file matches {entry!r}")
-        files.extend(found)
-    if len(set(files)) < len(files):
-        twice = next(name for name in files if files.count(name) > 1)
-        logging.warning("--%s names %s more than once; its records will count as often", flag_name, twice)
-    return files
-
-
 def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, tf.io.FixedLenFeature]:
     """The seven features that create_pretraining_data.py writes (run_pretraining.py of the original reads the same)."""
     lengths_and_kinds = {
@@ -404,6 +382,18 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
             words = _damage(name, offset, index.file_sizes[number])[1]
             return f"{name}: record {record_number[number]} (byte {offset}) is {words}; it was whole when indexed"
     return None
+
+
+@contextlib.contextmanager
+def explained_errors(index: RecordIndex, features: Features):
+    """Turns TensorFlow's error about a batch that could not be read into a RecordError that says what and where."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        explanation = explain_record_error(error, index, features)
+        if explanation is None:
+            raise
+        raise RecordError(explanation) from error
 
 
 # --- Reading ----------------------------------------------------------------------------------------------------------

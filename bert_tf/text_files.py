@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 _READ_BYTES = 1 << 20
 
 
-def list_files(patterns: str, flag: str = "--input_file") -> list[str]:
+def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
     """The files that a comma-separated list of globs names, in the order of the list and, within a glob, by name.
 
     TensorFlow returns the files of a glob in the order of the file system, which differs from machine to machine;
@@ -19,15 +19,21 @@ def list_files(patterns: str, flag: str = "--input_file") -> list[str]:
       ValueError: no pattern at all, or one that matches no file; names it and `flag`.
     """
     import tensorflow as tf
+    from absl import logging
 
     files = []
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        found = sorted(path for path in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(path))
+    for pattern in filter(None, (part.strip() for part in (patterns or "").split(","))):
+        # A name may hold the characters of a glob: what exists as it is written is meant as it is written.
+        paths = [pattern] if tf.io.gfile.exists(pattern) else sorted(tf.io.gfile.glob(pattern))
+        found = [path for path in paths if not tf.io.gfile.isdir(path)]
         if not found:
             raise ValueError(f"{flag}: no file matches {pattern!r}")
         files.extend(found)
     if not files:
         raise ValueError(f"{flag} names no file: {patterns!r}")
+    if len(set(files)) < len(files):
+        twice = next(path for path in files if files.count(path) > 1)
+        logging.warning("%s names %s more than once; it will count as often", flag, twice)
     return files
 
 

@@ -219,8 +219,8 @@ def _signed(seed: int) -> int:
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
-def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable, int | None], dict]:
-    """Builds evaluate(batches, steps) -> {metric: float, "loss": float}.
+def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], dict]:
+    """Builds evaluate(batches) -> {metric: float, "loss": float}.
 
     `loss` is the plain mean of the batches' losses, as the original's Estimator reported it; the metrics weight every
     prediction alike. The batch size must divide by the number of replicas.
@@ -240,9 +240,9 @@ def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable, in
         sums = {name: strategy.experimental_local_results(value)[0] for name, value in sums.items()}
         return sums, objective.loss(sums, objective.totals(batch))
 
-    def evaluate(batches: Iterable, steps: int | None = None) -> dict:
+    def evaluate(batches: Iterable) -> dict:
         total, losses = None, []
-        for batch in tqdm(batches, total=steps, desc="evaluate", unit="batch", leave=False, mininterval=1.0):
+        for batch in tqdm(batches, desc="evaluate", unit="batch", leave=False, mininterval=1.0):
             sums, loss = batch_sums(batch)
             losses.append(loss)
             total = sums if total is None else tf.nest.map_structure(tf.add, total, sums)
@@ -378,6 +378,27 @@ def claim_output_dir(output_dir: str, config_json: str, chief: bool = True) -> N
     elif chief:
         tf.io.gfile.makedirs(output_dir)
         write_text_file(path, config_json)
+
+
+def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
+    """Keeps flags and versions in output_dir/run.json; on a resumed run, warns of what is not as it was.
+
+    A run goes on exactly only with the same data, batch size, seed and schedule; a change may well be meant, so it is
+    told and not refused.
+    """
+    path = posixpath.join(output_dir, "run.json")
+    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    settings = json.loads(json.dumps({**settings, **{f"version of {name}": v for name, v in versions.items()}}))
+    if resumed and tf.io.gfile.exists(path):
+        with tf.io.gfile.GFile(path) as file:
+            old = json.loads(file.read())
+        keys = [key for key in sorted({*old, *settings}) if old.get(key) != settings.get(key)]
+        if keys:
+            logging.warning(
+                "Not as in the earlier run of this directory, so this one goes on differently: %s.",
+                "; ".join(f"{key} {old.get(key)} -> {settings.get(key)}" for key in keys),
+            )
+    write_text_file(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with_optimizer: bool = False) -> int:

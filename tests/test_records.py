@@ -240,19 +240,6 @@ def test_evaluation_repeated_as_the_original(three_files, batch_size):
 # --- Names of files ---------------------------------------------------------------------------------------------------
 
 
-def test_match_files(tmp_path):
-    for name in ("b.tfrecord", "a.tfrecord", "c.other", "d[1].x"):
-        (tmp_path / name).touch()
-    found = records.match_files(f"{tmp_path}/c.*,{tmp_path}/*.tfrecord,")
-    assert [os.path.basename(name) for name in found] == ["c.other", "a.tfrecord", "b.tfrecord"]
-    assert records.match_files(f"{tmp_path}/d[1].x") == [f"{tmp_path}/d[1].x"]
-    with pytest.raises(ValueError, match=r"--eval_input_file.*nothing\.\*"):
-        records.match_files(f"{tmp_path}/*.tfrecord,{tmp_path}/nothing.*", "eval_input_file")
-    for empty in ("", " , ", None):
-        with pytest.raises(ValueError, match="--input_file"):
-            records.match_files(empty)
-
-
 # --- Damaged files ----------------------------------------------------------------------------------------------------
 
 
