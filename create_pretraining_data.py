@@ -17,7 +17,7 @@ flags.DEFINE_string(
     "input_file",
     None,
     "Text files in UTF-8: a comma-separated list of globs. They are read in the order of the list and, within a glob, "
-    "by name.",
+    "by name (the original took the order of the file system, which differs between machines).",
 )
 flags.DEFINE_string(
     "output_file",
