@@ -135,7 +135,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
 def _update(direction, decay_rate, constants, tensors, scalars):
     """New (variable, m, v): moments, then the optimizer's own direction, then one step along it."""
     beta_1, beta_2, _ = constants
-    variable, m, v, gradient = tensors
+    variable, m, v, gradient = (ops.convert_to_tensor(tensor) for tensor in tensors)
     learning_rate, gradient_factor, apply_update, step = scalars
     gradient = gradient * ops.cast(gradient_factor, gradient.dtype)
     new_m = beta_1 * m + (1.0 - beta_1) * gradient
