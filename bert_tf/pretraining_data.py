@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from absl import logging
-from tqdm import tqdm
 
 from bert_tf.pretraining_instances import (
     Document,
@@ -35,6 +34,7 @@ from bert_tf.pretraining_instances import (
     create_masked_lm_predictions,
     truncate_seq_pair,
 )
+from bert_tf.progress import progress_bar
 from bert_tf.text_files import list_files, read_text_lines
 from bert_tf.tokenization import FullTokenizer, check_vocab
 
@@ -71,12 +71,11 @@ def read_documents(input_files: Sequence[str], tokenizer: FullTokenizer, show_pr
     """
     documents: list[Document] = [[]]
     encode = tokenizer.encode
-    with tqdm(
+    with progress_bar(
         total=sum(tf.io.gfile.stat(path).length for path in input_files),
         desc="tokenizing",
         unit="B",
         unit_scale=True,
-        mininterval=0.5,
         disable=not show_progress,
     ) as bar:
         for path in input_files:
@@ -141,13 +140,12 @@ def write_instance_to_example_files(
     encode = ExampleEncoder(max_seq_length, max_predictions_per_seq).encode
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(tf.io.TFRecordWriter(path)) for path in output_files]
-        bar = tqdm(
+        bar = progress_bar(
             zip(itertools.cycle(writers), instances, strict=False),
             total=len(instances),
             desc="writing",
             unit="instances",
             unit_scale=True,
-            mininterval=0.5,
             disable=not show_progress,
         )
         for writer, instance in bar:

@@ -12,7 +12,7 @@ import itertools
 import random
 from collections.abc import Mapping, Sequence
 
-from tqdm import tqdm
+from bert_tf.progress import progress_bar
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 
@@ -133,12 +133,11 @@ def create_instances_from_documents(
     check_settings(max_seq_length, max_predictions_per_seq, dupe_factor, short_seq_prob, masked_lm_prob)
     shuffle(documents, rng)
     instances: list[TrainingInstance] = []
-    with tqdm(
+    with progress_bar(
         total=dupe_factor * sum(map(len, documents)),
         desc="building instances",
         unit="sentences",
         unit_scale=True,
-        mininterval=0.5,
         disable=not show_progress,
     ) as bar:
         for _ in range(dupe_factor):

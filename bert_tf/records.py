@@ -28,7 +28,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from tqdm import tqdm
+
+from bert_tf.progress import progress_bar
 
 RECORDS_PER_BLOCK = 1024
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
@@ -164,7 +165,7 @@ def _scan_files(
 ) -> RecordIndex:
     with (
         # Nothing is drawn unless it takes over two seconds.
-        tqdm(total=sum(sizes), desc="indexing records", unit="B", unit_scale=True, delay=2) as progress,
+        progress_bar(total=sum(sizes), desc="indexing records", unit="B", unit_scale=True, delay=2) as progress,
         concurrent.futures.ThreadPoolExecutor(min(_INDEX_THREADS, len(files) or 1)) as pool,
     ):
         scans = [
@@ -182,7 +183,7 @@ def _scan_files(
     return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, *columns)
 
 
-def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: tqdm) -> tuple[list[tuple[int, int]], int]:
+def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, int]], int]:
     """Blocks (byte offset, records) of one file, and how many records were left out."""
     blocks: list[tuple[int, int]] = []
     offset = records = skipped = 0
@@ -368,7 +369,7 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
     logging.info("a batch could not be read; looking for the record in %d files", len(index.files))
     record_number = np.zeros(len(index.files), np.int64)  # of the next intact record, in each file
     rows = zip(index.file_number, index.byte_offset, index.num_records, strict=True)
-    for number, offset, count in tqdm(list(rows), desc="looking for the record", unit="block", delay=2):
+    for number, offset, count in progress_bar(list(rows), desc="looking for the record", unit="block", delay=2):
         name, offset = index.files[number], int(offset)
         block = tf.data.Dataset.from_tensors(np.int64(offset)).flat_map(lambda start, name=name: _open_at(name, start))
         try:

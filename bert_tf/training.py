@@ -21,10 +21,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from tqdm import tqdm
 
 from bert_tf import checkpoints, kernels
+from bert_tf.progress import progress_bar
 from bert_tf.text_files import write_text_file
+from bert_tf.training_log import TrainingLog
 
 # 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.
 EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
@@ -34,7 +35,6 @@ _SECONDS_PER_CALL = 5.0
 _FIRST_LOSS_SCALE = 2.0**15
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
 _CLIP_NORM = 1.0
-_LOG_FILE = "train_log.jsonl"
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -242,7 +242,7 @@ def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], d
 
     def evaluate(batches: Iterable) -> dict:
         total, losses = None, []
-        for batch in tqdm(batches, desc="evaluate", unit="batch", leave=False, mininterval=1.0):
+        for batch in progress_bar(batches, desc="evaluate", unit="batch", leave=False):
             sums, loss = batch_sums(batch)
             losses.append(loss)
             total = sums if total is None else tf.nest.map_structure(tf.add, total, sums)
@@ -313,7 +313,7 @@ def train(
     saved_step = step
     if checkpoints.latest_checkpoint(output_dir) is None:
         save()
-    log = _TrainLog(output_dir, plan, step, active=chief)
+    log = TrainingLog(output_dir, plan, step, active=chief)
     seconds_per_step = math.inf  # unknown: the first call runs one step
     with _termination_flag() as terminated, log:
         while step < plan.num_train_steps:
@@ -462,106 +462,3 @@ def _termination_flag():
         yield terminated
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-# --- log -------------------------------------------------------------------------------------------------------------
-
-
-class _TrainLog:
-    """Progress bar, TensorBoard and train_log.jsonl (one JSON object a line, for plots)."""
-
-    def __init__(self, output_dir: str, plan: TrainingPlan, first_step: int, active: bool):
-        self._output_dir, self._plan, self._active = output_dir, plan, active
-        self._bar = tqdm(
-            total=plan.num_train_steps,
-            initial=first_step,
-            desc="train",
-            unit="step",
-            disable=not active,
-            mininterval=1.0,
-            dynamic_ncols=True,
-        )
-        self._sums, self._seconds, self._skipped = {}, 0.0, 0
-        self._last = time.monotonic()
-        self._first_call = True
-        self._timed_steps = 0
-
-    def __enter__(self):
-        # Evaluation has a folder of its own, as the original's had, so that TensorBoard draws both in one chart.
-        folders = {"train": self._output_dir, "eval": posixpath.join(self._output_dir, "eval")}
-        self._writers = {
-            kind: tf.summary.create_file_writer(folder) for kind, folder in folders.items() if self._active
-        }
-        return self
-
-    def __exit__(self, *_):
-        self._bar.close()
-        for writer in self._writers.values():
-            writer.close()
-
-    def add(self, step: int, result: dict) -> None:
-        """Adds the sums of one call of the graph."""
-        now = time.monotonic()
-        if not self._first_call:  # the first call compiles; its time says nothing about speed
-            self._seconds += now - self._last
-            self._timed_steps += int(result["steps"] + result["skipped"])
-        self._first_call, self._last = False, now
-        self._skipped += int(result["skipped"])
-        for name, value in result.items():
-            self._sums[name] = value if name == "gradient_norm" else self._sums.get(name, 0.0) + value
-        self._bar.set_postfix(loss=f"{self._mean_loss():.4f}", refresh=False)
-        self._bar.update(step - self._bar.n)
-
-    def _mean_loss(self) -> float:
-        return self._sums["loss"] / max(self._sums["steps"], 1.0)
-
-    def write(self, step: int, objective, learning_rate: float) -> None:
-        """Logs the means since the last call of this method, and starts over."""
-        plan = self._plan
-        values = {"loss": self._mean_loss()}
-        values |= {name: float(value) for name, value in objective.metrics(self._sums).items()}
-        values |= {"gradient_norm": self._sums["gradient_norm"], "learning_rate": learning_rate}
-        if self._timed_steps:
-            rate = self._timed_steps * plan.batch_size / self._seconds
-            values["examples_per_second"] = rate
-            values["tokens_per_second"] = rate * plan.tokens_per_example
-            values["model_flops_per_second"] = rate * plan.flops_per_example
-        values["skipped_steps"] = self._skipped
-        self._emit("train", step, values)
-        self._bar.set_postfix(_short(values), refresh=True)
-        self._sums, self._seconds, self._timed_steps = {}, 0.0, 0
-        self._last = time.monotonic()
-
-    def write_evaluation(self, step: int, values: dict) -> None:
-        self._emit("eval", step, values)
-        self._last = time.monotonic()
-
-    def _emit(self, kind: str, step: int, values: dict) -> None:
-        if not self._active:
-            return
-        with tqdm.external_write_mode():
-            text = ", ".join(f"{name} {_readable(value)}" for name, value in values.items())
-            logging.info("%s step %d: %s", kind, step, text)
-        with self._writers[kind].as_default(step=step):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)
-        self._writers[kind].flush()
-        with tf.io.gfile.GFile(posixpath.join(self._output_dir, _LOG_FILE), "a") as file:
-            file.write(json.dumps({"kind": kind, "step": step, "time": time.time(), **values}) + "\n")
-
-
-def _readable(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"
-
-
-def _short(values: dict) -> dict:
-    """What fits into a progress bar."""
-    names = {
-        "loss": "loss",
-        "masked_lm_accuracy": "mlm_acc",
-        "next_sentence_accuracy": "nsp_acc",
-        "examples_per_second": "ex/s",
-        "tokens_per_second": "tok/s",
-        "model_flops_per_second": "FLOP/s",
-    }
-    return {short: _readable(values[name]) for name, short in names.items() if name in values}

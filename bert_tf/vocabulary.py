@@ -97,13 +97,12 @@ def count_words(
       ValueError: a file is not UTF-8 (names file, line and byte offset).
     """
     import tensorflow as tf
-    from tqdm import tqdm
+
+    from bert_tf.progress import progress_bar
 
     total = sum(tf.io.gfile.stat(path).length for path in files)
     words = WordCounts(max_words)
-    with tqdm(
-        total=total, unit="B", unit_scale=True, desc="counting words", disable=not show_progress, mininterval=0.5
-    ) as bar:
+    with progress_bar(total=total, unit="B", unit_scale=True, desc="counting words", disable=not show_progress) as bar:
         for path in files:
             for line in read_text_lines(path, progress=bar.update):
                 words.add(tokenizer.tokenize(line))
