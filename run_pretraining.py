@@ -126,6 +126,15 @@ def main(_):
     train_index = index(FLAGS.input_file, "input_file") if FLAGS.do_train or not FLAGS.eval_input_file else None
     eval_index = index(FLAGS.eval_input_file, "eval_input_file") if FLAGS.eval_input_file else train_index
 
+    batches = records.evaluation_batches(train_index or eval_index, features, batch_size=64, repeat=False, max_steps=1)
+    for batch in batches:
+        largest = int(tf.reduce_max(batch["input_ids"]))
+        if largest >= config.vocab_size:  # GPUs and TPUs would not notice, and train on NaN
+            raise ValueError(
+                f"--input_file has token id {largest}, but vocab_size={config.vocab_size} in {FLAGS.bert_config_file}: "
+                "the data was made with another, larger vocabulary."
+            )
+
     # --- model
     with strategy.scope():
         model = heads.BertPretrainingModel(config, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype])

@@ -25,11 +25,15 @@ _MODULES = {
     "plot_training_log": "plots",
 }
 
+_SUBMODULES = ("checkpoints", "records", "tokenization", "training")
+
 __all__ = list(_MODULES)
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str):
+    if name in _SUBMODULES:
+        return importlib.import_module(f"bert_tf.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"bert_tf.{_MODULES[name]}"), name)

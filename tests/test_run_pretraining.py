@@ -206,6 +206,7 @@ def errors(data, tmp_path_factory):
     (folder / "empty.tfrecord").write_bytes(b"")
     (folder / "other_run").mkdir()
     (folder / "other_run" / "bert_config.json").write_text(json.dumps({**TINY_CONFIG, "hidden_size": 64}))
+    (folder / "small_vocabulary.json").write_text(json.dumps({**TINY_CONFIG, "vocab_size": 50}))
     (folder / "unknown.json").write_text(json.dumps({**TINY_CONFIG, "hiden_size": 64}))
     from bert_tf import checkpoints
 
@@ -220,6 +221,7 @@ def errors(data, tmp_path_factory):
         "other length": {"input_file": f"{folder}/long.tfrecord"},
         "other predictions": {"max_predictions_per_seq": 4},
         "too long": {"max_seq_length": 64},
+        "small vocabulary": {"bert_config_file": f"{folder}/small_vocabulary.json"},
         "other run": {"output_dir": f"{folder}/other_run"},
         "misspelt key": {"bert_config_file": f"{folder}/unknown.json"},
         "no config": {"bert_config_file": f"{folder}/none.json"},
@@ -255,6 +257,7 @@ def errors(data, tmp_path_factory):
         ("other length", ["long.tfrecord", "24", "16", "max_seq_length"]),
         ("other predictions", ["train-0.tfrecord", "3", "4", "max_predictions_per_seq"]),
         ("too long", ["--max_seq_length=64", "max_position_embeddings=32"]),
+        ("small vocabulary", ["--input_file has token id 99", "vocab_size=50", "small_vocabulary.json"]),
         ("other run", ["--output_dir", "hidden_size: 64 there, 32 now"]),
         ("misspelt key", ["unknown.json", "hiden_size"]),
         ("no config", ["none.json"]),

@@ -1,0 +1,82 @@
+"""The README's commands and programs, run as they stand there (in a folder of their own instead of /tmp)."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import TINY_CONFIG
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """BERT_BASE_DIR with a tiny model in the form of a released one, and `python` on the path."""
+    from bert_tf import checkpoints
+    from bert_tf.config import BertConfig
+    from bert_tf.heads import BertPretrainingModel
+
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "vocab.txt").write_bytes((ROOT / "tests" / "golden" / "vocab.txt").read_bytes())
+    config = {**TINY_CONFIG, "vocab_size": 30522, "max_position_embeddings": 128}
+    (folder / "bert_config.json").write_text(json.dumps(config))
+    model = BertPretrainingModel(BertConfig.from_dict(config))
+    model.build()
+    checkpoints.write_bundle(str(folder / "bert_model.ckpt"), checkpoints.model_variables(model))
+    path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "BERT_BASE_DIR": str(folder), "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def run(text, environment, folder, *program):
+    text = text.replace("/tmp/", f"{folder}/")
+    result = subprocess.run([*program, text], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
+    return result
+
+
+def test_shell_commands_and_python_programs(environment, tmp_path):
+    shell, python = blocks("shell"), blocks("python")
+    assert [text.split()[1] for text in shell] == [
+        "create_pretraining_data.py",
+        "run_pretraining.py",
+        "create_vocab.py",
+    ]
+    data, training, vocabulary = shell
+    run(data, environment, tmp_path, "bash", "-c")
+    summary = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert summary["documents"] == 3
+    log = run(training, environment, tmp_path, "bash", "-c").stderr
+    assert re.search(r"Initialised 46 of 46 variables", log)
+    results = (tmp_path / "pretraining_output" / "eval_results.txt").read_text()
+    assert "global_step = 20\n" in results
+    run(vocabulary, environment, tmp_path, "bash", "-c")
+    assert len((tmp_path / "vocab.txt").read_text().splitlines()) <= 600
+    assert len(python) == 2
+    # The second program goes on in the first one's notebook.
+    run("\n".join(python), environment, tmp_path, sys.executable, "-c")
+    assert (tmp_path / "model.keras").exists()
+
+
+def test_make_targets_are_there():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"`?make ([a-z]+)", README):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_files_named_in_the_readme_exist():
+    for name in re.findall(r"\]\((docs/[a-z_]+\.md)\)", README):
+        assert (ROOT / name).exists(), name
+    table = README.split("## Where things are")[1].split("## How exact")[0]
+    for row in table.splitlines():
+        folder = "bert_tf/" if row.startswith("| `bert_tf/") else ""
+        for name in re.findall(r"`([a-z_/]+\.py)`", row):
+            assert (ROOT / name).exists() or (ROOT / folder / name).exists(), name
