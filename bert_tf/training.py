@@ -315,12 +315,15 @@ def train(
         save()
     log = TrainingLog(output_dir, plan, step, active=chief)
     seconds_per_step = math.inf  # unknown: the first call runs one step
+    # Workers meet in every step, and TensorFlow tells the meetings apart by their place in the call, so calls of all
+    # workers must be equally long; their clocks are not.
+    by_the_clock = not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     with _termination_flag() as terminated, log:
         while step < plan.num_train_steps:
             count = min(
                 plan.iterations_per_loop,
                 _steps_to_next(step, plan),
-                max(1, int(_SECONDS_PER_CALL / seconds_per_step)),
+                max(1, int(_SECONDS_PER_CALL / seconds_per_step)) if by_the_clock else plan.iterations_per_loop,
             )
             started = time.monotonic()
             result = run_steps(iterator, tf.constant(count), *scale_state)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -172,6 +173,43 @@ def test_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
     assert values(tmp_path, 40)["global_step"] == 40
 
 
+def test_two_workers_equal_two_replicas_of_one(data, tmp_path):
+    """Two processes in one cluster: the first writes the files, and the weights are those of two local replicas."""
+    flags = {"num_train_steps": 10, "do_eval": True, "eval_input_file": f"{data}/heldout.tfrecord", "max_eval_steps": 9}
+    local = run(command(data, tmp_path / "local", distribution_strategy="mirrored", num_virtual_cpus=2, **flags))
+    assert local.returncode == 0, local.stderr[-3000:]
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(2)]
+    addresses = [f"localhost:{server.getsockname()[1]}" for server in sockets]
+    for server in sockets:
+        server.close()
+    processes = []
+    for number in range(2):
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TF_CONFIG": json.dumps(cluster)}
+        arguments = command(data, tmp_path / "cluster", distribution_strategy="multi_worker_mirrored", **flags)
+        with open(tmp_path / f"worker-{number}.log", "w") as log:
+            processes.append(subprocess.Popen(arguments, env=environment, stdout=log, stderr=log))
+    try:
+        codes = [process.wait(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert codes == [0, 0], (tmp_path / "worker-0.log").read_text()[-3000:]
+    expected, actual = values(tmp_path / "local", 10), values(tmp_path / "cluster", 10)
+    assert expected.keys() == actual.keys()
+    for name, value in expected.items():
+        allowed = 1e-2 if "key/bias" in name else 1e-5
+        np.testing.assert_allclose(actual[name], value, rtol=0, atol=allowed, err_msg=name)
+    assert "Saved" in (tmp_path / "worker-0.log").read_text()
+    assert "Saved" not in (tmp_path / "worker-1.log").read_text()
+
+    def results(name):
+        lines = (tmp_path / name / "eval_results.txt").read_text().splitlines()
+        return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
+
+    assert results("cluster") == pytest.approx(results("local"), abs=1e-4)
+
+
 # --- bad input: every case in one process, each with a fresh set of flags ---------------------------------------------
 
 CASES = """
@@ -230,6 +268,18 @@ def errors(data, tmp_path_factory):
         "nothing matches": {"init_checkpoint": f"{folder}/model.ckpt-2"},
         "batch": {"train_batch_size": 9, "gradient_accumulation_steps": 2},
         "no steps": {"num_train_steps": 0},
+        "float16": {"dtype": "float16", "num_train_steps": 3},
+        "everything": {
+            "dtype": "bfloat16",
+            "optimizer": "lamb",
+            "use_xla": True,
+            "gradient_accumulation_steps": 2,
+            "num_train_steps": 3,
+                        "iterations_per_loop": 2,
+            "eval_every_steps": 2,
+            "do_eval": True,
+            "max_eval_steps": 2,
+        },
         "skipped corrupt": {
             "input_file": f"{folder}/corrupt.tfrecord",
             "skip_corrupt_records": True,
@@ -266,6 +316,8 @@ def errors(data, tmp_path_factory):
         ("nothing matches", ["model.ckpt-2", "something/else", "random weights"]),
         ("batch", ["--train_batch_size=9", "--gradient_accumulation_steps=2"]),
         ("no steps", ["--num_train_steps=0"]),
+        ("float16", ["no error"]),
+        ("everything", ["no error"]),
         ("skipped corrupt", ["no error"]),
     ],
 )
