@@ -75,7 +75,7 @@ def main(_):
     # TensorFlow is imported here, so that --help and a wrong flag answer at once.
     import tensorflow as tf
 
-    from bert_tf import distribution, heads, kernels, optimization, records, training
+    from bert_tf import distribution, heads, kernels, optimization, records, train_step, training
     from bert_tf.config import BertConfig
     from bert_tf.text_files import list_files
 
@@ -162,7 +162,7 @@ def main(_):
     if chief:
         training.record_settings(FLAGS.output_dir, settings, resumed=step > 0)
 
-    evaluate_batches = training.make_evaluate_function(model, heads.PretrainingObjective, strategy)
+    evaluate_batches = train_step.make_evaluate_function(model, heads.PretrainingObjective, strategy)
 
     def evaluate() -> dict:
         batches = records.evaluation_batches(
@@ -177,7 +177,7 @@ def main(_):
 
     # --- train, evaluate
     if FLAGS.do_train:
-        plan = training.TrainingPlan(
+        plan = train_step.TrainingPlan(
             num_train_steps=FLAGS.num_train_steps,
             batch_size=FLAGS.train_batch_size,
             gradient_accumulation_steps=parts,

@@ -21,7 +21,7 @@ from absl import app, flags
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainingModel, PretrainingObjective, pretraining_flops_per_example
 from bert_tf.optimization import create_optimizer
-from bert_tf.training import TrainingPlan, make_train_function
+from bert_tf.train_step import TrainingPlan, make_train_function
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Arithmetic of the matrix products.")

@@ -12,7 +12,7 @@ from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainingModel, LinearHead, PretrainingObjective, cross_entropy
 from bert_tf.modeling import BertModel
 from bert_tf.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay, create_optimizer
-from bert_tf.training import TrainingPlan, make_train_function
+from bert_tf.train_step import TrainingPlan, make_train_function
 
 
 def test_learning_rate_table(golden):

@@ -275,7 +275,7 @@ def errors(data, tmp_path_factory):
             "use_xla": True,
             "gradient_accumulation_steps": 2,
             "num_train_steps": 3,
-                        "iterations_per_loop": 2,
+            "iterations_per_loop": 2,
             "eval_every_steps": 2,
             "do_eval": True,
             "max_eval_steps": 2,

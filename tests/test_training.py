@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import checkpoints, training
+from bert_tf import checkpoints, kernels, train_step, training
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainingModel, PretrainingObjective
 from bert_tf.optimization import create_optimizer
@@ -69,10 +69,10 @@ def run(strategy, batches, *, parts=1, scale=1.0, calls=1, **options):
     plan_options = {k: options.pop(k) for k in ("use_xla", "skip_nonfinite_steps", "loss_scaling") if k in options}
     model, optimizer = build(strategy, **options)
     steps, batch_size = batches["input_ids"].shape[:2]
-    plan = training.TrainingPlan(
+    plan = train_step.TrainingPlan(
         num_train_steps=steps, batch_size=batch_size, gradient_accumulation_steps=parts, seed=3, **plan_options
     )
-    function = training.make_train_function(model, optimizer, PretrainingObjective, strategy, plan)
+    function = train_step.make_train_function(model, optimizer, PretrainingObjective, strategy, plan)
     iterator = iter(tf.data.Dataset.from_tensor_slices(batches).repeat())
     state, results = (tf.constant(scale), tf.constant(0)), []
     for _ in range(calls):
@@ -152,6 +152,33 @@ def test_xla_step_equals_the_plain_one(replicas):
     assert_same(expected, actual, 2e-5)
 
 
+def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
+    """As on a TPU: one XLA program with static shapes for the step with its optimizer, one for each of the others."""
+    batches = make_batches(batch_size=4, steps=3)
+    expected, _ = run(one_device(), batches, dropout=0.1, rate=1e-3)
+    strategy = one_device()
+    kernels.set_fused(False)
+    try:
+        model, optimizer = build(strategy, dropout=0.1, rate=1e-3)
+        plan = train_step.TrainingPlan(num_train_steps=3, batch_size=4, seed=3)
+        step = train_step.make_replica_step(model, optimizer, PretrainingObjective, strategy, plan)
+        compiled = tf.function(step, jit_compile=True)
+        for number in range(3):
+            batch = {name: tf.constant(value[number]) for name, value in batches.items()}
+            _, _, finite = strategy.run(compiled, args=(batch, tf.constant(1.0)))
+            assert bool(finite)
+        variables = checkpoints.training_variables(model, optimizer)
+        assert_same(expected, {name: v.numpy() for name, v in variables.items()}, 2e-5)
+    finally:
+        kernels.set_fused(True)
+    predict = tf.function(lambda batch: model(batch, training=False), jit_compile=True)
+    evaluate = tf.function(lambda b: PretrainingObjective.sums(model(b, training=False), b), jit_compile=True)
+    for name, value in model(batch).items():
+        np.testing.assert_allclose(predict(batch)[name], value, atol=1e-5)
+    for name, value in PretrainingObjective.sums(model(batch), batch).items():
+        np.testing.assert_allclose(evaluate(batch)[name], value, rtol=1e-5)
+
+
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
@@ -218,7 +245,7 @@ def train_loop(tmp_path, batches, **plan_options):
     strategy = one_device()
     model, optimizer = build(strategy)
     steps, batch_size = batches["input_ids"].shape[:2]
-    plan = training.TrainingPlan(num_train_steps=steps, batch_size=batch_size, log_every_steps=2, **plan_options)
+    plan = train_step.TrainingPlan(num_train_steps=steps, batch_size=batch_size, log_every_steps=2, **plan_options)
     dataset = tf.data.Dataset.from_tensor_slices(batches)
     return training.train(
         model, optimizer, PretrainingObjective, strategy, plan, lambda first: dataset.skip(first), str(tmp_path)
@@ -252,7 +279,7 @@ def test_evaluation_equals_the_original(golden, name):
     model.build()
     checkpoints.initialize(checkpoints.model_variables(model), str(folder / "bert_model.ckpt"), must_have_all=True)
     expected = json.loads((folder / "eval_metrics.json").read_text())["pretraining"]
-    evaluate = training.make_evaluate_function(model, PretrainingObjective, one_device())
+    evaluate = train_step.make_evaluate_function(model, PretrainingObjective, one_device())
     inputs = dict(np.load(folder / "inputs.npz"))
     results = evaluate([{k: tf.constant(v) for k, v in inputs.items() if k != "is_real_example"}])
     for key, value in results.items():
@@ -269,7 +296,7 @@ def test_padding_examples_count_nothing_on_any_number_of_replicas():
         part = {name: value[:rows].copy() for name, value in batch.items()}
         part["example_weights"] = (np.arange(rows) < 5).astype("float32")
         part["masked_lm_weights"][5:] = 0.0
-        evaluate = training.make_evaluate_function(model, PretrainingObjective, strategy)
+        evaluate = train_step.make_evaluate_function(model, PretrainingObjective, strategy)
         results.append(evaluate([{name: tf.constant(value) for name, value in part.items()}]))
     for key, value in results[0].items():
         np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)
@@ -284,7 +311,7 @@ def test_eval_results_file(tmp_path):
 def test_nothing_to_evaluate():
     model, _ = build(one_device())
     with pytest.raises(ValueError, match="Nothing to evaluate"):
-        training.make_evaluate_function(model, PretrainingObjective, one_device())([])
+        train_step.make_evaluate_function(model, PretrainingObjective, one_device())([])
 
 
 # --- Keras fit --------------------------------------------------------------------------------------------------------
@@ -299,7 +326,7 @@ def test_keras_fit_learns_and_reports_the_four_metrics(tmp_path):
     assert history["loss"][-1] < 0.8 * history["loss"][0]
     assert {"masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss"} <= set(history)
     results = model.evaluate(dataset, verbose=0, return_dict=True)
-    own = training.make_evaluate_function(model, PretrainingObjective, tf.distribute.get_strategy())(dataset)
+    own = train_step.make_evaluate_function(model, PretrainingObjective, tf.distribute.get_strategy())(dataset)
     for key in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss"):
         np.testing.assert_allclose(results[key], own[key], rtol=1e-4)
     model.save(tmp_path / "model.keras")
