@@ -84,7 +84,7 @@ def main(_):
         raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
     if FLAGS.num_train_steps <= 0:
         raise ValueError(f"--num_train_steps={FLAGS.num_train_steps} must be positive.")
-    config = BertConfig.from_json_file(FLAGS.bert_config_file)
+    config = BertConfig.from_json_file(FLAGS.bert_config_file, allow_unknown=FLAGS.allow_unknown_config_keys)
     if FLAGS.max_seq_length > config.max_position_embeddings:
         raise ValueError(
             f"--max_seq_length={FLAGS.max_seq_length} is more than max_position_embeddings="

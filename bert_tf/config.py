@@ -116,7 +116,8 @@ class BertConfig:
                 hint = ' It looks like a Hugging Face config: mind that their "gelu" is "gelu_erf" here.'
             raise ValueError(
                 f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(_KEYS)}. If it is no misspelling and "
-                f"has no bearing on the model, load the config with allow_unknown=True or take the key out.{hint}"
+                f"has no bearing on the model, take the key out or load it with allow_unknown=True (in scripts "
+                f"--allow_unknown_config_keys).{hint}"
             )
         if unknown:
             logging.warning("%s: unknown keys kept but not used: %s", source, ", ".join(unknown))

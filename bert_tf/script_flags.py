@@ -59,6 +59,11 @@ def define_training_flags() -> None:
         ["adamw", "lamb"],
         "adamw: the original's Adam with weight decay. lamb: for batches of thousands of examples.",
     )
+    flags.DEFINE_bool(
+        "allow_unknown_config_keys",
+        False,
+        "Load a bert_config.json with keys that mean nothing here; without it they are an error, since most are typos.",
+    )
     flags.DEFINE_integer("seed", 12345, "Seed of initial weights, data order and dropout. Change it for another run.")
     flags.DEFINE_bool(
         "deterministic",
