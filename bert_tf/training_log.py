@@ -29,6 +29,7 @@ class TrainingLog:
             total=plan.num_train_steps, initial=first_step, desc="train", unit="step", disable=not active
         )
         self._sums, self._seconds, self._skipped = {}, 0.0, 0
+        self._shown = {}  # what stands beside the bar; the loss is newer than the rest
         self._last = time.monotonic()
         self._first_call = True
         self._timed_steps = 0
@@ -56,7 +57,8 @@ class TrainingLog:
         self._skipped += int(result["skipped"])
         for name, value in result.items():
             self._sums[name] = value if name == "gradient_norm" else self._sums.get(name, 0.0) + value
-        self._bar.set_postfix(loss=f"{self._mean_loss():.4f}", refresh=False)
+        self._shown["loss"] = _readable(self._mean_loss())
+        self._bar.set_postfix(self._shown, refresh=False)
         self._bar.update(step - self._bar.n)
 
     def _mean_loss(self) -> float:
@@ -75,7 +77,8 @@ class TrainingLog:
             values["model_flops_per_second"] = rate * plan.flops_per_example
         values["skipped_steps"] = self._skipped
         self._emit("train", step, values)
-        self._bar.set_postfix(_short(values), refresh=True)
+        self._shown = _short(values)
+        self._bar.set_postfix(self._shown, refresh=True)
         self._sums, self._seconds, self._timed_steps = {}, 0.0, 0
         self._last = time.monotonic()
 
