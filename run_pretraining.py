@@ -164,6 +164,8 @@ def main(_):
 
     evaluate_batches = train_step.make_evaluate_function(model, heads.PretrainingObjective, strategy)
 
+    evaluated = {}  # results by step, so that the last step is not evaluated twice
+
     def evaluate() -> dict:
         batches = records.evaluation_batches(
             eval_index,
@@ -173,7 +175,9 @@ def main(_):
             max_steps=FLAGS.max_eval_steps,
         )
         with records.explained_errors(eval_index, features):
-            return evaluate_batches(batches)
+            results = evaluate_batches(batches)
+        evaluated[int(optimizer.iterations.numpy()) if optimizer else step] = results
+        return results
 
     # --- train, evaluate
     if FLAGS.do_train:
@@ -218,8 +222,8 @@ def main(_):
                 evaluate if FLAGS.eval_every_steps else None,
             )
     if FLAGS.do_eval:
-        logging.info("Evaluating step %d.", step)
-        results = {**evaluate(), "global_step": step}
+        logging.info("Evaluation of step %d:", step)
+        results = {**(evaluated.get(step) or evaluate()), "global_step": step}
         if chief:
             training.write_eval_results(posixpath.join(FLAGS.output_dir, "eval_results.txt"), results)
 
