@@ -38,6 +38,7 @@ print(json.dumps([keras.config.backend(), loaded, losses]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_fit_makes_the_originals_twelve_steps(golden, tmp_path, backend):
     if importlib.util.find_spec(backend) is None:

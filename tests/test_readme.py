@@ -43,6 +43,7 @@ def run(text, environment, folder, *program):
     return result
 
 
+@pytest.mark.slow
 def test_shell_commands_and_python_programs(environment, tmp_path):
     shell, python = blocks("shell"), blocks("python")
     assert [text.split()[1] for text in shell] == [

@@ -155,6 +155,7 @@ def test_finished_run_started_again_only_evaluates(finished, data):
     assert_bit_identical(before, values(output_dir))
 
 
+@pytest.mark.slow
 def test_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
     arguments = command(data, tmp_path, num_train_steps=20)
     assert run(arguments).returncode == 0
@@ -173,6 +174,7 @@ def test_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
     assert values(tmp_path, 40)["global_step"] == 40
 
 
+@pytest.mark.slow
 def test_two_workers_equal_two_replicas_of_one(data, tmp_path):
     """Two processes in one cluster: the first writes the files, and the weights are those of two local replicas."""
     flags = {"num_train_steps": 10, "do_eval": True, "eval_input_file": f"{data}/heldout.tfrecord", "max_eval_steps": 9}

@@ -142,6 +142,7 @@ def test_calls_of_several_steps_equal_single_steps():
         np.testing.assert_array_equal(singly[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_xla_step_equals_the_plain_one(replicas):
     """Forward and backward compile with static shapes, as a TPU needs."""
@@ -152,6 +153,7 @@ def test_xla_step_equals_the_plain_one(replicas):
     assert_same(expected, actual, 2e-5)
 
 
+@pytest.mark.slow
 def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
     """As on a TPU: one XLA program with static shapes for the step with its optimizer, one for each of the others."""
     batches = make_batches(batch_size=4, steps=3)
