@@ -26,11 +26,10 @@ _FILES_PER_TASK = 50
 
 # --- sentences -------------------------------------------------------------------------------------------------------
 
-_CLOSING = "\"'”’»)\\]」』"
-_SENTENCE_END = re.compile(rf"[.!?…؟۔।]+[{_CLOSING}]*\s+|[。！？]+[{_CLOSING}]*\s*")
+_SENTENCE_END = re.compile(r"""[.!?…؟۔।]+["'”’»)\]]*\s+|[。！？]+["'”’»」』）]*\s*""")
 # A full stop after these ends no sentence.
 _ABBREVIATION = re.compile(
-    r"(?:\b(?:e\.g|i\.e|etc|cf|vs|al|fig|eq|ref|resp|approx|dr|mr|mrs|ms|st|no|pp|vol|ed)|\b[^\W\d_])\.$", re.IGNORECASE
+    r"(?:\b(?i:e\.g|i\.e|etc|cf|vs|al|fig|eq|ref|resp|approx|dr|mr|mrs|ms|st|pp|vol|ed)|\b[A-Z])\.$"
 )
 
 
