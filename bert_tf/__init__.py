@@ -20,7 +20,7 @@ _MODULES = {
     "WarmupLinearDecay": "optimization",
     "WordpieceTokenizer": "tokenization",
     "create_optimizer": "optimization",
-    "fill_mask": "fill_mask",
+    "fill_mask": "masked_lm",
     "load_weights": "checkpoints",
     "plot_training_log": "plots",
 }

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from bert_tf.config import BertConfig
-from bert_tf.fill_mask import fill_mask
 from bert_tf.heads import BertPretrainingModel
+from bert_tf.masked_lm import fill_mask
 from bert_tf.tokenization import FullTokenizer
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "."]
