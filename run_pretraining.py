@@ -69,13 +69,14 @@ flags.DEFINE_bool("skip_corrupt_records", False, "Count damaged records and go o
 
 script_flags.define_device_flags()
 script_flags.define_training_flags()
+flags.adopt_module_key_flags(script_flags)  # so that --help shows them, too
 
 
 def main(_):
     # TensorFlow is imported here, so that --help and a wrong flag answer at once.
     import tensorflow as tf
 
-    from bert_tf import distribution, heads, kernels, optimization, records, train_step, training
+    from bert_tf import checkpoints, distribution, heads, kernels, optimization, records, train_step, training
     from bert_tf.config import BertConfig
     from bert_tf.text_files import list_files
 
@@ -112,7 +113,13 @@ def main(_):
 
     # --- data
     features = records.pretraining_features(FLAGS.max_seq_length, FLAGS.max_predictions_per_seq)
-    training.claim_output_dir(FLAGS.output_dir, config.to_json_string(), chief)
+    training.check_output_dir(FLAGS.output_dir, config.to_json_string())
+    if not FLAGS.do_train and not FLAGS.init_checkpoint and not checkpoints.latest_checkpoint(FLAGS.output_dir):
+        raise ValueError(
+            f"Nothing to evaluate: no checkpoint in --output_dir={FLAGS.output_dir}, and no --init_checkpoint."
+        )
+    if chief:
+        tf.io.gfile.makedirs(FLAGS.output_dir)
 
     def index(patterns, flag_name):
         cache_name = f"{flag_name}.index.npz"
@@ -159,7 +166,8 @@ def main(_):
 
     settings = {flag.name: flag.value for flag in FLAGS.get_key_flags_for_module(__name__)}
     settings |= {"input_file_fingerprint": train_index.fingerprint} if train_index else {}
-    if chief:
+    if chief and FLAGS.do_train and step < FLAGS.num_train_steps:
+        training.claim_output_dir(FLAGS.output_dir, config.to_json_string())
         training.record_settings(FLAGS.output_dir, settings, resumed=step > 0)
 
     evaluate_batches = train_step.make_evaluate_function(model, heads.PretrainingObjective, strategy)

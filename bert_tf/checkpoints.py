@@ -72,8 +72,26 @@ class Initialization:
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    """Prefix of the newest complete checkpoint that the state file of `output_dir` names, or None."""
-    return tf.train.latest_checkpoint(output_dir)
+    """Prefix of the newest complete checkpoint of `output_dir`, or None.
+
+    That is the one which the state file names. Should the file or what it names be gone, the newest `model.ckpt-<step>`
+    that is there counts, with a warning: a run never starts over beside checkpoints of its own.
+    """
+    newest = tf.train.latest_checkpoint(output_dir)
+    if newest:
+        return newest
+    steps = []
+    for path in tf.io.gfile.glob(posixpath.join(output_dir, "model.ckpt-*.index")):
+        prefix = path.removesuffix(".index")
+        step = prefix.rsplit("-", 1)[1]
+        if step.isdigit() and tf.io.gfile.exists(prefix + _DATA_SUFFIX):
+            steps.append((int(step), prefix))
+    if not steps:
+        return None
+    logging.warning(
+        "The newest checkpoint that %s names is gone; %s is the newest there is.", output_dir, max(steps)[1]
+    )
+    return max(steps)[1]
 
 
 def find_checkpoint(path: str) -> str:
@@ -143,8 +161,11 @@ def initialize(
     for name in found:
         try:
             value = reader.get_tensor(name)
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{prefix}: {name} can't be read, the file is damaged: {error}") from error
+        except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+            raise ValueError(
+                f"{prefix}: {name} can't be read, the file is damaged ({error}). To go on from the checkpoint before "
+                f"it, delete {posixpath.basename(prefix)}.*"
+            ) from error
         variables[name].assign(value)
     unused = sorted(set(shapes) - set(found))
     return Initialization(prefix, found, missing, unused)

@@ -144,14 +144,14 @@ def _steps_to_next(step: int, plan: TrainingPlan) -> int:
     return min([plan.num_train_steps - step] + [period - step % period for period in periods if period])
 
 
-def claim_output_dir(output_dir: str, config_json: str, chief: bool = True) -> None:
-    """Creates output_dir and keeps bert_config.json with the run; refuses a directory with another model's run.
+def check_output_dir(output_dir: str, config_json: str) -> None:
+    """Refuses a directory with the checkpoints of another model.
 
     Raises:
-      ValueError: output_dir has a bert_config.json with other values; the message names them.
+      ValueError: it has checkpoints and a bert_config.json with other values; the message names them.
     """
     path = posixpath.join(output_dir, "bert_config.json")
-    if tf.io.gfile.exists(path):
+    if checkpoints.latest_checkpoint(output_dir) and tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path) as file:
             old = json.loads(file.read())
         new = json.loads(config_json)
@@ -162,9 +162,19 @@ def claim_output_dir(output_dir: str, config_json: str, chief: bool = True) -> N
                 f"--output_dir={output_dir} holds a run of another configuration ({different}). Choose another "
                 "directory, or give that run's --bert_config_file."
             )
-    elif chief:
-        tf.io.gfile.makedirs(output_dir)
-        write_text_file(path, config_json)
+
+
+def claim_output_dir(output_dir: str, config_json: str) -> None:
+    """Keeps bert_config.json with the run; called once everything else has been checked."""
+    tf.io.gfile.makedirs(output_dir)
+    write_text_file(posixpath.join(output_dir, "bert_config.json"), config_json)
+
+
+# Changing these between two starts of a run leaves its result as it was.
+_WITHOUT_EFFECT = {
+    "do_train", "do_eval", "output_dir", "eval_input_file", "eval_batch_size", "max_eval_steps", "eval_every_steps",
+    "log_every_steps", "save_checkpoints_steps", "keep_checkpoint_max", "iterations_per_loop",
+}  # fmt: skip
 
 
 def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
@@ -179,7 +189,7 @@ def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
     if resumed and tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path) as file:
             old = json.loads(file.read())
-        keys = [key for key in sorted({*old, *settings}) if old.get(key) != settings.get(key)]
+        keys = [k for k in sorted({*old, *settings} - _WITHOUT_EFFECT) if old.get(k) != settings.get(k)]
         if keys:
             logging.warning(
                 "Not as in the earlier run of this directory, so this one goes on differently: %s.",

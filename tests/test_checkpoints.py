@@ -141,3 +141,20 @@ def test_a_moved_run_is_found(tmp_path):
     checkpoints.save(str(tmp_path / "one"), 1, {"a": np.ones(2, "float32")})
     (tmp_path / "one").rename(tmp_path / "two")
     assert checkpoints.latest_checkpoint(str(tmp_path / "two")) == str(tmp_path / "two" / "model.ckpt-1")
+
+
+def test_a_lost_state_file_does_not_lose_the_run(tmp_path):
+    for step in (9, 10):
+        checkpoints.save(str(tmp_path), step, {"a": np.ones(2, "float32")})
+    (tmp_path / "checkpoint").unlink()
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
+    (tmp_path / "model.ckpt-10.index").unlink()
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
+
+
+def test_a_cut_off_checkpoint_is_named(tmp_path):
+    prefix = checkpoints.save(str(tmp_path), 1, checkpoints.model_variables(tiny_model()))
+    data = tmp_path / "model.ckpt-1.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"model\.ckpt-1: .* delete model\.ckpt-1"):
+        checkpoints.initialize(checkpoints.model_variables(tiny_model()), prefix)

@@ -35,6 +35,8 @@ def test_help_explains_every_flag(script):
     assert "Traceback" not in text
     assert "--" in text
     assert "(default" in text
+    if script == "run_pretraining":  # those that all training scripts share
+        assert "--gradient_accumulation_steps" in text
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

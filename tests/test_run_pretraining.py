@@ -250,10 +250,12 @@ def errors(data, tmp_path_factory):
     (folder / "unknown.json").write_text(json.dumps({**TINY_CONFIG, "hiden_size": 64}))
     from bert_tf import checkpoints
 
+    checkpoints.save(str(folder / "other_run"), 7, {"global_step": np.int64(7)})
     checkpoints.save(str(folder), 1, {"bert/pooler/dense/kernel": np.zeros((3, 3), "float32")})
     checkpoints.save(str(folder), 2, {"something/else": np.zeros(3, "float32")})
     changes = {
         "nothing to do": {"do_train": False},
+        "nothing to evaluate": {"do_train": False, "do_eval": True},
         "no such input": {"input_file": f"{folder}/none-*.tfrecord"},
         "truncated": {"input_file": f"{folder}/truncated.tfrecord"},
         "corrupt": {"input_file": f"{folder}/corrupt.tfrecord"},
@@ -300,13 +302,14 @@ def errors(data, tmp_path_factory):
     result = run([sys.executable, "-c", CASES.format(root=str(ROOT))], input=json.dumps(cases))
     outcomes = dict(json.loads(line) for line in result.stdout.splitlines() if line.startswith("["))
     assert set(outcomes) == set(changes), result.stderr[-3000:]
-    return folder, outcomes
+    return {name: folder / f"out-{number}" for number, name in enumerate(changes)}, outcomes
 
 
 @pytest.mark.parametrize(
     ("case", "parts"),
     [
         ("nothing to do", ["ValueError", "--do_train"]),
+        ("nothing to evaluate", ["ValueError", "--output_dir", "--init_checkpoint"]),
         ("no such input", ["--input_file", "none-*.tfrecord"]),
         ("truncated", ["truncated.tfrecord", "record 69", "byte"]),
         ("corrupt", ["corrupt.tfrecord", "byte", "--skip_corrupt_records"]),
@@ -330,8 +333,9 @@ def errors(data, tmp_path_factory):
     ],
 )
 def test_bad_input_is_named(errors, case, parts):
-    folder, outcomes = errors
+    folders, outcomes = errors
     for part in parts:
         assert part in outcomes[case], outcomes[case]
     if outcomes[case] != "no error":
-        assert not list(folder.glob("other_run/model.ckpt-*"))
+        assert not list(folders[case].glob("model.ckpt-*"))
+        assert not (folders[case] / "bert_config.json").exists() or "checkpoint" in outcomes[case]
