@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -465,6 +466,8 @@ def main(_):
     # For the scripts, too: what TensorFlow says about GPUs that it did not find is no concern of a demo.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.set_verbosity(logging.WARNING)
+    # Leaving through an exception takes a running script along; by itself it would go on without the demo.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         run_demo(FLAGS.text, FLAGS.output_dir, QUICK_PLAN if FLAGS.quick else Plan())
     except KeyboardInterrupt:
