@@ -16,30 +16,59 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.bundles import DATA_SUFFIX, INDEX_SUFFIX, write_bundle
 from bert_tf.text_files import write_text_file
+from bert_tf.weight_files import latest_checkpoint, open_weights
+from bert_tf.weights import Weights, some
+
+__all__ = [
+    "Initialization",
+    "checkpoint_name",
+    "initialize",
+    "latest_checkpoint",
+    "load_weights",
+    "log_initialization",
+    "model_variables",
+    "model_weights",
+    "read_global_step",
+    "save",
+    "training_variables",
+    "write_bundle",
+]
 
 _STATE_FILE = "checkpoint"
-_DATA_SUFFIX = ".data-00000-of-00001"
 _MOMENTS = {"adam_m": "first_moments", "adam_v": "second_moments"}
-_NAMES_SHOWN = 8
 
 
 def checkpoint_name(variable: keras.Variable) -> str:
     """The name of a variable in the original's checkpoints.
 
     What stands before the encoder (`bert/`) in its path is the models around it, which a checkpoint does not name. A
-    head called `cls_predictions` stands for `cls/predictions`, since a Keras layer name can't hold a slash.
+    head called `cls_predictions` stands for `cls/predictions`, since a Keras layer name can't hold a slash; one called
+    `classifier` for no scope at all, which is where the original's run_classifier.py has its output layer.
     """
     parts = variable.path.split("/")
     if "bert" in parts:
         return "/".join(parts[parts.index("bert") :])
-    path = "/".join(parts[1:])
+    path = "/".join(parts[1:]).removeprefix("classifier/")
     return "cls/" + path.removeprefix("cls_") if path.startswith("cls_") else path
 
 
 def model_variables(model: keras.Model) -> dict[str, keras.Variable]:
     """The trainable variables of a model by checkpoint name."""
     return {checkpoint_name(variable): variable for variable in model.trainable_variables}
+
+
+def model_weights(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> Weights:
+    """A model in memory as `Weights`, and with an optimizer its moments and step."""
+    variables = training_variables(model, optimizer) if optimizer else model_variables(model)
+
+    def read(name: str) -> np.ndarray:
+        value = keras.ops.convert_to_numpy(variables[name].value)
+        return value.astype(np.int64) if name == "global_step" else value
+
+    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+    return Weights(model.name, "bert_tf", shapes, {name: name for name in shapes}, read)
 
 
 def training_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
@@ -71,80 +100,30 @@ class Initialization:
     unused: list[str]
 
 
-def latest_checkpoint(output_dir: str) -> str | None:
-    """Prefix of the newest complete checkpoint of `output_dir`, or None.
-
-    That is the one which the state file names. Should the file or what it names be gone, the newest `model.ckpt-<step>`
-    that is there counts, with a warning: a run never starts over beside checkpoints of its own.
-    """
-    newest = tf.train.latest_checkpoint(output_dir)
-    if newest:
-        return newest
-    steps = []
-    for path in tf.io.gfile.glob(posixpath.join(output_dir, "model.ckpt-*.index")):
-        prefix = path.removesuffix(".index")
-        step = prefix.rsplit("-", 1)[1]
-        if step.isdigit() and tf.io.gfile.exists(prefix + _DATA_SUFFIX):
-            steps.append((int(step), prefix))
-    if not steps:
-        return None
-    logging.warning(
-        "The newest checkpoint that %s names is gone; %s is the newest there is.", output_dir, max(steps)[1]
-    )
-    return max(steps)[1]
-
-
-def find_checkpoint(path: str) -> str:
-    """Turns what a user may pass as --init_checkpoint into a checkpoint prefix.
-
-    Accepts a prefix, one of its files, or a directory with a `checkpoint` file or a `bert_model.ckpt`.
-
-    Raises:
-      FileNotFoundError: there is no such checkpoint; the message says what was looked for.
-    """
-    prefix = path.removesuffix(".index").removesuffix(_DATA_SUFFIX)
-    if tf.io.gfile.isdir(path):
-        prefix = latest_checkpoint(path) or posixpath.join(path, "bert_model.ckpt")
-    if not tf.io.gfile.exists(prefix + ".index"):
-        raise FileNotFoundError(
-            f"--init_checkpoint={path}: no checkpoint there ({prefix}.index does not exist). Give the prefix without "
-            ".index or .data, e.g. uncased_L-12_H-768_A-12/bert_model.ckpt."
-        )
-    return prefix
-
-
-def _open(prefix: str):
-    try:
-        return tf.train.load_checkpoint(prefix)
-    except (tf.errors.OpError, ValueError) as error:
-        raise ValueError(f"{prefix}: can't be read as a TensorFlow checkpoint: {error}") from error
-
-
 def initialize(
-    variables: Mapping[str, keras.Variable], init_checkpoint: str, *, must_have_all: bool = False
+    variables: Mapping[str, keras.Variable], init_checkpoint: str | Weights, *, must_have_all: bool = False
 ) -> Initialization:
-    """Sets variables from a checkpoint by exact name, as the original does.
+    """Sets variables from weights of any format, by exact name of the original.
 
     Nothing is assigned unless everything fits.
 
     Args:
       variables: from `model_variables` or `training_variables`.
-      init_checkpoint: see `find_checkpoint`.
+      init_checkpoint: a path (see `weight_files.find_weights`) or weights already open.
       must_have_all: a variable that the checkpoint doesn't have is an error (resuming a run).
 
     Raises:
       FileNotFoundError: no such checkpoint.
       ValueError: a shape differs, no name matches at all, or one is missing under `must_have_all`.
     """
-    prefix = find_checkpoint(init_checkpoint)
-    reader = _open(prefix)
-    shapes = reader.get_variable_to_shape_map()
+    weights = init_checkpoint if isinstance(init_checkpoint, Weights) else open_weights(init_checkpoint)
+    path, shapes = weights.path, weights.shapes
     found = [name for name in variables if name in shapes]
     missing = [name for name in variables if name not in shapes]
     if not found:
         raise ValueError(
-            f"{prefix} has none of the model's variables: starting from it would start from random weights. "
-            f"It holds {_some(sorted(shapes))}; the model has {_some(list(variables))}."
+            f"{path} has none of the model's variables: starting from it would start from random weights. "
+            f"It holds {some(sorted(shapes))}; the model has {some(list(variables))}."
         )
     wrong = [
         f"{name}: {list(shapes[name])} in the checkpoint, {list(variables[name].shape)} in the model"
@@ -153,29 +132,22 @@ def initialize(
     ]
     if wrong:
         raise ValueError(
-            f"{prefix} does not fit bert_config.json: {len(wrong)} of {len(found)} variables have another shape. "
-            f"{_some(wrong, '; ')}."
+            f"{path} does not fit bert_config.json: {len(wrong)} of {len(found)} variables have another shape. "
+            f"{some(wrong, '; ')}."
         )
     if must_have_all and missing:
-        raise ValueError(f"{prefix} lacks {len(missing)} of the run's {len(variables)} variables: {_some(missing)}.")
+        raise ValueError(f"{path} lacks {len(missing)} of the run's {len(variables)} variables: {some(missing)}.")
     for name in found:
-        try:
-            value = reader.get_tensor(name)
-        except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-            raise ValueError(
-                f"{prefix}: {name} can't be read, the file is damaged ({error}). To go on from the checkpoint before "
-                f"it, delete {posixpath.basename(prefix)}.*"
-            ) from error
-        variables[name].assign(value)
-    unused = sorted(set(shapes) - set(found))
-    return Initialization(prefix, found, missing, unused)
+        variables[name].assign(weights.read(name))
+    unused = sorted((set(shapes) - set(found)) | set(weights.unused))
+    return Initialization(path, found, missing, unused)
 
 
 def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
-    """Loads a checkpoint of the original into a model, for notebooks; logs what came from it and what stayed random.
+    """Loads weights of any format into a model; logs what came from them and what stayed random.
 
     Args:
-      checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, or the folder of a checkpoint.
+      checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, a weight file, or a directory.
 
     Raises:
       FileNotFoundError, ValueError: see `initialize`.
@@ -189,8 +161,8 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
 
 def read_global_step(prefix: str) -> int:
     """The step that a checkpoint was saved at; 0 for one without (released weights)."""
-    reader = _open(prefix)
-    return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
+    weights = open_weights(prefix)
+    return int(weights.read("global_step")) if "global_step" in weights.shapes else 0
 
 
 def log_initialization(result: Initialization, model: keras.Model) -> None:
@@ -206,7 +178,7 @@ def log_initialization(result: Initialization, model: keras.Model) -> None:
         f"{total:,}",
         result.checkpoint,
         len(result.unused),
-        f" ({_some(result.unused)})" if result.unused else "",
+        f" ({some(result.unused)})" if result.unused else "",
     )
     if result.missing:
         logging.warning(
@@ -215,11 +187,6 @@ def log_initialization(result: Initialization, model: keras.Model) -> None:
             result.checkpoint,
             ", ".join(result.missing),
         )
-
-
-def _some(names: list[str], separator: str = ", ") -> str:
-    shown = separator.join(names[:_NAMES_SHOWN])
-    return shown + (f"{separator}and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -245,7 +212,7 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
         tf.io.gfile.makedirs(temporary)
         write_bundle(posixpath.join(temporary, "model"), {name: tensors[name] for name in names})
         # The index goes last: a prefix counts as a checkpoint only once its index is there.
-        for suffix in (_DATA_SUFFIX, ".index"):
+        for suffix in (DATA_SUFFIX, ".index"):
             tf.io.gfile.rename(posixpath.join(temporary, "model" + suffix), prefix + suffix, overwrite=True)
     except tf.errors.OpError as error:
         raise OSError(
@@ -264,7 +231,7 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     lines = [f'model_checkpoint_path: "{kept[-1]}"\n'] + [f'all_model_checkpoint_paths: "{name}"\n' for name in kept]
     write_text_file(posixpath.join(output_dir, _STATE_FILE), "".join(lines))
     for name in dropped:
-        for suffix in (".index", _DATA_SUFFIX):
+        for suffix in (".index", DATA_SUFFIX):
             path = posixpath.join(output_dir, name + suffix)
             if tf.io.gfile.exists(path):
                 tf.io.gfile.remove(path)
@@ -272,18 +239,4 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
 
 
 def _exists(output_dir: str, name: str) -> bool:
-    return tf.io.gfile.exists(posixpath.join(output_dir, name + ".index"))
-
-
-def write_bundle(prefix: str, tensors: Mapping) -> None:
-    """Writes tensors by name as one TensorFlow checkpoint file pair (the format of TF1's Saver, version 2)."""
-    values = [_value(tensor) for tensor in tensors.values()]
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(values), tensors=values)
-
-
-def _value(tensor):
-    if isinstance(tensor, keras.Variable):
-        value = tf.convert_to_tensor(tensor.value)
-        # The original's global_step is int64; Keras counts steps in int32.
-        return tf.cast(value, tf.int64) if value.dtype == tf.int32 else value
-    return tf.convert_to_tensor(tensor)
+    return tf.io.gfile.exists(posixpath.join(output_dir, name + INDEX_SUFFIX))

@@ -11,6 +11,7 @@ from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainingModel
 from bert_tf.modeling import BertModel
 from bert_tf.optimization import create_optimizer
+from bert_tf.weight_files import find_weights
 
 
 def tiny_model():
@@ -41,7 +42,7 @@ def test_written_files_are_the_originals_format(golden, tmp_path):
 def test_a_checkpoint_of_the_original_program(shared):
     """One that somebody's run of the original wrote, with moments and step."""
     folder = shared / "data" / "tf1_tiny"
-    prefix = checkpoints.find_checkpoint(str(next(folder.rglob("*.index"))))
+    prefix = str(folder / "bert_model.ckpt")
     shapes = dict(tf.train.list_variables(prefix))
     layers = 1 + max(int(name.split("layer_")[1].split("/")[0]) for name in shapes if "layer_" in name)
     vocab_size, hidden_size = shapes["bert/embeddings/word_embeddings"]
@@ -116,10 +117,10 @@ def test_damaged_file_is_named(tmp_path):
 def test_what_counts_as_a_checkpoint(tmp_path):
     prefix = checkpoints.save(str(tmp_path), 5, {"a": np.ones(2, "float32"), "global_step": np.int64(5)})
     for path in (prefix, prefix + ".index", prefix + ".data-00000-of-00001", str(tmp_path)):
-        assert checkpoints.find_checkpoint(path) == prefix
+        assert find_weights(path) == ("bundle", prefix)
     assert checkpoints.read_global_step(prefix) == 5
-    with pytest.raises(FileNotFoundError, match="--init_checkpoint=nowhere"):
-        checkpoints.find_checkpoint("nowhere")
+    with pytest.raises(FileNotFoundError, match="nowhere: no weights there"):
+        find_weights("nowhere")
 
 
 def test_newest_are_kept_and_listed(tmp_path):

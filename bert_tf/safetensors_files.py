@@ -1,0 +1,84 @@
+"""Safetensors files: shapes at once, tensors one at a time, written whole or not at all."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+
+import ml_dtypes  # noqa: F401  (numpy knows bfloat16 only once this is imported)
+import numpy as np
+import tensorflow as tf
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+_HALF_PRECISION = ("float16", "bfloat16")
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
+
+
+@contextlib.contextmanager
+def _open(path: str) -> Iterator:
+    # Opened anew for each tensor: the file is mapped into memory, and pages once touched count until it is closed.
+    try:
+        with safe_open(path, framework="np") as file:
+            yield file
+    except SafetensorError as error:
+        raise ValueError(f"{path}: no complete safetensors file ({error}); download or copy it again.") from error
+
+
+def open_safetensors(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, str], Callable[[str], np.ndarray]]:
+    """Opens a file.
+
+    A file that isn't local (gs://...) is copied to a temporary folder first, which lives as long as the reader.
+
+    Returns:
+      shapes by name, the metadata of the header, and a function that reads a tensor by name. float16 and bfloat16
+      come as float32 (exactly the same values).
+
+    Raises:
+      FileNotFoundError: there is no such file. ValueError: it is damaged or no safetensors file.
+    """
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(f"{path} does not exist.")
+    local, folder = path, None
+    if _is_remote(path):
+        folder = tempfile.TemporaryDirectory(prefix="bert_tf_")
+        local = os.path.join(folder.name, "model.safetensors")
+        tf.io.gfile.copy(path, local)
+    with _open(local) as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        metadata = dict(file.metadata() or {})
+
+    def read(name: str, _folder=folder) -> np.ndarray:
+        with _open(local) as file:
+            value = file.get_tensor(name)
+        return value.astype(np.float32) if value.dtype.name in _HALF_PRECISION else value
+
+    return shapes, metadata, read
+
+
+def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Writes a file; no copy of the tensors is made.
+
+    Raises:
+      OSError: it could not be written (disk full, no permission).
+    """
+    arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in tensors.items()}
+    folder = tempfile.mkdtemp(prefix="bert_tf_") if _is_remote(path) else None
+    local = os.path.join(folder, "model.safetensors") if folder else path + ".writing"
+    try:
+        save_file(arrays, local, metadata=dict(metadata))
+        if folder:
+            tf.io.gfile.copy(local, path, overwrite=True)
+        else:
+            os.replace(local, path)
+    except SafetensorError as error:
+        raise OSError(f"{path} could not be written: {error}") from error
+    finally:
+        if folder:
+            shutil.rmtree(folder)
+        elif os.path.exists(local):
+            os.remove(local)
