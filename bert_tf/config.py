@@ -22,16 +22,26 @@ _SIZES = (
     "type_vocab_size",
 )
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-_KEYS = (*_SIZES, "hidden_act", *_PROBABILITIES, "initializer_range")
+_KEYS = (*_SIZES, "hidden_act", *_PROBABILITIES, "initializer_range", "layer_norm_eps")
 
-# Written in the configs of the released multilingual and Chinese models; nothing ever read them.
+# The value built into the original; a config that has it doesn't write the key, which the original doesn't know.
+_LAYER_NORM_EPS = 1e-12
+
+# Kept without a warning, though no model is changed by them.
 _IDLE_KEYS = (
+    # In the configs of the released multilingual and Chinese models; nothing ever read them.
     "directionality",
     "pooler_fc_size",
     "pooler_num_attention_heads",
     "pooler_num_fc_layers",
     "pooler_size_per_head",
     "pooler_type",
+    # From a Hugging Face config.json: a conversion keeps what it needs to write that file again.
+    "architectures",
+    "id2label",
+    "label2id",
+    "pad_token_id",
+    "problem_type",
 )
 
 
@@ -56,6 +66,8 @@ class BertConfig:
       max_position_embeddings: longest sequence.
       type_vocab_size: number of segment ids.
       initializer_range: standard deviation of the truncated normal that initialises the weights.
+      layer_norm_eps: added to the variance in every layer norm. The original's is 1e-12, and that is not written to
+        bert_config.json; weights from elsewhere may need another one.
 
     Raises:
       ValueError: a value no model can be made of; names the key.
@@ -74,6 +86,7 @@ class BertConfig:
         max_position_embeddings: int = 512,
         type_vocab_size: int = 16,
         initializer_range: float = 0.02,
+        layer_norm_eps: float = _LAYER_NORM_EPS,
     ):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -86,6 +99,7 @@ class BertConfig:
         self.max_position_embeddings = max_position_embeddings
         self.type_vocab_size = type_vocab_size
         self.initializer_range = initializer_range
+        self.layer_norm_eps = layer_norm_eps
         self.validate()
 
     @property
@@ -166,8 +180,11 @@ class BertConfig:
         return cls.from_dict(values, allow_unknown, source=json_file)
 
     def to_dict(self) -> dict:
-        """A deep copy of all keys and values, unknown ones included."""
-        return copy.deepcopy(self.__dict__)
+        """A deep copy of all keys and values, unknown ones included; of layer_norm_eps only if it isn't 1e-12."""
+        values = copy.deepcopy(self.__dict__)
+        if values["layer_norm_eps"] == _LAYER_NORM_EPS:
+            del values["layer_norm_eps"]
+        return values
 
     def to_json_string(self) -> str:
         """The content of a bert_config.json, byte for byte in the original's form."""
@@ -198,6 +215,8 @@ class BertConfig:
                 raise ValueError(f"{key} must be a probability, 0 <= p < 1, not {value!r}")
         if not _is_number(self.initializer_range) or not 0 <= self.initializer_range < math.inf:
             raise ValueError(f"initializer_range must be a number of at least 0, not {self.initializer_range!r}")
+        if not _is_number(self.layer_norm_eps) or not 0 < self.layer_norm_eps < math.inf:
+            raise ValueError(f"layer_norm_eps must be a positive number, not {self.layer_norm_eps!r}")
         if not isinstance(self.hidden_act, str | None) or self.activation not in ACTIVATIONS:
             raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, not {self.hidden_act!r}")
 

@@ -82,7 +82,7 @@ class PredictionTransform(ConfiguredLayer):
         super().__init__(config, **kwargs)
         size, deviation = self.config.hidden_size, self.config.initializer_range
         self.dense = Projection(size, deviation, name="dense", dtype=self.dtype_policy)
-        self.layer_norm = LayerNorm(name="LayerNorm", dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
         for layer in (self.dense, self.layer_norm):

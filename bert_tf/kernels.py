@@ -134,11 +134,11 @@ ACTIVATIONS = {
 _SLOPES = {"gelu": _gelu_tanh_slope, "gelu_erf": _gelu_erf_slope}
 
 
-def _moments(z):
+def _moments(z, epsilon):
     mean = ops.mean(z, axis=-1, keepdims=True)
     centered = z - mean
     variance = ops.mean(centered * centered, axis=-1, keepdims=True)
-    return centered, ops.rsqrt(variance + LAYER_NORM_EPSILON)
+    return centered, ops.rsqrt(variance + epsilon)
 
 
 def _add_bias(x, bias):
@@ -166,12 +166,25 @@ def bias_activation(x, bias, activation: str, training: bool = False):
     return ops.cast(ACTIVATIONS[activation](_add_bias(x, bias)), x.dtype)
 
 
-def layer_norm(x, gamma, beta, *, training=False, bias=None, residual=None, rate=0.0, seed=None, dtype=None):
-    """LayerNorm(residual + dropout(x + bias)) over the last axis, epsilon 1e-12, statistics in float32.
+def layer_norm(
+    x,
+    gamma,
+    beta,
+    *,
+    epsilon: float = LAYER_NORM_EPSILON,
+    training=False,
+    bias=None,
+    residual=None,
+    rate=0.0,
+    seed=None,
+    dtype=None,
+):
+    """LayerNorm(residual + dropout(x + bias)) over the last axis, statistics in float32.
 
     Args:
       x: [X, H].
       gamma, beta: [H] float32.
+      epsilon: added to the variance.
       bias: [H] or None. residual: [X, H] or None.
       rate, seed: dropout of x + bias; none if seed is None (see `keep_mask`).
       dtype: dtype of the result; that of x if None.
@@ -179,8 +192,8 @@ def layer_norm(x, gamma, beta, *, training=False, bias=None, residual=None, rate
     dtype = keras.backend.standardize_dtype(dtype or x.dtype)
     rate = rate if seed is not None else 0.0
     if training and _fused_enabled:
-        return _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, dtype)
-    centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed))
+        return _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, dtype, epsilon)
+    centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed), epsilon)
     return ops.cast(centered * inverse * gamma + beta, dtype)
 
 
@@ -269,15 +282,16 @@ def _column_sum(x, dtype):
     return tf.cast(tf.linalg.matvec(rows, tf.ones([tf.shape(rows)[0]], rows.dtype), transpose_a=True), dtype)
 
 
-def _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, dtype):
+def _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, dtype, epsilon):
     arguments = [x, gamma, beta, _seed_or_zero(seed)]
     arguments += [] if bias is None else [bias]
     arguments += [] if residual is None else [residual]
-    return _fused_layer_norm_function(bias is not None, residual is not None, rate, dtype)(*_tensors(*arguments))
+    function = _fused_layer_norm_function(bias is not None, residual is not None, rate, dtype, epsilon)
+    return function(*_tensors(*arguments))
 
 
 @functools.cache
-def _fused_layer_norm_function(has_bias, has_residual, rate, dtype):
+def _fused_layer_norm_function(has_bias, has_residual, rate, dtype, epsilon):
     import tensorflow as tf
 
     def unpack(optional):
@@ -289,14 +303,14 @@ def _fused_layer_norm_function(has_bias, has_residual, rate, dtype):
     def forward(x, gamma, beta, seed, *optional):
         bias, residual = unpack(optional)
         z = _residual_sum(x, bias, residual, rate, seed)
-        centered, inverse = _moments(z)
+        centered, inverse = _moments(z, epsilon)
         return ops.cast(centered * inverse * gamma + beta, dtype)
 
     @_compiled
     def backward(x, gamma, seed, upstream, *optional):
         bias, residual = unpack(optional)
         upstream = _float32(upstream)
-        centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed))
+        centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed), epsilon)
         normalized = centered * inverse
         scaled = upstream * gamma
         mean_scaled = ops.mean(scaled, axis=-1, keepdims=True)

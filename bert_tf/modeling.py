@@ -38,14 +38,15 @@ class ConfiguredLayer(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class LayerNorm(keras.layers.Layer):
-    """Layer norm over the last axis with epsilon 1e-12, of `residual + dropout(x + bias)` where those are given.
+    """Layer norm over the last axis, of `residual + dropout(x + bias)` where those are given.
 
     Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy, and so does an input
     that comes in float32.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, epsilon: float = kernels.LAYER_NORM_EPSILON, **kwargs):
         super().__init__(**{"autocast": False, **kwargs})
+        self.epsilon = epsilon
 
     def build(self, input_shape):
         size = input_shape[-1]
@@ -58,6 +59,7 @@ class LayerNorm(keras.layers.Layer):
             x,
             ops.convert_to_tensor(self.gamma),
             ops.convert_to_tensor(self.beta),
+            epsilon=self.epsilon,
             bias=bias,
             residual=residual,
             rate=rate,
@@ -65,6 +67,9 @@ class LayerNorm(keras.layers.Layer):
             training=training,
             dtype=self.compute_dtype,
         )
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "epsilon": self.epsilon}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -106,7 +111,7 @@ class Embeddings(ConfiguredLayer):
     def __init__(self, config, dense_gradient: bool = False, **kwargs):
         super().__init__(config, **kwargs)
         self.dense_gradient = dense_gradient
-        self.layer_norm = LayerNorm(name="LayerNorm", dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
         config = self.config
@@ -194,7 +199,7 @@ class ResidualOutput(ConfiguredLayer):
         super().__init__(config, **kwargs)
         size, deviation = self.config.hidden_size, self.config.initializer_range
         self.dense = Projection(size, deviation, name="dense", dtype=self.dtype_policy)
-        self.layer_norm = LayerNorm(name="LayerNorm", dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
     def build(self, input_shape):
         self.dense.build(input_shape)

@@ -93,6 +93,28 @@ def test_keys_of_the_released_multilingual_models_load(tmp_path):
     assert config.to_json_string() == text
 
 
+def test_layer_norm_eps_is_written_only_where_it_is_not_the_originals():
+    assert BertConfig(5).layer_norm_eps == 1e-12
+    assert "layer_norm_eps" not in BertConfig(5, layer_norm_eps=1e-12).to_dict()
+    config = BertConfig(5, layer_norm_eps=1e-5)
+    assert json.loads(config.to_json_string())["layer_norm_eps"] == 1e-5
+    assert BertConfig.from_dict(config.to_dict()) == config != BertConfig(5)
+
+
+def test_keys_that_a_conversion_keeps_give_no_warning(caplog):
+    kept = {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "no"},
+        "label2id": {"no": 0},
+        "pad_token_id": 1,
+        "problem_type": "single_label_classification",
+    }
+    with caplog.at_level(python_logging.WARNING):
+        config = BertConfig.from_dict({"vocab_size": 5, **kept})
+    assert not caplog.records
+    assert kept.items() <= config.to_dict().items()
+
+
 def test_unknown_key_is_an_error_unless_allowed(tmp_path, caplog):
     path = write(tmp_path / "c.json", '{"vocab_size": 5, "hiden_size": 64}')
     with pytest.raises(ValueError, match=r"c\.json: unknown key hiden_size.*allow_unknown=True"):
@@ -124,6 +146,9 @@ def test_unknown_key_is_an_error_unless_allowed(tmp_path, caplog):
         ({"attention_probs_dropout_prob": float("nan")}, "attention_probs_dropout_prob must be a probability"),
         ({"initializer_range": -0.1}, "initializer_range must"),
         ({"initializer_range": float("inf")}, "initializer_range must"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps must be a positive number, not 0"),
+        ({"layer_norm_eps": "1e-12"}, "layer_norm_eps must be a positive number"),
+        ({"layer_norm_eps": float("inf")}, "layer_norm_eps must be a positive number"),
         ({"hidden_act": "swish"}, "hidden_act must be one of gelu, gelu_erf, relu, tanh, linear, not 'swish'"),
         ({"hidden_act": 3}, "hidden_act must be one of"),
     ],

@@ -8,7 +8,7 @@ import tensorflow as tf
 from bert_tf import checkpoints, kernels
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainingModel, LinearHead, PretrainingObjective, cross_entropy, gather_positions
-from bert_tf.modeling import BertModel
+from bert_tf.modeling import BertModel, LayerNorm
 
 LAYERS, LOG_PROBABILITIES, ZERO_MASK_ROW, SCALAR = 2e-5, 5e-5, 2e-3, 5e-4
 CONFIGS = ("config1", "config2")
@@ -169,6 +169,43 @@ def test_fused_and_plain_kernels_give_the_same_numbers(golden, hidden_act):
     np.testing.assert_allclose(loss, plain_loss, atol=1e-5)
     for one, other in zip(fused, plain, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_layer_norm_epsilon(fused):
+    generator = np.random.default_rng(0)
+    x, gamma, beta = (generator.normal(size=s).astype("float32") for s in ((3, 5, 8), 8, 8))
+    x *= 0.01  # so that the epsilon counts
+    centered = x - x.mean(-1, keepdims=True)
+    tensor = tf.constant(x)
+    try:
+        kernels.set_fused(fused)
+        for epsilon in (1e-12, 1e-5, 1e-2):
+            with tf.GradientTape() as tape:
+                tape.watch(tensor)
+                y = kernels.layer_norm(tensor, gamma, beta, epsilon=epsilon, training=True)
+                loss = tf.reduce_sum(y[..., 0])
+            scale = 1.0 / np.sqrt(centered.var(-1, keepdims=True) + epsilon)
+            np.testing.assert_allclose(y, centered * scale * gamma + beta, atol=1e-5)
+            upstream = np.eye(8, dtype="float32")[0] * gamma
+            normal = centered * scale
+            expected = scale * (upstream - upstream.mean() - normal * (upstream * normal).mean(-1, keepdims=True))
+            np.testing.assert_allclose(tape.gradient(loss, tensor), expected, rtol=1e-3, atol=1e-4)
+    finally:
+        kernels.set_fused(True)
+
+
+def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
+    model, inputs, _, _ = load(golden, "config1")
+    config = BertConfig(**{**model.config.to_dict(), "layer_norm_eps": 1e-3})
+    other = BertPretrainingModel(config)
+    other.build()
+    layers = [layer for layer in other._flatten_layers() if isinstance(layer, LayerNorm)]
+    assert len(layers) == 2 + 2 * config.num_hidden_layers
+    assert {layer.epsilon for layer in layers} == {1e-3}
+    other.set_weights(model.get_weights())
+    difference = np.abs(other.bert(inputs)["sequence_output"] - model.bert(inputs)["sequence_output"]).max()
+    assert 1e-5 < difference < 0.2
 
 
 def test_dropout_masks_have_the_right_rate_and_are_independent():
