@@ -10,7 +10,7 @@ from keras import ops
 
 from bert_tf import kernels
 from bert_tf.config import BertConfig
-from bert_tf.modeling import BertModel, ConfiguredLayer, LayerNorm, Projection, truncated_normal
+from bert_tf.modeling import BertModel, ConfiguredLayer, LayerNorm, Pretrained, Projection, truncated_normal
 
 _PACKAGE = "bert_tf"
 
@@ -97,7 +97,7 @@ class PredictionTransform(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class MaskedLanguageModelHead(ConfiguredLayer):
-    """Scores of every vocabulary entry at the masked positions; the output matrix is the word-embedding table."""
+    """Scores of every vocabulary entry; the output matrix is the word-embedding table."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
@@ -110,16 +110,17 @@ class MaskedLanguageModelHead(ConfiguredLayer):
         )
         self.built = True
 
-    def call(self, sequence_output, embedding_table, positions, training=False):
-        """Scores the masked positions.
+    def call(self, sequence_output, embedding_table, positions=None, training=False):
+        """Scores the masked positions, or all of them.
 
         Args:
-          sequence_output: [B, S, H]. embedding_table: [V, H], tied. positions: [B, P].
+          sequence_output: [B, S, H]. embedding_table: [V, H], tied. positions: [B, P], or None for all.
 
         Returns:
-          logits [B, P, V], float32.
+          logits [B, P, V] (P = S without positions), float32.
         """
-        x = self.transform(gather_positions(sequence_output, positions), training=training)  # [B, P, H]
+        x = sequence_output if positions is None else gather_positions(sequence_output, positions)
+        x = self.transform(x, training=training)  # [B, P, H]
         table = ops.transpose(ops.cast(embedding_table, x.dtype))  # [H, V]
         logits = ops.matmul(ops.reshape(x, (-1, self.config.hidden_size)), table)  # [B * P, V]
         logits = ops.cast(logits, "float32") + self.output_bias
@@ -207,7 +208,7 @@ class PretrainingObjective:
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class BertPretrainingModel(keras.Model):
+class BertPretrainingModel(Pretrained, keras.Model):
     """Encoder, masked-LM head and next-sentence head.
 
     Works with Keras `compile` and `fit`: the features that create_pretraining_data.py writes are the input, and the

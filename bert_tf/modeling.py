@@ -337,8 +337,40 @@ def attention_bias(input_mask):
     return (1.0 - mask) * kernels.MASK_BIAS
 
 
+class Pretrained:
+    """What every model of this project can do: come from weights of any of the four formats, and go back to them."""
+
+    @classmethod
+    def from_pretrained(cls, path: str, **arguments):
+        """A model with the weights at `path`.
+
+        Args:
+          path: a directory, checkpoint prefix or weight file: of the original, Hugging Face, Model Garden, TensorFlow
+            Hub or this project; it is seen from the files.
+          arguments: for the class; `config` instead of the one beside the weights. `num_labels`, where the class has
+            it, is that of the head in the file if it isn't given.
+
+        Raises:
+          FileNotFoundError, ValueError: no weights there, damaged ones, or they don't fit; see `pretrained`.
+        """
+        from bert_tf import pretrained  # upstairs: reading files needs TensorFlow, the model does not
+
+        return pretrained.from_pretrained(cls, path, **arguments)
+
+    def save_pretrained(self, directory: str, *, format: str = "bert_tf", **arguments) -> None:
+        """Writes weights, configuration, and vocabulary and casing where known.
+
+        Args:
+          format: "bert_tf", "tf1", "huggingface" or "model_garden".
+          arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
+        """
+        from bert_tf import pretrained
+
+        pretrained.save_pretrained(self, directory, format=format, **arguments)
+
+
 @keras.saving.register_keras_serializable(_PACKAGE)
-class BertModel(keras.Model):
+class BertModel(Pretrained, keras.Model):
     """The BERT encoder.
 
     Args:
@@ -397,7 +429,7 @@ class BertModel(keras.Model):
         segment_ids = ops.zeros_like(input_ids) if segment_ids is None else segment_ids
         input_mask = inputs.get("input_mask")
         bias = attention_bias(ops.ones_like(input_ids) if input_mask is None else input_mask)
-        seed = self._dropout_seed(dropout_seed) if training else None
+        seed = self.resolve_dropout_seed(dropout_seed) if training else None
 
         embedding_output = self.embeddings(input_ids, segment_ids, dropout_seed=seed, training=training)
         layers = self.encoder(embedding_output, bias, dropout_seed=seed, training=training)
@@ -406,8 +438,12 @@ class BertModel(keras.Model):
             outputs |= {"embedding_output": embedding_output, "encoder_layers": layers}
         return outputs
 
-    def _dropout_seed(self, dropout_seed):
-        """int32 [2]; from the model's generator unless given."""
+    def resolve_dropout_seed(self, dropout_seed=None):
+        """int32 [2]: the seed given, or else a new one of the model's generator.
+
+        A model with a head that has dropout of its own calls this once and hands the result to the encoder, so that
+        both hang on the same seed.
+        """
         if dropout_seed is None:
             # Under tf.distribute the generators of all replicas count alike, so each replica folds in its number.
             dropout_seed = ops.cast(self.seed_generator.next(), "int32")

@@ -1,0 +1,290 @@
+"""What fine-tuned models minimise and report: loss and metrics of each kind of head, made of sums.
+
+All have the form of `heads.PretrainingObjective`: `sum_names`, `totals`, `sums`, `loss`, `metrics`. Replicas,
+micro-batches and batches of an evaluation are added up before anything is divided.
+
+Two features say which rows of a batch count, both [B] and optional:
+
+* `example_weights`: 0 for rows that only fill up a batch. They count nowhere; other numbers weight the rows.
+* `is_real_example`: of the original's records, 0 for an example made up to fill the last batch. As in the original it
+  counts in the loss that is minimised, but not in the metrics.
+
+Shape legend: B batch, S sequence length, C classes, N choices, P predictions per sequence, V vocabulary.
+"""
+
+from keras import ops
+
+from bert_tf.heads import MASKED_LM_EPSILON, cross_entropy
+
+# A sum of weights is at least this where something is divided by it: a batch without any gives 0, not 0/0.
+_TINY = 1e-5
+
+
+def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
+    """The features that an objective reads, from the arguments of Keras `fit`.
+
+    Args:
+      objective: one of this module's. x: the inputs; a dict may hold the labels, too.
+      y: labels: a dict by feature name; or one array for each of `objective.label_names`, in that order.
+      sample_weight: [B] or None; multiplied into `example_weights`.
+
+    Raises:
+      ValueError: a label is missing; names the feature.
+    """
+    features = dict(x) if isinstance(x, dict) else {}
+    names = objective.label_names
+    if isinstance(y, dict):
+        features |= y
+    elif y is not None:
+        values = list(y) if isinstance(y, list | tuple) else [y]
+        if len(values) != len(names):
+            raise ValueError(f"y must be {len(names)} arrays ({', '.join(names)}) or a dict, not {len(values)} arrays.")
+        features |= zip(names, values, strict=True)
+    missing = [name for name in names if name not in features]
+    if missing:
+        raise ValueError(
+            f"No labels: {', '.join(missing)} is neither among the features nor given as y. "
+            f"There are {', '.join(sorted(map(str, features))) or 'none'}."
+        )
+    if sample_weight is not None:
+        weights = ops.cast(sample_weight, "float32")
+        if "example_weights" in features:
+            weights = weights * ops.cast(features["example_weights"], "float32")
+        features["example_weights"] = weights
+    return features
+
+
+def _example_weights(features: dict, like) -> object:
+    """[B] float32; ones where nothing is said. `like`: any feature of the batch."""
+    if "example_weights" in features:
+        return ops.reshape(ops.cast(features["example_weights"], "float32"), (-1,))
+    return ops.ones((ops.shape(like)[0],), "float32")
+
+
+def _real_weights(features: dict, like) -> object:
+    """[B] float32: what the metrics weight examples by."""
+    weights = _example_weights(features, like)
+    if "is_real_example" in features:
+        weights = weights * ops.reshape(ops.cast(features["is_real_example"], "float32"), (-1,))
+    return weights
+
+
+def _equal(one, other):
+    """1.0 where two tensors of integers are equal."""
+    return ops.cast(ops.equal(ops.cast(one, "int32"), ops.cast(other, "int32")), "float32")
+
+
+def _labels(features: dict, name: str):
+    """[B] int32; records give [B, 1]."""
+    return ops.reshape(ops.cast(features[name], "int32"), (-1,))
+
+
+def _divide(total, weight):
+    return total / ops.maximum(weight, _TINY)
+
+
+# --- one loss an example ---------------------------------------------------------------------------------------------
+
+
+class ClassificationObjective:
+    """Softmax cross-entropy of one label an example, mean over the batch (original: run_classifier.create_model).
+
+    Outputs: logits [B, C]. Features: `label_ids` [B].
+    Metrics: `accuracy`, `example_loss` (the original's eval_accuracy, eval_loss).
+    """
+
+    label_names = ("label_ids",)
+    metric_names = ("accuracy",)
+    sum_names = ("loss_sum", "examples", "metric_examples", "example_loss", "accuracy")
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        """Of every example: the loss [B], and a dict of what the metrics are means of, each [B]."""
+        labels = _labels(features, cls.label_names[0])
+        return cross_entropy(outputs, labels), {"accuracy": _equal(ops.argmax(outputs, axis=-1), labels)}
+
+    @classmethod
+    def totals(cls, features: dict) -> dict:
+        """What the loss divides by, from the features of a whole batch: `examples`."""
+        return {"examples": ops.sum(_example_weights(features, features[cls.label_names[0]]))}
+
+    @classmethod
+    def sums(cls, outputs, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
+        losses, measures = cls.values(outputs, features)
+        weights = _example_weights(features, losses)
+        real = _real_weights(features, losses)
+        return {
+            "loss_sum": ops.sum(weights * losses),
+            "metric_examples": ops.sum(real),
+            "example_loss": ops.sum(real * losses),
+            **{name: ops.sum(real * value) for name, value in measures.items()},
+            **cls.totals(features),
+        }
+
+    @staticmethod
+    def loss(sums: dict, totals: dict):
+        """Mean over the batch; the parts of a batch, each given its totals, add up to the whole."""
+        return _divide(sums["loss_sum"], totals["examples"])
+
+    @classmethod
+    def metrics(cls, sums: dict) -> dict:
+        """Means over the real examples, from sums over any number of batches."""
+        return {name: _divide(sums[name], sums["metric_examples"]) for name in (*cls.metric_names, "example_loss")}
+
+
+def _sum_names(metric_names: tuple) -> tuple:
+    return ("loss_sum", "examples", "metric_examples", "example_loss", *metric_names)
+
+
+class NextSentenceObjective(ClassificationObjective):
+    """The same for next sentence prediction. Outputs: logits [B, 2]. Features: `next_sentence_labels` [B] or [B, 1]."""
+
+    label_names = ("next_sentence_labels",)
+
+
+class MultipleChoiceObjective(ClassificationObjective):
+    """The same for one of several choices. Outputs: logits [B, N]. Features: `label_ids` [B], number of the choice."""
+
+
+class RegressionObjective(ClassificationObjective):
+    """Squared error, mean over the batch.
+
+    Outputs: predictions [B, 1]. Features: `label_ids` [B], real numbers.
+    Metrics: `mean_absolute_error`, `example_loss` (the mean squared error).
+    """
+
+    metric_names = ("mean_absolute_error",)
+    sum_names = _sum_names(metric_names)
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        targets = ops.reshape(ops.cast(features[cls.label_names[0]], "float32"), (-1,))
+        errors = ops.reshape(ops.cast(outputs, "float32"), (-1,)) - targets
+        return errors * errors, {"mean_absolute_error": ops.abs(errors)}
+
+
+class MultiLabelObjective(ClassificationObjective):
+    """Sigmoid cross-entropy of labels that may hold together, mean over labels and batch.
+
+    Outputs: logits [B, C]. Features: `label_ids` [B, C], 0 or 1.
+    Metrics: `accuracy` (share of the single decisions that are right), `exact_match` (share of examples without a wrong
+    one), `example_loss`.
+    """
+
+    metric_names = ("accuracy", "exact_match")
+    sum_names = _sum_names(metric_names)
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        logits = ops.cast(outputs, "float32")
+        labels = ops.cast(features[cls.label_names[0]], "float32")
+        losses = ops.softplus(logits) - logits * labels
+        right = _equal(logits > 0, labels > 0.5)
+        measures = {"accuracy": ops.mean(right, axis=-1), "exact_match": ops.min(right, axis=-1)}
+        return ops.mean(losses, axis=-1), measures
+
+
+class SpanObjective(ClassificationObjective):
+    """Mean of the cross-entropies of first and last token of an answer, mean over the batch (original: run_squad.py).
+
+    Outputs: dict of `start_logits`, `end_logits` [B, S]. Features: `start_positions`, `end_positions` [B]; a position
+    outside the sequence adds loss 0, and still counts as an example.
+    Metrics: `start_accuracy`, `end_accuracy`, `exact_match` (both right), `example_loss`.
+    """
+
+    label_names = ("start_positions", "end_positions")
+    metric_names = ("start_accuracy", "end_accuracy", "exact_match")
+    sum_names = _sum_names(metric_names)
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        losses, right = [], []
+        for logits, name in zip((outputs["start_logits"], outputs["end_logits"]), cls.label_names, strict=True):
+            positions = _labels(features, name)
+            losses.append(cross_entropy(logits, positions))
+            right.append(_equal(ops.argmax(logits, axis=-1), positions))
+        measures = {"start_accuracy": right[0], "end_accuracy": right[1], "exact_match": right[0] * right[1]}
+        return (losses[0] + losses[1]) / 2.0, measures
+
+
+# --- one loss a token ------------------------------------------------------------------------------------------------
+
+
+class TokenClassificationObjective:
+    """Softmax cross-entropy of one label a token, mean over the tokens that have one.
+
+    Outputs: logits [B, S, C]. Features: `label_ids` [B, S], negative where a token has no label.
+    Metrics: `accuracy`, `token_loss`.
+    """
+
+    label_names = ("label_ids",)
+    sum_names = ("loss_sum", "tokens", "metric_tokens", "token_loss", "accuracy")
+
+    @classmethod
+    def token_weights(cls, features: dict, example_weights):
+        """[B, S] float32: 0 for tokens that do not count."""
+        labels = ops.cast(features[cls.label_names[0]], "int32")
+        return ops.cast(labels >= 0, "float32") * ops.expand_dims(example_weights, 1)
+
+    @classmethod
+    def totals(cls, features: dict) -> dict:
+        """What the loss divides by, from the features of a whole batch: `tokens`."""
+        weights = _example_weights(features, features[cls.label_names[0]])
+        return {"tokens": ops.sum(cls.token_weights(features, weights))}
+
+    @classmethod
+    def sums(cls, outputs, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
+        labels = ops.cast(features[cls.label_names[0]], "int32")
+        losses = cross_entropy(outputs, labels)  # [B, S]
+        weights = cls.token_weights(features, _example_weights(features, labels))
+        real = cls.token_weights(features, _real_weights(features, labels))
+        return {
+            "loss_sum": ops.sum(weights * losses),
+            "metric_tokens": ops.sum(real),
+            "token_loss": ops.sum(real * losses),
+            "accuracy": ops.sum(real * _equal(ops.argmax(outputs, axis=-1), labels)),
+            **cls.totals(features),
+        }
+
+    @staticmethod
+    def loss(sums: dict, totals: dict):
+        """Mean over the tokens; the parts of a batch, each given its totals, add up to the whole."""
+        return _divide(sums["loss_sum"], totals["tokens"])
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        """Means over the tokens, from sums over any number of batches."""
+        return {name: _divide(sums[name], sums["metric_tokens"]) for name in ("accuracy", "token_loss")}
+
+
+class MaskedLanguageModelObjective(TokenClassificationObjective):
+    """The masked-LM part of `heads.PretrainingObjective`.
+
+    Outputs: logits [B, P, V]. Features: `masked_lm_ids` [B, P], negative for none, and optionally `masked_lm_weights`
+    [B, P]. P is S where the model scores all tokens.
+    Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
+    """
+
+    label_names = ("masked_lm_ids",)
+
+    @classmethod
+    def token_weights(cls, features: dict, example_weights):
+        weights = super().token_weights(features, example_weights)
+        if "masked_lm_weights" in features:
+            weights = weights * ops.cast(features["masked_lm_weights"], "float32")
+        return weights
+
+    @staticmethod
+    def loss(sums: dict, totals: dict):
+        """Mean over the predictions, by the original's epsilon a little less."""
+        return sums["loss_sum"] / (totals["tokens"] + MASKED_LM_EPSILON)
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        weight = sums["metric_tokens"]
+        return {
+            "masked_lm_accuracy": _divide(sums["accuracy"], weight),
+            "masked_lm_loss": _divide(sums["token_loss"], weight),
+        }
