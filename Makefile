@@ -4,28 +4,34 @@ VENV := .venv
 BIN := $(VENV)/bin
 TEXT ?=
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
 
 .PHONY: install test demo lint format bench clean
 install: $(STAMP)
 
-$(STAMP): requirements.txt requirements-dev.txt pyproject.toml
+$(STAMP): requirements.txt pyproject.toml
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else "bert-tf needs Python 3.11, 3.12 or 3.13, this is %d.%d: make PYTHON=python3.12 install" % v)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --upgrade pip
-	$(BIN)/pip install -r requirements-dev.txt -e .
+	$(BIN)/pip install -r requirements.txt -e .
 	touch $@
 
-test: install
+# What tests and checks need on top: pytest, ruff, and transformers with PyTorch as an oracle.
+$(DEV_STAMP): $(STAMP) requirements-dev.txt
+	$(BIN)/pip install -r requirements-dev.txt
+	touch $@
+
+test: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 demo: install
 	$(BIN)/python -m demo --text="$(TEXT)"
 
-lint: install
+lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: install
+format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -29,7 +29,8 @@ flags.DEFINE_string("vocab_file", None, "The vocabulary the model is, or will be
 flags.DEFINE_bool(
     "do_lower_case",
     True,
-    "Lower-case the text and strip accents. True for uncased vocabularies, False for cased ones.",
+    "Lower-case the text and strip accents. True for uncased vocabularies, False for cased ones. If unset, what "
+    "tokenizer_config.json beside the vocabulary says, where there is one.",
 )
 flags.DEFINE_bool(
     "strip_accents",
@@ -74,15 +75,20 @@ flags.DEFINE_float(
 
 def main(_):
     # TensorFlow comes with this import: --help and a wrong flag answer without it.
-    from bert_tf import pretraining_data
+    from bert_tf import model_files, pretraining_data
 
     logging.set_verbosity(logging.INFO)
+    casing = model_files.resolve_casing(
+        FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None,
+        FLAGS.strip_accents,
+        model_files.read_casing(model_files.directory_of(FLAGS.vocab_file)),
+    )
     pretraining_data.create_pretraining_data(
         input_file=FLAGS.input_file,
         output_file=FLAGS.output_file,
         vocab_file=FLAGS.vocab_file,
-        do_lower_case=FLAGS.do_lower_case,
-        strip_accents=FLAGS.strip_accents,
+        do_lower_case=bool(casing.do_lower_case),
+        strip_accents=casing.strip_accents,
         do_whole_word_mask=FLAGS.do_whole_word_mask,
         max_seq_length=FLAGS.max_seq_length,
         max_predictions_per_seq=FLAGS.max_predictions_per_seq,

@@ -22,7 +22,11 @@ from bert_tf import script_flags
 FLAGS = flags.FLAGS
 
 # Required.
-flags.DEFINE_string("bert_config_file", None, "The model's configuration, as JSON (bert_config.json).")
+flags.DEFINE_string(
+    "bert_config_file",
+    None,
+    "The model's configuration, as JSON (bert_config.json). If unset, the one that lies beside --init_checkpoint.",
+)
 flags.DEFINE_string(
     "input_file", None, "TFRecord files of create_pretraining_data.py: a comma list, each entry a file or a glob."
 )
@@ -40,7 +44,10 @@ flags.DEFINE_string(
     "--input_file, repeated to exactly --max_eval_steps batches, as the original did.",
 )
 flags.DEFINE_string(
-    "init_checkpoint", None, "Weights to start from (a checkpoint's prefix); ignored once output_dir has a checkpoint."
+    "init_checkpoint",
+    None,
+    "Weights to start from: a checkpoint of the original, of this project or of tf-models-official (prefix or directory), "
+    "a Hugging Face directory, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
 )
 
 # Data and schedule; the defaults are the original's.
@@ -76,8 +83,7 @@ def main(_):
     # TensorFlow is imported here, so that --help and a wrong flag answer at once.
     import tensorflow as tf
 
-    from bert_tf import checkpoints, distribution, heads, kernels, optimization, records, train_step, training
-    from bert_tf.config import BertConfig
+    from bert_tf import checkpoints, distribution, heads, kernels, optimization, pretrained, records, train_step, training
     from bert_tf.text_files import list_files
 
     logging.set_verbosity(logging.INFO)
@@ -85,11 +91,12 @@ def main(_):
         raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
     if FLAGS.num_train_steps <= 0:
         raise ValueError(f"--num_train_steps={FLAGS.num_train_steps} must be positive.")
-    config = BertConfig.from_json_file(FLAGS.bert_config_file, allow_unknown=FLAGS.allow_unknown_config_keys)
+    config = pretrained.read_config(FLAGS.bert_config_file, FLAGS.init_checkpoint, FLAGS.allow_unknown_config_keys)
+    config_name = FLAGS.bert_config_file or f"the configuration beside {FLAGS.init_checkpoint}"
     if FLAGS.max_seq_length > config.max_position_embeddings:
         raise ValueError(
             f"--max_seq_length={FLAGS.max_seq_length} is more than max_position_embeddings="
-            f"{config.max_position_embeddings} of {FLAGS.bert_config_file}."
+            f"{config.max_position_embeddings} of {config_name}."
         )
 
     # --- devices
@@ -138,7 +145,7 @@ def main(_):
         largest = int(tf.reduce_max(batch["input_ids"]))
         if largest >= config.vocab_size:  # GPUs and TPUs would not notice, and train on NaN
             raise ValueError(
-                f"--input_file has token id {largest}, but vocab_size={config.vocab_size} in {FLAGS.bert_config_file}: "
+                f"--input_file has token id {largest}, but vocab_size={config.vocab_size} in {config_name}: "
                 "the data was made with another, larger vocabulary."
             )
 
@@ -237,6 +244,6 @@ def main(_):
 
 
 if __name__ == "__main__":
-    for name in ("input_file", "bert_config_file", "output_dir"):
+    for name in ("input_file", "output_dir"):
         flags.mark_flag_as_required(name)
     app.run(main)

@@ -54,4 +54,5 @@ def _value(tensor):
         value = tf.convert_to_tensor(tensor.value)
         # The original's global_step is int64; Keras counts steps in int32.
         return tf.cast(value, tf.int64) if value.dtype == tf.int32 else value
-    return tf.convert_to_tensor(tensor)
+    # The op is there for memory: NumPy arrays that TensorFlow has copied are let go only when an op runs.
+    return tf.identity(tf.convert_to_tensor(tensor))

@@ -50,7 +50,6 @@ _CONFIG_DEFAULTS = {
     "initializer_range": 0.02,
     "layer_norm_eps": 1e-12,
 }
-_KEPT_KEYS = ("architectures", "id2label", "label2id", "problem_type")
 _CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
 
 _FIXED_NAMES = {
@@ -110,10 +109,19 @@ def config_from_huggingface(values: Mapping, source: str) -> BertConfig:
     if activation not in _ACTIVATIONS_IN:
         raise ValueError(f"{source}: hidden_act={activation!r} is none of {', '.join(_ACTIVATIONS_IN)}.")
     sizes["hidden_act"] = _ACTIVATIONS_IN[activation]
-    kept = {key: values[key] for key in _KEPT_KEYS if values.get(key) is not None}
-    if values.get("pad_token_id"):
-        kept["pad_token_id"] = values["pad_token_id"]
-    return BertConfig.from_dict({**sizes, **kept}, source=source)
+    return BertConfig.from_dict({**sizes, **_kept_keys(values)}, source=source)
+
+
+def _kept_keys(values: Mapping) -> dict:
+    """Keys that the original has no use for and that can't be seen in the weights: they wait in bert_config.json."""
+    kept = {}
+    if any(name in _CLASSIFIERS[1:] for name in values.get("architectures") or ()):
+        kept["architectures"] = values["architectures"]
+    labels = values.get("id2label") or {}
+    if any(label != f"LABEL_{number}" for number, label in labels.items()):
+        kept |= {key: values[key] for key in ("id2label", "label2id") if values.get(key)}
+    kept |= {key: values[key] for key in ("problem_type", "pad_token_id") if values.get(key)}
+    return kept
 
 
 def architecture_of(names, config: BertConfig) -> str:
@@ -148,6 +156,11 @@ def config_to_huggingface(config: BertConfig, weights: Weights) -> dict:
         values["id2label"] = {str(number): f"LABEL_{number}" for number in range(classes)}
         values["label2id"] = {f"LABEL_{number}": number for number in range(classes)}
     return values
+
+
+def config_text(config: BertConfig, weights: Weights) -> str:
+    """The content of a config.json."""
+    return json.dumps(config_to_huggingface(config, weights), indent=2, sort_keys=True) + "\n"
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------

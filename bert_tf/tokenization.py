@@ -6,6 +6,7 @@ below; the passes over text are `str.translate` tables that ask the predicates o
 spaces comes to is remembered, so that prose is tokenized at the speed of dictionary lookups, with the same results.
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -109,13 +110,36 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     Whitespace around a token is stripped. A blank line takes an id under the empty string; a token that comes twice
     keeps its first place in the order and its last id, as in the original. `check_vocab` reports both.
 
+    A name that ends in .json is a tokenizer.json of Hugging Face, from which the vocabulary is taken.
+
     Raises:
-      ValueError: the file is not UTF-8; names the line and the byte offset.
+      ValueError: the file is not UTF-8 (names the line and the byte offset), or a tokenizer.json of another kind.
     """
+    if vocab_file.endswith(".json"):
+        return _load_tokenizer_json(vocab_file)
     vocab = {}
     for index, line in enumerate(read_text_lines(vocab_file)):
         vocab[line.strip()] = index
     return vocab
+
+
+def _load_tokenizer_json(path: str) -> dict[str, int]:
+    """token -> id of a tokenizer.json, tokens added later included, in the order of the ids."""
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile(path, "rb") as file:
+        try:
+            values = json.loads(file.read().decode("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: no JSON in UTF-8: {error}") from None
+    model = values.get("model") if isinstance(values, dict) else None
+    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or model.get("type") != "WordPiece":
+        raise ValueError(f"{path} is no tokenizer.json with a WordPiece vocabulary, which is what BERT has.")
+    vocab = {**model["vocab"], **{token["content"]: token["id"] for token in values.get("added_tokens") or ()}}
+    ids = sorted(vocab.values())
+    if ids != list(range(len(ids))):
+        raise ValueError(f"{path}: the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}, each once.")
+    return dict(sorted(vocab.items(), key=lambda item: item[1]))
 
 
 def check_vocab(
@@ -168,6 +192,11 @@ def check_vocab(
 # ---- helpers with the original's names ------------------------------------------------------------------------------
 
 
+def casing_of_released_model(name: str) -> bool | None:
+    """do_lower_case of a model that Google released under this name; None for any other name."""
+    return True if name in _UNCASED_MODELS else False if name in _CASED_MODELS else None
+
+
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
     """Refuses a casing that contradicts the name of a released model in the checkpoint's path.
 
@@ -175,15 +204,10 @@ def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str |
       ValueError: the path contains a known model's `<name>/bert_model.ckpt` and do_lower_case is the other casing.
     """
     match = re.match(r".*?([A-Za-z0-9_-]+)/bert_model.ckpt", init_checkpoint or "")
-    if not match:
+    needed = casing_of_released_model(match.group(1)) if match else None
+    if needed is None or needed == bool(do_lower_case):
         return
-    name = match.group(1)
-    if name in _UNCASED_MODELS and not do_lower_case:
-        actual, needed = "cased", True
-    elif name in _CASED_MODELS and do_lower_case:
-        actual, needed = "lower-cased", False
-    else:
-        return
+    name, actual = match.group(1), "lower-cased" if do_lower_case else "cased"
     raise ValueError(
         f"--do_lower_case={do_lower_case} makes {actual} text, but --init_checkpoint={init_checkpoint} belongs to "
         f"{name}, which was trained the other way. Use --do_lower_case={needed} (or rename the directory if this is on "
@@ -362,6 +386,27 @@ class FullTokenizer:
                 "(strip_accents=False), or --do_lower_case=false for a cased one.",
                 vocab_file,
             )
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str, do_lower_case: bool | None = None, strip_accents: bool | None = None
+    ) -> "FullTokenizer":
+        """The tokenizer of a model's directory: its vocabulary and its casing.
+
+        Args:
+          path: a directory (or weights in it) of any format.
+          do_lower_case, strip_accents: must not contradict the directory; by default what it says, or True.
+
+        Raises:
+          ValueError: a contradiction, or the directory has no vocabulary.
+        """
+        from bert_tf import model_files
+
+        files = model_files.read_model_files(path)
+        if not files.vocab_file:
+            raise ValueError(f"{files.directory} has no vocab.txt and no tokenizer.json.")
+        casing = model_files.resolve_casing(do_lower_case, strip_accents, files.casing)
+        return cls(files.vocab_file, bool(casing.do_lower_case), casing.strip_accents)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Word pieces of `text`."""

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import checkpoints
+from bert_tf import checkpoints, weight_files
 from bert_tf.text_files import write_text_file
 from bert_tf.train_step import TrainingPlan, make_train_function
 from bert_tf.training_log import TrainingLog
@@ -220,11 +220,15 @@ def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with
         logging.info("Going on at step %d from %s%s.", step, newest, ignored)
         return step
     if init_checkpoint:
+        try:
+            weights = weight_files.open_weights(init_checkpoint)
+        except (FileNotFoundError, ValueError) as error:
+            raise type(error)(f"--init_checkpoint={init_checkpoint}: {error}") from error
         result = checkpoints.initialize(
-            everything if with_optimizer else model_only, init_checkpoint, must_have_all=with_optimizer
+            everything if with_optimizer else model_only, weights, must_have_all=with_optimizer
         )
         checkpoints.log_initialization(result, model)
-        return checkpoints.read_global_step(result.checkpoint) if with_optimizer else 0
+        return int(weights["global_step"]) if with_optimizer else 0
     logging.info("No checkpoint in %s and no --init_checkpoint: starting from random weights.", output_dir)
     return 0
 

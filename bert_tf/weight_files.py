@@ -12,7 +12,7 @@ import posixpath
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import bundles, huggingface, safetensors_files
+from bert_tf import bundles, huggingface, model_garden, safetensors_files
 from bert_tf.bundles import DATA_SUFFIX, INDEX_SUFFIX
 from bert_tf.weights import Weights, some
 
@@ -128,8 +128,6 @@ def open_weights(path: str) -> Weights:
         return _open_bert_tf(file)
     reader = bundles.open_bundle(file)
     if reader.has_tensor(bundles.OBJECT_GRAPH):
-        from bert_tf import model_garden
-
         return model_garden.open_weights(file)
     return _open_tf1(file, reader)
 

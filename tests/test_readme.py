@@ -50,8 +50,9 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
         "create_pretraining_data.py",
         "run_pretraining.py",
         "create_vocab.py",
+        "Google's",
     ]
-    data, training, vocabulary = shell
+    data, training, vocabulary, conversions = shell
     run(data, environment, tmp_path, "bash", "-c")
     summary = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert summary["documents"] == 3
@@ -61,10 +62,15 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
     assert "global_step = 20\n" in results
     run(vocabulary, environment, tmp_path, "bash", "-c")
     assert len((tmp_path / "vocab.txt").read_text().splitlines()) <= 600
+    out = run(conversions, environment, tmp_path, "bash", "-ec").stdout
+    assert out.count("each with the same bits as in the source") == 4
+    first, last = (tmp_path / name / "tokenizer_config.json" for name in ("bert_hf", "bert"))
+    assert json.loads(first.read_text())["do_lower_case"] is json.loads(last.read_text())["do_lower_case"] is True
     assert len(python) == 2
     # The second program goes on in the first one's notebook.
     run("\n".join(python), environment, tmp_path, sys.executable, "-c")
     assert (tmp_path / "model.keras").exists()
+    assert (tmp_path / "classifier" / "model.safetensors").exists()
 
 
 def test_make_targets_are_there():

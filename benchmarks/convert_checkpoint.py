@@ -1,0 +1,99 @@
+"""Time and memory of a conversion of BERT-Large, from each format to each.
+
+    python benchmarks/convert_checkpoint.py                      # BERT-Large, 1.3 GB of random weights
+    python benchmarks/convert_checkpoint.py --hidden_size=256 --num_layers=4 --num_heads=4
+
+Each conversion is a process of its own, started as a user starts it. Memory is the peak of the resident set less what
+the program holds before it opens any weights (TensorFlow and Keras), as a multiple of the size of the weights.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("hidden_size", 1024, "Width.")
+flags.DEFINE_integer("num_layers", 24, "Layers.")
+flags.DEFINE_integer("num_heads", 16, "Attention heads.")
+flags.DEFINE_integer("vocab_size", 30522, "Rows of the word table.")
+flags.DEFINE_bool("verify", False, "Also compare outputs with transformers and tf-models-official.")
+flags.DEFINE_string("directory", None, "Where to put the files (some 7 GB for BERT-Large); a temporary one if unset.")
+
+FORMATS = ("tf1", "huggingface", "model_garden", "bert_tf")
+
+# Runs in the process that converts. Clearing the peak needs Linux.
+PROGRAM = """
+import sys, time
+from bert_tf import conversion, model_garden, surgery
+
+def kilobytes(field):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(field))
+
+before = kilobytes("VmRSS")
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+start = time.perf_counter()
+conversion.convert(sys.argv[1], sys.argv[2], sys.argv[3], verify=sys.argv[4] == "True")
+print(time.perf_counter() - start, kilobytes("VmHWM") - before)
+"""
+
+
+def write_source(directory: str) -> int:
+    """A tf1 directory with random weights; returns their bytes."""
+    import numpy as np
+
+    from bert_tf import bundles
+    from bert_tf.config import BertConfig
+    from bert_tf.weights import Weights, expected_shapes
+
+    config = BertConfig(
+        vocab_size=FLAGS.vocab_size,
+        hidden_size=FLAGS.hidden_size,
+        num_hidden_layers=FLAGS.num_layers,
+        num_attention_heads=FLAGS.num_heads,
+        intermediate_size=4 * FLAGS.hidden_size,
+        type_vocab_size=2,
+    )
+    generator = np.random.default_rng(0)
+    shapes = expected_shapes(config)
+
+    def draw(name: str) -> np.ndarray:
+        return generator.standard_normal(shapes[name], np.float32) * np.float32(0.02)
+
+    os.makedirs(directory)
+    bundles.write_bundle(os.path.join(directory, "bert_model.ckpt"), Weights("random", "tf1", shapes, {}, draw))
+    config.save(os.path.join(directory, "bert_config.json"))
+    return sum(4 * int(np.prod(shape)) for shape in shapes.values())
+
+
+def main(_):
+    with tempfile.TemporaryDirectory(dir=FLAGS.directory) as folder:
+        source = os.path.join(folder, "source")
+        size = write_source(source)
+        print(f"{size / 1e9:.2f} GB of weights; all the processes are started one after the other")
+        print(f"{'from':>14} {'to':>14} {'convert (s)':>12} {'in all (s)':>11} {'peak / weights':>15}")
+        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        pairs = [("source", format) for format in FORMATS] + [(format, "tf1_back") for format in FORMATS[1:]]
+        for origin, target in pairs:
+            format = target.removesuffix("_back")
+            command = [sys.executable, "-c", PROGRAM, os.path.join(folder, origin)]
+            command += [os.path.join(folder, target if "back" not in target else f"{target}_{origin}"), format]
+            start = time.perf_counter()
+            result = subprocess.run([*command, str(FLAGS.verify)], cwd=root, capture_output=True, text=True)
+            seconds = time.perf_counter() - start
+            if result.returncode:
+                raise RuntimeError(result.stderr[-3000:])
+            convert_seconds, kilobytes = map(float, result.stdout.split()[-2:])
+            label = "tf1" if origin == "source" else origin
+            print(f"{label:>14} {format:>14} {convert_seconds:12.1f} {seconds:11.1f} {kilobytes * 1024 / size:15.2f}")
+
+
+if __name__ == "__main__":
+    app.run(main)

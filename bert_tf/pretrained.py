@@ -1,0 +1,299 @@
+"""Models from weights of any format, and back: `from_pretrained`, `save_pretrained`, and what the converter writes."""
+
+import dataclasses
+import inspect
+import os
+import posixpath
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import bundles, checkpoints, huggingface, model_files, model_garden, weight_files
+from bert_tf.config import BertConfig
+from bert_tf.model_files import Casing, ModelFiles
+from bert_tf.text_files import write_text_file
+from bert_tf.weights import FORMATS, Weights, check_shapes, is_model_variable, num_layers_of
+
+_FILES_ATTRIBUTE = "_pretrained_files"
+
+
+def read_model(path: str, config_file: str | None = None) -> tuple[Weights, ModelFiles]:
+    """Opens the weights at a path of any format, and reads what lies beside them.
+
+    Args:
+      config_file: a configuration to use instead of the one that lies there.
+
+    A SavedModel or Model Garden checkpoint without a bert_config.json gets its sizes from the weights, with a log line
+    of what can't be seen there.
+
+    Raises:
+      FileNotFoundError, ValueError: see `weight_files.open_weights` and `model_files.read_model_files`, or the
+        configuration does not fit the weights.
+    """
+    weights = weight_files.open_weights(path)
+    files = model_files.read_model_files(weights.path, weights.hints, config_file)
+    if files.config is None and "num_attention_heads" in weights.hints:
+        files.config = _config_from_shapes(weights)
+        logging.warning(
+            "%s has no bert_config.json: sizes are read off the weights; hidden_act is taken for the original's gelu, "
+            "dropout for 0.1.",
+            files.directory,
+        )
+    if files.config is not None:
+        check_shapes(weights, files.config, files.config_file or "The configuration read off the weights")
+    return weights, files
+
+
+def _config_from_shapes(weights: Weights) -> BertConfig:
+    shapes = weights.shapes
+    vocab_size, hidden_size = shapes["bert/embeddings/word_embeddings"]
+    return BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=num_layers_of(shapes),
+        num_attention_heads=weights.hints["num_attention_heads"],
+        intermediate_size=shapes["bert/encoder/layer_0/intermediate/dense/bias"][0],
+        max_position_embeddings=shapes["bert/embeddings/position_embeddings"][0],
+        type_vocab_size=shapes["bert/embeddings/token_type_embeddings"][0],
+    )
+
+
+def read_config(
+    bert_config_file: str | None, init_checkpoint: str | None, allow_unknown: bool = False
+) -> BertConfig:
+    """The configuration that a script's flags of these names give: the file, or else what lies beside the weights.
+
+    Raises:
+      ValueError: neither gives one.
+    """
+    if bert_config_file:
+        return model_files.read_config(bert_config_file, allow_unknown)
+    if not init_checkpoint:
+        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
+    files = read_model(init_checkpoint)[1]
+    logging.info("Configuration from %s.", files.config_file or init_checkpoint)
+    return needed_config(files)
+
+
+def needed_config(files: ModelFiles) -> BertConfig:
+    """The configuration of a model's directory.
+
+    Raises:
+      ValueError: it has none; names the directory.
+    """
+    if files.config is None:
+        raise ValueError(
+            f"{files.directory} has no bert_config.json (or config.json), and the number of attention heads can't be "
+            "seen in the weights: put the model's configuration beside them."
+        )
+    return files.config
+
+
+def from_pretrained(model_class: type, path: str, *, config: BertConfig | None = None, **arguments) -> keras.Model:
+    """A model of a class of this project with the weights at `path`.
+
+    Args:
+      model_class: BertModel or one of the models with heads.
+      path: a directory, checkpoint prefix or weight file of any of the four formats.
+      config: instead of the one that lies beside the weights.
+      arguments: for the class; num_labels, where the class has it and it isn't given, is that of the head in the file.
+
+    Raises:
+      FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`.
+    """
+    weights, files = read_model(path)
+    config = config or needed_config(files)
+    head = weights.shapes.get("output_weights")
+    if head and "num_labels" in inspect.signature(model_class.__init__).parameters:
+        arguments.setdefault("num_labels", head[0])
+    model = model_class(config, **arguments)
+    model.build()
+    result = checkpoints.initialize(checkpoints.model_variables(model), weights)
+    checkpoints.log_initialization(result, model)
+    setattr(model, _FILES_ATTRIBUTE, files)
+    return model
+
+
+def save_pretrained(
+    model: keras.Model,
+    directory: str,
+    *,
+    format: str = "bert_tf",
+    vocab_file: str | None = None,
+    do_lower_case: bool | None = None,
+    strip_accents: bool | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Writes a model as a directory that describes itself: weights, configuration, vocabulary, casing.
+
+    Args:
+      directory: made, or added to. format: one of weights.FORMATS.
+      vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
+      overwrite: replace files that are there.
+
+    Raises:
+      ValueError, FileExistsError: see `write_model`.
+    """
+    files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)
+    casing = model_files.resolve_casing(do_lower_case, strip_accents, files.casing)
+    if casing.source == "the default":
+        casing = Casing()
+    write_model(
+        directory,
+        checkpoints.model_weights(model),
+        dataclasses.replace(files, config=model.config, vocab_file=vocab_file or files.vocab_file, casing=casing),
+        format=format,
+        overwrite=overwrite,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What `write_model` wrote.
+
+    Attributes:
+      path: of the weights. names: the original's name -> name in the file. left_out: name -> why.
+      files: all names in the directory.
+    """
+
+    path: str
+    names: dict[str, str]
+    left_out: dict[str, str]
+    files: list[str]
+
+
+def write_model(
+    target: str,
+    weights: Weights,
+    files: ModelFiles,
+    *,
+    format: str,
+    with_optimizer: bool = False,
+    vocabulary: list[str] | None = None,
+    overwrite: bool = False,
+    check: Callable[[str], None] | None = None,
+) -> Written:
+    """Writes weights and what belongs to them in one of the four formats; whole or not at all.
+
+    Everything is written beside the target under a temporary name and then renamed.
+
+    Args:
+      target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
+      files: configuration (needed), vocabulary and casing to write along.
+      with_optimizer: also Adam moments and step (tf1 and bert_tf).
+      vocabulary: lines of vocab.txt instead of files.vocab_file.
+      overwrite: replace files that are there.
+      check: called with the path of the weights while they still have their temporary name; may raise.
+
+    Raises:
+      ValueError: a format that is none, or has no place for what is asked; or no configuration.
+      FileExistsError: a file that would be written is there.
+      OSError: disk full or no permission; nothing is left of the target.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"--format={format} is none of {', '.join(FORMATS)}.")
+    config = needed_config(files)
+    if with_optimizer and format not in ("tf1", "bert_tf"):
+        raise ValueError(f"--with_optimizer: the {format} format has no place for Adam moments and the step; use tf1.")
+    if with_optimizer and "global_step" not in weights.shapes:
+        raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
+    left_out = {}
+    if not with_optimizer:
+        left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
+        weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
+    directory, name = _split_target(target, format)
+    if name is None:
+        step = int(weights["global_step"]) if with_optimizer else None
+        name = _weight_file_name(format, step)
+    temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
+    try:
+        tf.io.gfile.makedirs(temporary)
+        names = _write_weights(posixpath.join(temporary, name), weights, config, format)
+        if name.startswith("model.ckpt-") or format == "model_garden":
+            write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
+        _write_description(temporary, weights, files, format, vocabulary)
+        if check:
+            check(posixpath.join(temporary, name))
+        written = _move(temporary, directory, overwrite)
+    except tf.errors.OpError as error:
+        raise OSError(f"{target} could not be written: {error.message}") from error
+    finally:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.rmtree(temporary)
+    left_out |= {name: f"the {format} format has no place for it" for name in weights if name not in names}
+    return Written(posixpath.join(directory, name), names, left_out, written)
+
+
+def _weight_file_name(format: str, step: int | None) -> str:
+    if format == "huggingface":
+        return huggingface.SAFETENSORS
+    if format == "bert_tf":
+        return weight_files.BERT_TF_FILE
+    # A run of the original goes on from the newest model.ckpt-<step> that the state file names.
+    return weight_files.BUNDLE if step is None else f"model.ckpt-{step}"
+
+
+def _split_target(target: str, format: str) -> tuple[str, str | None]:
+    """Directory, and the name of the weights if the target says it."""
+    name = posixpath.basename(target)
+    is_prefix = format in ("tf1", "model_garden") and (name.endswith(".ckpt") or ".ckpt-" in name)
+    is_file = format in ("huggingface", "bert_tf") and name.endswith(".safetensors")
+    if (is_prefix or is_file) and not tf.io.gfile.isdir(target):
+        return posixpath.dirname(target) or ".", name
+    return target, None
+
+
+def _write_weights(path: str, weights: Weights, config: BertConfig, format: str) -> dict[str, str]:
+    if format == "huggingface":
+        return huggingface.save(path, weights)
+    if format == "bert_tf":
+        return weight_files.save_bert_tf(path, weights)
+    if format == "model_garden":
+        return model_garden.save(path, weights, config.num_attention_heads)
+    bundles.write_bundle(path, weights)
+    return {name: name for name in weights}
+
+
+def _write_description(
+    directory: str, weights: Weights, files: ModelFiles, format: str, vocabulary: list[str] | None
+) -> None:
+    config = needed_config(files)
+    if format == "huggingface":
+        text = huggingface.config_text(config, weights)
+        write_text_file(posixpath.join(directory, huggingface.CONFIG), text)
+    else:
+        config.save(posixpath.join(directory, model_files.BERT_CONFIG))
+    if vocabulary is None and files.vocab_file:
+        vocabulary = model_files.vocabulary_lines(files.vocab_file)
+    if vocabulary is not None:
+        text = "".join(line + "\n" for line in vocabulary)
+        write_text_file(posixpath.join(directory, model_files.VOCAB), text)
+    casing = files.casing
+    if casing.do_lower_case is None and files.vocab_file:
+        casing = model_files.casing_of_vocabulary(files.vocab_file)
+        logging.warning(
+            "No file says whether the model is cased; do_lower_case=%s is %s. Say it by --do_lower_case if that is "
+            "wrong.",
+            casing.do_lower_case,
+            casing.source,
+        )
+    if casing.do_lower_case is not None:
+        path = posixpath.join(directory, model_files.TOKENIZER_CONFIG)
+        model_files.write_tokenizer_config(path, casing, config.max_position_embeddings)
+
+
+def _move(temporary: str, directory: str, overwrite: bool) -> list[str]:
+    """Gives what was written its final place; returns the names."""
+    names = sorted(tf.io.gfile.listdir(temporary))
+    if not tf.io.gfile.exists(directory):
+        tf.io.gfile.rename(temporary, directory)
+        return names
+    there = [name for name in names if tf.io.gfile.exists(posixpath.join(directory, name))]
+    if there and not overwrite:
+        raise FileExistsError(f"{directory} already has {', '.join(there)}: give another target, or --overwrite.")
+    # The index of a checkpoint goes last: a prefix counts as a checkpoint only once its index is there.
+    for name in sorted(names, key=lambda name: name.endswith((bundles.INDEX_SUFFIX, ".safetensors"))):
+        tf.io.gfile.rename(posixpath.join(temporary, name), posixpath.join(directory, name), overwrite=overwrite)
+    return names

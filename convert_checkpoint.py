@@ -1,0 +1,112 @@
+"""Converts BERT weights between the formats they come in, says where each variable went, and proves the result.
+
+    python convert_checkpoint.py --from=uncased_L-12_H-768_A-12 --to=bert-base-hf --format=huggingface
+    python convert_checkpoint.py --from=bert-base-uncased --to=bert-base-tf1 --format=tf1
+
+What --from may be, recognised by its files:
+  tf1           a checkpoint of the original (bert_model.ckpt, model.ckpt-1000): its prefix or its directory
+  huggingface   a directory or file with model.safetensors or pytorch_model.bin (the latter needs PyTorch)
+  model_garden  a TF2 checkpoint of tf-models-official, or the SavedModel of TensorFlow Hub / Kaggle
+  bert_tf       a directory of this project
+What lies beside the weights goes along: configuration, vocabulary, casing. Nothing is written unless all is right.
+"""
+
+from absl import app, flags, logging
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("from", None, "The weights: a directory, a checkpoint prefix or a weight file.")
+flags.DEFINE_string(
+    "to", None, "Directory to write; for tf1 and model_garden also a prefix such as out/bert_model.ckpt."
+)
+flags.DEFINE_enum(
+    "format",
+    None,
+    ["tf1", "huggingface", "model_garden", "bert_tf"],
+    "Format to write. tf1: what the original's scripts read. huggingface: config.json and model.safetensors. "
+    "model_garden: what tf-models-official reads. bert_tf: safetensors under the original's names.",
+)
+flags.DEFINE_bool(
+    "with_optimizer", False, "Carry Adam's moments and global_step as well, to go on with a run (tf1 and bert_tf)."
+)
+flags.DEFINE_string(
+    "bert_config_file", None, "Configuration of the model, where none lies beside the weights or it is wrong."
+)
+flags.DEFINE_string("vocab_file", None, "Vocabulary to write along, where none lies beside the weights.")
+flags.DEFINE_bool(
+    "do_lower_case",
+    None,
+    "Whether the model is uncased. Read from the directory if unset; needed only where that doesn't tell.",
+)
+flags.DEFINE_bool("strip_accents", None, "Whether accents are dropped. Follows the directory, or else do_lower_case.")
+flags.DEFINE_enum(
+    "hidden_act",
+    None,
+    ["gelu", "gelu_erf", "relu", "tanh", "linear"],
+    "Activation to write to the configuration instead of the source's. gelu is the original's tanh form, gelu_erf what "
+    "Hugging Face calls gelu.",
+)
+flags.DEFINE_string(
+    "add_tokens",
+    None,
+    "File with tokens to add to the vocabulary, one a line. Their rows must then be trained: go on pre-training on "
+    "text that has them.",
+)
+flags.DEFINE_bool(
+    "use_unused_slots",
+    False,
+    "Put added tokens in the place of [unused1], [unused2], ... instead of appending rows: the model keeps its size.",
+)
+flags.DEFINE_enum(
+    "new_rows",
+    "pieces",
+    ["pieces", "mean", "random"],
+    "How rows of added tokens start. pieces: mean of the pieces the token was cut into so far. mean: mean of the whole "
+    "table. random: as in training from nothing.",
+)
+flags.DEFINE_integer(
+    "max_position_embeddings",
+    None,
+    "Extend the position table to this many rows, for longer sequences; the learned rows are repeated. To be trained.",
+    lower_bound=1,
+)
+flags.DEFINE_bool(
+    "verify",
+    True,
+    "Also run transformers or tf-models-official on the files, where installed, and compare outputs. Reading back what "
+    "was written is always done.",
+)
+flags.DEFINE_string("report_file", None, "Also write the report to this file.")
+flags.DEFINE_bool("overwrite", False, "Replace files of the target that are there.")
+
+
+def main(_):
+    # TensorFlow comes with this import: --help and a wrong flag answer without it.
+    from bert_tf import conversion
+
+    logging.set_verbosity(logging.INFO)
+    report = conversion.convert(
+        FLAGS["from"].value,
+        FLAGS.to,
+        FLAGS.format,
+        with_optimizer=FLAGS.with_optimizer,
+        add_tokens=FLAGS.add_tokens,
+        use_unused_slots=FLAGS.use_unused_slots,
+        new_rows=FLAGS.new_rows,
+        max_position_embeddings=FLAGS.max_position_embeddings,
+        do_lower_case=FLAGS.do_lower_case,
+        strip_accents=FLAGS.strip_accents,
+        bert_config_file=FLAGS.bert_config_file,
+        vocab_file=FLAGS.vocab_file,
+        hidden_act=FLAGS.hidden_act,
+        verify=FLAGS.verify,
+        overwrite=FLAGS.overwrite,
+    )
+    print(report.text())
+    if FLAGS.report_file:
+        conversion.write_report(FLAGS.report_file, report)
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["from", "to", "format"])
+    app.run(main)

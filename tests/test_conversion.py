@@ -1,0 +1,245 @@
+"""Weights from each format to each, through the functions and through the script; what is refused leaves nothing."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import TESTS, TINY_CONFIG
+
+from bert_tf import bundles, checkpoints, conversion, pretrained, weight_files
+from bert_tf.config import BertConfig
+from bert_tf.heads import BertPretrainingModel
+from bert_tf.modeling import BertModel
+from bert_tf.optimization import create_optimizer
+from bert_tf.tokenization import FullTokenizer
+from bert_tf.weights import is_model_variable
+
+FORMATS = ("tf1", "huggingface", "model_garden", "bert_tf")
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"[unused{i}]" for i in range(1, 4)]
+PIECES += [chr(97 + i) for i in range(26)] + ["##" + chr(97 + i) for i in range(26)]
+PIECES += [f"word{i}" for i in range(100 - len(PIECES))]
+
+
+def tensors_of(path) -> dict:
+    weights = weight_files.open_weights(str(path))
+    return {name: weights[name] for name in weights}
+
+
+def assert_same_bytes(actual, expected):
+    assert set(actual) == set(expected)
+    for name, value in expected.items():
+        assert actual[name].dtype == value.dtype and actual[name].tobytes() == value.tobytes(), name
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Like a zip of Google's: random values in every variable, heads, vocabulary and Adam state."""
+    folder = tmp_path_factory.mktemp("source") / "uncased_L-2_H-32_A-2"
+    folder.mkdir()
+    config = BertConfig.from_dict(TINY_CONFIG)
+    model = BertPretrainingModel(config)
+    model.build()
+    optimizer = create_optimizer("adamw", 1e-3, 20, 5)
+    optimizer.build(model.trainable_variables)
+    generator = np.random.default_rng(0)
+    for name, variable in checkpoints.training_variables(model, optimizer).items():
+        variable.assign(7 if name == "global_step" else generator.normal(0, 0.2, variable.shape))
+    bundles.write_bundle(str(folder / "bert_model.ckpt"), checkpoints.training_variables(model, optimizer))
+    config.save(str(folder / "bert_config.json"))
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    return folder
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_and_back(source, tmp_path, format):
+    """tf1 -> format -> tf1: the same bytes; on the way the same outputs by the format's own library."""
+    there = conversion.convert(str(source), str(tmp_path / "there"), format)
+    assert there.source_format == "tf1" and there.target_format == format
+    assert not there.missing
+    back = conversion.convert(str(tmp_path / "there"), str(tmp_path / "back"), "tf1")
+    assert back.source_format == format
+    expected = {name: value for name, value in tensors_of(source).items() if is_model_variable(name)}
+    assert_same_bytes(tensors_of(tmp_path / "back"), expected)
+    files = {"bert_config.json", "vocab.txt", "tokenizer_config.json"}
+    assert files < set(back.files)
+    for name in ("bert_config.json", "vocab.txt"):
+        assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
+    casing = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())
+    assert casing["do_lower_case"] is True  # from the source directory's name, through the format's own file
+    # The report has each variable once, and says what the optimizer state came to.
+    rows = {name: (shape, origin, goal) for name, shape, origin, goal in there.rows}
+    assert rows["bert/pooler/dense/kernel"][0] == (32, 32)
+    assert rows["bert/pooler/dense/kernel/adam_m"][2] == "- (optimizer state)"
+    if format == "model_garden":
+        assert any("Outputs equal tf-models-official on model_garden" in note for note in there.notes)
+    text = there.text()
+    assert "Read back: 46 tensors, each with the same bits" in text
+    assert "bert/encoder/layer_1/output/LayerNorm/gamma" in text
+
+
+@pytest.mark.parametrize("format", ["tf1", "bert_tf"])
+def test_optimizer_state_both_ways(source, tmp_path, format):
+    conversion.convert(str(source), str(tmp_path / "there"), format, with_optimizer=True)
+    assert_same_bytes(tensors_of(tmp_path / "there"), tensors_of(source))
+    if format == "tf1":  # a run of the original, and one of ours, goes on from such a directory
+        assert tf.train.latest_checkpoint(str(tmp_path / "there")).endswith("model.ckpt-7")
+        assert weight_files.open_weights(str(tmp_path / "there"))["global_step"].dtype == np.int64
+
+
+def test_steps_of_the_original_go_on_after_a_conversion(golden, tmp_path):
+    """The original's checkpoint of step 6 through our format and back: the six variables the golden step 12 depends on.
+
+    tests/test_optimization.py runs the steps from the same tensors to the original's ckpt-12.
+    """
+    folder = golden / "optimizer"
+    there = tmp_path / "there"
+    config = str(folder / "bert_config.json")
+    start = str(folder / "pretraining.ckpt-6")
+    conversion.convert(start, str(there), "bert_tf", with_optimizer=True, bert_config_file=config)
+    conversion.convert(str(there), str(tmp_path / "back"), "tf1", with_optimizer=True)
+    assert_same_bytes(tensors_of(tmp_path / "back"), tensors_of(start))
+    model = BertPretrainingModel(BertConfig.from_json_file(config))
+    model.build()
+    optimizer = create_optimizer("adamw", 1e-3, 20, 5)
+    optimizer.build(model.trainable_variables)
+    variables = checkpoints.training_variables(model, optimizer)
+    checkpoints.initialize(variables, str(there), must_have_all=True)
+    assert int(optimizer.iterations.numpy()) == 6
+
+
+def test_the_originals_run_with_its_adam_slots(shared, tmp_path):
+    folder = shared / "data" / "tf1_tiny"
+    report = conversion.convert(str(folder), str(tmp_path / "there"), "tf1", with_optimizer=True)
+    assert_same_bytes(tensors_of(tmp_path / "there"), tensors_of(folder))
+    assert any(name.endswith("/adam_v") for name, *_ in report.rows)
+
+
+@pytest.mark.parametrize("head", ["bert_model", "classifier", "squad"])
+@pytest.mark.parametrize("config", ["config1", "config2"])
+def test_golden_checkpoints_through_every_format(golden, tmp_path, config, head):
+    prefix = str(golden / "model" / config / f"{head}.ckpt")
+    expected = tensors_of(prefix)
+    for format in ("huggingface", "bert_tf"):
+        target = tmp_path / format
+        conversion.convert(prefix, str(target), format, verify=False)
+        assert_same_bytes(tensors_of(target), expected)
+
+
+def test_from_pretrained_takes_all_formats(source, tmp_path):
+    inputs = conversion.example_inputs(BertConfig.from_dict(TINY_CONFIG))
+    expected = None
+    for format in FORMATS:
+        target = str(tmp_path / format)
+        conversion.convert(str(source), target, format, verify=False)
+        model = BertPretrainingModel.from_pretrained(target)
+        outputs = {name: np.asarray(value) for name, value in model(inputs).items()}
+        assert model.config.hidden_act == "gelu"
+        expected = expected or outputs
+        for name, value in expected.items():
+            np.testing.assert_array_equal(outputs[name], value)
+        encoder = BertModel.from_pretrained(target)
+        encoder.save_pretrained(str(tmp_path / f"{format}_again"), format=format)
+        encoder_tensors = {n: v for n, v in tensors_of(target).items() if n.startswith("bert/")}
+        assert_same_bytes(tensors_of(tmp_path / f"{format}_again"), encoder_tensors)
+        assert (tmp_path / f"{format}_again" / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
+
+
+def test_words_and_positions_are_added(source, tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("abc\nkubernetes\n")
+    target = tmp_path / "larger"
+    report = conversion.convert(
+        str(source), str(target), "huggingface", add_tokens=str(words), max_position_embeddings=48
+    )
+    config = pretrained.read_model(str(target))[1].config
+    assert (config.vocab_size, config.max_position_embeddings) == (102, 48)
+    tokenizer = FullTokenizer(str(target / "vocab.txt"))
+    assert tokenizer.convert_tokens_to_ids(tokenizer.tokenize("abc Kubernetes")) == [100, 101]
+    old, new = tensors_of(source), tensors_of(target)
+    table = "bert/embeddings/word_embeddings"
+    np.testing.assert_array_equal(new[table][:100], old[table])
+    pieces = [PIECES.index(piece) for piece in ("a", "##b", "##c")]
+    np.testing.assert_allclose(new[table][100], old[table][pieces].mean(0), rtol=1e-6)
+    assert new["cls/predictions/output_bias"].shape == (102,)
+    assert new["bert/embeddings/position_embeddings"].shape == (48, 32)
+    assert "abc" in report.text()
+
+
+def refused(source, tmp_path, error, message, format="bert_tf", **arguments):
+    target = tmp_path / "target"
+    with pytest.raises(error, match=message):
+        conversion.convert(str(source), str(target), format, **arguments)
+    assert sorted(path.name for path in tmp_path.iterdir() if "target" in path.name) == []
+
+
+def test_bad_input_leaves_no_target(source, tmp_path):
+    refused(tmp_path / "nowhere", tmp_path, FileNotFoundError, "nowhere: no weights there")
+    refused(
+        source, tmp_path, ValueError, "--with_optimizer: the huggingface format", "huggingface", with_optimizer=True
+    )
+    refused(source, tmp_path, ValueError, "--do_lower_case=False contradicts the name of", do_lower_case=False)
+    other = tmp_path / "other.json"
+    BertConfig.from_dict({**TINY_CONFIG, "hidden_size": 64, "num_hidden_layers": 3}).save(str(other))
+    message = r"other\.json does not fit .* expected \[100, 64\], found \[100, 32\]"
+    refused(source, tmp_path, ValueError, message, bert_config_file=str(other))
+    words = tmp_path / "words.txt"
+    words.write_text("two words\n")
+    refused(source, tmp_path, ValueError, r"words\.txt, line 1", add_tokens=str(words))
+
+
+def test_damaged_checkpoints_leave_no_target(source, tmp_path):
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    for path in source.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    data = folder / "bert_model.ckpt.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:5000])
+    refused(folder, tmp_path, ValueError, r"damaged/bert_model\.ckpt: .* can't be read, the file is damaged")
+    data.unlink()
+    refused(folder, tmp_path, ValueError, r"damaged/bert_model\.ckpt")
+    (folder / "bert_model.ckpt.index").write_bytes(b"no index")
+    refused(folder, tmp_path, ValueError, r"damaged/bert_model\.ckpt: can't be read as a TensorFlow checkpoint")
+
+
+def test_a_checkpoint_of_another_model(tmp_path):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    bundles.write_bundle(str(folder / "bert_model.ckpt"), {"conv1/kernel": np.zeros((3, 3), np.float32)})
+    BertConfig.from_dict(TINY_CONFIG).save(str(folder / "bert_config.json"))
+    refused(folder, tmp_path, ValueError, r"does not fit .*word_embeddings: expected \[100, 32\], not there")
+
+
+def test_files_that_are_there_are_kept(source, tmp_path):
+    target = tmp_path / "there"
+    target.mkdir()
+    (target / "vocab.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"there already has vocab\.txt.*--overwrite"):
+        conversion.convert(str(source), str(target), "bert_tf")
+    assert [path.name for path in target.iterdir()] == ["vocab.txt"]
+    assert (target / "vocab.txt").read_text() == "mine"
+    conversion.convert(str(source), str(target), "bert_tf", overwrite=True)
+    assert (target / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
+    assert not [path for path in tmp_path.iterdir() if "writing" in path.name]
+
+
+def test_a_wrong_output_is_an_error_before_anything_is_written(source, tmp_path, monkeypatch):
+    def wrong(*arguments):
+        return {"sequence_output": np.zeros((3, 24, 32), np.float32)}
+
+    monkeypatch.setattr(conversion, "_reference_outputs", wrong)
+    refused(source, tmp_path, ValueError, "Outputs differ: sequence_output of transformers", "huggingface")
+
+
+def test_the_script(source, tmp_path):
+    command = [sys.executable, "-m", "convert_checkpoint", f"--from={source}", f"--to={tmp_path / 'hf'}"]
+    command += ["--format=huggingface", f"--report_file={tmp_path / 'report.txt'}", "--noverify"]
+    result = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "report.txt").read_text() == result.stdout
+    assert "bert/pooler/dense/kernel" in result.stdout and "bert.pooler.dense.weight" in result.stdout
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["hidden_act"] == "gelu_new"
+    keras.backend.clear_session()
