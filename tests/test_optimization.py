@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from bert_tf import checkpoints, kernels
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel, LinearHead, PretrainingObjective, cross_entropy
-from bert_tf.modeling import BertModel
+from bert_tf.heads import BertPretrainingModel, PretrainingObjective
 from bert_tf.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay, create_optimizer
+from bert_tf.task_models import BertForQuestionAnswering
 from bert_tf.train_step import TrainingPlan, make_train_function
 
 
@@ -95,39 +95,10 @@ def test_gradients_equal_the_original(golden):
         np.testing.assert_allclose(gradient, expected[name], atol=1e-5, err_msg=name)
 
 
-class SpanObjective:
-    """The original's SQuAD loss, enough of it to replay its eight golden steps."""
-
-    sum_names = ("span_loss",)
-    totals = staticmethod(lambda features: {"examples": float(features["input_ids"].shape[0])})
-    loss = staticmethod(lambda sums, totals: sums["span_loss"] / totals["examples"])
-
-    @staticmethod
-    def sums(outputs, features):
-        start = cross_entropy(outputs[..., 0], features["start_positions"])
-        end = cross_entropy(outputs[..., 1], features["end_positions"])
-        return {"span_loss": keras.ops.sum(start + end) / 2}
-
-
-class SpanModel(keras.Model):
-    def __init__(self, config):
-        super().__init__(name="squad")
-        self.bert = BertModel(config)
-        self.head = LinearHead(2, name="cls_squad")
-
-    def build(self, input_shape=None):
-        self.bert.build()
-        self.head.build((None, self.bert.config.hidden_size))
-        self.built = True
-
-    def call(self, inputs, training=False, dropout_seed=None):
-        return self.head(self.bert(inputs, training=training, dropout_seed=dropout_seed)["sequence_output"])
-
-
 def test_eight_squad_steps_equal_the_original(golden):
     """Its norm counts the rows of the word-embedding gradient one by one, and the pooler gets no gradient at all."""
     folder = golden / "optimizer"
-    model = SpanModel(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
     model.build()
     variables = checkpoints.model_variables(model)
     start = golden / "model" / "config1" / "squad.ckpt"
@@ -136,7 +107,7 @@ def test_eight_squad_steps_equal_the_original(golden):
     optimizer.build(model.trainable_variables)
     inputs = {name: tf.constant(value) for name, value in np.load(folder / "inputs.npz").items()}
     plan = TrainingPlan(num_train_steps=10, batch_size=4)
-    run = make_train_function(model, optimizer, SpanObjective, tf.distribute.OneDeviceStrategy("/cpu:0"), plan)
+    run = make_train_function(model, optimizer, model.objective, tf.distribute.OneDeviceStrategy("/cpu:0"), plan)
     iterator = iter(tf.data.Dataset.from_tensors(inputs).repeat())
     steps = json.loads((folder / "squad_steps.json").read_text())["steps"]
     for expected in steps:
