@@ -46,8 +46,9 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "init_checkpoint",
     None,
-    "Weights to start from: a checkpoint of the original, of this project or of tf-models-official (prefix or directory), "
-    "a Hugging Face directory, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
+    "Weights to start from: a checkpoint of the original, of this project or of tf-models-official (prefix or "
+    "directory), a Hugging Face directory, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a "
+    "checkpoint.",
 )
 
 # Data and schedule; the defaults are the original's.
@@ -83,7 +84,7 @@ def main(_):
     # TensorFlow is imported here, so that --help and a wrong flag answer at once.
     import tensorflow as tf
 
-    from bert_tf import checkpoints, distribution, heads, kernels, optimization, pretrained, records, train_step, training
+    from bert_tf import checkpoints, distribution, heads, optimization, pretrained, records, train_step, training
     from bert_tf.text_files import list_files
 
     logging.set_verbosity(logging.INFO)
@@ -100,18 +101,7 @@ def main(_):
         )
 
     # --- devices
-    if FLAGS.num_virtual_cpus:
-        distribution.set_logical_cpu_devices(FLAGS.num_virtual_cpus)
-    strategy_name = "tpu" if FLAGS.use_tpu else FLAGS.distribution_strategy
-    strategy = distribution.create_strategy(
-        strategy_name,
-        num_gpus=FLAGS.num_gpus,
-        tpu_name=FLAGS.tpu_name,
-        tpu_zone=FLAGS.tpu_zone,
-        gcp_project=FLAGS.gcp_project,
-        master=FLAGS.master,
-    )
-    kernels.set_fused(strategy_name != "tpu")  # a TPU compiles the whole step anyway
+    strategy = script_flags.set_up_devices(FLAGS)
     parts = FLAGS.gradient_accumulation_steps
     distribution.check_batch_size(FLAGS.train_batch_size, strategy, parts, "train_batch_size")
     distribution.check_batch_size(FLAGS.eval_batch_size, strategy, 1, "eval_batch_size")
@@ -181,7 +171,7 @@ def main(_):
 
     evaluated = {}  # results by step, so that the last step is not evaluated twice
 
-    def evaluate() -> dict:
+    def evaluate(step: int) -> dict:
         batches = records.evaluation_batches(
             eval_index,
             features,
@@ -191,24 +181,15 @@ def main(_):
         )
         with records.explained_errors(eval_index, features):
             results = evaluate_batches(batches)
-        evaluated[int(optimizer.iterations.numpy()) if optimizer else step] = results
+        evaluated[step] = results
         return results
 
     # --- train, evaluate
     if FLAGS.do_train:
-        plan = train_step.TrainingPlan(
+        plan = script_flags.training_plan(
+            FLAGS,
             num_train_steps=FLAGS.num_train_steps,
             batch_size=FLAGS.train_batch_size,
-            gradient_accumulation_steps=parts,
-            seed=FLAGS.seed,
-            loss_scaling=FLAGS.dtype == "float16",
-            use_xla=FLAGS.use_xla,
-            skip_nonfinite_steps=FLAGS.skip_nonfinite_steps,
-            iterations_per_loop=FLAGS.iterations_per_loop,
-            save_checkpoints_steps=FLAGS.save_checkpoints_steps,
-            log_every_steps=FLAGS.log_every_steps,
-            eval_every_steps=FLAGS.eval_every_steps,
-            keep_checkpoint_max=FLAGS.keep_checkpoint_max,
             tokens_per_example=FLAGS.max_seq_length,
             flops_per_example=heads.pretraining_flops_per_example(
                 config, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
@@ -238,7 +219,7 @@ def main(_):
             )
     if FLAGS.do_eval:
         logging.info("Evaluation of step %d:", step)
-        results = {**(evaluated.get(step) or evaluate()), "global_step": step}
+        results = {**(evaluated.get(step) or evaluate(step)), "global_step": step}
         if chief:
             training.write_eval_results(posixpath.join(FLAGS.output_dir, "eval_results.txt"), results)
 

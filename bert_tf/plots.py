@@ -93,3 +93,23 @@ def _write_bytes(path: str, content: bytes) -> None:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.remove(temporary)
         raise
+
+
+def plot_confusion_matrix(labels, predictions, names: list[str], png: str) -> None:
+    """Draws how often each class was taken for each, as a PNG.
+
+    Args:
+      labels, predictions: numbers of classes [n]. names: of the classes. png: the picture to write.
+    """
+    from matplotlib.figure import Figure
+    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+
+    matrix = confusion_matrix(labels, predictions, labels=list(range(len(names))))
+    side = min(20.0, 3.0 + 0.6 * len(names))
+    figure = Figure(figsize=(side, side), layout="constrained")
+    display = ConfusionMatrixDisplay(matrix, display_labels=names)
+    rotation = "horizontal" if len(names) <= 4 else "vertical"
+    display.plot(ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d")
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=120)
+    _write_bytes(png, content.getvalue())

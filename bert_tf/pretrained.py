@@ -60,9 +60,7 @@ def _config_from_shapes(weights: Weights) -> BertConfig:
     )
 
 
-def read_config(
-    bert_config_file: str | None, init_checkpoint: str | None, allow_unknown: bool = False
-) -> BertConfig:
+def read_config(bert_config_file: str | None, init_checkpoint: str | None, allow_unknown: bool = False) -> BertConfig:
     """The configuration that a script's flags of these names give: the file, or else what lies beside the weights.
 
     Raises:
@@ -75,6 +73,46 @@ def read_config(
     files = read_model(init_checkpoint)[1]
     logging.info("Configuration from %s.", files.config_file or init_checkpoint)
     return needed_config(files)
+
+
+def describe(
+    *,
+    bert_config_file: str | None,
+    vocab_file: str | None,
+    init_checkpoint: str | None,
+    do_lower_case: bool | None,
+    strip_accents: bool | None,
+    allow_unknown: bool = False,
+) -> ModelFiles:
+    """Configuration, vocabulary and casing for a fine-tuning script, from its flags of these names.
+
+    What isn't given is taken from the directory of `init_checkpoint`.
+
+    Raises:
+      ValueError: something is nowhere to be found, doesn't fit, or a flag contradicts the model's directory.
+    """
+    weights = weight_files.open_weights(init_checkpoint) if init_checkpoint else None
+    files = model_files.read_model_files(weights.path, weights.hints, bert_config_file) if weights else ModelFiles("")
+    if bert_config_file:
+        files.config, files.config_file = model_files.read_config(bert_config_file, allow_unknown), bert_config_file
+    elif weights and files.config is None:
+        files = read_model(init_checkpoint)[1]
+    if files.config is None:
+        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
+    files.vocab_file = vocab_file or files.vocab_file
+    if not files.vocab_file:
+        raise ValueError("Give --vocab_file, or --init_checkpoint with a vocab.txt beside it.")
+    beside_vocabulary = model_files.read_casing(model_files.directory_of(files.vocab_file))
+    files.casing = model_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
+    return files
+
+
+def write_description(directory: str, files: ModelFiles) -> None:
+    """Writes vocab.txt and tokenizer_config.json, so that a run's directory can be used like any model's."""
+    lines = model_files.vocabulary_lines(files.vocab_file)
+    write_text_file(posixpath.join(directory, model_files.VOCAB), "".join(line + "\n" for line in lines))
+    path = posixpath.join(directory, model_files.TOKENIZER_CONFIG)
+    model_files.write_tokenizer_config(path, files.casing, needed_config(files).max_position_embeddings)
 
 
 def needed_config(files: ModelFiles) -> BertConfig:

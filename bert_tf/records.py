@@ -493,7 +493,7 @@ def evaluation_batches(
     return dataset.with_options(_options()).prefetch(tf.data.AUTOTUNE)
 
 
-def _permutation(length: int, seed: int, epoch: int, stream: int) -> np.ndarray:
+def permutation(length: int, seed: int, epoch: int, stream: int) -> np.ndarray:
     """Permutation of range(length), fixed for all time by its arguments."""
     # The generator counts up the first word of the counter, so different epochs and streams never meet.
     generator = np.random.Philox(
@@ -512,7 +512,7 @@ def _shuffled_windows(
     epoch, skip = divmod(start_record, index.total_records)
     pending: list[np.ndarray] = []
     while True:
-        order = _permutation(len(index.num_records), seed, epoch, 0)
+        order = permutation(len(index.num_records), seed, epoch, 0)
         ends = np.cumsum(index.num_records[order])
         # A block belongs to the window in which its first record falls.
         group = (ends - index.num_records[order]) // shuffle_window
@@ -523,7 +523,7 @@ def _shuffled_windows(
                 skip -= count
                 continue
             blocks = np.sort(order[first:last])  # reading goes forward through a file
-            pending.append(_permutation(count, seed, epoch, 1 + window)[skip:])
+            pending.append(permutation(count, seed, epoch, 1 + window)[skip:])
             skip = 0
             # Data that fit one window are the same blocks each epoch: read them once for many (short) epochs.
             if len(bounds) > 2 or sum(map(len, pending)) >= min(shuffle_window, 4096):

@@ -88,6 +88,46 @@ def define_training_flags() -> None:
     )
 
 
+def set_up_devices(values: flags.FlagValues):
+    """The strategy that the flags of `define_device_flags` ask for.
+
+    Raises:
+      ValueError, RuntimeError: see `distribution.create_strategy`.
+    """
+    from bert_tf import distribution, kernels
+
+    if values.num_virtual_cpus:
+        distribution.set_logical_cpu_devices(values.num_virtual_cpus)
+    name = strategy_name(values)
+    strategy = distribution.create_strategy(
+        name,
+        num_gpus=values.num_gpus,
+        tpu_name=values.tpu_name,
+        tpu_zone=values.tpu_zone,
+        gcp_project=values.gcp_project,
+        master=values.master,
+    )
+    kernels.set_fused(name != "tpu")  # a TPU compiles the whole step anyway
+    return strategy
+
+
+def strategy_name(values: flags.FlagValues) -> str:
+    """--distribution_strategy, or tpu by the original's --use_tpu."""
+    return "tpu" if values.use_tpu else values.distribution_strategy
+
+
+def training_plan(values: flags.FlagValues, **settings):
+    """The `train_step.TrainingPlan` of the flags of `define_training_flags`; `settings` are its other fields."""
+    from bert_tf.train_step import TrainingPlan
+
+    names = (
+        "gradient_accumulation_steps", "seed", "use_xla", "skip_nonfinite_steps", "iterations_per_loop",
+        "save_checkpoints_steps", "log_every_steps", "eval_every_steps", "keep_checkpoint_max",
+    )  # fmt: skip
+    fields = {name: values[name].value for name in names} | {"loss_scaling": values.dtype == "float16"}
+    return TrainingPlan(**{**fields, **settings})
+
+
 def set_seed(seed: int, deterministic: bool) -> None:
     """Seeds Python, NumPy and TensorFlow, and logs it; with `deterministic`, turns op determinism on."""
     import keras

@@ -7,7 +7,7 @@ counts that a loss divides by are at hand.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
 
@@ -195,9 +195,9 @@ def make_train_function(model, optimizer, objective, strategy, plan: TrainingPla
 
 
 def _rows(tensor, start, count):
-    """Rows start..start+count of a tensor, with a static shape (XLA and TPUs need one)."""
-    rank = len(tensor.shape)
-    return tf.slice(tensor, [start] + [0] * (rank - 1), [count, *tensor.shape[1:]])
+    """Rows start..start+count of a tensor; sizes that are known stay known (XLA and TPUs need that)."""
+    sizes = [-1 if size is None else size for size in tensor.shape[1:]]
+    return tf.slice(tensor, [start] + [0] * len(sizes), [count, *sizes])
 
 
 def _signed(seed: int) -> int:
@@ -241,3 +241,28 @@ def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], d
         return {**metrics, "loss": float(tf.reduce_mean(tf.stack(losses)))}
 
     return evaluate
+
+
+def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
+    """Builds predict(batches) -> iterator of the model's outputs for each batch, as NumPy arrays.
+
+    All rows of a batch come out in their order, whatever the number of replicas, which must divide the batch size.
+    """
+    replicas = strategy.num_replicas_in_sync
+
+    def replica_outputs(batch):
+        context = tf.distribute.get_replica_context()
+        count = next(iter(batch.values())).shape[0] // replicas
+        share = {name: _rows(tensor, context.replica_id_in_sync_group * count, count) for name, tensor in batch.items()}
+        return model(share, training=False)
+
+    @tf.function
+    def batch_outputs(batch):
+        outputs = strategy.run(replica_outputs, args=(batch,))
+        return tf.nest.map_structure(lambda value: strategy.gather(value, axis=0), outputs) if replicas > 1 else outputs
+
+    def predict(batches: Iterable) -> Iterator:
+        for batch in progress_bar(batches, desc="predict", unit="batch", leave=False):
+            yield tf.nest.map_structure(lambda value: value.numpy(), batch_outputs(batch))
+
+    return predict

@@ -60,7 +60,8 @@ def train(
     plan: TrainingPlan,
     training_batches: Callable[[int], tf.data.Dataset],
     output_dir: str,
-    evaluate: Callable[[], dict] | None = None,
+    evaluate: Callable[[int], dict] | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> int:
     """Trains until `plan.num_train_steps`, from wherever the newest checkpoint of output_dir stands.
 
@@ -68,7 +69,8 @@ def train(
 
     Args:
       training_batches: first step -> dataset of whole batches from that step on.
-      evaluate: called every `eval_every_steps`; its numbers are logged.
+      evaluate: called with the step every `eval_every_steps`; its numbers are logged.
+      should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
 
     Returns:
       The step reached.
@@ -80,6 +82,9 @@ def train(
     step = int(optimizer.iterations.numpy())
     if step >= plan.num_train_steps:
         logging.info("Nothing to train: step %d of --num_train_steps=%d is reached.", step, plan.num_train_steps)
+        return step
+    if should_stop and should_stop():
+        logging.info("Nothing to train: this run was stopped early at step %d.", step)
         return step
     chief = is_chief(strategy)
     scale_state = _read_loss_scale(output_dir, plan)
@@ -134,7 +139,12 @@ def train(
                 logging.warning("SIGTERM: saved step %d, leaving with exit code %d.", saved_step, EXIT_CODE_TERMINATED)
                 raise SystemExit(EXIT_CODE_TERMINATED)
             if evaluate and plan.eval_every_steps and step % plan.eval_every_steps == 0:
-                log.write_evaluation(step, evaluate())
+                log.write_evaluation(step, evaluate(step))
+                if should_stop and should_stop():
+                    logging.info("Stopping early at step %d of %d.", step, plan.num_train_steps)
+                    if saved_step != step:
+                        save()
+                    break
     return step
 
 

@@ -105,7 +105,7 @@ def test_order_is_fixed_for_all_time(three_files):
     index = records.index_records(three_files, FEATURES)
     batches = records.training_batches(index, FEATURES, batch_size=10, seed=1234, shuffle_window=40)
     assert numbers(batches, 1)[0].tolist() == [89, 93, 62, 66, 61, 96, 56, 76, 98, 52]
-    assert records._permutation(8, seed=-1, epoch=2, stream=3).tolist() == [4, 6, 0, 2, 3, 7, 5, 1]
+    assert records.permutation(8, seed=-1, epoch=2, stream=3).tolist() == [4, 6, 0, 2, 3, 7, 5, 1]
 
 
 def test_order_matches_a_plain_computation(three_files):
@@ -116,12 +116,12 @@ def test_order_matches_a_plain_computation(three_files):
     for epoch in range(2):
         windows: dict[int, list[int]] = {}
         position = 0
-        for block in records._permutation(15, 9, epoch, 0):
+        for block in records.permutation(15, 9, epoch, 0):
             windows.setdefault(position // 30, []).append(int(block))
             position += int(index.num_records[block])
         for stream, blocks in enumerate(windows.values(), start=1):
             held = [starts[b] + k for b in sorted(blocks) for k in range(index.num_records[b])]
-            expected += [held[k] for k in records._permutation(len(held), 9, epoch, stream)]
+            expected += [held[k] for k in records.permutation(len(held), 9, epoch, stream)]
     batches = records.training_batches(index, FEATURES, batch_size=20, seed=9, shuffle_window=30)
     assert numbers(batches, 10).ravel().tolist() == expected
 
@@ -134,7 +134,7 @@ def test_step_far_away(three_files):
     )
     drawn = numbers(batches, 10).reshape(2, 100)
     assert [sorted(epoch.tolist()) for epoch in drawn] == [list(range(100))] * 2
-    first = np.cumsum(index.num_records)[records._permutation(15, 9, 2_000_000_000, 0)[0]] - 1
+    first = np.cumsum(index.num_records)[records.permutation(15, 9, 2_000_000_000, 0)[0]] - 1
     assert first in drawn[0][:38]
 
 

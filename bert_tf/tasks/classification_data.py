@@ -1,0 +1,346 @@
+"""Examples of classification tasks from files: TSV as GLUE has it, CSV, JSON lines, and the user's own columns.
+
+A task is a declaration of files, columns and labels (tasks/glue.py lists them); reading is the same for all.
+Original: run_classifier.py, DataProcessor and its subclasses.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+
+from absl import logging
+
+from bert_tf.text_files import read_text_lines
+
+Column = int | str
+
+
+@dataclasses.dataclass(frozen=True)
+class InputExample:
+    """One example: an id, one text or two, and a label (None where there is none).
+
+    The label is a string, a float for regression, or a tuple of strings where several may hold.
+    """
+
+    guid: str
+    text_a: str
+    text_b: str | None = None
+    label: str | float | tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Where a set of examples lies and what its columns are.
+
+    Attributes:
+      file: name below the data directory; {language} is filled in where a task has one.
+      text_a, text_b, label: columns, by number from 0 (negative ones count from the end) or by name in the header.
+      set_name: first part of every guid.
+      has_header: the first row names the columns.
+      guid: column that makes the guid unique; None: the number of the row in the file, from 0, header included.
+      header_names: column number -> name that the header must have there, to notice data of another task.
+      keep: (column, value): rows with another value there are left out.
+      skip_short_rows: count and leave out rows that lack a column, instead of stopping (released files of QQP).
+    """
+
+    file: str
+    text_a: Column
+    text_b: Column | None = None
+    label: Column | None = None
+    set_name: str = "train"
+    has_header: bool = True
+    guid: Column | None = None
+    header_names: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    keep: tuple[int, str] | None = None
+    skip_short_rows: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A classification or regression task.
+
+    Attributes:
+      name: in lower case.
+      labels: in the order of their ids; None for a regression.
+      train: where training examples lie. dev, test: by name, the first one is the task's main set.
+      metrics: names of `classification_metrics.METRICS`; the first is the main one, by which a best checkpoint is kept.
+      label_aliases: other spellings of labels in the files.
+      multi_label: several labels of an example may hold.
+      language: fills {language} in file names and `keep`.
+    """
+
+    name: str
+    labels: tuple[str, ...] | None
+    train: Split | None
+    dev: Mapping[str, Split] = dataclasses.field(default_factory=dict)
+    test: Mapping[str, Split] = dataclasses.field(default_factory=dict)
+    metrics: tuple[str, ...] = ("accuracy",)
+    label_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    multi_label: bool = False
+    language: str = ""
+
+    @property
+    def is_regression(self) -> bool:
+        return self.labels is None
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _rows(path: str) -> Iterator[tuple[int, list[str] | dict]]:
+    """Line number (from 1) and fields of each row: a list, or a dict for JSON lines. Blank lines are left out."""
+    kind = path.rsplit(".", 1)[-1].lower()
+    if kind in ("jsonl", "json", "ndjson"):
+        for number, line in enumerate(read_text_lines(path), start=1):
+            if line.strip():
+                yield number, _json_object(line, path, number)
+    elif kind == "csv":
+        text = "".join(line + "\n" for line in read_text_lines(path)).removeprefix("\ufeff")
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        try:
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: no CSV: {error}") from None
+    else:
+        for number, line in enumerate(read_text_lines(path), start=1):
+            line = line.removeprefix("\ufeff") if number == 1 else line
+            if line:
+                yield number, line.split("\t")  # quotes mean nothing: GLUE has unbalanced ones
+
+
+def _json_object(line: str, path: str, number: int) -> dict:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {number}: no JSON: {error.msg} at column {error.colno}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}, line {number}: a JSON object is expected, found {type(value).__name__}")
+    return value
+
+
+def _resolve(column: Column | None, header: Sequence[str] | None, path: str) -> Column | None:
+    """A column given by name as a number, by the header."""
+    if column is None or isinstance(column, int):
+        return column
+    if header is None:
+        raise ValueError(f"{path}: there is no header to look up the column {column!r} in")
+    if column not in header:
+        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {', '.join(map(repr, header))}")
+    return list(header).index(column)
+
+
+def _check_header(split: Split, header: Sequence[str], path: str, task_name: str) -> None:
+    for column, name in split.header_names.items():
+        found = header[column] if -len(header) <= column < len(header) else None
+        if found != name:
+            raise ValueError(
+                f"{path}, line 1: column {column} should be {name!r} and is {found!r}: no file of --task_name="
+                f"{task_name}. The header is {', '.join(map(repr, header))}."
+            )
+
+
+def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
+    """The examples of a split, in the order of the file.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: nothing in it, a row that lacks a column, a label that is none of the task's, a header of another
+        task, or bytes that are not UTF-8; names file, line and what was expected.
+    """
+    import tensorflow as tf
+
+    path = posixpath.join(directory, split.file.format(language=task.language))
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(f"{path} does not exist: --task_name={task.name} needs it.")
+    examples, header, columns, skipped = [], None, None, 0
+    for index, (line, row) in enumerate(_rows(path)):
+        if columns is None:
+            if split.has_header and isinstance(row, list):
+                header = row
+                _check_header(split, header, path, task.name)
+            named = isinstance(row, dict)
+            columns = [
+                column if named else _resolve(column, header, path)
+                for column in (split.text_a, split.text_b, split.label, split.guid)
+            ]
+            if header is not None:
+                continue
+        if split.keep and isinstance(row, list):
+            column, value = split.keep
+            if column >= len(row) or row[column] != value.format(language=task.language):
+                continue
+        try:
+            text_a, text_b, label, guid = (_field(row, column, path, line) for column in columns)
+        except ValueError:
+            if not split.skip_short_rows:
+                raise
+            skipped += 1
+            continue
+        examples.append(
+            InputExample(
+                f"{split.set_name}-{index if guid is None else guid}",
+                _text(text_a, path, line),
+                None if text_b is None else _text(text_b, path, line),
+                None if label is None else _label(task, label, path, line),
+            )
+        )
+    if skipped:
+        logging.warning("%s: left out %d rows that lack a column.", path, skipped)
+    if not examples:
+        what = f" with {split.keep[1].format(language=task.language)!r} in column {split.keep[0]}" if split.keep else ""
+        raise ValueError(f"{path} has no example{what}.")
+    return examples
+
+
+def _field(row: list | dict, column: Column | None, path: str, line: int):
+    if column is None:
+        return None
+    if isinstance(row, dict):
+        if column not in row:
+            raise ValueError(f"{path}, line {line}: no {column!r}; the object has {', '.join(map(repr, row))}")
+        return row[column]
+    if not -len(row) <= column < len(row):
+        raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
+    return row[column]
+
+
+def _text(value, path: str, line: int) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{path}, line {line}: a text is expected, found {value!r}")
+    return value
+
+
+def _label(task: Task, value, path: str, line: int):
+    """A label as the task means it."""
+    if task.is_regression:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{path}, line {line}: a number is expected as label, found {value!r}") from None
+    if task.multi_label:
+        parts = value if isinstance(value, list) else [part.strip() for part in str(value).split(",")]
+        return tuple(_known_label(task, part, path, line) for part in map(str, parts) if part)
+    return _known_label(task, str(value), path, line)
+
+
+def _known_label(task: Task, label: str, path: str, line: int) -> str:
+    label = task.label_aliases.get(label, label)
+    if task.labels and label not in task.labels:
+        expected = ", ".join(map(repr, task.labels))
+        raise ValueError(f"{path}, line {line}: the label {label!r} is none of {expected}")
+    return label
+
+
+# --- the user's own files --------------------------------------------------------------------------------------------
+
+
+def custom_task(
+    train_file: str | None,
+    dev_file: str | None,
+    test_file: str | None,
+    *,
+    text_a: str,
+    text_b: str | None = None,
+    label: str | None = None,
+    labels: Sequence[str] | None = None,
+    regression: bool = False,
+    multi_label: bool = False,
+) -> Task:
+    """A task on the user's own files: TSV, CSV or JSON lines, by the end of their names.
+
+    Args:
+      text_a, text_b, label: columns, by name (the files then have a header) or by number from 0 (they then have none).
+      labels: in the order of their ids; by default those found in the training file, numbers by size, others by name.
+
+    Raises:
+      ValueError: no classes to be found, or settings that contradict each other.
+    """
+    if regression and (multi_label or labels):
+        raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
+
+    def column(name: str | None) -> Column | None:
+        return int(name) if name is not None and name.lstrip("-").isdigit() else name
+
+    by_name = not all(isinstance(column(name), int | None) for name in (text_a, text_b, label))
+    if by_name and any(isinstance(column(name), int) for name in (text_a, text_b, label)):
+        raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
+
+    def split(file: str | None, set_name: str, has_label: bool) -> Split | None:
+        if not file:
+            return None
+        return Split(
+            file=file.replace("{", "{{").replace("}", "}}"),
+            text_a=column(text_a),
+            text_b=column(text_b),
+            label=column(label) if has_label else None,
+            set_name=set_name,
+            has_header=by_name,
+        )
+
+    train, dev, test = split(train_file, "train", True), split(dev_file, "dev", True), split(test_file, "test", False)
+    metrics = ("pearson", "spearman") if regression else ("micro_f1", "macro_f1") if multi_label else ("accuracy",)
+    task = Task(
+        name="custom",
+        labels=None if regression else tuple(labels or ()),
+        train=train,
+        dev={"dev": dev} if dev else {},
+        test={"test": test} if test else {},
+        metrics=metrics if regression or multi_label else ("accuracy", "macro_f1"),
+        multi_label=multi_label,
+    )
+    if task.is_regression or labels:
+        return task
+    if train is None:
+        raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
+    found = set()
+    for example in read_examples(task, train):
+        found |= set(example.label) if multi_label else {example.label}
+    numeric = all(name.lstrip("-").isdigit() for name in found)
+    ordered = sorted(found, key=int) if numeric else sorted(found)
+    if len(ordered) < 2 and not multi_label:
+        raise ValueError(f"{train_file}: only one class, {ordered[0]!r}, in the column {label!r}.")
+    logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
+    return dataclasses.replace(task, labels=tuple(ordered))
+
+
+def tfds_task(name: str, labels: Sequence[str] | None = None) -> tuple[Task, dict[str, list[InputExample]]]:
+    """A data set of tensorflow-datasets, e.g. "glue/mrpc": downloaded on first use.
+
+    Its text features in order (one or two) are the texts; its `label` is a class, or a number for a regression.
+
+    Returns:
+      the task, and its examples by set ("train", "dev", "test" or what the data set calls them).
+
+    Raises:
+      ValueError: its features are no texts and label.
+    """
+    import tensorflow_datasets as tfds
+
+    datasets, info = tfds.load(name, with_info=True)
+    features = info.features
+    texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]
+    if "label" not in features or not 1 <= len(texts) <= 2:
+        raise ValueError(
+            f"--tfds_name={name} has the features {', '.join(features)}: one or two texts and `label` are needed."
+        )
+    classes = isinstance(features["label"], tfds.features.ClassLabel)
+    known = tuple(labels or features["label"].names) if classes else None
+    task = Task(
+        name=name, labels=known, train=None, metrics=("accuracy", "macro_f1") if classes else ("pearson", "spearman")
+    )
+    examples = {}
+    for split, dataset in datasets.items():
+        set_name = {"validation": "dev"}.get(split, split.replace("validation", "dev"))
+        rows = []
+        for number, row in enumerate(tfds.as_numpy(dataset)):
+            text_a, *rest = (row[key].decode("utf-8") for key in texts)
+            value = row["label"]
+            label = float(value) if not classes else known[int(value)] if int(value) >= 0 else None
+            rows.append(InputExample(f"{set_name}-{number}", text_a, rest[0] if rest else None, label))
+        examples[set_name] = rows
+    return task, examples

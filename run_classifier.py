@@ -1,0 +1,354 @@
+"""Fine-tunes BERT on sentences or pairs of sentences: GLUE, XNLI, or your own TSV, CSV or JSON lines.
+
+The original's commands work as they are:
+
+    python run_classifier.py --task_name=MRPC --do_train=true --do_eval=true --data_dir=$GLUE_DIR/MRPC \\
+      --vocab_file=$BERT_BASE_DIR/vocab.txt --bert_config_file=$BERT_BASE_DIR/bert_config.json \\
+      --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --train_batch_size=32 \\
+      --learning_rate=2e-5 --num_train_epochs=3.0 --output_dir=/tmp/mrpc_output/
+
+--vocab_file and --bert_config_file may be left out where they lie beside --init_checkpoint, which takes weights of any
+format. Your own data, without touching code:
+
+    python run_classifier.py --task_name=custom --train_file=train.csv --dev_file=dev.csv --text_a=review \\
+      --label=stars --do_train --do_eval --init_checkpoint=$BERT_BASE_DIR --output_dir=reviews
+
+In output_dir: eval_results.txt, test_results.tsv, predictions.jsonl, best_model/, checkpoints, logs. Started again
+after a crash, the same command goes on exactly where it stood. Exit code 143: stopped by SIGTERM, with a checkpoint.
+"""
+
+import posixpath
+
+from absl import app, flags, logging
+
+from bert_tf import script_flags
+
+FLAGS = flags.FLAGS
+
+# What to do.
+flags.DEFINE_string(
+    "task_name",
+    None,
+    "cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, ax, xnli, or custom (--train_file and so on).",
+)
+flags.DEFINE_bool("do_train", False, "Train on the task's training set.")
+flags.DEFINE_bool("do_eval", False, "Evaluate on the dev set at the end, and write eval_results.txt.")
+flags.DEFINE_bool("do_predict", False, "Predict the test set, and write test_results.tsv and predictions.jsonl.")
+flags.DEFINE_string("output_dir", None, "For checkpoints and results. A run found there is gone on with.")
+
+# Model.
+flags.DEFINE_string(
+    "init_checkpoint",
+    None,
+    "Weights to start from: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden checkpoint, a "
+    "SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
+)
+flags.DEFINE_string("bert_config_file", None, "The model's configuration; if unset, the one beside --init_checkpoint.")
+flags.DEFINE_string("vocab_file", None, "The model's vocabulary; if unset, the one beside --init_checkpoint.")
+flags.DEFINE_bool(
+    "do_lower_case",
+    True,
+    "Lower-case the text and strip accents. If unset, what the model's directory says, where it says anything.",
+)
+flags.DEFINE_bool("strip_accents", None, "Drop accents. Follows the model's directory, or else --do_lower_case.")
+
+# Data.
+flags.DEFINE_string("data_dir", None, "Folder with the task's files, as the GLUE download has them.")
+flags.DEFINE_string("language", "", "xnli: which language to take, e.g. ko, de, en. zh if unset, as in the original.")
+flags.DEFINE_string("train_file", None, "custom: training examples (.tsv, .csv or .jsonl).")
+flags.DEFINE_string("dev_file", None, "custom: examples to evaluate on.")
+flags.DEFINE_string("test_file", None, "custom: examples to predict; they need no label.")
+flags.DEFINE_string("text_a", None, "custom: column of the text, by name or number from 0.")
+flags.DEFINE_string("text_b", None, "custom: column of the second text, where there are two.")
+flags.DEFINE_string("label", None, "custom: column of the label.")
+flags.DEFINE_list("labels", None, "custom: the classes in the order of their ids. If unset, those of --train_file.")
+flags.DEFINE_bool("regression", False, "custom: labels are numbers to be predicted.")
+flags.DEFINE_bool("multi_label", False, "custom: an example has any number of labels, separated by commas in its cell.")
+flags.DEFINE_string("tfds_name", None, "Load this data set with tensorflow-datasets instead, e.g. glue/mrpc.")
+flags.DEFINE_integer(
+    "max_seq_length", 128, "Tokens of an example at most, with [CLS] and [SEP]; longer ones lose their last tokens."
+)
+flags.DEFINE_bool(
+    "static_padding",
+    False,
+    "Pad every batch to --max_seq_length, as the original did, instead of to its longest example (rounded up to a "
+    "multiple of 32) with examples of similar length together. Always so on a TPU.",
+)
+flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on into output_dir, as the original did.")
+
+# Schedule; the defaults are the original's.
+flags.DEFINE_integer("train_batch_size", 32, "Examples a step, over all devices.", lower_bound=1)
+flags.DEFINE_integer("eval_batch_size", 8, "Examples a batch in evaluation, over all devices.", lower_bound=1)
+flags.DEFINE_integer("predict_batch_size", 8, "Examples a batch in prediction, over all devices.", lower_bound=1)
+flags.DEFINE_float("learning_rate", 5e-5, "Peak rate. The paper tried 5e-5, 3e-5 and 2e-5.")
+flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set; may be a fraction.")
+flags.DEFINE_float("warmup_proportion", 0.1, "Share of the steps over which the rate rises from 0.")
+flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
+flags.DEFINE_integer("iterations_per_loop", 1000, "Most steps in one call of the graph.", lower_bound=1)
+flags.DEFINE_integer(
+    "early_stopping_patience", 0, "Stop after so many evaluations without a better one; 0: never.", lower_bound=0
+)
+flags.DEFINE_bool(
+    "use_best_model", False, "Evaluate and predict with best_model/ at the end, not with the last step as the original."
+)
+flags.DEFINE_integer(
+    "num_seeds",
+    1,
+    "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. Small data "
+    "sets vary by several points.",
+    lower_bound=1,
+)
+
+script_flags.define_device_flags()
+script_flags.define_training_flags()
+flags.adopt_module_key_flags(script_flags)  # so that --help shows them, too
+
+
+def load_task():
+    """The task and a function that reads its examples: set name -> examples; for dev and test, name -> examples."""
+    from bert_tf.tasks import classification_data as data
+    from bert_tf.tasks import glue
+
+    if FLAGS.tfds_name:
+        task, examples = data.tfds_task(FLAGS.tfds_name, FLAGS.labels)
+
+        def read(kind: str) -> dict:
+            return {name: rows for name, rows in examples.items() if name.startswith(kind)}
+
+        return task, read
+    if (FLAGS.task_name or "").lower() == "custom":
+        if not FLAGS.text_a:
+            raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
+        if (FLAGS.do_train or FLAGS.do_eval) and not FLAGS.label:
+            raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
+        labels = FLAGS.labels or read_labels(FLAGS.output_dir)
+        task = data.custom_task(
+            FLAGS.train_file, FLAGS.dev_file, FLAGS.test_file,
+            text_a=FLAGS.text_a, text_b=FLAGS.text_b, label=FLAGS.label,
+            labels=labels, regression=FLAGS.regression, multi_label=FLAGS.multi_label,
+        )  # fmt: skip
+    elif FLAGS.task_name:
+        task = glue.find_task(FLAGS.task_name, FLAGS.language)
+        if not FLAGS.data_dir:
+            raise ValueError(f"--task_name={FLAGS.task_name} needs --data_dir, the folder with its files.")
+    else:
+        raise ValueError("Which task? Give --task_name or --tfds_name.")
+
+    def read(kind: str) -> dict:
+        splits = {"train": task.train} if kind == "train" else task.dev if kind == "dev" else task.test
+        main = next(iter(splits), None)
+        there = {}
+        for name, split in splits.items():
+            if split is None:
+                continue
+            try:
+                there[name] = data.read_examples(task, split, FLAGS.data_dir or "")
+            except FileNotFoundError:
+                if name == main:
+                    raise  # only the further sets (mismatched) may be missing
+                logging.info("There is no %s: left out.", split.file)
+        return there
+
+    return task, read
+
+
+def read_labels(output_dir: str) -> list[str] | None:
+    """The labels that an earlier run kept in its output_dir, so that predicting needs no training file."""
+    import tensorflow as tf
+
+    from bert_tf.model_files import BERT_CONFIG, read_config
+
+    path = posixpath.join(output_dir, BERT_CONFIG)
+    names = getattr(read_config(path), "id2label", None) if tf.io.gfile.exists(path) else None
+    return [names[str(number)] for number in range(len(names))] if names else None
+
+
+def main(_):
+    # TensorFlow is imported here, so that --help and a wrong flag answer at once.
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from bert_tf import best_model, checkpoints, distribution, heads, optimization, pretrained, task_models
+    from bert_tf import tokenization, train_step, training  # isort: skip
+    from bert_tf.config import check_vocab_size
+    from bert_tf.tasks import classification, classification_features, classification_metrics
+
+    logging.set_verbosity(logging.INFO)
+    if not FLAGS.do_train and not FLAGS.do_eval and not FLAGS.do_predict:
+        raise ValueError("Nothing to do: give --do_train, --do_eval, --do_predict or several of them.")
+
+    # --- model files: configuration, vocabulary, casing
+    files = pretrained.describe(
+        bert_config_file=FLAGS.bert_config_file,
+        vocab_file=FLAGS.vocab_file,
+        init_checkpoint=FLAGS.init_checkpoint or checkpoints.latest_checkpoint(FLAGS.output_dir),
+        do_lower_case=FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None,
+        strip_accents=FLAGS.strip_accents,
+        allow_unknown=FLAGS.allow_unknown_config_keys,
+    )
+    if FLAGS.max_seq_length > files.config.max_position_embeddings:
+        raise ValueError(
+            f"--max_seq_length={FLAGS.max_seq_length} is more than max_position_embeddings="
+            f"{files.config.max_position_embeddings} of {files.config_file}."
+        )
+    tokenization.validate_case_matches_checkpoint(files.casing.do_lower_case, FLAGS.init_checkpoint)
+    tokenizer = tokenization.FullTokenizer(files.vocab_file, files.casing.do_lower_case, files.casing.strip_accents)
+    tokenization.check_vocab(tokenizer.vocab, files.vocab_file)
+    check_vocab_size(files.config, tokenizer.vocab, files.vocab_file, files.config_file or "bert_config.json")
+
+    # --- devices
+    strategy = script_flags.set_up_devices(FLAGS)
+    parts = FLAGS.gradient_accumulation_steps
+    distribution.check_batch_size(FLAGS.train_batch_size, strategy, parts, "train_batch_size")
+    distribution.check_batch_size(FLAGS.eval_batch_size, strategy, 1, "eval_batch_size")
+    distribution.check_batch_size(FLAGS.predict_batch_size, strategy, 1, "predict_batch_size")
+    chief = training.is_chief(strategy)
+    static_padding = FLAGS.static_padding or script_flags.strategy_name(FLAGS) == "tpu"
+    padding = {"max_seq_length": FLAGS.max_seq_length, "static_padding": static_padding}
+
+    # --- data
+    task, read = load_task()
+    config = classification.configure(files.config, task)
+    files.config = config
+
+    def encode(kind: str) -> dict:
+        sets = {}
+        for name, examples in read(kind).items():
+            logging.info("%s: %d examples", name, len(examples))
+            sets[name] = classification_features.encode_examples(examples, task, tokenizer, FLAGS.max_seq_length)
+        if not sets:
+            raise ValueError(f"--do_{kind}: the task {task.name} has no {kind} set here.")
+        return sets
+
+    train_set = encode("train")["train"] if FLAGS.do_train else None
+    wants_dev = FLAGS.do_eval or (FLAGS.do_train and FLAGS.eval_every_steps >= 0 and (task.dev or FLAGS.tfds_name))
+    dev_sets = encode("dev") if wants_dev else {}
+    test_sets = encode("test") if FLAGS.do_predict else {}
+    steps_per_epoch = len(train_set) // FLAGS.train_batch_size if train_set else 0
+    num_train_steps = int(len(train_set) / FLAGS.train_batch_size * FLAGS.num_train_epochs) if train_set else 0
+    if FLAGS.do_train and num_train_steps < 1:
+        raise ValueError(
+            f"{len(train_set)} training examples, --train_batch_size={FLAGS.train_batch_size} and --num_train_epochs="
+            f"{FLAGS.num_train_epochs} make not one step: lower the batch size."
+        )
+    main_metric = f"eval_{task.metrics[0]}"
+
+    def run(seed: int, output_dir: str) -> dict:
+        """Trains, evaluates and predicts with one seed; returns the results on the main dev set."""
+        script_flags.set_seed(seed, FLAGS.deterministic)
+        training.check_output_dir(output_dir, config.to_json_string())
+        with strategy.scope():
+            model = task_models.BertForSequenceClassification(
+                config,
+                num_labels=1 if task.is_regression else len(task.labels),
+                dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype],
+            )
+            model.build()
+            optimizer = None
+            if FLAGS.do_train:
+                warmup_steps = int(num_train_steps * FLAGS.warmup_proportion)
+                optimizer = optimization.create_optimizer(
+                    FLAGS.optimizer, FLAGS.learning_rate, num_train_steps, warmup_steps
+                )
+                optimizer.build(model.trainable_variables)
+        step = training.restore(model, optimizer, output_dir, FLAGS.init_checkpoint, FLAGS.init_with_optimizer)
+        keeper = best_model.BestModel(
+            output_dir, files, main_metric, patience=FLAGS.early_stopping_patience, active=chief
+        )
+        keeper.forget_after(step)
+        predict = train_step.make_predict_function(model, strategy)
+
+        def logits_of(encoded, batch_size: int) -> np.ndarray:
+            return classification.predict_logits(predict, encoded, batch_size=batch_size, **padding)
+
+        def evaluate(step: int) -> dict:
+            """On the main dev set, while training."""
+            encoded = next(iter(dev_sets.values()))
+            logits = logits_of(encoded, FLAGS.eval_batch_size)
+            results = classification_metrics.evaluate(task, logits, encoded.label_ids, FLAGS.eval_batch_size)
+            keeper.update(step, results, model)
+            return results
+
+        # --- train
+        if FLAGS.do_train and step < num_train_steps:
+            eval_every_steps = (FLAGS.eval_every_steps or max(steps_per_epoch, 1)) if dev_sets else 0
+            mean_length = FLAGS.max_seq_length if static_padding else float(train_set.lengths.mean())
+            plan = script_flags.training_plan(
+                FLAGS,
+                seed=seed,
+                num_train_steps=num_train_steps,
+                batch_size=FLAGS.train_batch_size,
+                eval_every_steps=eval_every_steps,
+                tokens_per_example=mean_length,
+                flops_per_example=3.0 * heads.encoder_flops_per_example(config, mean_length),
+            )
+            if chief:
+                training.claim_output_dir(output_dir, config.to_json_string())
+                pretrained.write_description(output_dir, files)
+                settings = {flag.name: flag.value for flag in FLAGS.get_key_flags_for_module(__name__)}
+                training.record_settings(output_dir, {**settings, "seed": seed}, resumed=step > 0)
+                if FLAGS.write_tf_records:
+                    path = posixpath.join(output_dir, "train.tf_record")
+                    classification_features.write_records(path, train_set, FLAGS.max_seq_length)
+
+            def training_batches(first_step: int) -> tf.data.Dataset:
+                return classification_features.training_batches(
+                    train_set, batch_size=FLAGS.train_batch_size, seed=seed, start_step=first_step, **padding
+                )
+
+            step = training.train(
+                model, optimizer, model.objective, strategy, plan, training_batches, output_dir,
+                evaluate if dev_sets else None, keeper.should_stop,
+            )  # fmt: skip
+            if dev_sets and step not in keeper.steps:
+                evaluate(step)
+        if FLAGS.use_best_model and keeper.best:
+            checkpoints.load_weights(model, keeper.directory)
+            step = keeper.best["step"]
+
+        # --- evaluate
+        tf.io.gfile.makedirs(output_dir)
+        results = keeper.best or {}
+        for number, (name, encoded) in enumerate(dev_sets.items() if FLAGS.do_eval else ()):
+            suffix = "" if number == 0 else f"_{name}"
+            logging.info("Evaluation of step %d on %s:", step, name)
+            logits = logits_of(encoded, FLAGS.eval_batch_size)
+            scores = classification_metrics.evaluate(task, logits, encoded.label_ids, FLAGS.eval_batch_size)
+            if chief:
+                path = posixpath.join(output_dir, f"eval_results{suffix}.txt")
+                training.write_eval_results(path, {**scores, "global_step": step})
+                classification.write_analysis(output_dir, suffix, task, logits, encoded.label_ids)
+                if FLAGS.write_tf_records:
+                    path = posixpath.join(output_dir, f"eval{suffix}.tf_record")
+                    classification_features.write_records(path, encoded, FLAGS.max_seq_length)
+            if number == 0:
+                results = {**scores, "global_step": step}
+
+        # --- predict
+        for number, (name, encoded) in enumerate(test_sets.items()):
+            suffix = "" if number == 0 else f"_{name}"
+            logits = logits_of(encoded, FLAGS.predict_batch_size)
+            if chief:
+                classification.write_predictions(output_dir, suffix, task, encoded, logits)
+                if FLAGS.write_tf_records:
+                    path = posixpath.join(output_dir, f"predict{suffix}.tf_record")
+                    classification_features.write_records(path, encoded, FLAGS.max_seq_length)
+        return results
+
+    if FLAGS.num_seeds == 1:
+        run(FLAGS.seed, FLAGS.output_dir)
+        return
+    if not FLAGS.do_train or not dev_sets:
+        raise ValueError("--num_seeds compares trained models: give --do_train and a dev set.")
+    results = {}
+    for seed in range(FLAGS.seed, FLAGS.seed + FLAGS.num_seeds):
+        results[seed] = run(seed, posixpath.join(FLAGS.output_dir, f"seed-{seed}"))
+        keras.backend.clear_session()
+    if chief:
+        print(classification.write_seed_summary(FLAGS.output_dir, results, main_metric))
+
+
+if __name__ == "__main__":
+    flags.mark_flag_as_required("output_dir")
+    app.run(main)
