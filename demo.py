@@ -449,9 +449,9 @@ def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
 
 def fill_questions(path, tokenizer, with_fixed: bool) -> list[dict]:
     """Lets the trained model fill [MASK] in held-out sentences and, for the built-in text, in a few fixed ones."""
-    from bert_tf import BertConfig, BertPretrainingModel, checkpoints, fill_mask, load_weights
+    from bert_tf import BertConfig, BertForPreTraining, checkpoints, fill_mask, load_weights
 
-    model = BertPretrainingModel(BertConfig.from_json_file(path("bert_config.json")))
+    model = BertForPreTraining(BertConfig.from_json_file(path("bert_config.json")))
     load_weights(model, checkpoints.latest_checkpoint(path("model")))
     questions = [(sentence, None) for sentence in FIXED_SENTENCES] if with_fixed else []
     questions += heldout_questions(path("train.txt"), path("heldout.txt"), tokenizer)

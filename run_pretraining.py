@@ -141,7 +141,7 @@ def main(_):
 
     # --- model
     with strategy.scope():
-        model = heads.BertPretrainingModel(config, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype])
+        model = heads.BertForPreTraining(config, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype])
         model.build()
         optimizer = None
         if FLAGS.do_train:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import app, flags
 
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel, PretrainingObjective, pretraining_flops_per_example
+from bert_tf.heads import BertForPreTraining, PretrainingObjective, pretraining_flops_per_example
 from bert_tf.optimization import create_optimizer
 from bert_tf.train_step import TrainingPlan, make_train_function
 
@@ -53,7 +53,7 @@ def our_step(config: BertConfig, batch: dict, dtype: str):
     """A function that runs one step of ours."""
     strategy = tf.distribute.OneDeviceStrategy("/gpu:0" if tf.config.list_logical_devices("GPU") else "/cpu:0")
     with strategy.scope():
-        model = BertPretrainingModel(config, dtype="mixed_bfloat16" if dtype == "bfloat16" else "float32")
+        model = BertForPreTraining(config, dtype="mixed_bfloat16" if dtype == "bfloat16" else "float32")
         model.build()
         optimizer = create_optimizer("adamw", 1e-4, 1000, 10)
         optimizer.build(model.trainable_variables)

@@ -9,10 +9,12 @@ import importlib
 _MODULES = {
     "AdamWeightDecay": "optimization",
     "BasicTokenizer": "tokenization",
+    "BertClassifier": "task_models",
     "BertConfig": "config",
     "BertForMaskedLM": "task_models",
     "BertForMultipleChoice": "task_models",
     "BertForNextSentencePrediction": "task_models",
+    "BertForPreTraining": "heads",
     "BertForQuestionAnswering": "task_models",
     "BertForSequenceClassification": "task_models",
     "BertForTokenClassification": "task_models",

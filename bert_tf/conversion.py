@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import checkpoints, huggingface, model_files, model_garden, pretrained, weight_files
+from bert_tf import checkpoints, huggingface, model_files, model_garden, pretrained, surgery, weight_files
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel
+from bert_tf.heads import BertForPreTraining
 from bert_tf.model_files import Casing
 from bert_tf.progress import progress_bar
 from bert_tf.weights import Weights, expected_shapes, is_model_variable, some
@@ -132,7 +132,7 @@ def convert(
         changes["vocab_size"] = weights.shapes["bert/embeddings/word_embeddings"][0]
         notes += lines
     if max_position_embeddings:
-        weights, lines = _extend_positions(weights, max_position_embeddings)
+        weights, lines = surgery.extend_positions(weights, max_position_embeddings)
         changes["max_position_embeddings"] = max_position_embeddings
         notes += lines
     config = BertConfig.from_dict({**config.to_dict(), **changes}, allow_unknown=True)
@@ -175,22 +175,15 @@ def convert(
 
 
 def _add_tokens(weights, vocabulary, file, casing: Casing, use_unused_slots, new_rows):
-    from bert_tf import surgery
-
     return surgery.add_tokens(
         weights,
         vocabulary,
         surgery.read_new_tokens(file),
         do_lower_case=bool(casing.do_lower_case),
+        strip_accents=casing.strip_accents,
         use_unused=use_unused_slots,
         initialization=new_rows,
     )
-
-
-def _extend_positions(weights, max_position_embeddings):
-    from bert_tf import surgery
-
-    return surgery.extend_positions(weights, max_position_embeddings)
 
 
 def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
@@ -282,7 +275,7 @@ def example_inputs(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
 def our_outputs(weights: Weights, config: BertConfig, inputs: dict) -> dict[str, np.ndarray]:
     """Outputs of this project's model: those of the encoder and of the pre-training heads that the weights have."""
     keras.backend.clear_session()
-    model = BertPretrainingModel(config)
+    model = BertForPreTraining(config)
     model.build()
     checkpoints.initialize(checkpoints.model_variables(model), weights)
     outputs = model.bert(inputs)

@@ -208,7 +208,7 @@ class PretrainingObjective:
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class BertPretrainingModel(Pretrained, keras.Model):
+class BertForPreTraining(Pretrained, keras.Model):
     """Encoder, masked-LM head and next-sentence head.
 
     Works with Keras `compile` and `fit`: the features that create_pretraining_data.py writes are the input, and the
@@ -216,7 +216,7 @@ class BertPretrainingModel(Pretrained, keras.Model):
 
     Example:
 
-        model = BertPretrainingModel(BertConfig(vocab_size=30522))
+        model = BertForPreTraining(BertConfig(vocab_size=30522))
         model.compile(optimizer=AdamWeightDecay(1e-4))
         model.fit(dataset)  # of dicts with the seven features of a pre-training record
 
@@ -271,6 +271,10 @@ class BertPretrainingModel(Pretrained, keras.Model):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "config": self.config.to_dict(), "seed": self.seed}
+
+
+# The name it had first.
+BertPretrainingModel = BertForPreTraining
 
 
 def encoder_flops_per_example(config: BertConfig, length: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from bert_tf.heads import BertPretrainingModel
+from bert_tf.heads import BertForPreTraining
 from bert_tf.tokenization import FullTokenizer
 
 MASK = "[MASK]"
@@ -17,7 +17,7 @@ _TEXTS_PER_BATCH = 32
 
 
 def fill_mask(
-    model: BertPretrainingModel, tokenizer: FullTokenizer, texts: Sequence[str], top_k: int = 5
+    model: BertForPreTraining, tokenizer: FullTokenizer, texts: Sequence[str], top_k: int = 5
 ) -> list[list[list[tuple[str, float]]]]:
     """The most likely tokens at every [MASK] of every text, all masks of a text guessed at the same time.
 

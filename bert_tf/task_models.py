@@ -233,6 +233,9 @@ class BertForSequenceClassification(ClassifierModel):
         return {**super().get_config(), "problem_type": self.problem_type}
 
 
+BertClassifier = BertForSequenceClassification
+
+
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertForTokenClassification(ClassifierModel):
     """Encoder and classifier of every token, as for named entities.

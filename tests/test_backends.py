@@ -18,14 +18,14 @@ import json, sys
 import numpy as np
 import keras
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel
+from bert_tf.heads import BertForPreTraining
 from bert_tf.optimization import create_optimizer
 
 loaded = "tensorflow" in sys.modules  # of the backend's own need
 from bert_tf.checkpoints import initialize, model_variables
 
 folder = sys.argv[1]
-model = BertPretrainingModel(BertConfig.from_json_file(folder + "/bert_config.json"))
+model = BertForPreTraining(BertConfig.from_json_file(folder + "/bert_config.json"))
 model.build()
 initialize(model_variables(model), folder + "/pretraining.ckpt-0", must_have_all=True)
 inputs = dict(np.load(folder + "/inputs.npz"))

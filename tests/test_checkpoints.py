@@ -8,14 +8,14 @@ from conftest import TINY_CONFIG
 
 from bert_tf import checkpoints
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel
+from bert_tf.heads import BertForPreTraining
 from bert_tf.modeling import BertModel
 from bert_tf.optimization import create_optimizer
 from bert_tf.weight_files import find_weights
 
 
 def tiny_model():
-    model = BertPretrainingModel(BertConfig.from_dict(TINY_CONFIG))
+    model = BertForPreTraining(BertConfig.from_dict(TINY_CONFIG))
     model.build()
     return model
 
@@ -23,7 +23,7 @@ def tiny_model():
 def test_written_files_are_the_originals_format(golden, tmp_path):
     """Reading the original's checkpoint of step 6 and writing it gives the same names, types and bits."""
     folder = golden / "optimizer"
-    model = BertPretrainingModel(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
     model.build()
     optimizer = create_optimizer("adamw", 1e-3, 20, 5)
     optimizer.build(model.trainable_variables)
@@ -55,7 +55,7 @@ def test_a_checkpoint_of_the_original_program(shared):
         max_position_embeddings=shapes["bert/embeddings/position_embeddings"][0],
         type_vocab_size=shapes["bert/embeddings/token_type_embeddings"][0],
     )
-    model = BertPretrainingModel(config)
+    model = BertForPreTraining(config)
     model.build()
     optimizer = create_optimizer("adamw", 1e-3, 20, 5)
     optimizer.build(model.trainable_variables)
@@ -76,7 +76,7 @@ def test_encoder_alone_takes_its_part_and_names_the_rest(golden):
 
 def test_missing_variables_stay_random_and_are_listed(golden, caplog):
     folder = golden / "model" / "config1"
-    model = BertPretrainingModel(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
     model.build()
     bias = model.masked_lm.output_bias.numpy()
     logging.set_verbosity(logging.INFO)

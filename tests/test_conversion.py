@@ -12,7 +12,7 @@ from conftest import TESTS, TINY_CONFIG
 
 from bert_tf import bundles, checkpoints, conversion, pretrained, weight_files
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel
+from bert_tf.heads import BertForPreTraining
 from bert_tf.modeling import BertModel
 from bert_tf.optimization import create_optimizer
 from bert_tf.tokenization import FullTokenizer
@@ -41,7 +41,7 @@ def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("source") / "uncased_L-2_H-32_A-2"
     folder.mkdir()
     config = BertConfig.from_dict(TINY_CONFIG)
-    model = BertPretrainingModel(config)
+    model = BertForPreTraining(config)
     model.build()
     optimizer = create_optimizer("adamw", 1e-3, 20, 5)
     optimizer.build(model.trainable_variables)
@@ -102,7 +102,7 @@ def test_steps_of_the_original_go_on_after_a_conversion(golden, tmp_path):
     conversion.convert(start, str(there), "bert_tf", with_optimizer=True, bert_config_file=config)
     conversion.convert(str(there), str(tmp_path / "back"), "tf1", with_optimizer=True)
     assert_same_bytes(tensors_of(tmp_path / "back"), tensors_of(start))
-    model = BertPretrainingModel(BertConfig.from_json_file(config))
+    model = BertForPreTraining(BertConfig.from_json_file(config))
     model.build()
     optimizer = create_optimizer("adamw", 1e-3, 20, 5)
     optimizer.build(model.trainable_variables)
@@ -135,7 +135,7 @@ def test_from_pretrained_takes_all_formats(source, tmp_path):
     for format in FORMATS:
         target = str(tmp_path / format)
         conversion.convert(str(source), target, format, verify=False)
-        model = BertPretrainingModel.from_pretrained(target)
+        model = BertForPreTraining.from_pretrained(target)
         outputs = {name: np.asarray(value) for name, value in model(inputs).items()}
         assert model.config.hidden_act == "gelu"
         expected = expected or outputs

@@ -9,7 +9,7 @@ from conftest import TINY_CONFIG
 
 from bert_tf import checkpoints, huggingface, pretrained, task_models, weight_files
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel
+from bert_tf.heads import BertForPreTraining
 from bert_tf.modeling import BertModel
 from bert_tf.tokenization import FullTokenizer
 from bert_tf.weights import expected_shapes
@@ -264,7 +264,7 @@ INPUTS = {
 
 ARCHITECTURES = {
     "BertModel": BertModel,
-    "BertForPreTraining": BertPretrainingModel,
+    "BertForPreTraining": BertForPreTraining,
     "BertForMaskedLM": task_models.BertForMaskedLM,
     "BertForNextSentencePrediction": task_models.BertForNextSentencePrediction,
     "BertForSequenceClassification": task_models.BertForSequenceClassification,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel
+from bert_tf.heads import BertForPreTraining
 from bert_tf.masked_lm import fill_mask
 from bert_tf.tokenization import FullTokenizer
 
@@ -30,7 +30,7 @@ def make_model(vocab_size=16):  # as many as TOKENS has
         type_vocab_size=2,
         initializer_range=0.5,  # so that the guesses differ from place to place
     )
-    model = BertPretrainingModel(config)
+    model = BertForPreTraining(config)
     model.build()
     return model
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_tf import checkpoints, kernels
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel, LinearHead, PretrainingObjective, cross_entropy, gather_positions
+from bert_tf.heads import BertForPreTraining, LinearHead, PretrainingObjective, cross_entropy, gather_positions
 from bert_tf.modeling import BertModel, LayerNorm
 
 LAYERS, LOG_PROBABILITIES, ZERO_MASK_ROW, SCALAR = 2e-5, 5e-5, 2e-3, 5e-4
@@ -16,7 +16,7 @@ CONFIGS = ("config1", "config2")
 
 def load(golden, name, dtype=None):
     folder = golden / "model" / name
-    model = BertPretrainingModel(BertConfig.from_json_file(str(folder / "bert_config.json")), dtype=dtype)
+    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")), dtype=dtype)
     model.build()
     checkpoints.initialize(checkpoints.model_variables(model), str(folder / "bert_model.ckpt"), must_have_all=True)
     return model, dict(np.load(folder / "inputs.npz")), dict(np.load(folder / "outputs.npz")), folder
@@ -115,7 +115,7 @@ def test_parameter_counts(sizes, encoder, with_heads):
         intermediate_size=intermediate_size,
         type_vocab_size=2,
     )
-    model = BertPretrainingModel(config)
+    model = BertForPreTraining(config)
     model.build()
     assert sum(np.prod(v.shape) for v in model.bert.trainable_variables) == encoder
     if with_heads:
@@ -198,7 +198,7 @@ def test_layer_norm_epsilon(fused):
 def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
     model, inputs, _, _ = load(golden, "config1")
     config = BertConfig(**{**model.config.to_dict(), "layer_norm_eps": 1e-3})
-    other = BertPretrainingModel(config)
+    other = BertForPreTraining(config)
     other.build()
     layers = [layer for layer in other._flatten_layers() if isinstance(layer, LayerNorm)]
     assert len(layers) == 2 + 2 * config.num_hidden_layers

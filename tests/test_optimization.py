@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf import checkpoints, kernels
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel, PretrainingObjective
+from bert_tf.heads import BertForPreTraining, PretrainingObjective
 from bert_tf.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay, create_optimizer
 from bert_tf.task_models import BertForQuestionAnswering
 from bert_tf.train_step import TrainingPlan, make_train_function
@@ -24,7 +24,7 @@ def test_learning_rate_table(golden):
 
 def pretraining_at_step(golden, step):
     folder = golden / "optimizer"
-    model = BertPretrainingModel(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
     model.build()
     optimizer = create_optimizer("adamw", 0.001, num_train_steps=20, num_warmup_steps=5)
     optimizer.build(model.trainable_variables)

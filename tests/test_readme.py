@@ -23,13 +23,13 @@ def environment(tmp_path_factory):
     """BERT_BASE_DIR with a tiny model in the form of a released one, and `python` on the path."""
     from bert_tf import checkpoints
     from bert_tf.config import BertConfig
-    from bert_tf.heads import BertPretrainingModel
+    from bert_tf.heads import BertForPreTraining
 
     folder = tmp_path_factory.mktemp("model")
     (folder / "vocab.txt").write_bytes((ROOT / "tests" / "golden" / "vocab.txt").read_bytes())
     config = {**TINY_CONFIG, "vocab_size": 30522, "max_position_embeddings": 128}
     (folder / "bert_config.json").write_text(json.dumps(config))
-    model = BertPretrainingModel(BertConfig.from_dict(config))
+    model = BertForPreTraining(BertConfig.from_dict(config))
     model.build()
     checkpoints.write_bundle(str(folder / "bert_model.ckpt"), checkpoints.model_variables(model))
     path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

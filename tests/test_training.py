@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf import checkpoints, kernels, train_step, training
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainingModel, PretrainingObjective
+from bert_tf.heads import BertForPreTraining, PretrainingObjective
 from bert_tf.optimization import create_optimizer
 
 CONFIG = {
@@ -57,7 +57,7 @@ def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps
     keras.utils.set_random_seed(1)
     config = BertConfig.from_dict({**CONFIG, "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout})
     with strategy.scope():
-        model = BertPretrainingModel(config, dtype=dtype)
+        model = BertForPreTraining(config, dtype=dtype)
         model.build()
         optimizer = create_optimizer(optimizer, rate, steps, 2)
         optimizer.build(model.trainable_variables)
@@ -277,7 +277,7 @@ def test_the_loop_writes_checkpoints_and_logs(tmp_path):
 @pytest.mark.parametrize("name", ["config1", "config2"])
 def test_evaluation_equals_the_original(golden, name):
     folder = golden / "model" / name
-    model = BertPretrainingModel(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
     model.build()
     checkpoints.initialize(checkpoints.model_variables(model), str(folder / "bert_model.ckpt"), must_have_all=True)
     expected = json.loads((folder / "eval_metrics.json").read_text())["pretraining"]

@@ -1,0 +1,235 @@
+"""New words and longer sequences for a model that is there: rows added to its tables, all else untouched.
+
+    weights, vocabulary, report = add_tokens(weights, vocabulary, ["kubernetes"], do_lower_case=True)
+    weights, report = extend_positions(weights, 1024)
+
+New rows must be trained: go on pre-training on text that needs them.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from bert_tf.text_files import read_text_lines
+from bert_tf.tokenization import BasicTokenizer, WordpieceTokenizer
+from bert_tf.weights import Weights
+
+WORD_TABLE = "bert/embeddings/word_embeddings"
+POSITION_TABLE = "bert/embeddings/position_embeddings"
+OUTPUT_BIAS = "cls/predictions/output_bias"
+TOKEN_INITIALIZATIONS = ("pieces", "mean", "random")
+POSITION_INITIALIZATIONS = ("copy", "random")
+
+_STANDARD_DEVIATION = 0.02  # initializer_range of the released models
+_MOMENTS = ("/adam_m", "/adam_v")
+_UNUSED = re.compile(r"\[unused\d+\]")
+_SPECIAL = re.compile(r"\[[^\]]+\]")
+_LONGEST_TOKEN = 200  # code points; a longer word becomes [UNK] whatever the vocabulary holds
+
+
+def read_new_tokens(file: str) -> list[str]:
+    """The tokens of a file, one a line; blank lines are left out.
+
+    Raises:
+      ValueError: whitespace inside a token, one that comes twice, or no token at all; names file and line. Bytes that
+        are not UTF-8: see `text_files.read_text_lines`.
+    """
+    lines_of = {}
+    for number, line in enumerate(read_text_lines(file), start=1):
+        token = line.removeprefix("\ufeff").strip()
+        if not token:
+            continue
+        if len(token.split()) > 1:
+            raise ValueError(f"{file}, line {number}: {token!r} has whitespace in it; a token is one word or piece.")
+        if token in lines_of:
+            raise ValueError(f"{file}, line {number}: {token!r} comes twice, first in line {lines_of[token]}.")
+        lines_of[token] = number
+    if not lines_of:
+        raise ValueError(f"{file} has no token in it.")
+    return list(lines_of)
+
+
+def add_tokens(
+    weights: Weights,
+    vocabulary: list[str],
+    tokens: list[str],
+    *,
+    do_lower_case: bool,
+    strip_accents: bool | None = None,
+    use_unused: bool = False,
+    initialization: str = "pieces",
+    seed: int = 0,
+) -> tuple[Weights, list[str], list[str]]:
+    """Gives tokens rows of the word table and entries of the masked-LM bias; their Adam moments start at zero.
+
+    Args:
+      vocabulary: lines of vocab.txt. tokens: those already in it are left out and reported.
+      do_lower_case, strip_accents: casing of the model.
+      use_unused: put them in the place of [unused...] lines instead of appending them.
+      initialization: "pieces": mean of the rows of the pieces that the token was cut into so far (the mean of the table
+        where it came out as [UNK]); "mean": mean of all rows but [unused...] and special ones; "random": truncated
+        normal of standard deviation 0.02.
+      seed: of "random".
+
+    Returns:
+      the weights (tables are changed when they are read), the new vocabulary, and lines that say what was done.
+
+    Raises:
+      ValueError: a token that the tokenizer can never produce, too few unused slots, or a vocabulary that does not fit
+        the table; names tokens and numbers.
+    """
+    if initialization not in TOKEN_INITIALIZATIONS:
+        raise ValueError(f"--new_rows={initialization} is none of {', '.join(TOKEN_INITIALIZATIONS)}.")
+    table_rows = weights.shapes[WORD_TABLE][0]
+    if len(vocabulary) > table_rows:
+        raise ValueError(
+            f"The vocabulary has {len(vocabulary)} lines, but the word table of {weights.path} has {table_rows} rows: "
+            "they are not of one model."
+        )
+    ids = {token.strip(): number for number, token in enumerate(vocabulary)}
+    known = [token for token in tokens if token in ids]
+    new = [token for token in tokens if token not in ids]
+    report = [f"Token {token!r} is in the vocabulary already, row {ids[token]}." for token in known]
+    basic = BasicTokenizer(do_lower_case, strip_accents)
+    for token in new:
+        _check_reachable(token, basic, do_lower_case)
+
+    rows = _choose_rows(vocabulary, new, use_unused)
+    pieces = _pieces_of(new, ids, basic) if initialization == "pieces" else {token: [] for token in new}
+    ordinary = np.array([number for number, token in enumerate(vocabulary) if not _SPECIAL.fullmatch(token.strip())])
+    size = max(table_rows, *(row + 1 for row in rows.values())) if rows else table_rows
+    changed = list(vocabulary) + [""] * (max([len(vocabulary), *(row + 1 for row in rows.values())]) - len(vocabulary))
+    for token, row in rows.items():
+        place = "appended" if row >= table_rows else "an idle row of the table"
+        if row < len(vocabulary):
+            place = f"in the place of {vocabulary[row].strip()}"
+        start = {"random": "random", "mean": "mean of the table"}.get(initialization)
+        start = start or ("mean of " + " ".join(pieces[token]) if pieces[token] else "mean of the table")
+        report.append(f"Token {token!r}: row {row}, {place}; starts as {start}.")
+        changed[row] = token
+
+    def grow(table: np.ndarray) -> np.ndarray:
+        grown = np.zeros((size, *table.shape[1:]), table.dtype)
+        grown[: len(table)] = table
+        generator = np.random.default_rng(seed)
+        mean = table[ordinary].mean(axis=0, dtype=np.float64) if len(ordinary) else table.mean(0)
+        for token, row in rows.items():
+            if initialization == "random":
+                grown[row] = _truncated_normal(generator, table.shape[1:]) if table.ndim > 1 else 0.0
+            elif pieces[token]:
+                grown[row] = table[[ids[piece] for piece in pieces[token]]].mean(axis=0, dtype=np.float64)
+            else:
+                grown[row] = mean
+        return grown
+
+    def forget(moments: np.ndarray) -> np.ndarray:
+        grown = np.zeros((size, *moments.shape[1:]), moments.dtype)
+        grown[: len(moments)] = moments
+        grown[list(rows.values())] = 0.0
+        return grown
+
+    if not rows:
+        return weights, list(vocabulary), report
+    return _with_changes(weights, {WORD_TABLE: grow, OUTPUT_BIAS: grow}, forget, size), changed, report
+
+
+def extend_positions(
+    weights: Weights, max_position_embeddings: int, *, initialization: str = "copy", seed: int = 0
+) -> tuple[Weights, list[str]]:
+    """Gives the position table more rows; their Adam moments start at zero.
+
+    Args:
+      initialization: "copy" repeats the learned rows from the start; "random": truncated normal of standard deviation
+        0.02.
+
+    Raises:
+      ValueError: the table has as many rows or more.
+    """
+    if initialization not in POSITION_INITIALIZATIONS:
+        raise ValueError(f"initialization={initialization!r} is none of {', '.join(POSITION_INITIALIZATIONS)}.")
+    old = weights.shapes[POSITION_TABLE][0]
+    if max_position_embeddings <= old:
+        raise ValueError(f"--max_position_embeddings={max_position_embeddings}: the model has {old} positions already.")
+
+    def grow(table: np.ndarray) -> np.ndarray:
+        if initialization == "copy":
+            return table[np.arange(max_position_embeddings) % old]
+        generator = np.random.default_rng(seed)
+        return np.concatenate([table, _truncated_normal(generator, (max_position_embeddings - old, table.shape[1]))])
+
+    def forget(moments: np.ndarray) -> np.ndarray:
+        return np.concatenate([moments, np.zeros((max_position_embeddings - old, moments.shape[1]), moments.dtype)])
+
+    start = f"repeat rows 0 to {old - 1}" if initialization == "copy" else "are random"
+    report = [f"Positions {old} to {max_position_embeddings - 1} are new; they {start}."]
+    return _with_changes(weights, {POSITION_TABLE: grow}, forget, max_position_embeddings), report
+
+
+def _with_changes(weights: Weights, changes: Mapping[str, Callable], forget: Callable, size: int) -> Weights:
+    """Weights whose tables are changed as they are read; the rest passes through unread."""
+    functions = {}
+    for name, change in changes.items():
+        functions |= {name: change, **{name + moment: forget for moment in _MOMENTS}}
+    functions = {name: change for name, change in functions.items() if name in weights.shapes}
+
+    def read(name: str) -> np.ndarray:
+        value = weights.read(name)
+        return functions[name](value) if name in functions else value
+
+    shapes = {name: (size, *shape[1:]) if name in functions else shape for name, shape in weights.shapes.items()}
+    return dataclasses.replace(weights, shapes=shapes, reader=read)
+
+
+def _check_reachable(token: str, basic: BasicTokenizer, do_lower_case: bool) -> None:
+    """Refuses a token that no text can ever come to.
+
+    Raises:
+      ValueError: says what the tokenizer makes of it instead.
+    """
+    text = token.removeprefix("##")
+    if not text:
+        raise ValueError(f"Token {token!r} is empty.")
+    if len(text) > _LONGEST_TOKEN:
+        raise ValueError(f"Token {token[:20]!r}... has {len(text)} characters; words over {_LONGEST_TOKEN} are [UNK].")
+    words = basic.tokenize(text)
+    if words != [text]:
+        raise ValueError(
+            f"Token {token!r} can never come out of the tokenizer: with do_lower_case={do_lower_case} its text becomes "
+            f"{' '.join(words) or 'nothing'!r}. Add it in that form, or the words one by one."
+        )
+
+
+def _choose_rows(vocabulary: list[str], tokens: list[str], use_unused: bool) -> dict[str, int]:
+    """The row of each new token."""
+    if not use_unused:
+        return {token: len(vocabulary) + number for number, token in enumerate(tokens)}
+    slots = [number for number, token in enumerate(vocabulary) if _UNUSED.fullmatch(token.strip())]
+    if len(slots) < len(tokens):
+        raise ValueError(
+            f"{len(tokens)} tokens, but the vocabulary has only {len(slots)} [unused...] slots: append rows instead "
+            "(without --use_unused_slots), or add fewer."
+        )
+    return dict(zip(tokens, slots, strict=False))
+
+
+def _pieces_of(tokens: list[str], ids: Mapping[str, int], basic: BasicTokenizer) -> dict[str, list[str]]:
+    """What the old vocabulary cuts each token into; nothing where that is unknown."""
+    cutter = WordpieceTokenizer(ids)
+    pieces = {}
+    for token in tokens:
+        found = cutter.cut(basic.tokenize(token.removeprefix("##"))[0])
+        if token.startswith("##") and found != [cutter.unk_token]:
+            # The first piece of a word's rest is written with ##, too, where the vocabulary has it.
+            found = ["##" + found[0] if "##" + found[0] in ids else found[0], *found[1:]]
+        pieces[token] = [] if cutter.unk_token in found else found
+    return pieces
+
+
+def _truncated_normal(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal of standard deviation 0.02, values beyond two deviations drawn again."""
+    values = generator.standard_normal(shape)
+    while (outside := np.abs(values) > 2.0).any():
+        values[outside] = generator.standard_normal(int(outside.sum()))
+    return (values * _STANDARD_DEVIATION).astype(np.float32)

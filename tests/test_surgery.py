@@ -1,0 +1,201 @@
+"""Rows added to the tables of a model: which, how they start, and that nothing else changes."""
+
+import numpy as np
+import pytest
+
+from bert_tf import bundles, checkpoints, surgery, weight_files
+from bert_tf.config import BertConfig
+from bert_tf.heads import BertForPreTraining
+from bert_tf.tokenization import FullTokenizer
+from bert_tf.weights import Weights
+
+VOCABULARY = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "[unused1]",
+    "[unused2]",
+    "play",
+    "##ing",
+    "##s",
+    "한",
+    "ab",
+]
+HIDDEN = 4
+
+
+def make_weights(rows=12, reads=None) -> Weights:
+    generator = np.random.default_rng(0)
+    tensors = {
+        surgery.WORD_TABLE: generator.normal(size=(rows, HIDDEN)),
+        surgery.WORD_TABLE + "/adam_m": generator.normal(size=(rows, HIDDEN)),
+        surgery.OUTPUT_BIAS: generator.normal(size=rows),
+        surgery.OUTPUT_BIAS + "/adam_v": generator.normal(size=rows),
+        surgery.POSITION_TABLE: generator.normal(size=(3, HIDDEN)),
+        surgery.POSITION_TABLE + "/adam_v": generator.normal(size=(3, HIDDEN)),
+        "bert/pooler/dense/kernel": generator.normal(size=(HIDDEN, HIDDEN)),
+    }
+    tensors = {name: value.astype(np.float32) for name, value in tensors.items()}
+
+    def read(name):
+        if reads is not None:
+            reads.append(name)
+        return tensors[name].copy()
+
+    shapes = {name: value.shape for name, value in tensors.items()}
+    return Weights("test", "tf1", shapes, {name: name for name in shapes}, read)
+
+
+def test_appended_rows_start_as_the_mean_of_their_pieces():
+    reads = []
+    old = make_weights()
+    tokens = ["playings", "zzz", "play", "##ings"]
+    new, vocabulary, report = surgery.add_tokens(make_weights(reads=reads), VOCABULARY, tokens, do_lower_case=True)
+    assert reads == []  # nothing is read before it is asked for
+    assert vocabulary == [*VOCABULARY, "playings", "zzz", "##ings"]
+    table, bias = old[surgery.WORD_TABLE], old[surgery.OUTPUT_BIAS]
+    actual = new[surgery.WORD_TABLE]
+    assert actual.shape == new.shapes[surgery.WORD_TABLE] == (15, HIDDEN) and actual.dtype == np.float32
+    np.testing.assert_array_equal(actual[:12], table)
+    np.testing.assert_allclose(actual[12], table[[7, 8, 9]].mean(0), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(actual[13], table[7:].mean(0), rtol=1e-6, atol=1e-7)  # no special and unused rows
+    np.testing.assert_allclose(actual[14], table[7:].mean(0), rtol=1e-6, atol=1e-7)  # "ings" alone was [UNK]
+    np.testing.assert_allclose(new[surgery.OUTPUT_BIAS][12], bias[[7, 8, 9]].mean(), rtol=1e-6, atol=1e-7)
+    for name in (surgery.WORD_TABLE + "/adam_m", surgery.OUTPUT_BIAS + "/adam_v"):
+        np.testing.assert_array_equal(new[name][:12], old[name])
+        assert not new[name][12:].any() and len(new[name]) == 15
+    assert report == [
+        "Token 'play' is in the vocabulary already, row 7.",
+        "Token 'playings': row 12, appended; starts as mean of play ##ing ##s.",
+        "Token 'zzz': row 13, appended; starts as mean of the table.",
+        "Token '##ings': row 14, appended; starts as mean of the table.",
+    ]
+    np.testing.assert_array_equal(new["bert/pooler/dense/kernel"], old["bert/pooler/dense/kernel"])
+    np.testing.assert_array_equal(new[surgery.POSITION_TABLE], old[surgery.POSITION_TABLE])
+
+
+def test_unused_slots_keep_the_size():
+    old = make_weights()
+    new, vocabulary, report = surgery.add_tokens(
+        make_weights(), VOCABULARY, ["plays", "한s"], do_lower_case=False, use_unused=True
+    )
+    assert vocabulary[5:7] == ["plays", "한s"] and len(vocabulary) == 12
+    table = new[surgery.WORD_TABLE]
+    np.testing.assert_allclose(table[5], old[surgery.WORD_TABLE][[7, 9]].mean(0), rtol=1e-6, atol=1e-7)
+    untouched = [row for row in range(12) if row not in (5, 6)]
+    np.testing.assert_array_equal(table[untouched], old[surgery.WORD_TABLE][untouched])
+    assert not new[surgery.WORD_TABLE + "/adam_m"][5:7].any()
+    assert "in the place of [unused1]" in report[0]
+    with pytest.raises(ValueError, match=r"3 tokens, but the vocabulary has only 2 \[unused"):
+        surgery.add_tokens(make_weights(), VOCABULARY, ["a", "b", "c"], do_lower_case=True, use_unused=True)
+
+
+def test_idle_rows_of_a_padded_table_are_used_first():
+    new, vocabulary, report = surgery.add_tokens(
+        make_weights(rows=13), VOCABULARY, ["one", "two"], do_lower_case=True, initialization="mean"
+    )
+    assert new.shapes[surgery.WORD_TABLE] == (14, HIDDEN) and vocabulary[12:] == ["one", "two"]
+    assert "row 12, an idle row of the table" in report[0] and "row 13, appended" in report[1]
+    with pytest.raises(ValueError, match="has 12 lines, but the word table of test has 11 rows"):
+        surgery.add_tokens(make_weights(rows=11), VOCABULARY, ["one"], do_lower_case=True)
+
+
+def test_random_rows_are_seeded_and_truncated():
+    def rows(seed):
+        tokens = [f"w{number}" for number in range(200)]
+        new, *_ = surgery.add_tokens(
+            make_weights(), VOCABULARY, tokens, do_lower_case=True, initialization="random", seed=seed
+        )
+        assert not new[surgery.OUTPUT_BIAS][12:].any()
+        return new[surgery.WORD_TABLE][12:]
+
+    np.testing.assert_array_equal(rows(1), rows(1))
+    assert (rows(1) != rows(2)).any()
+    assert 0.015 < rows(1).std() < 0.02 and np.abs(rows(1)).max() <= 0.04
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ("Kubernetes", "its text becomes 'kubernetes'"),
+        ("café", "its text becomes 'cafe'"),
+        ("e-mail", "its text becomes 'e - mail'"),
+        ("東京", "its text becomes '東 京'"),
+        ("a\u0000b", "its text becomes 'ab'"),
+        ("x" * 201, "has 201 characters"),
+        ("##", "is empty"),
+    ],
+)
+def test_tokens_that_no_text_comes_to(token, message):
+    with pytest.raises(ValueError, match=message):
+        surgery.add_tokens(make_weights(), VOCABULARY, [token], do_lower_case=True)
+
+
+def test_new_tokens_come_out_of_the_tokenizer(tmp_path):
+    tokens = ["kubernetes", "京", "한국어", "##ness"]
+    _, vocabulary, _ = surgery.add_tokens(make_weights(), VOCABULARY, tokens, do_lower_case=True, strip_accents=False)
+    (tmp_path / "vocab.txt").write_text("".join(line + "\n" for line in vocabulary), encoding="utf-8")
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), strip_accents=False)
+    assert tokenizer.encode("Kubernetes 京 한국어 abness") == [12, 13, 14, 11, 15]
+
+
+def test_positions():
+    old = make_weights()
+    new, report = surgery.extend_positions(make_weights(), 7)
+    np.testing.assert_array_equal(new[surgery.POSITION_TABLE], old[surgery.POSITION_TABLE][[0, 1, 2, 0, 1, 2, 0]])
+    moments = new[surgery.POSITION_TABLE + "/adam_v"]
+    np.testing.assert_array_equal(moments[:3], old[surgery.POSITION_TABLE + "/adam_v"])
+    assert moments.shape == (7, HIDDEN) and not moments[3:].any()
+    assert report == ["Positions 3 to 6 are new; they repeat rows 0 to 2."]
+    new, _ = surgery.extend_positions(make_weights(), 7, initialization="random")
+    np.testing.assert_array_equal(new[surgery.POSITION_TABLE][:3], old[surgery.POSITION_TABLE])
+    with pytest.raises(ValueError, match="--max_position_embeddings=3: the model has 3 positions already"):
+        surgery.extend_positions(make_weights(), 3)
+
+
+def test_a_changed_model_gives_the_old_tokens_the_old_scores_and_reads_longer_texts(golden, tmp_path):
+    folder = golden / "model" / "config1"
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    weights = weight_files.open_weights(str(folder / "bert_model.ckpt"))
+    vocabulary = [f"t{number}" for number in range(config.vocab_size)]
+    larger, *_ = surgery.add_tokens(weights, vocabulary, ["newword"], do_lower_case=True)
+    longer = config.max_position_embeddings + 5
+    larger, _ = surgery.extend_positions(larger, longer)
+    bundles.write_bundle(str(tmp_path / "bert_model.ckpt"), larger)
+
+    def logits(config, checkpoint, inputs):
+        model = BertForPreTraining(config)
+        model.build()
+        checkpoints.load_weights(model, checkpoint)
+        return np.asarray(model(inputs)["masked_lm_logits"])
+
+    arrays = dict(np.load(folder / "inputs.npz"))
+    inputs = {name: arrays[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")}
+    changed = config.to_dict() | {"vocab_size": config.vocab_size + 1, "max_position_embeddings": longer}
+    changed = BertConfig.from_dict(changed, allow_unknown=True)
+    before = logits(config, str(folder / "bert_model.ckpt"), inputs)
+    after = logits(changed, str(tmp_path / "bert_model.ckpt"), inputs)
+    np.testing.assert_allclose(after[..., :-1], before, atol=1e-5)
+    ids = np.full((1, longer), config.vocab_size)
+    assert np.isfinite(
+        logits(changed, str(tmp_path / "bert_model.ckpt"), {"input_ids": ids, "masked_lm_positions": ids * 0})
+    ).all()
+
+
+def test_file_of_tokens(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("\ufeffone\r\n\n two \n##s\n", encoding="utf-8")
+    assert surgery.read_new_tokens(str(path)) == ["one", "two", "##s"]
+    for content, message in (
+        ("one\ntwo words\n", r"words\.txt, line 2: 'two words' has whitespace"),
+        ("one\n\none\n", r"words\.txt, line 3: 'one' comes twice, first in line 1"),
+        ("\n", r"words\.txt has no token"),
+    ):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=message):
+            surgery.read_new_tokens(str(path))
+    path.write_bytes(b"one\n\xff\n")
+    with pytest.raises(ValueError, match=r"words\.txt, line 2: not UTF-8"):
+        surgery.read_new_tokens(str(path))
