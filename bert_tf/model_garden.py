@@ -1,34 +1,34 @@
 """Checkpoints of the TensorFlow Model Garden (tf-models-official), in and out, without importing it.
 
-In: object-based (TF2) checkpoints of its BertEncoder, BertEncoderV2, BertPretrainerV2 and BertPretrainer, BertClassifier,
-BertSpanLabeler and BertTokenClassifier, those of its trainer, and the `variables/variables` files of the SavedModels
-that TensorFlow Hub and Kaggle offer. Such a file says how the saved Python objects hung together (a
-`TrackableObjectGraph`), and keeps for each variable the name that its layers gave it. The keys of the tensors depend on
-what object was saved and how; those names do not, so they are what variables are found by. Edges of the graph tell apart
-what has no name of its own: an optimizer's copies, and whose output layer an output layer is.
+In: object-based (TF2) checkpoints of its BertEncoder, BertEncoderV2, BertPretrainerV2 and BertPretrainer,
+BertClassifier, BertSpanLabeler and BertTokenClassifier, those of its trainer, and the `variables/variables` files of
+the SavedModels that TensorFlow Hub and Kaggle offer. The keys of the tensors depend on what object was saved and how.
+The full names that the layers gave the variables do not, so they are what variables are found by. Edges of the object
+graph tell apart what has no name of its own: an optimizer's copies, and whose output layer an output layer is.
 
 Out: one graph whose nodes carry the edges by which each of those classes looks for its parts, so that all of them
 restore the same tensors.
 
-Whether an encoder was pre-norm (`norm_first`) can't be seen in a checkpoint, since it has the same variables; a SavedModel
-says it.
+Whether an encoder was pre-norm (`norm_first`) can't be seen in a checkpoint, since it has the same variables; only a
+SavedModel says it.
 """
 
 import posixpath
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from bert_tf import bundles
 from bert_tf.config import BertConfig
+from bert_tf.object_graph import (
+    KEY_SUFFIX,
+    ObjectGraph,
+    is_object_checkpoint,  # noqa: F401 (callers ask for it here)
+    open_object_checkpoint,
+    read_graph,
+)
 from bert_tf.weights import Weights, expected_shapes, num_layers_of, some
-
-_VALUE = "VARIABLE_VALUE"
-_KEY_SUFFIX = "/.ATTRIBUTES/" + _VALUE
 
 # --- names -----------------------------------------------------------------------------------------------------------
 
@@ -88,51 +88,6 @@ _ATTENTION = re.compile(r"/attention/self/(query|key|value)/kernel$")
 _TRANSPOSED = {"cls/seq_relationship/output_weights", "output_weights", "cls/squad/output_weights"}
 # Tensors that are of use only together.
 _HEAD_GROUPS = ("cls/predictions/", "cls/seq_relationship/", "cls/squad/", "output_", _POOLER, _HEADS_POOLER)
-_OPTIMIZER_EDGES = {"learning_rate", "_learning_rate", "_current_learning_rate"}
-
-
-class _ObjectGraph:
-    """The object graph of a checkpoint: which variables it has, and by which edges they are reached."""
-
-    def __init__(self, serialized: bytes):
-        self.nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes
-        # Breadth first, and never into an optimizer: newer ones name their moments like the variables.
-        self.paths: dict[int, tuple[str, ...]] = {0: ()} if self.nodes else {}
-        self.parents: dict[int, list[tuple[int, str]]] = {}
-        queue = list(self.paths)
-        for number in queue:
-            for child in self.nodes[number].children:
-                if self._is_optimizer(child.node_id):
-                    continue
-                self.parents.setdefault(child.node_id, []).append((number, child.local_name))
-                if child.node_id not in self.paths:
-                    self.paths[child.node_id] = (*self.paths[number], child.local_name)
-                    queue.append(child.node_id)
-
-    def _is_optimizer(self, number: int) -> bool:
-        node = self.nodes[number]
-        return bool(node.slot_variables) or any(child.local_name in _OPTIMIZER_EDGES for child in node.children)
-
-    def variables(self) -> Iterator[tuple[int, str, str]]:
-        """Node, full name and key of every variable outside the optimizer."""
-        for number in sorted(self.paths):
-            for attribute in self.nodes[number].attributes:
-                if attribute.name == _VALUE:
-                    yield number, attribute.full_name, attribute.checkpoint_key
-
-    def edges_to(self, number: int) -> set[str]:
-        """The names of all edges on all ways from the root to a node."""
-        edges, seen, queue = set(), {number}, [number]
-        for node in queue:
-            for parent, edge in self.parents.get(node, ()):
-                edges.add(edge)
-                if parent not in seen:
-                    seen.add(parent)
-                    queue.append(parent)
-        return edges
-
-    def children(self, number: int) -> dict[str, int]:
-        return {child.local_name: child.node_id for child in self.nodes[number].children}
 
 
 def _original_name(full_name: str, edges: set[str]) -> str | None:
@@ -168,7 +123,7 @@ def _original_name(full_name: str, edges: set[str]) -> str | None:
     return leaf if "classifier" in edges else None
 
 
-def _find_variables(graph: _ObjectGraph, path: str) -> dict[str, tuple[int, str]]:
+def _find_variables(graph: ObjectGraph, path: str) -> dict[str, tuple[int, str]]:
     """Node and key of each of the original's variables.
 
     Raises:
@@ -274,57 +229,6 @@ def _check_encoder(path: str, shapes: dict[str, tuple[int, ...]], num_attention_
 # --- in --------------------------------------------------------------------------------------------------------------
 
 
-def is_object_checkpoint(prefix: str) -> bool:
-    """Whether the files of a prefix are an object-based (TF2) checkpoint, not one by names (TF1).
-
-    Raises:
-      ValueError: there is an index that can't be read.
-    """
-    if not tf.io.gfile.exists(prefix + bundles.INDEX_SUFFIX):
-        return False
-    return bundles.open_bundle(prefix).has_tensor(bundles.OBJECT_GRAPH)
-
-
-def _open(prefix: str, path: str):
-    """The reader of a checkpoint whose files are all there and long enough."""
-    folder, name = posixpath.split(prefix)
-    if not tf.io.gfile.exists(prefix + bundles.INDEX_SUFFIX):
-        raise FileNotFoundError(f"{path}: {prefix}{bundles.INDEX_SUFFIX} does not exist.")
-    shard = re.compile(re.escape(name) + r"\.data-(\d{5})-of-(\d{5})$")
-    shards = [match for match in map(shard.match, sorted(tf.io.gfile.listdir(folder or "."))) if match]
-    count = int(shards[0][2]) if shards else 1
-    absent = sorted(set(range(count)) - {int(match[1]) for match in shards if int(match[2]) == count})
-    if absent:
-        raise FileNotFoundError(
-            f"{path}: the weights are missing: {prefix}.data-{absent[0]:05}-of-{count:05} does not exist "
-            f"({len(absent)} of {count} data files). The .index alone holds no weights."
-        )
-    reader = bundles.open_bundle(prefix)
-    types = reader.get_variable_to_dtype_map()
-    needed = sum(
-        int(np.prod(shape)) * types[key].size
-        for key, shape in reader.get_variable_to_shape_map().items()
-        if types[key] != tf.string
-    )
-    found = sum(tf.io.gfile.stat(posixpath.join(folder, match[0])).length for match in shards)
-    if found < needed:
-        raise ValueError(f"{path}: truncated: its data files have {found} bytes, its tensors {needed}. Copy it again.")
-    return reader
-
-
-def _read_graph(reader, path: str) -> _ObjectGraph:
-    if not reader.has_tensor(bundles.OBJECT_GRAPH):
-        raise ValueError(
-            f"{path} is no object-based checkpoint (no {bundles.OBJECT_GRAPH}). It holds "
-            f"{some(sorted(reader.get_variable_to_shape_map()))}."
-        )
-    serialized = bundles.read_tensor(reader, path, bundles.OBJECT_GRAPH).item()
-    try:
-        return _ObjectGraph(serialized)
-    except (DecodeError, IndexError) as error:
-        raise ValueError(f"{path}: its {bundles.OBJECT_GRAPH} is damaged: {error}") from error
-
-
 def open_weights(prefix: str, path: str | None = None) -> Weights:
     """Opens an object-based checkpoint of tf-models-official; reads names, shapes and at most two poolers.
 
@@ -340,8 +244,8 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
       ValueError: damaged, no BERT, or a kind of BERT that the original's variables can't express.
     """
     path = path or prefix
-    reader = _open(prefix, path)
-    graph = _read_graph(reader, path)
+    reader = open_object_checkpoint(prefix, path)
+    graph = read_graph(reader, path)
     _check_not_pre_norm(prefix, path)
     found = _find_variables(graph, path)
     keys = {name: key for name, (_, key) in found.items()}
@@ -383,7 +287,7 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
 
 
 def _reason(key: str, reasons: dict[str, str]) -> str:
-    if key.removesuffix(_KEY_SUFFIX) in ("save_counter", "global_step"):
+    if key.removesuffix(KEY_SUFFIX) in ("save_counter", "global_step"):
         return "a counter"
     # What the walk through the graph has not met is behind an optimizer, or one of its slots.
     return reasons.get(key, "optimizer state, in another form than the original's")
@@ -393,17 +297,14 @@ def _drop_unfit_heads(keys: dict[str, str], shapes: dict, expected: dict) -> dic
     """Takes heads out that the original's variables can't express; returns why, by key."""
     hidden = expected[f"{_POOLER}/bias"][0]
     expected = expected | {f"{_HEADS_POOLER}/{leaf}": expected[f"{_POOLER}/{leaf}"] for leaf in ("kernel", "bias")}
+    for scope, classes in (("", shapes.get("output_bias", (0,))[0]), ("cls/squad/", 2)):
+        expected |= {f"{scope}output_weights": (classes, hidden), f"{scope}output_bias": (classes,)}
     reasons = {}
     for group in _HEAD_GROUPS:
-        members = [name for name in keys if name.startswith(group)]
-        required = {name for name in expected if name.startswith(group)}
-        fits = required <= set(members) and all(shapes[name] == expected.get(name, shapes[name]) for name in members)
-        weights = next((name for name in members if name in _TRANSPOSED), None)
-        if weights is not None:
-            fits = fits and len(members) == 2 and shapes[weights][1:] == (hidden,)
-        if not fits:
-            for name in members:
-                reasons[keys.pop(name)] = f"a head of another shape than the original's: {list(shapes[name])}"
+        members = {name: shapes[name] for name in keys if name.startswith(group)}
+        if members != {name: shape for name, shape in expected.items() if name.startswith(group)}:
+            for name, shape in members.items():
+                reasons[keys.pop(name)] = f"a head of another shape than the original's: {list(shape)}"
     return reasons
 
 
@@ -473,11 +374,14 @@ def save(prefix: str, weights: Weights, num_attention_heads: int) -> dict[str, s
 
     The usual ways all work, where `encoder` is a BertEncoder or a BertEncoderV2:
 
-        tf.train.Checkpoint(encoder=encoder), tf.train.Checkpoint(encoder)
-        tf.train.Checkpoint(model=encoder, encoder=encoder)        # what its scripts and its Hub export do
+        tf.train.Checkpoint(encoder=encoder)
+        tf.train.Checkpoint(model=encoder, encoder=encoder)  # what its scripts and its Hub export do
         tf.train.Checkpoint(**BertPretrainerV2(...).checkpoint_items)
-        tf.train.Checkpoint(model=BertPretrainerV2(...))           # with a head called next_sentence, if there is one
-        tf.train.Checkpoint(model=BertClassifier(...))             # or BertSpanLabeler: weights with their output layer
+        tf.train.Checkpoint(model=BertPretrainerV2(...))  # whose head is called next_sentence, if the weights have one
+        tf.train.Checkpoint(model=BertClassifier(...))  # or BertSpanLabeler, if the weights have their output layer
+
+    What `model` restores, `load_weights` of that object restores as well. With the output layer of a classifier or span
+    labeler `model` alone can't be an encoder.
 
     Optimizer state is not written: their optimizer's has another meaning.
 
@@ -541,7 +445,7 @@ def _root(parts: dict[str, dict]) -> dict:
         model["classification_heads"] = {"0": parts[_NEXT_SENTENCE]}
         if "dense" in parts[_NEXT_SENTENCE]:
             root[f"{_NEXT_SENTENCE}.pooler_dense"] = parts[_NEXT_SENTENCE]["dense"]
-    return encoder | model | root
+    return model | root
 
 
 def _trackable(node, made: dict):
@@ -550,3 +454,111 @@ def _trackable(node, made: dict):
     if id(node) not in made:
         made[id(node)] = tf.train.Checkpoint(**{edge: _trackable(child, made) for edge, child in node.items()})
     return made[id(node)]
+
+
+# --- their own model -------------------------------------------------------------------------------------------------
+
+
+def reference_outputs(prefix: str, config: BertConfig, inputs: dict) -> dict[str, np.ndarray]:
+    """Runs tf-models-official's own layers on a checkpoint that it restores itself.
+
+    The encoder is a BertEncoderV2, or the functional BertEncoder for a file that only has that one's edges; the heads
+    are its MaskedLM and ClassificationHead.
+
+    Args:
+      prefix: see `open_weights`.
+      config: hidden_act "gelu" is the tanh form, "gelu_erf" the exact one; layer_norm_eps is set in their layers, which
+        otherwise have 1e-12.
+      inputs: `input_ids` [B, S], and optionally `input_mask`, `segment_ids` [B, S] and `masked_lm_positions` [B, P].
+
+    Returns:
+      float32 `sequence_output` [B, S, H]; `pooled_output` [B, H], of the head's own pooler if it has one; where there
+      are such heads `masked_lm_logits` [B, P, V] (given positions) and `next_sentence_logits` [B, 2].
+
+    Raises:
+      ImportError: tf-models-official is not installed.
+      FileNotFoundError, ValueError: see `open_weights`.
+      AssertionError: it does not find all of its variables in the file.
+    """
+    import tf_keras
+    from official.nlp.modeling import layers, networks
+
+    graph = read_graph(open_object_checkpoint(prefix, prefix), prefix)
+    found = _find_variables(graph, prefix)
+    activations = {
+        "gelu": lambda x: tf_keras.activations.gelu(x, approximate=True),
+        "gelu_erf": lambda x: tf_keras.activations.gelu(x, approximate=False),
+    }
+    activation = activations.get(config.activation, config.activation)
+
+    def restore(layer, edges: tuple[str, ...]):
+        for module in layer.submodules:
+            if isinstance(module, tf_keras.layers.LayerNormalization):
+                module.epsilon = config.layer_norm_eps
+        root = layer
+        for edge in reversed(edges):
+            root = tf.train.Checkpoint(**{edge: root})
+        root = root if isinstance(root, tf.train.Checkpoint) else tf.train.Checkpoint(root)
+        root.read(prefix).expect_partial().assert_existing_objects_matched()
+        return layer
+
+    def layer_with(name: str, attribute: str) -> tuple[str, ...] | None:
+        """The edges that lead to the layer whose attribute a variable is; lists may hold it, too."""
+        if name not in found:
+            return None
+        return next(graph.paths[parent] for parent, edge in graph.parents[found[name][0]] if edge == attribute)
+
+    numbered, edges = _encoder_edges(graph, prefix)
+    build = networks.BertEncoder if numbered else networks.BertEncoderV2
+    encoder = build(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        max_sequence_length=config.max_position_embeddings,
+        type_vocab_size=config.type_vocab_size,
+        inner_dim=config.intermediate_size,
+        inner_activation=activation,
+        **({"dict_outputs": True} if numbered else {}),
+    )
+    ids = tf.constant(inputs["input_ids"], tf.int32)
+    batch = {
+        "input_word_ids": ids,
+        "input_mask": tf.constant(inputs.get("input_mask", tf.ones_like(ids)), tf.int32),
+        "input_type_ids": tf.constant(inputs.get("segment_ids", tf.zeros_like(ids)), tf.int32),
+    }
+    encoder(batch, training=False)
+    outputs = restore(encoder, edges)(batch, training=False)
+    sequence_output, pooled_output = outputs["sequence_output"], outputs["pooled_output"]
+    result = {"sequence_output": sequence_output}
+
+    dense = layer_with(f"{_HEADS_POOLER}/kernel", "kernel")
+    head = layers.ClassificationHead(config.hidden_size if dense else 0, 2, name=_NEXT_SENTENCE)
+    head(sequence_output if dense else pooled_output, training=False)
+    if dense:
+        restore(head.dense, dense)
+        pooled_output = head(sequence_output, only_project=True)
+    result["pooled_output"] = pooled_output
+    if "cls/seq_relationship/output_weights" in found:
+        restore(head.out_proj, layer_with("cls/seq_relationship/output_weights", "kernel"))
+        result["next_sentence_logits"] = head(sequence_output if dense else pooled_output, training=False)
+    if "cls/predictions/output_bias" in found and "masked_lm_positions" in inputs:
+        positions = tf.constant(inputs["masked_lm_positions"], tf.int32)
+        masked_lm = layers.MaskedLM(encoder.get_embedding_table(), activation=activation, name="cls/predictions")
+        masked_lm(sequence_output, masked_positions=positions)
+        restore(masked_lm, layer_with("cls/predictions/output_bias", "bias"))
+        result["masked_lm_logits"] = masked_lm(sequence_output, masked_positions=positions)
+    return {name: np.asarray(value, np.float32) for name, value in result.items()}
+
+
+def _encoder_edges(graph: ObjectGraph, path: str) -> tuple[bool, tuple[str, ...]]:
+    """Whether the encoder has numbered layers only, and the edges that lead to it."""
+    named = {edge for *_, edge in (*_TABLES, *_ENCODER_MODULES)} | {"_transformer_layers"}
+    for number in graph.paths:
+        if named <= graph.children(number).keys():
+            return False, graph.paths[number]
+    for number in graph.paths:
+        first = graph.children(number).get("layer_with_weights-0")
+        if first is not None and "embeddings" in graph.children(first):
+            return True, graph.paths[number]
+    raise ValueError(f"{path}: its encoder hangs together in another way than that of tf-models-official.")
