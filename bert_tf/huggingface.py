@@ -50,7 +50,7 @@ _CONFIG_DEFAULTS = {
     "initializer_range": 0.02,
     "layer_norm_eps": 1e-12,
 }
-_CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
+CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
 
 _FIXED_NAMES = {
     "cls/predictions/output_bias": "cls.predictions.bias",
@@ -115,7 +115,7 @@ def config_from_huggingface(values: Mapping, source: str) -> BertConfig:
 def _kept_keys(values: Mapping) -> dict:
     """Keys that the original has no use for and that can't be seen in the weights: they wait in bert_config.json."""
     kept = {}
-    if any(name in _CLASSIFIERS[1:] for name in values.get("architectures") or ()):
+    if any(name in CLASSIFIERS[1:] for name in values.get("architectures") or ()):
         kept["architectures"] = values["architectures"]
     labels = values.get("id2label") or {}
     if any(label != f"LABEL_{number}" for number, label in labels.items()):
@@ -133,7 +133,7 @@ def architecture_of(names, config: BertConfig) -> str:
     names = set(names)
     if "output_weights" in names:
         given = getattr(config, "architectures", None) or []
-        return next((name for name in given if name in _CLASSIFIERS), _CLASSIFIERS[0])
+        return next((name for name in given if name in CLASSIFIERS), CLASSIFIERS[0])
     if "cls/squad/output_weights" in names:
         return "BertForQuestionAnswering"
     masked = "cls/predictions/output_bias" in names

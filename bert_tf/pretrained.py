@@ -144,8 +144,9 @@ def from_pretrained(model_class: type, path: str, *, config: BertConfig | None =
     weights, files = read_model(path)
     config = config or needed_config(files)
     head = weights.shapes.get("output_weights")
-    if head and "num_labels" in inspect.signature(model_class.__init__).parameters:
-        arguments.setdefault("num_labels", head[0])
+    labels = head[0] if head else len(getattr(config, "id2label", ()))
+    if labels and "num_labels" in inspect.signature(model_class.__init__).parameters:
+        arguments.setdefault("num_labels", labels)
     model = model_class(config, **arguments)
     model.build()
     result = checkpoints.initialize(checkpoints.model_variables(model), weights)
@@ -181,10 +182,22 @@ def save_pretrained(
     write_model(
         directory,
         checkpoints.model_weights(model),
-        dataclasses.replace(files, config=model.config, vocab_file=vocab_file or files.vocab_file, casing=casing),
+        dataclasses.replace(
+            files, config=_full_config(model), vocab_file=vocab_file or files.vocab_file, casing=casing
+        ),
         format=format,
         overwrite=overwrite,
     )
+
+
+def _full_config(model: keras.Model) -> BertConfig:
+    """The model's configuration with what its variables can't show: the kind of classifier and of its labels."""
+    values = model.config.to_dict()
+    if type(model).__name__ in huggingface.CLASSIFIERS[1:]:
+        values["architectures"] = [type(model).__name__]
+    if getattr(model, "problem_type", "single_label_classification") != "single_label_classification":
+        values["problem_type"] = model.problem_type
+    return BertConfig.from_dict(values, allow_unknown=True)
 
 
 @dataclasses.dataclass(frozen=True)

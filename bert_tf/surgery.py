@@ -6,8 +6,10 @@
 New rows must be trained: go on pre-training on text that needs them.
 """
 
+import collections
 import dataclasses
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -26,7 +28,8 @@ _STANDARD_DEVIATION = 0.02  # initializer_range of the released models
 _MOMENTS = ("/adam_m", "/adam_v")
 _UNUSED = re.compile(r"\[unused\d+\]")
 _SPECIAL = re.compile(r"\[[^\]]+\]")
-_LONGEST_TOKEN = 200  # code points; a longer word becomes [UNK] whatever the vocabulary holds
+_LONGEST_WORD = 200  # code points; a longer word becomes [UNK] whatever the vocabulary holds
+_WORD_START = "\0"  # stands for any beginning of a word before a ## piece: no token has it, since text is cleaned of it
 
 
 def read_new_tokens(file: str) -> list[str]:
@@ -69,36 +72,48 @@ def add_tokens(
       do_lower_case, strip_accents: casing of the model.
       use_unused: put them in the place of [unused...] lines instead of appending them.
       initialization: "pieces": mean of the rows of the pieces that the token was cut into so far (the mean of the table
-        where it came out as [UNK]); "mean": mean of all rows but [unused...] and special ones; "random": truncated
-        normal of standard deviation 0.02.
+        where it came out as [UNK]), a ## token as the rest of a word; "mean": mean of all rows but [unused...] and
+        special ones; "random": truncated normal of standard deviation 0.02, bias 0. Means are taken in float64 and
+        rounded once.
       seed: of "random".
 
     Returns:
       the weights (tables are changed when they are read), the new vocabulary, and lines that say what was done.
 
     Raises:
-      ValueError: a token that the tokenizer can never produce, too few unused slots, or a vocabulary that does not fit
-        the table; names tokens and numbers.
+      ValueError: a token that the tokenizer can never produce or that is given twice, too few unused slots, or a
+        vocabulary that does not fit the tables; names tokens and numbers.
     """
     if initialization not in TOKEN_INITIALIZATIONS:
         raise ValueError(f"--new_rows={initialization} is none of {', '.join(TOKEN_INITIALIZATIONS)}.")
-    table_rows = weights.shapes[WORD_TABLE][0]
+    table_rows = _rows_of(weights, WORD_TABLE)
+    if OUTPUT_BIAS in weights.shapes and _rows_of(weights, OUTPUT_BIAS) != table_rows:
+        raise ValueError(
+            f"{weights.path}: the word table has {table_rows} rows, but {OUTPUT_BIAS} has "
+            f"{_rows_of(weights, OUTPUT_BIAS)} entries: they are not of one model."
+        )
     if len(vocabulary) > table_rows:
         raise ValueError(
             f"The vocabulary has {len(vocabulary)} lines, but the word table of {weights.path} has {table_rows} rows: "
             "they are not of one model."
         )
+    twice = [token for token, count in collections.Counter(tokens).items() if count > 1]
+    if twice:
+        raise ValueError(f"Token {twice[0]!r} is given twice.")
     ids = {token.strip(): number for number, token in enumerate(vocabulary)}
     known = [token for token in tokens if token in ids]
     new = [token for token in tokens if token not in ids]
     report = [f"Token {token!r} is in the vocabulary already, row {ids[token]}." for token in known]
     basic = BasicTokenizer(do_lower_case, strip_accents)
+    cutter = WordpieceTokenizer({**dict.fromkeys(new, -1), **ids, _WORD_START: -1})
     for token in new:
-        _check_reachable(token, basic, do_lower_case)
+        _check_reachable(token, basic, cutter)
 
     rows = _choose_rows(vocabulary, new, use_unused)
-    pieces = _pieces_of(new, ids, basic) if initialization == "pieces" else {token: [] for token in new}
-    ordinary = np.array([number for number, token in enumerate(vocabulary) if not _SPECIAL.fullmatch(token.strip())])
+    pieces = _pieces_of(new, ids) if initialization == "pieces" else {token: [] for token in new}
+    ordinary = np.array([not _SPECIAL.fullmatch(token.strip()) for token in vocabulary])
+    if not ordinary.any():
+        ordinary[:] = True
     size = max(table_rows, *(row + 1 for row in rows.values())) if rows else table_rows
     changed = list(vocabulary) + [""] * (max([len(vocabulary), *(row + 1 for row in rows.values())]) - len(vocabulary))
     for token, row in rows.items():
@@ -113,8 +128,10 @@ def add_tokens(
     def grow(table: np.ndarray) -> np.ndarray:
         grown = np.zeros((size, *table.shape[1:]), table.dtype)
         grown[: len(table)] = table
-        generator = np.random.default_rng(seed)
-        mean = table[ordinary].mean(axis=0, dtype=np.float64) if len(ordinary) else table.mean(0)
+        generator = np.random.default_rng([seed, 0])
+        mean = None
+        if initialization != "random" and not all(pieces.values()):
+            mean = _mean_of_rows(table, ordinary)
         for token, row in rows.items():
             if initialization == "random":
                 grown[row] = _truncated_normal(generator, table.shape[1:]) if table.ndim > 1 else 0.0
@@ -149,14 +166,14 @@ def extend_positions(
     """
     if initialization not in POSITION_INITIALIZATIONS:
         raise ValueError(f"initialization={initialization!r} is none of {', '.join(POSITION_INITIALIZATIONS)}.")
-    old = weights.shapes[POSITION_TABLE][0]
+    old = _rows_of(weights, POSITION_TABLE)
     if max_position_embeddings <= old:
         raise ValueError(f"--max_position_embeddings={max_position_embeddings}: the model has {old} positions already.")
 
     def grow(table: np.ndarray) -> np.ndarray:
         if initialization == "copy":
             return table[np.arange(max_position_embeddings) % old]
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng([seed, 1])  # other draws than those of new words
         return np.concatenate([table, _truncated_normal(generator, (max_position_embeddings - old, table.shape[1]))])
 
     def forget(moments: np.ndarray) -> np.ndarray:
@@ -182,23 +199,71 @@ def _with_changes(weights: Weights, changes: Mapping[str, Callable], forget: Cal
     return dataclasses.replace(weights, shapes=shapes, reader=read)
 
 
-def _check_reachable(token: str, basic: BasicTokenizer, do_lower_case: bool) -> None:
-    """Refuses a token that no text can ever come to.
+def _rows_of(weights: Weights, name: str) -> int:
+    if name not in weights.shapes:
+        raise ValueError(f"{weights.path} has no {name}.")
+    return weights.shapes[name][0]
+
+
+def _mean_of_rows(table: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Mean over the first axis of the rows where `chosen` (of the first len(chosen)) is True, in float64."""
+    # By a mask and not by an index, which would copy a table that takes a large part of the memory.
+    table = table[: len(chosen)]
+    mask = chosen.reshape(-1, *[1] * (table.ndim - 1))
+    return np.add.reduce(table, axis=0, dtype=np.float64, where=mask) / chosen.sum()
+
+
+def _check_reachable(token: str, basic: BasicTokenizer, cutter: WordpieceTokenizer) -> None:
+    """Refuses a token that no text can ever come to, by running the tokenizer on it.
+
+    Args:
+      cutter: has the new vocabulary and _WORD_START.
 
     Raises:
-      ValueError: says what the tokenizer makes of it instead.
+      ValueError: says what the tokenizer makes of it instead, and why.
     """
     text = token.removeprefix("##")
     if not text:
         raise ValueError(f"Token {token!r} is empty.")
-    if len(text) > _LONGEST_TOKEN:
-        raise ValueError(f"Token {token[:20]!r}... has {len(text)} characters; words over {_LONGEST_TOKEN} are [UNK].")
-    words = basic.tokenize(text)
-    if words != [text]:
+    # A ## piece stands after the beginning of a word: "a" shows whether it stays there.
+    word, expected = (text, [token]) if text == token else ("a" + text, [_WORD_START, token])
+    if len(word) > _LONGEST_WORD:
         raise ValueError(
-            f"Token {token!r} can never come out of the tokenizer: with do_lower_case={do_lower_case} its text becomes "
-            f"{' '.join(words) or 'nothing'!r}. Add it in that form, or the words one by one."
+            f"Token {token[:20]!r}... has {len(text)} characters; words over {_LONGEST_WORD} are [UNK], and before ## "
+            "stands at least one character."
         )
+    words = basic.tokenize(word)
+    if words != [word] or cutter.cut(word if text == token else _WORD_START + text) != expected:
+        subject = "its text" if text == token else repr(word)
+        advice = " Add it in that form, or the words one by one." if words and text == token else ""
+        raise ValueError(
+            f"Token {token!r} can never come out of the tokenizer: {' and '.join(_reasons(word, basic))}, so {subject} "
+            f"becomes {' '.join(words) or 'nothing'!r}.{advice}"
+        )
+
+
+def _reasons(word: str, basic: BasicTokenizer) -> list[str]:
+    """Why text with `word` in it does not come to one token `word`."""
+    reasons = []
+    if any(char.isspace() for char in word):
+        reasons.append("it has whitespace in it")
+    cleaned = basic.words(word)
+    if len("".join(cleaned)) < len("".join(word.split())):
+        reasons.append("control characters are dropped")
+    if len(cleaned) > len(word.split()):
+        reasons.append("Chinese characters stand alone")
+    if sum(len(basic.split_cleaned(part)) for part in cleaned) > len(cleaned):
+        reasons.append("punctuation marks stand alone")
+    lowered = word.lower() if basic.do_lower_case else word
+    if lowered != word:
+        reasons.append("do_lower_case lower-cases it")
+    if basic.strip_accents:
+        decomposed = unicodedata.normalize("NFD", lowered)
+        if any(unicodedata.category(char) == "Mn" for char in decomposed):
+            reasons.append("accents are stripped")
+        elif decomposed != lowered:
+            reasons.append("stripping accents takes its letters apart (Hangul into Jamo)")
+    return reasons or ["the tokenizer changes it"]
 
 
 def _choose_rows(vocabulary: list[str], tokens: list[str], use_unused: bool) -> dict[str, int]:
@@ -214,16 +279,15 @@ def _choose_rows(vocabulary: list[str], tokens: list[str], use_unused: bool) -> 
     return dict(zip(tokens, slots, strict=False))
 
 
-def _pieces_of(tokens: list[str], ids: Mapping[str, int], basic: BasicTokenizer) -> dict[str, list[str]]:
+def _pieces_of(tokens: list[str], ids: Mapping[str, int]) -> dict[str, list[str]]:
     """What the old vocabulary cuts each token into; nothing where that is unknown."""
-    cutter = WordpieceTokenizer(ids)
+    cutter = WordpieceTokenizer({**ids, _WORD_START: -1})
     pieces = {}
     for token in tokens:
-        found = cutter.cut(basic.tokenize(token.removeprefix("##"))[0])
-        if token.startswith("##") and found != [cutter.unk_token]:
-            # The first piece of a word's rest is written with ##, too, where the vocabulary has it.
-            found = ["##" + found[0] if "##" + found[0] in ids else found[0], *found[1:]]
-        pieces[token] = [] if cutter.unk_token in found else found
+        rest = token.removeprefix("##")
+        found = cutter.cut(token) if rest == token else cutter.cut(_WORD_START + rest)
+        unknown = found == [cutter.unk_token]
+        pieces[token] = [] if unknown else [piece for piece in found if piece != _WORD_START]
     return pieces
 
 

@@ -15,6 +15,7 @@ from bert_tf.config import BertConfig
 from bert_tf.heads import BertForPreTraining
 from bert_tf.modeling import BertModel
 from bert_tf.optimization import create_optimizer
+from bert_tf.task_models import BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.tokenization import FullTokenizer
 from bert_tf.weights import is_model_variable
 
@@ -146,6 +147,23 @@ def test_from_pretrained_takes_all_formats(source, tmp_path):
         encoder_tensors = {n: v for n, v in tensors_of(target).items() if n.startswith("bert/")}
         assert_same_bytes(tensors_of(tmp_path / f"{format}_again"), encoder_tensors)
         assert (tmp_path / f"{format}_again" / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
+
+
+@pytest.mark.parametrize("format", FORMATS[:2])
+def test_the_kind_of_a_classifier_travels(tmp_path, format):
+    config = BertConfig.from_dict(TINY_CONFIG)
+    for model, key, value in (
+        (BertForTokenClassification(config, num_labels=5), "architectures", ["BertForTokenClassification"]),
+        (BertForSequenceClassification(config, 3, "multi_label_classification"), "problem_type", None),
+        (BertForMultipleChoice(config), "architectures", ["BertForMultipleChoice"]),
+    ):
+        model.build()
+        path = str(tmp_path / type(model).__name__)
+        model.save_pretrained(path, format=format)
+        again = type(model).from_pretrained(path)
+        assert getattr(again.config, key) == (value or "multi_label_classification")
+        assert again.num_labels == model.num_labels and again.objective is model.objective
+        np.testing.assert_array_equal(again.head.output_weights.numpy(), model.head.output_weights.numpy())
 
 
 def test_words_and_positions_are_added(source, tmp_path):
