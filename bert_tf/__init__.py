@@ -29,6 +29,7 @@ _MODULES = {
     "MultiLabelObjective": "objectives",
     "MultipleChoiceObjective": "objectives",
     "NextSentenceObjective": "objectives",
+    "Predictor": "predictor",
     "PretrainingObjective": "heads",
     "RegressionObjective": "objectives",
     "SpanObjective": "objectives",

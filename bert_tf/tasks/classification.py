@@ -39,35 +39,23 @@ def predict_logits(
     batches = classification_features.evaluation_batches(
         encoded, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
     )
-    rows = classification_features.evaluation_rows(encoded.lengths, batch_size)
-    logits = None
-    for number, outputs in zip(rows, predict(batches), strict=True):
-        if logits is None:
-            logits = np.empty((len(encoded), *outputs.shape[1:]), np.float32)
-        logits[number] = outputs[: len(number)]
-    return logits
+    return classification_features.in_order(encoded, batch_size, predict(batches))
 
 
 def write_predictions(output_dir: str, name: str, task: Task, encoded: EncodedExamples, logits: np.ndarray) -> None:
     """Writes test_results<name>.tsv as the original does, and predictions<name>.jsonl.
 
     The first has one line an example, the probabilities in the order of the labels (of a regression the number). The
-    second has `guid`, `label` (a list where several may hold) and `probabilities` by label (a regression: `score`).
+    second has `guid`, `label` (`labels`, a list, where several may hold) and `probabilities` by label (a regression: `score`).
     """
     values = classification_metrics.probabilities(task, logits)
-    predicted = classification_metrics.predictions_of(task, logits)
     table = "".join("\t".join(str(np.float32(value)) for value in row) + "\n" for row in values)
     write_text_file(posixpath.join(output_dir, f"test_results{name}.tsv"), table)
-    lines = []
-    for guid, row, prediction in zip(encoded.guids, values, predicted, strict=True):
-        record = {"guid": guid}
-        if task.is_regression:
-            record["score"] = float(prediction)
-        else:
-            chosen = [task.labels[number] for number in np.flatnonzero(prediction)] if task.multi_label else None
-            record["label"] = chosen if task.multi_label else task.labels[prediction]
-            record["probabilities"] = {label: float(value) for label, value in zip(task.labels, row, strict=True)}
-        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+    described = classification_metrics.describe_predictions(task, logits)
+    lines = [
+        json.dumps({"guid": guid, **record}, ensure_ascii=False) + "\n"
+        for guid, record in zip(encoded.guids, described, strict=True)
+    ]
     write_text_file(posixpath.join(output_dir, f"predictions{name}.jsonl"), "".join(lines))
     logging.info("Wrote %d predictions to %s.", len(lines), posixpath.join(output_dir, f"test_results{name}.tsv"))
 

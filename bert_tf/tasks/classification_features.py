@@ -8,7 +8,7 @@ import concurrent.futures
 import dataclasses
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from absl import logging
@@ -269,6 +269,16 @@ def evaluation_batches(encoded: EncodedExamples, *, batch_size: int, max_seq_len
     dataset = _dataset(tf, batches, encoded, batch_size, width)
     count = -(-len(encoded) // batch_size)
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(tf.data.AUTOTUNE)
+
+
+def in_order(encoded: EncodedExamples, batch_size: int, outputs: Iterable[np.ndarray]) -> np.ndarray:
+    """The model's outputs [n, ...] for all examples in their order, from those of `evaluation_batches`."""
+    values = None
+    for rows, output in zip(evaluation_rows(encoded.lengths, batch_size), outputs, strict=True):
+        if values is None:
+            values = np.empty((len(encoded), *output.shape[1:]), np.float32)
+        values[rows] = output[: len(rows)]
+    return values
 
 
 def _dataset(tf, batches, encoded: EncodedExamples, batch_size: int, width: int | None):

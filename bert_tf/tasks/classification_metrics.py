@@ -72,6 +72,22 @@ def predictions_of(task: Task, logits: np.ndarray) -> np.ndarray:
     return np.argmax(logits, -1)
 
 
+def describe_predictions(task: Task, logits: np.ndarray) -> list[dict]:
+    """For each example `label` (where several may hold `labels`) and `probabilities` by label; a regression: `score`."""
+    predicted = predictions_of(task, logits)
+    if task.is_regression:
+        return [{"score": float(value)} for value in predicted]
+    described = []
+    for row, prediction in zip(probabilities(task, logits), predicted, strict=True):
+        if task.multi_label:
+            record = {"labels": [task.labels[number] for number in np.flatnonzero(prediction)]}
+        else:
+            record = {"label": task.labels[prediction]}
+        record["probabilities"] = {label: float(value) for label, value in zip(task.labels, row, strict=True)}
+        described.append(record)
+    return described
+
+
 def example_losses(task: Task, logits: np.ndarray, label_ids: np.ndarray) -> np.ndarray:
     """The loss of each example [n], as the objectives define it."""
     logits = np.asarray(logits, np.float64)

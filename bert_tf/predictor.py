@@ -1,0 +1,85 @@
+"""A fine-tuned classifier that takes strings: loaded once, batches inside."""
+
+import numpy as np
+
+from bert_tf import weight_files
+from bert_tf.config import BertConfig
+from bert_tf.tasks import classification_features, classification_metrics
+from bert_tf.tasks.classification_data import InputExample, Task
+from bert_tf.task_models import BertForSequenceClassification
+from bert_tf.tokenization import FullTokenizer
+
+
+class Predictor:
+    """Labels and probabilities for texts, from a directory of weights of any format.
+
+        predictor = Predictor("mrpc_output/best_model")
+        predictor.predict(["A text.", ("One text.", "And its pair.")])
+        # [{"label": "1", "probabilities": {"0": 0.03, "1": 0.97}}, ...]
+
+    Args:
+      path: a directory that describes itself: weights with an output layer, bert_config.json or config.json, vocabulary.
+      max_seq_length: longer texts lose their last tokens; by default what the model can take.
+      batch_size: texts computed together.
+
+    Raises:
+      FileNotFoundError, ValueError: no model, or no classifier, there.
+    """
+
+    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32):
+        self.tokenizer = FullTokenizer.from_pretrained(path)
+        if "output_weights" not in weight_files.open_weights(path):
+            raise ValueError(f"{path} has no output layer of a classifier: fine-tune it first (run_classifier.py).")
+        self.model = BertForSequenceClassification.from_pretrained(path)
+        config = self.model.config
+        self.max_seq_length = max_seq_length or config.max_position_embeddings
+        if self.max_seq_length > config.max_position_embeddings:
+            raise ValueError(
+                f"max_seq_length={max_seq_length} is more than max_position_embeddings={config.max_position_embeddings}"
+            )
+        self.batch_size = batch_size
+        self.task = task_of(config, self.model.num_labels, self.model.problem_type)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels in the order of their ids; none for a regression."""
+        return list(self.task.labels or ())
+
+    def logits(self, texts: list[str | tuple[str, str]]) -> np.ndarray:
+        """Logits [n, C] of texts or pairs of texts, in their order."""
+        examples = [
+            InputExample(str(number), *((text,) if isinstance(text, str) else text))
+            for number, text in enumerate(texts)
+        ]
+        if not examples:
+            return np.zeros((0, self.model.num_labels), np.float32)
+        encoded = classification_features.encode_examples(
+            examples, self.task, self.tokenizer, self.max_seq_length, num_processes=1
+        )
+        rows = classification_features.evaluation_rows(encoded.lengths, self.batch_size)
+        outputs = (
+            np.asarray(self.model(encoded.batch(part, int(encoded.lengths[part].max())), training=False))
+            for part in rows
+        )
+        return classification_features.in_order(encoded, self.batch_size, outputs)
+
+    def predict(self, texts: list[str | tuple[str, str]]) -> list[dict]:
+        """For each text `label` and `probabilities` by label; `labels` where several may hold; `score` of a regression.
+
+        Args:
+          texts: strings, or pairs of strings where the model was trained on pairs.
+        """
+        logits = self.logits(texts)
+        return classification_metrics.describe_predictions(self.task, logits)
+
+    def __call__(self, text: str, pair: str | None = None) -> dict:
+        """The prediction for one text or one pair."""
+        return self.predict([text if pair is None else (text, pair)])[0]
+
+
+def task_of(config: BertConfig, num_labels: int, problem_type: str) -> Task:
+    """The task that a fine-tuned model's configuration describes; labels without names are numbers."""
+    names = getattr(config, "id2label", None) or {}
+    labels = tuple(names.get(str(number), str(number)) for number in range(num_labels))
+    regression = problem_type == "regression"
+    return Task("", None if regression else labels, None, multi_label=problem_type == "multi_label_classification")
