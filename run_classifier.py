@@ -210,7 +210,7 @@ def main(_):
     # --- data
     task, read = load_task()
     config = classification.configure(files.config, task)
-    files.config = config
+    files.config, files.max_seq_length = config, FLAGS.max_seq_length
 
     def encode(kind: str) -> dict:
         sets = {}

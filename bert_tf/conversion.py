@@ -141,7 +141,8 @@ def convert(
             f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know: there "
             "they run with gelu (tanh) after --hidden_act=gelu, whose outputs differ by about 1e-3."
         )
-    files = dataclasses.replace(files, config=config, casing=casing)
+    length = max_position_embeddings or files.max_seq_length
+    files = dataclasses.replace(files, config=config, casing=casing, max_seq_length=length)
 
     def check(path: str) -> None:
         notes.append(_compare_tensors(weights, path, with_optimizer))

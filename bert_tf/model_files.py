@@ -52,6 +52,7 @@ class ModelFiles:
 
     Attributes:
       directory: where they lie. config, casing: read. config_file, vocab_file: paths.
+      max_seq_length: of the examples that the model was fine-tuned on, where tokenizer_config.json tells.
     """
 
     directory: str
@@ -59,6 +60,7 @@ class ModelFiles:
     config_file: str | None = None
     vocab_file: str | None = None
     casing: Casing = Casing()
+    max_seq_length: int | None = None
 
 
 def _first_existing(directory: str, names) -> str | None:
@@ -96,7 +98,16 @@ def read_model_files(path: str, hints: dict | None = None, config_file: str | No
     if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
         casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
     config = read_config(config_file) if config_file else None
-    return ModelFiles(directory, config, config_file, vocab_file, casing)
+    return ModelFiles(directory, config, config_file, vocab_file, casing, _read_max_length(directory))
+
+
+def _read_max_length(directory: str) -> int | None:
+    import tensorflow as tf
+
+    path = posixpath.join(directory, TOKENIZER_CONFIG)
+    length = _read_json(path).get("model_max_length") if tf.io.gfile.exists(path) else None
+    # Hugging Face writes 10^30 for "no limit".
+    return length if isinstance(length, int) and 0 < length < 1_000_000 else None
 
 
 def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
@@ -193,14 +204,14 @@ def casing_of_vocabulary(vocab_file: str) -> Casing:
     return Casing(not cased, None, f"a guess by the pieces of {vocab_file}")
 
 
-def write_tokenizer_config(path: str, casing: Casing, model_max_length: int) -> None:
+def write_tokenizer_config(path: str, files: ModelFiles) -> None:
     """Writes a tokenizer_config.json, which Hugging Face's tokenizers read as well."""
     values = {
-        "do_lower_case": casing.do_lower_case,
-        "strip_accents": casing.strip_accents,
+        "do_lower_case": files.casing.do_lower_case,
+        "strip_accents": files.casing.strip_accents,
         "tokenize_chinese_chars": True,
         "tokenizer_class": "BertTokenizer",
-        "model_max_length": model_max_length,
+        "model_max_length": files.max_seq_length or files.config.max_position_embeddings,
         **_SPECIAL_TOKENS,
     }
     write_text_file(path, json.dumps(values, indent=2, sort_keys=True) + "\n")

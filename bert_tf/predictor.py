@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from bert_tf import weight_files
+from bert_tf import model_files, weight_files
 from bert_tf.config import BertConfig
+from bert_tf.task_models import BertForSequenceClassification
 from bert_tf.tasks import classification_features, classification_metrics
 from bert_tf.tasks.classification_data import InputExample, Task
-from bert_tf.task_models import BertForSequenceClassification
 from bert_tf.tokenization import FullTokenizer
 
 
@@ -18,8 +18,9 @@ class Predictor:
         # [{"label": "1", "probabilities": {"0": 0.03, "1": 0.97}}, ...]
 
     Args:
-      path: a directory that describes itself: weights with an output layer, bert_config.json or config.json, vocabulary.
-      max_seq_length: longer texts lose their last tokens; by default what the model can take.
+      path: a directory that describes itself: weights with an output layer, configuration, vocabulary.
+      max_seq_length: longer texts lose their last tokens; by default what it was trained with, if known, or what the
+        model can take.
       batch_size: texts computed together.
 
     Raises:
@@ -32,7 +33,8 @@ class Predictor:
             raise ValueError(f"{path} has no output layer of a classifier: fine-tune it first (run_classifier.py).")
         self.model = BertForSequenceClassification.from_pretrained(path)
         config = self.model.config
-        self.max_seq_length = max_seq_length or config.max_position_embeddings
+        known = model_files.read_model_files(path).max_seq_length or config.max_position_embeddings
+        self.max_seq_length = max_seq_length or min(known, config.max_position_embeddings)
         if self.max_seq_length > config.max_position_embeddings:
             raise ValueError(
                 f"max_seq_length={max_seq_length} is more than max_position_embeddings={config.max_position_embeddings}"

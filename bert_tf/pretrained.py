@@ -112,7 +112,7 @@ def write_description(directory: str, files: ModelFiles) -> None:
     lines = model_files.vocabulary_lines(files.vocab_file)
     write_text_file(posixpath.join(directory, model_files.VOCAB), "".join(line + "\n" for line in lines))
     path = posixpath.join(directory, model_files.TOKENIZER_CONFIG)
-    model_files.write_tokenizer_config(path, files.casing, needed_config(files).max_position_embeddings)
+    model_files.write_tokenizer_config(path, files)
 
 
 def needed_config(files: ModelFiles) -> BertConfig:
@@ -332,7 +332,7 @@ def _write_description(
         )
     if casing.do_lower_case is not None:
         path = posixpath.join(directory, model_files.TOKENIZER_CONFIG)
-        model_files.write_tokenizer_config(path, casing, config.max_position_embeddings)
+        model_files.write_tokenizer_config(path, dataclasses.replace(files, casing=casing))
 
 
 def _move(temporary: str, directory: str, overwrite: bool) -> list[str]:

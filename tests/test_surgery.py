@@ -1,5 +1,8 @@
 """Rows added to the tables of a model: which, how they start, and that nothing else changes."""
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 
@@ -48,6 +51,10 @@ def make_weights(rows=12, reads=None) -> Weights:
     return Weights("test", "tf1", shapes, {name: name for name in shapes}, read)
 
 
+def mean_of(rows):
+    return rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+
+
 def test_appended_rows_start_as_the_mean_of_their_pieces():
     reads = []
     old = make_weights()
@@ -59,10 +66,12 @@ def test_appended_rows_start_as_the_mean_of_their_pieces():
     actual = new[surgery.WORD_TABLE]
     assert actual.shape == new.shapes[surgery.WORD_TABLE] == (15, HIDDEN) and actual.dtype == np.float32
     np.testing.assert_array_equal(actual[:12], table)
-    np.testing.assert_allclose(actual[12], table[[7, 8, 9]].mean(0), rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(actual[13], table[7:].mean(0), rtol=1e-6, atol=1e-7)  # no special and unused rows
-    np.testing.assert_allclose(actual[14], table[7:].mean(0), rtol=1e-6, atol=1e-7)  # "ings" alone was [UNK]
-    np.testing.assert_allclose(new[surgery.OUTPUT_BIAS][12], bias[[7, 8, 9]].mean(), rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(actual[12], mean_of(table[[7, 8, 9]]))
+    np.testing.assert_array_equal(actual[13], mean_of(table[7:]))  # no special and unused rows
+    np.testing.assert_array_equal(actual[14], mean_of(table[[8, 9]]))
+    np.testing.assert_array_equal(
+        new[surgery.OUTPUT_BIAS], [*bias, mean_of(bias[[7, 8, 9]]), mean_of(bias[7:]), mean_of(bias[[8, 9]])]
+    )
     for name in (surgery.WORD_TABLE + "/adam_m", surgery.OUTPUT_BIAS + "/adam_v"):
         np.testing.assert_array_equal(new[name][:12], old[name])
         assert not new[name][12:].any() and len(new[name]) == 15
@@ -70,10 +79,44 @@ def test_appended_rows_start_as_the_mean_of_their_pieces():
         "Token 'play' is in the vocabulary already, row 7.",
         "Token 'playings': row 12, appended; starts as mean of play ##ing ##s.",
         "Token 'zzz': row 13, appended; starts as mean of the table.",
-        "Token '##ings': row 14, appended; starts as mean of the table.",
+        "Token '##ings': row 14, appended; starts as mean of ##ing ##s.",
     ]
-    np.testing.assert_array_equal(new["bert/pooler/dense/kernel"], old["bert/pooler/dense/kernel"])
-    np.testing.assert_array_equal(new[surgery.POSITION_TABLE], old[surgery.POSITION_TABLE])
+    np.testing.assert_array_equal(new[surgery.WORD_TABLE], actual)  # each reading gives the same
+
+
+def test_all_else_passes_through():
+    kernel, reads = np.ones((HIDDEN, HIDDEN), np.float32), []
+    plain = make_weights()
+
+    def read(name):
+        reads.append(name)
+        return kernel if name.endswith("kernel") else plain.read(name)
+
+    old = dataclasses.replace(plain, reader=read, unused={"entry": "why"}, hints={"num_attention_heads": 2})
+    new, *_ = surgery.add_tokens(old, VOCABULARY, ["plays"], do_lower_case=True)
+    new, _ = surgery.extend_positions(new, 8)
+    assert reads == []
+    assert new["bert/pooler/dense/kernel"] is kernel and reads == ["bert/pooler/dense/kernel"]
+    assert (new.path, new.format, new.origins, new.unused, new.hints) == (
+        ("test", "tf1", old.origins, {"entry": "why"}, {"num_attention_heads": 2})
+    )
+    assert list(new.shapes) == list(old.shapes) and old.shapes[surgery.WORD_TABLE] == (12, HIDDEN)
+    for name, shape in new.shapes.items():
+        assert new[name].shape == shape
+    same, vocabulary, report = surgery.add_tokens(old, VOCABULARY, ["play"], do_lower_case=True)
+    assert same is old and vocabulary == VOCABULARY and len(report) == 1  # nothing was new
+
+
+def test_pieces_of_the_rest_of_a_word():
+    """What stands after ## is cut as it would be inside a word, not as a word of its own."""
+    old = make_weights()
+    tokens = ["##ab", "##sings", "##sab"]
+    new, _, report = surgery.add_tokens(old, VOCABULARY, tokens, do_lower_case=True)
+    table = old[surgery.WORD_TABLE]
+    np.testing.assert_array_equal(new[surgery.WORD_TABLE][12], mean_of(table[7:]))  # "ab" is there, "##ab" is not
+    np.testing.assert_array_equal(new[surgery.WORD_TABLE][13], mean_of(table[[9, 8, 9]]))
+    np.testing.assert_array_equal(new[surgery.WORD_TABLE][14], mean_of(table[7:]))
+    assert "mean of ##s ##ing ##s" in report[1] and "mean of the table" in report[2]
 
 
 def test_unused_slots_keep_the_size():
@@ -82,9 +125,12 @@ def test_unused_slots_keep_the_size():
         make_weights(), VOCABULARY, ["plays", "한s"], do_lower_case=False, use_unused=True
     )
     assert vocabulary[5:7] == ["plays", "한s"] and len(vocabulary) == 12
-    table = new[surgery.WORD_TABLE]
-    np.testing.assert_allclose(table[5], old[surgery.WORD_TABLE][[7, 9]].mean(0), rtol=1e-6, atol=1e-7)
-    untouched = [row for row in range(12) if row not in (5, 6)]
+    table, untouched = new[surgery.WORD_TABLE], [row for row in range(12) if row not in (5, 6)]
+    np.testing.assert_array_equal(table[5:7], [mean_of(old[surgery.WORD_TABLE][rows]) for rows in ([7, 9], [10, 9])])
+    np.testing.assert_array_equal(new[surgery.OUTPUT_BIAS][untouched], old[surgery.OUTPUT_BIAS][untouched])
+    np.testing.assert_array_equal(new[surgery.OUTPUT_BIAS][5], mean_of(old[surgery.OUTPUT_BIAS][[7, 9]]))
+    moments = surgery.WORD_TABLE + "/adam_m"
+    np.testing.assert_array_equal(new[moments][untouched], old[moments][untouched])
     np.testing.assert_array_equal(table[untouched], old[surgery.WORD_TABLE][untouched])
     assert not new[surgery.WORD_TABLE + "/adam_m"][5:7].any()
     assert "in the place of [unused1]" in report[0]
@@ -93,13 +139,44 @@ def test_unused_slots_keep_the_size():
 
 
 def test_idle_rows_of_a_padded_table_are_used_first():
+    padded = make_weights(rows=13)
     new, vocabulary, report = surgery.add_tokens(
-        make_weights(rows=13), VOCABULARY, ["one", "two"], do_lower_case=True, initialization="mean"
+        padded, VOCABULARY, ["one", "two"], do_lower_case=True, initialization="mean"
     )
+    table, bias = padded[surgery.WORD_TABLE], padded[surgery.OUTPUT_BIAS]
+    expected = mean_of(table[7:12])  # without the idle row
+    np.testing.assert_array_equal(new[surgery.WORD_TABLE], [*table[:12], expected, expected])
+    np.testing.assert_array_equal(new[surgery.OUTPUT_BIAS], [*bias[:12], *[mean_of(bias[7:12])] * 2])
+    assert not new[surgery.WORD_TABLE + "/adam_m"][12:].any() and len(new[surgery.WORD_TABLE + "/adam_m"]) == 14
     assert new.shapes[surgery.WORD_TABLE] == (14, HIDDEN) and vocabulary[12:] == ["one", "two"]
     assert "row 12, an idle row of the table" in report[0] and "row 13, appended" in report[1]
     with pytest.raises(ValueError, match="has 12 lines, but the word table of test has 11 rows"):
         surgery.add_tokens(make_weights(rows=11), VOCABULARY, ["one"], do_lower_case=True)
+    few, vocabulary, _ = surgery.add_tokens(make_weights(rows=16), VOCABULARY, ["one"], do_lower_case=True)
+    assert few.shapes[surgery.WORD_TABLE] == (16, HIDDEN) and len(vocabulary) == 13  # it stays padded
+    slots, vocabulary, _ = surgery.add_tokens(
+        make_weights(rows=16), VOCABULARY, ["one"], do_lower_case=True, use_unused=True
+    )
+    assert slots.shapes[surgery.WORD_TABLE] == (16, HIDDEN) and vocabulary[5] == "one" and len(vocabulary) == 12
+
+
+def test_what_does_not_fit():
+    with pytest.raises(ValueError, match="Token 'one' is given twice"):
+        surgery.add_tokens(make_weights(), VOCABULARY, ["one", "two", "one"], do_lower_case=True)
+    with pytest.raises(ValueError, match="--new_rows=zeros is none of pieces, mean, random"):
+        surgery.add_tokens(make_weights(), VOCABULARY, ["one"], do_lower_case=True, initialization="zeros")
+    weights = make_weights()
+    shapes = weights.shapes | {surgery.OUTPUT_BIAS: (11,)}
+    with pytest.raises(ValueError, match="has 12 rows, but cls/predictions/output_bias has 11 entries"):
+        surgery.add_tokens(dataclasses.replace(weights, shapes=shapes), VOCABULARY, ["one"], do_lower_case=True)
+    empty = dataclasses.replace(weights, shapes={})
+    with pytest.raises(ValueError, match="test has no bert/embeddings/word_embeddings"):
+        surgery.add_tokens(empty, VOCABULARY, ["one"], do_lower_case=True)
+    with pytest.raises(ValueError, match="test has no bert/embeddings/position_embeddings"):
+        surgery.extend_positions(empty, 8)
+    bare = {name: shape for name, shape in weights.shapes.items() if not name.startswith("cls/")}
+    encoder, *_ = surgery.add_tokens(dataclasses.replace(weights, shapes=bare), VOCABULARY, ["one"], do_lower_case=True)
+    assert surgery.OUTPUT_BIAS not in encoder and len(encoder[surgery.WORD_TABLE]) == 13
 
 
 def test_random_rows_are_seeded_and_truncated():
@@ -119,18 +196,51 @@ def test_random_rows_are_seeded_and_truncated():
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        ("Kubernetes", "its text becomes 'kubernetes'"),
-        ("café", "its text becomes 'cafe'"),
-        ("e-mail", "its text becomes 'e - mail'"),
-        ("東京", "its text becomes '東 京'"),
-        ("a\u0000b", "its text becomes 'ab'"),
+        ("Kubernetes", "do_lower_case lower-cases it, so its text becomes 'kubernetes'"),
+        ("café", "accents are stripped, so its text becomes 'cafe'"),
+        ("É", "lower-cases it and accents are stripped, so its text becomes 'e'"),
+        ("한국", r"takes its letters apart \(Hangul into Jamo\), so"),
+        ("e-mail", "punctuation marks stand alone, so its text becomes 'e - mail'"),
+        ("東京", "Chinese characters stand alone, so its text becomes '東 京'"),
+        ("a東", "Chinese characters stand alone, so its text becomes 'a 東'"),
+        ("##東", "Chinese characters stand alone, so 'a東' becomes 'a 東'"),
+        ("##,", "punctuation marks stand alone, so 'a,' becomes 'a ,'"),
+        ("##Ing", "lower-cases it, so 'aIng' becomes 'aing'"),
+        ("####a", "punctuation marks stand alone"),
+        ("a\u0000b", "control characters are dropped, so its text becomes 'ab'"),
+        ("a\u200db", "control characters are dropped, so its text becomes 'ab'"),
+        ("\ufffd", "control characters are dropped, so its text becomes 'nothing'"),
+        ("two words", "it has whitespace in it"),
         ("x" * 201, "has 201 characters"),
+        ("##" + "x" * 200, "has 200 characters"),
         ("##", "is empty"),
+        ("", "is empty"),
     ],
 )
 def test_tokens_that_no_text_comes_to(token, message):
-    with pytest.raises(ValueError, match=message):
-        surgery.add_tokens(make_weights(), VOCABULARY, [token], do_lower_case=True)
+    with pytest.raises(ValueError, match=message) as error:
+        surgery.add_tokens(make_weights(), VOCABULARY, ["one", token], do_lower_case=True)
+    assert repr(token)[:20] in str(error.value)
+
+
+@pytest.mark.parametrize(("do_lower_case", "strip_accents"), [(True, None), (True, False), (False, None)])
+def test_what_is_accepted_is_what_the_tokenizer_gives(tmp_path, do_lower_case, strip_accents):
+    """Every string of one or two of these characters: accepted if and only if text with it comes to it."""
+    characters = "eEé\u0301ςßİ,$中국\u1112が\u200d\x01😀"
+    weights, file, accepted = make_weights(), tmp_path / "vocab.txt", 0
+    for text in [*characters, *map("".join, itertools.product(characters, repeat=2))]:
+        for token, word, expected in ((text, text, [text]), ("##" + text, "ab" + text, ["ab", "##" + text])):
+            file.write_text("".join(line + "\n" for line in [*VOCABULARY, token]), encoding="utf-8")
+            comes_out = FullTokenizer(str(file), do_lower_case, strip_accents).tokenize(word) == expected
+            try:
+                surgery.add_tokens(
+                    weights, VOCABULARY, [token], do_lower_case=do_lower_case, strip_accents=strip_accents
+                )
+                assert comes_out, token
+                accepted += 1
+            except ValueError:
+                assert not comes_out, token
+    assert 50 < accepted < 500
 
 
 def test_new_tokens_come_out_of_the_tokenizer(tmp_path):
@@ -177,7 +287,8 @@ def test_a_changed_model_gives_the_old_tokens_the_old_scores_and_reads_longer_te
     changed = BertConfig.from_dict(changed, allow_unknown=True)
     before = logits(config, str(folder / "bert_model.ckpt"), inputs)
     after = logits(changed, str(tmp_path / "bert_model.ckpt"), inputs)
-    np.testing.assert_allclose(after[..., :-1], before, atol=1e-5)
+    np.testing.assert_array_equal(after[..., :-1], before)
+    assert config.max_position_embeddings == 64 and longer == 69
     ids = np.full((1, longer), config.vocab_size)
     assert np.isfinite(
         logits(changed, str(tmp_path / "bert_model.ckpt"), {"input_ids": ids, "masked_lm_positions": ids * 0})

@@ -46,7 +46,7 @@ def write_predictions(output_dir: str, name: str, task: Task, encoded: EncodedEx
     """Writes test_results<name>.tsv as the original does, and predictions<name>.jsonl.
 
     The first has one line an example, the probabilities in the order of the labels (of a regression the number). The
-    second has `guid`, `label` (`labels`, a list, where several may hold) and `probabilities` by label (a regression: `score`).
+    second has `guid` and what `classification_metrics.describe_predictions` gives.
     """
     values = classification_metrics.probabilities(task, logits)
     table = "".join("\t".join(str(np.float32(value)) for value in row) + "\n" for row in values)

@@ -73,7 +73,7 @@ def predictions_of(task: Task, logits: np.ndarray) -> np.ndarray:
 
 
 def describe_predictions(task: Task, logits: np.ndarray) -> list[dict]:
-    """For each example `label` (where several may hold `labels`) and `probabilities` by label; a regression: `score`."""
+    """`label` and `probabilities` of each example; `labels` where several may hold; `score` of a regression."""
     predicted = predictions_of(task, logits)
     if task.is_regression:
         return [{"score": float(value)} for value in predicted]
