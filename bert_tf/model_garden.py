@@ -28,7 +28,7 @@ from bert_tf.object_graph import (
     open_object_checkpoint,
     read_graph,
 )
-from bert_tf.weights import Weights, expected_shapes, num_layers_of, some
+from bert_tf.weights import Weights, expected_shapes, is_model_variable, num_layers_of, some
 
 # --- names -----------------------------------------------------------------------------------------------------------
 
@@ -198,6 +198,9 @@ def _check_encoder(path: str, shapes: dict[str, tuple[int, ...]], num_attention_
     missing = [name for name in sizes.values() if name not in shapes]
     if missing:
         raise ValueError(f"{path}: no whole BERT encoder: it lacks {', '.join(missing)}.")
+    flat = [name for name in (_WORDS, *sizes.values()) if len(shapes[name]) != (1 if name == first else 2)]
+    if flat:
+        raise ValueError(f"{path}: no BERT encoder: {flat[0]} has shape {list(shapes[flat[0]])}.")
     vocab_size, hidden_size = shapes[_WORDS]
     query = shapes.get("bert/encoder/layer_0/attention/self/query/kernel", (hidden_size,))
     if query[0] != hidden_size:
@@ -216,10 +219,16 @@ def _check_encoder(path: str, shapes: dict[str, tuple[int, ...]], num_attention_
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     expected = expected_shapes(config)
+    scopes = ("bert/embeddings/", "bert/encoder/")
     wrong = [
         f"{name}: expected {list(shape)}, " + (f"found {list(shapes[name])}" if name in shapes else "not there")
         for name, shape in expected.items()
-        if name.startswith(("bert/embeddings/", "bert/encoder/")) and shapes.get(name) != shape
+        if name.startswith(scopes) and shapes.get(name) != shape
+    ]
+    wrong += [
+        f"{name}: not expected, found {list(shape)}"
+        for name, shape in shapes.items()
+        if name.startswith(scopes) and name not in expected and is_model_variable(name)
     ]
     if wrong:
         raise ValueError(f"{path}: no BERT encoder, {len(wrong)} of its variables don't fit: {some(wrong, '; ')}.")

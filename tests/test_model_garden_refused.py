@@ -141,6 +141,12 @@ def test_encoder_layers_of_another_kind_are_refused(tmp_path):
     other = values | {first + "self_attention/query/kernel": np.zeros((12, 4, 3), np.float32)}
     with pytest.raises(ValueError, match=r"different numbers of attention heads: \[3, 4\]"):
         model_garden.open_weights(write_variables(tmp_path / "heads", other))
+    other = values | {first + "output_layer_norm/scale": np.ones(12, np.float32)}
+    with pytest.raises(ValueError, match=r"layer_1/output/LayerNorm/scale: not expected, found \[12\]"):
+        model_garden.open_weights(write_variables(tmp_path / "scale", other))
+    other = values | {"bert_model/word_embeddings/embeddings": np.zeros(50, np.float32)}
+    with pytest.raises(ValueError, match=r"no BERT encoder: bert/embeddings/word_embeddings has shape \[50\]"):
+        model_garden.open_weights(write_variables(tmp_path / "rank", other))
     none = {name: value for name, value in values.items() if "type_embeddings" not in name}
     with pytest.raises(ValueError, match="no whole BERT encoder: it lacks bert/embeddings/token_type_embeddings"):
         model_garden.open_weights(write_variables(tmp_path / "none", none))
