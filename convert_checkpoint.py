@@ -11,7 +11,9 @@ What --from may be, recognised by its files:
 What lies beside the weights goes along: configuration, vocabulary, casing. Nothing is written unless all is right.
 """
 
-from absl import app, flags, logging
+from absl import flags, logging
+
+from bert_tf import script_flags
 
 FLAGS = flags.FLAGS
 
@@ -109,4 +111,4 @@ def main(_):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["from", "to", "format"])
-    app.run(main)
+    script_flags.run(main)

@@ -9,7 +9,9 @@ with another --random_seed each. Beside the records, pretraining_data.<name of t
 them and how they were made.
 """
 
-from absl import app, flags, logging
+from absl import flags, logging
+
+from bert_tf import script_flags
 
 FLAGS = flags.FLAGS
 
@@ -101,4 +103,4 @@ def main(_):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["input_file", "output_file", "vocab_file"])
-    app.run(main)
+    script_flags.run(main)

@@ -8,10 +8,9 @@ What is learned fits what create_pretraining_data.py will look up: give both scr
 
 import os
 
-import tensorflow as tf
-from absl import app, flags, logging
+from absl import flags, logging
 
-from bert_tf import text_files, vocabulary
+from bert_tf import script_flags
 
 FLAGS = flags.FLAGS
 
@@ -71,6 +70,11 @@ flags.DEFINE_integer(
 
 
 def main(_):
+    # TensorFlow is imported here, so that --help and a wrong flag answer at once.
+    import tensorflow as tf
+
+    from bert_tf import text_files, vocabulary
+
     logging.set_verbosity(logging.INFO)
     files = text_files.list_files(FLAGS.input_file, flag="--input_file")
     logging.info("Reading %d files, the first is %s", len(files), files[0])
@@ -103,4 +107,4 @@ def main(_):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["input_file", "output_file"])
-    app.run(main)
+    script_flags.run(main)

@@ -21,7 +21,9 @@ import subprocess
 import sys
 import time
 
-from absl import app, flags, logging
+from absl import flags, logging
+
+from bert_tf import script_flags
 
 FLAGS = flags.FLAGS
 
@@ -477,4 +479,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    script_flags.run(main)

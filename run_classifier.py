@@ -19,7 +19,7 @@ after a crash, the same command goes on exactly where it stood. Exit code 143: s
 
 import posixpath
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from bert_tf import script_flags
 
@@ -351,4 +351,4 @@ def main(_):
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("output_dir")
-    app.run(main)
+    script_flags.run(main)

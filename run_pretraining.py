@@ -15,7 +15,7 @@ Exit code 143: stopped by SIGTERM, with a checkpoint of the step reached.
 
 import posixpath
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from bert_tf import script_flags
 
@@ -227,4 +227,4 @@ def main(_):
 if __name__ == "__main__":
     for name in ("input_file", "output_dir"):
         flags.mark_flag_as_required(name)
-    app.run(main)
+    script_flags.run(main)

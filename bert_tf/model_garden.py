@@ -493,7 +493,8 @@ def reference_outputs(prefix: str, config: BertConfig, inputs: dict) -> dict[str
     from official.nlp.modeling import layers, networks
 
     graph = read_graph(open_object_checkpoint(prefix, prefix), prefix)
-    found = _find_variables(graph, prefix)
+    used = set(open_weights(prefix).origins.values())
+    found = {name: place for name, place in _find_variables(graph, prefix).items() if place[1] in used}
     activations = {
         "gelu": lambda x: tf_keras.activations.gelu(x, approximate=True),
         "gelu_erf": lambda x: tf_keras.activations.gelu(x, approximate=False),

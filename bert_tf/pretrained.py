@@ -258,6 +258,7 @@ def write_model(
     if name is None:
         step = int(weights["global_step"]) if with_optimizer else None
         name = _weight_file_name(format, step)
+    _refuse_existing(directory, _weight_files(name, format), overwrite)  # before the work, not only after it
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:
         tf.io.gfile.makedirs(temporary)
@@ -335,15 +336,25 @@ def _write_description(
         model_files.write_tokenizer_config(path, dataclasses.replace(files, casing=casing))
 
 
+def _weight_files(name: str, format: str) -> list[str]:
+    if format in ("huggingface", "bert_tf"):
+        return [name]
+    return [name + suffix for suffix in (bundles.INDEX_SUFFIX, bundles.DATA_SUFFIX)]
+
+
+def _refuse_existing(directory: str, names: list[str], overwrite: bool) -> None:
+    there = [name for name in names if tf.io.gfile.exists(posixpath.join(directory, name))]
+    if there and not overwrite:
+        raise FileExistsError(f"{directory} already has {', '.join(there)}: give another target, or --overwrite.")
+
+
 def _move(temporary: str, directory: str, overwrite: bool) -> list[str]:
     """Gives what was written its final place; returns the names."""
     names = sorted(tf.io.gfile.listdir(temporary))
     if not tf.io.gfile.exists(directory):
         tf.io.gfile.rename(temporary, directory)
         return names
-    there = [name for name in names if tf.io.gfile.exists(posixpath.join(directory, name))]
-    if there and not overwrite:
-        raise FileExistsError(f"{directory} already has {', '.join(there)}: give another target, or --overwrite.")
+    _refuse_existing(directory, names, overwrite)
     # The index of a checkpoint goes last: a prefix counts as a checkpoint only once its index is there.
     for name in sorted(names, key=lambda name: name.endswith((bundles.INDEX_SUFFIX, ".safetensors"))):
         tf.io.gfile.rename(posixpath.join(temporary, name), posixpath.join(directory, name), overwrite=overwrite)

@@ -3,9 +3,38 @@
 Only the scripts' `main` reads the values; this module defines them once so that they mean the same everywhere.
 """
 
-from absl import flags, logging
+import os
+import sys
+import traceback
+
+from absl import app, flags, logging
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+
+def run(main) -> None:
+    """`absl.app.run(main)`, but a mistake of the user's is one line and exit code 1, not a traceback.
+
+    That is a ValueError or OSError that this project's own code raised; one from further below is shown whole, and so
+    is every one under --verbosity=1.
+    """
+    # TensorFlow's notes on how it was built; what is wrong still shows.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+    def guarded(argv):
+        show_all = logging.get_verbosity() >= logging.DEBUG
+        try:
+            main(argv)
+        except (ValueError, OSError) as error:
+            innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+            script = os.path.abspath(sys.argv[0])
+            ours = innermost.startswith(os.path.dirname(__file__) + os.sep) or os.path.abspath(innermost) == script
+            if not ours or show_all:
+                raise
+            print(f"{os.path.basename(script)}: error: {error}", file=sys.stderr)
+            sys.exit(1)
+
+    app.run(guarded)
 
 
 def define_device_flags() -> None:

@@ -105,6 +105,13 @@ def test_heads_that_do_not_fit_are_listed(tmp_path):
     assert reasons[head + "0/out_proj/bias"] == "a head of another shape than the original's: [2]"
     assert "no place for bert/topic/logits/kernel" in reasons[head + "1/out_proj/kernel"]
     assert "no place for bert/topic/pooler_dense/kernel" in reasons[head + "1/dense/kernel"]
+    ids = np.array([[3, 1, 4, 1]])
+    reference = model_garden.reference_outputs(prefix, CONFIG, {"input_ids": ids})
+    theirs = pretrainer.encoder_network(
+        {"input_word_ids": ids, "input_mask": np.ones_like(ids), "input_type_ids": np.zeros_like(ids)}
+    )
+    assert set(reference) == {"sequence_output", "pooled_output"}
+    np.testing.assert_allclose(reference["pooled_output"], theirs["pooled_output"], atol=1e-6, rtol=0)
 
 
 def test_a_narrower_embedding_table_is_refused(tmp_path):

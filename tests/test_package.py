@@ -9,7 +9,7 @@ import pytest
 import bert_tf
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SCRIPTS = ("create_vocab", "create_pretraining_data", "run_pretraining")
+SCRIPTS = ("create_vocab", "create_pretraining_data", "run_pretraining", "run_classifier", "convert_checkpoint")
 
 
 def test_every_public_name_is_there():
