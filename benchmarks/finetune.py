@@ -1,0 +1,131 @@
+"""Wall time of fine-tuning on MRPC, beside transformers with PyTorch, one after the other on the same machine.
+
+    python benchmarks/finetune.py --data_dir=glue/MRPC --model=minilm-l6-h384
+
+Each side is a process of its own and does what its users do: start, read, tokenize, train 3 epochs in bfloat16 with
+batches of 32 padded to their own longest, evaluate on the dev set. `--model` is a Hugging Face directory. Nothing else
+should run beside it: two such programs on two cores slow each other down several times.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("data_dir", None, "Folder of the MRPC files of GLUE.")
+flags.DEFINE_string("model", None, "Hugging Face directory of the weights to start from.")
+flags.DEFINE_integer("seed", 1, "Seed of both sides.")
+flags.DEFINE_float("epochs", 3.0, "Passes over the training set.")
+flags.DEFINE_float("learning_rate", 5e-5, "Peak rate.")
+flags.DEFINE_integer("repeats", 1, "Rounds; each runs both sides.")
+flags.DEFINE_bool("transformers_side", False, "For internal use: be the transformers side.")
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BATCH_SIZE, MAX_LENGTH, WARMUP, WEIGHT_DECAY = 32, 128, 0.1, 0.01
+
+
+def read_pairs(name: str) -> list[tuple[str, str, int]]:
+    with open(os.path.join(FLAGS.data_dir, name), encoding="utf-8-sig") as file:
+        rows = [line.rstrip("\r\n").split("\t") for line in file][1:]
+    return [(row[3], row[4], int(row[0])) for row in rows]
+
+
+def fine_tune_with_transformers() -> None:
+    """A plain training loop as one writes it with transformers; prints its dev scores."""
+    import random
+
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(FLAGS.seed)
+    shuffler = random.Random(FLAGS.seed)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(FLAGS.model)
+    model = transformers.BertForSequenceClassification.from_pretrained(FLAGS.model, num_labels=2)
+    train, dev = read_pairs("train.tsv"), read_pairs("dev.tsv")
+
+    def encode(pairs):
+        first, second, labels = zip(*pairs, strict=True)
+        encoded = tokenizer(list(first), list(second), truncation=True, max_length=MAX_LENGTH)
+        return [
+            {"input_ids": ids, "token_type_ids": types, "label": label}
+            for ids, types, label in zip(encoded["input_ids"], encoded["token_type_ids"], labels, strict=True)
+        ]
+
+    train, dev = encode(train), encode(dev)
+    collate = transformers.DataCollatorWithPadding(tokenizer)
+    decayed = [p for name, p in model.named_parameters() if "bias" not in name and "LayerNorm" not in name]
+    others = [p for name, p in model.named_parameters() if "bias" in name or "LayerNorm" in name]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=FLAGS.learning_rate)
+    steps = int(len(train) / BATCH_SIZE * FLAGS.epochs)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(steps * WARMUP), steps)
+    model.train()
+    done = 0
+    while done < steps:
+        order = shuffler.sample(range(len(train)), len(train))
+        for start in range(0, len(order) - BATCH_SIZE + 1, BATCH_SIZE):
+            batch = collate([train[row] for row in order[start : start + BATCH_SIZE]])
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = model(**batch).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            done += 1
+            if done == steps:
+                break
+    model.eval()
+    correct = 0
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        for start in range(0, len(dev), BATCH_SIZE):
+            batch = collate(dev[start : start + BATCH_SIZE])
+            correct += int((model(**batch).logits.argmax(-1) == batch["labels"]).sum())
+    print(json.dumps({"accuracy": correct / len(dev)}))
+
+
+def run_ours(output_dir: str) -> dict:
+    command = [
+        sys.executable, os.path.join(ROOT, "run_classifier.py"), "--task_name=MRPC", "--do_train", "--do_eval",
+        f"--data_dir={FLAGS.data_dir}", f"--init_checkpoint={FLAGS.model}", f"--output_dir={output_dir}",
+        f"--max_seq_length={MAX_LENGTH}", f"--train_batch_size={BATCH_SIZE}", f"--eval_batch_size={BATCH_SIZE}",
+        f"--learning_rate={FLAGS.learning_rate}", f"--num_train_epochs={FLAGS.epochs}", "--dtype=bfloat16",
+        f"--seed={FLAGS.seed}", "--eval_every_steps=1000000",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(os.path.join(output_dir, "eval_results.txt")) as file:
+        values = dict(line.strip().split(" = ") for line in file)
+    return {"accuracy": float(values["eval_accuracy"])}
+
+
+def run_transformers() -> dict:
+    command = [sys.executable, os.path.abspath(__file__), "--transformers_side", *sys.argv[1:]]
+    result = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def main(_):
+    if FLAGS.transformers_side:
+        fine_tune_with_transformers()
+        return
+    print(f"{'side':>14} {'seconds':>8} {'accuracy':>9}")
+    for _ in range(FLAGS.repeats):
+        seconds = {}
+        for side in ("transformers", "bert_tf"):
+            with tempfile.TemporaryDirectory() as folder:
+                start = time.perf_counter()
+                scores = run_transformers() if side == "transformers" else run_ours(os.path.join(folder, "output"))
+                seconds[side] = time.perf_counter() - start
+            print(f"{side:>14} {seconds[side]:8.1f} {scores['accuracy']:9.4f}", flush=True)
+        print(f"bert_tf takes {seconds['bert_tf'] / seconds['transformers']:.2f} of the time of transformers")
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["data_dir", "model"])
+    app.run(main)
