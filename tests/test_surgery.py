@@ -287,7 +287,7 @@ def test_a_changed_model_gives_the_old_tokens_the_old_scores_and_reads_longer_te
     changed = BertConfig.from_dict(changed, allow_unknown=True)
     before = logits(config, str(folder / "bert_model.ckpt"), inputs)
     after = logits(changed, str(tmp_path / "bert_model.ckpt"), inputs)
-    np.testing.assert_array_equal(after[..., :-1], before)
+    np.testing.assert_allclose(after[..., :-1], before, rtol=0, atol=1e-6)  # another width may be added up otherwise
     assert config.max_position_embeddings == 64 and longer == 69
     ids = np.full((1, longer), config.vocab_size)
     assert np.isfinite(
