@@ -32,8 +32,21 @@ def environment(tmp_path_factory):
     model = BertForPreTraining(BertConfig.from_dict(config))
     model.build()
     checkpoints.write_bundle(str(folder / "bert_model.ckpt"), checkpoints.model_variables(model))
+    glue = tmp_path_factory.mktemp("glue") / "MRPC"
+    glue.mkdir()
+    header = ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"]
+    for name, first, count in (("train", "Quality", 70), ("dev", "Quality", 20), ("test", "index", 70)):
+        rows = [[str(number % 2), "1", "2", f"Sentence {number}.", "Another."] for number in range(count)]
+        lines = ["\t".join(row) + "\r\n" for row in [[first, *header[1:]], *rows]]
+        (glue / f"{name}.tsv").write_text("".join(lines), encoding="utf-8-sig", newline="")
     path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "BERT_BASE_DIR": str(folder), "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return {
+        **os.environ,
+        "BERT_BASE_DIR": str(folder),
+        "GLUE_DIR": str(glue.parent),
+        "PATH": path,
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
 
 
 def run(text, environment, folder, *program):
@@ -51,8 +64,10 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
         "run_pretraining.py",
         "create_vocab.py",
         "Google's",
+        "run_classifier.py",
+        "run_classifier.py",
     ]
-    data, training, vocabulary, conversions = shell
+    data, training, vocabulary, conversions, classifier, predictions = shell
     run(data, environment, tmp_path, "bash", "-c")
     summary = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert summary["documents"] == 3
@@ -66,8 +81,19 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
     assert out.count("each with the same bits as in the source") == 4
     first, last = (tmp_path / name / "tokenizer_config.json" for name in ("bert_hf", "bert"))
     assert json.loads(first.read_text())["do_lower_case"] is json.loads(last.read_text())["do_lower_case"] is True
-    assert len(python) == 2
-    # The second program goes on in the first one's notebook.
+    run(classifier, environment, tmp_path, "bash", "-c")
+    results = (tmp_path / "mrpc_output" / "eval_results.txt").read_text()
+    assert [line.split(" = ")[0] for line in results.splitlines()] == [
+        "eval_accuracy",
+        "eval_f1",
+        "eval_loss",
+        "global_step",
+        "loss",
+    ]
+    run(predictions, environment, tmp_path, "bash", "-c")
+    assert (tmp_path / "mrpc_predictions" / "test_results.tsv").read_text().count("\n") == 70
+    assert len(python) == 3
+    # The programs go on in one notebook.
     run("\n".join(python), environment, tmp_path, sys.executable, "-c")
     assert (tmp_path / "model.keras").exists()
     assert (tmp_path / "classifier" / "model.safetensors").exists()
@@ -84,6 +110,6 @@ def test_files_named_in_the_readme_exist():
         assert (ROOT / name).exists(), name
     table = README.split("## Where things are")[1].split("## How exact")[0]
     for row in table.splitlines():
-        folder = "bert_tf/" if row.startswith("| `bert_tf/") else ""
+        folder = re.match(r"\| `([a-z_/]*/|)", row)
         for name in re.findall(r"`([a-z_/]+\.py)`", row):
-            assert (ROOT / name).exists() or (ROOT / folder / name).exists(), name
+            assert (ROOT / name).exists() or (ROOT / folder[1] / name).exists(), name
