@@ -258,6 +258,8 @@ def write_model(
     if name is None:
         step = int(weights["global_step"]) if with_optimizer else None
         name = _weight_file_name(format, step)
+    if weights.path == posixpath.join(directory, name):
+        raise ValueError(f"{target} would replace the source {weights.path} itself: give another target.")
     _refuse_existing(directory, _weight_files(name, format), overwrite)  # before the work, not only after it
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:

@@ -15,8 +15,8 @@ DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16":
 def run(main) -> None:
     """`absl.app.run(main)`, but a mistake of the user's is one line and exit code 1, not a traceback.
 
-    That is a ValueError or OSError that this project's own code raised; one from further below is shown whole, and so
-    is every one under --verbosity=1.
+    That is a ValueError or OSError that this project's own code raised, or a file that TensorFlow can't open; what comes
+    from elsewhere is shown whole, and so is everything under --verbosity=1.
     """
     # TensorFlow's notes on how it was built; what is wrong still shows.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -25,11 +25,14 @@ def run(main) -> None:
         show_all = logging.get_verbosity() >= logging.DEBUG
         try:
             main(argv)
-        except (ValueError, OSError) as error:
+        except Exception as error:
             innermost = traceback.extract_tb(error.__traceback__)[-1].filename
             script = os.path.abspath(sys.argv[0])
             ours = innermost.startswith(os.path.dirname(__file__) + os.sep) or os.path.abspath(innermost) == script
-            if not ours or show_all:
+            meant = ours and isinstance(error, ValueError | OSError)
+            # TensorFlow's file functions say which file and what is wrong with it.
+            meant = meant or innermost.endswith(os.path.join("lib", "io", "file_io.py"))
+            if not meant or show_all:
                 raise
             print(f"{os.path.basename(script)}: error: {error}", file=sys.stderr)
             sys.exit(1)

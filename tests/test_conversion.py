@@ -244,6 +244,12 @@ def test_files_that_are_there_are_kept(source, tmp_path):
     assert not [path for path in tmp_path.iterdir() if "writing" in path.name]
 
 
+def test_the_source_itself_is_never_replaced(source):
+    with pytest.raises(ValueError, match="would replace the source"):
+        conversion.convert(str(source), str(source), "tf1", overwrite=True)
+    assert "global_step" in tensors_of(source)
+
+
 def test_a_wrong_output_is_an_error_before_anything_is_written(source, tmp_path, monkeypatch):
     def wrong(*arguments):
         return {"sequence_output": np.zeros((3, 24, 32), np.float32)}
