@@ -15,8 +15,8 @@ DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16":
 def run(main) -> None:
     """`absl.app.run(main)`, but a mistake of the user's is one line and exit code 1, not a traceback.
 
-    That is a ValueError or OSError that this project's own code raised, or a file that TensorFlow can't open; what comes
-    from elsewhere is shown whole, and so is everything under --verbosity=1.
+    That is a ValueError or OSError that this project's own code raised, or a file that TensorFlow can't open; what
+    comes from elsewhere is shown whole, and so is everything under --verbosity=1.
     """
     # TensorFlow's notes on how it was built; what is wrong still shows.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
