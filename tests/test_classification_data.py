@@ -1,0 +1,248 @@
+"""Reading classification examples: official layouts, their traps, the user's own files, and what is refused."""
+
+import json
+
+import pytest
+
+from bert_tf.tasks import classification_data as data
+from bert_tf.tasks import glue
+
+GLUE_LAYOUTS = {
+    # task: {file: (header, rows)}, as the official downloads have them
+    "cola": {
+        "train.tsv": (None, [["gj04", "1", "", 'An "unbalanced one.'], ["bc01", "0", "*", "Two"]]),
+        "dev.tsv": (None, [["gj04", "0", "*", "Three"]]),
+        "test.tsv": (["index", "sentence"], [["0", "Four"]]),
+    },
+    "sst-2": {
+        "train.tsv": (["sentence", "label"], [["fine ", "1"]]),
+        "dev.tsv": (["sentence", "label"], [["bad", "0"]]),
+        "test.tsv": (["index", "sentence"], [["0", "so so"]]),
+    },
+    "sts-b": {
+        "train.tsv": (
+            [
+                "index",
+                "genre",
+                "filename",
+                "year",
+                "old_index",
+                "source1",
+                "source2",
+                "sentence1",
+                "sentence2",
+                "score",
+            ],
+            [["0", "g", "f", "2012", "1", "none", "none", "A plane.", "An air plane.", "4.250"]],
+        ),
+        "dev.tsv": (
+            [
+                "index",
+                "genre",
+                "filename",
+                "year",
+                "old_index",
+                "source1",
+                "source2",
+                "sentence1",
+                "sentence2",
+                "score",
+            ],
+            [["0", "g", "f", "2012", "1", "none", "none", "A", "B", "0"]],
+        ),
+        "test.tsv": (
+            ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2"],
+            [["0", "g", "f", "2012", "1", "none", "none", "A", "B"]],
+        ),
+    },
+    "qqp": {
+        "train.tsv": (
+            ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"],
+            [["1", "2", "3", "Why?", "How?", "0"], ["4", "5", "6", "cut off"], ["7", "8", "9", "Who?", "Who?", "1"]],
+        ),
+        "dev.tsv": (["id", "qid1", "qid2", "question1", "question2", "is_duplicate"], [["1", "2", "3", "a", "b", "0"]]),
+        "test.tsv": (["id", "question1", "question2"], [["0", "Why?", "How?"]]),
+    },
+    "qnli": {
+        "train.tsv": (["index", "question", "sentence", "label"], [["0", "Q?", "S.", "entailment"]]),
+        "dev.tsv": (["index", "question", "sentence", "label"], [["0", "Q?", "S.", "not_entailment"]]),
+        "test.tsv": (["index", "question", "sentence"], [["0", "Q?", "S."]]),
+    },
+    "rte": {
+        "train.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "not_entailment"]]),
+        "dev.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "entailment"]]),
+        "test.tsv": (["index", "sentence1", "sentence2"], [["0", "A", "B"]]),
+    },
+    "wnli": {
+        "train.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "1"]]),
+        "dev.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "0"]]),
+        "test.tsv": (["index", "sentence1", "sentence2"], [["0", "A", "B"]]),
+    },
+    "ax": {"diagnostic.tsv": (["index", "sentence1", "sentence2"], [["0", "A", "B"]])},
+}
+
+# task: (text_a, text_b, label, guid) of the first training example; test examples for ax
+FIRST = {
+    "cola": ('An "unbalanced one.', None, "1", "train-0"),
+    "sst-2": ("fine ", None, "1", "train-1"),
+    "sts-b": ("A plane.", "An air plane.", 4.25, "train-1"),
+    "qqp": ("Why?", "How?", "0", "train-1"),
+    "qnli": ("Q?", "S.", "entailment", "train-1"),
+    "rte": ("A", "B", "not_entailment", "train-1"),
+    "wnli": ("A", "B", "1", "train-1"),
+    "ax": ("A", "B", None, "test-1"),
+}
+
+
+def write_rows(path, header, rows, bom="", newline="\r\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["\t".join(row) + newline for row in ([header] if header else []) + rows]
+    path.write_bytes((bom + "".join(lines)).encode("utf-8"))
+
+
+@pytest.mark.parametrize("name", GLUE_LAYOUTS)
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_official_layouts(tmp_path, name, bom):
+    for file, (header, rows) in GLUE_LAYOUTS[name].items():
+        write_rows(tmp_path / file, header, rows, bom if header else "")
+    task = glue.find_task(name)
+    splits = {"train": task.train, **task.dev, **task.test}
+    examples = {
+        split: data.read_examples(task, where, str(tmp_path)) for split, where in splits.items() if where is not None
+    }
+    first = examples["train" if task.train else "test"][0]
+    assert (first.text_a, first.text_b, first.label, first.guid) == FIRST[name]
+    assert [example.label for example in examples["test"]] == [None]
+    if name == "qqp":  # the short row is left out and the others keep their numbers
+        assert [example.guid for example in examples["train"]] == ["train-1", "train-3"]
+
+
+def test_mnli_mismatched_and_xnli_in_another_language(tmp_path):
+    header = ["index", *(f"c{number}" for number in range(1, 8)), "sentence1", "sentence2", "label1", "gold_label"]
+    row = [*map(str, range(31, 39)), "P", "H", "neutral", "entailment"]
+    write_rows(tmp_path / "dev_mismatched.tsv", header, [row])
+    task = glue.find_task("MNLI")
+    example = data.read_examples(task, task.dev["dev_mismatched"], str(tmp_path))[0]
+    assert example == data.InputExample("dev_mismatched-31", "P", "H", "entailment")
+    write_rows(
+        tmp_path / "multinli" / "multinli.train.ko.tsv", ["premise", "hypo", "label"], [["가", "나", "contradictory"]]
+    )
+    header = ["language", "gold_label", "a", "b", "c", "d", "sentence1", "sentence2"]
+    rows = [["zh", "neutral", *"abcd", "一", "二"], ["ko", "neutral", *"abcd", "하나", "둘"]]
+    write_rows(tmp_path / "xnli.dev.tsv", header, rows)
+    task = glue.find_task("xnli", "ko")
+    assert data.read_examples(task, task.train, str(tmp_path))[0].label == "contradiction"
+    dev = data.read_examples(task, task.dev["dev"], str(tmp_path))
+    assert dev == [data.InputExample("dev-2", "하나", "둘", "neutral")]
+    with pytest.raises(ValueError, match=r"xnli\.dev\.tsv has no example with 'de' in column 0"):
+        german = glue.find_task("xnli", "de")
+        data.read_examples(german, german.dev["dev"], str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("MRPC", (3668, 408, 1725)), ("CoLA", (8551, 1043, None)), ("RTE", (2490, 277, None)),
+        ("SST-2", (67349, 872, None)), ("STS-B", (5749, 1500, None)), ("WNLI", (635, 71, None)),
+    ],
+)  # fmt: skip
+def test_real_files(shared, name, counts):
+    task = glue.find_task(name)
+    directory = str(shared / "data" / "glue" / name)
+    for split, count in zip((task.train, task.dev["dev"], task.test["test"]), counts, strict=True):
+        if count:
+            assert len(data.read_examples(task, split, directory)) == count
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"index\tsentence1\tsentence2\tlabel\n0\tA\tB\n", r"train\.tsv, line 2: 3 columns, but column 3"),
+        (b"index\tsentence1\tsentence2\tlabel\n0\tA\tB\tmaybe\n", r"line 2: the label 'maybe' is none of 'entailment'"),
+        (b"index\tquestion\tsentence\tlabel\n0\tA\tB\tentailment\n", r"line 1: column 1 should be 'sentence1' and is"),
+        (b"index\tsentence1\tsentence2\tlabel\n", r"train\.tsv has no example"),
+        (b"", r"train\.tsv has no example"),
+        (b"index\tsentence1\tsentence2\tlabel\n0\tA\t\xff\tentailment\n", r"train\.tsv, line 2: not UTF-8"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, content, message):
+    (tmp_path / "train.tsv").write_bytes(content)
+    task = glue.find_task("rte")
+    with pytest.raises(ValueError, match=message):
+        data.read_examples(task, task.train, str(tmp_path))
+
+
+def test_missing_file_and_unknown_task(tmp_path):
+    task = glue.find_task("sts_b")
+    with pytest.raises(FileNotFoundError, match=r"train\.tsv does not exist: --task_name=sts-b"):
+        data.read_examples(task, task.train, str(tmp_path))
+    with pytest.raises(ValueError, match=r"--task_name=sst is none of cola, sst-2, .*custom"):
+        glue.find_task("sst")
+
+
+CUSTOM = {
+    "tsv": 'text\tstars\tmore\nso "so\t3\tx\nfine\t10\ty\n',
+    "csv": 'text,stars,more\n"so ""so",3,x\nfine,10,y\n',
+    "jsonl": '{"text": "so \\"so", "stars": 3}\n\n{"text": "fine", "stars": "10"}\n',
+}
+
+
+@pytest.mark.parametrize("kind", CUSTOM)
+def test_custom_files_by_name(tmp_path, kind):
+    path = tmp_path / f"train.{kind}"
+    path.write_text(CUSTOM[kind])
+    task = data.custom_task(str(path), None, str(path), text_a="text", label="stars")
+    assert task.labels == ("3", "10")  # numbers by size
+    examples = data.read_examples(task, task.train)
+    assert [(example.text_a, example.label) for example in examples] == [('so "so', "3"), ("fine", "10")]
+    assert data.read_examples(task, task.test["test"])[0].label is None
+    regression = data.custom_task(str(path), None, None, text_a="text", label="stars", regression=True)
+    assert [example.label for example in data.read_examples(regression, regression.train)] == [3.0, 10.0]
+
+
+def test_custom_files_by_number_have_no_header(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text('b,"first, of\ntwo lines",second\na,x,y\n')
+    task = data.custom_task(str(path), None, None, text_a="1", text_b="-1", label="0")
+    assert task.labels == ("a", "b")
+    assert data.read_examples(task, task.train)[0] == data.InputExample(
+        "train-0", "first, of\ntwo lines", "second", "b"
+    )
+
+
+def test_custom_multi_label(tmp_path):
+    path = tmp_path / "train.jsonl"
+    rows = [{"t": "x", "l": ["red", "big"]}, {"t": "y", "l": []}, {"t": "z", "l": "big, blue"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = data.custom_task(str(path), None, None, text_a="t", label="l", multi_label=True)
+    assert task.labels == ("big", "blue", "red")
+    labels = [example.label for example in data.read_examples(task, task.train)]
+    assert labels == [("red", "big"), (), ("big", "blue")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "arguments", "message"),
+    [
+        ("a.csv", "text,label\nx,1\n", {"text_a": "words", "label": "label"}, r"a\.csv, line 1: no column 'words'"),
+        ("a.csv", 'text,label\n"x,1\n', {"text_a": "text", "label": "label"}, r"a\.csv, line \d: no CSV"),
+        ("a.jsonl", '{"text": "x"}\n', {"text_a": "text", "label": "label"}, r"a\.jsonl, line 1: no 'label'"),
+        ("a.jsonl", '{"text": 1, "label": "x"}\n', {"text_a": "text", "label": "label"}, r"line 1: a text is expected"),
+        ("a.jsonl", "[1]\n", {"text_a": "text", "label": "label"}, r"line 1: a JSON object is expected"),
+        ("a.jsonl", "{\n", {"text_a": "text", "label": "label"}, r"a\.jsonl, line 1: no JSON"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", {"text_a": "text", "label": "label"}, "only one class, '1'"),
+        ("a.tsv", "text\tlabel\nx\t1\n", {"text_a": "text", "label": "1"}, "all columns by name, or all by number"),
+    ],
+)
+def test_custom_mistakes(tmp_path, name, content, arguments, message):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        data.custom_task(str(path), None, None, **arguments)
+
+
+def test_numbers_are_expected_for_a_regression(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tscore\nx\tmany\n")
+    task = data.custom_task(str(path), None, None, text_a="text", label="score", regression=True)
+    with pytest.raises(ValueError, match=r"a\.tsv, line 2: a number is expected as label, found 'many'"):
+        data.read_examples(task, task.train)

@@ -1,0 +1,217 @@
+"""Token ids equal the original's; batches lose no example; metrics and files."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import TINY_CONFIG
+from sklearn import metrics as sklearn_metrics
+
+from bert_tf import train_step
+from bert_tf.best_model import BestModel
+from bert_tf.config import BertConfig
+from bert_tf.model_files import Casing, ModelFiles
+from bert_tf.task_models import BertForSequenceClassification
+from bert_tf.tasks import classification, classification_data, classification_features, classification_metrics, glue
+from bert_tf.tokenization import FullTokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from conftest import TESTS
+
+    return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
+
+
+GOLDEN = [("cola", "dev"), ("mnli", "dev"), ("mrpc", "dev"), ("xnli", "dev")]
+
+
+@pytest.mark.parametrize("length", [32, 128])
+@pytest.mark.parametrize("kind", ["train", "dev", "test"])
+@pytest.mark.parametrize("name", ["cola", "mnli", "mrpc", "xnli"])
+def test_features_equal_the_originals(golden, tokenizer, name, kind, length):
+    file = golden / "classifier" / name / f"features_{kind}_{length}.jsonl.gz"
+    if not file.exists():
+        assert (name, kind) == ("xnli", "test")  # the original never read it
+        return
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    expected = [record for record in records if record["is_real_example"]]  # the others fill up a batch of a TPU
+    task = glue.find_task(name)
+    split = task.train if kind == "train" else next(iter((task.dev if kind == "dev" else task.test).values()))
+    examples = classification_data.read_examples(task, split, str(golden / "classifier" / name))
+    encoded = classification_features.encode_examples(examples, task, tokenizer, length)
+    assert len(examples) == len(expected) >= 6
+    arrays = encoded.batch(range(len(encoded)), length)
+    for row, (example, record) in enumerate(zip(examples, expected, strict=True)):
+        assert (example.guid, example.text_a, example.text_b) == (record["guid"], record["text_a"], record["text_b"])
+        for key in ("input_ids", "input_mask", "segment_ids"):
+            assert arrays[key][row].tolist() == record[key], (example.guid, key)
+        if kind != "test":
+            assert example.label == record["label"]
+            assert int(arrays["label_ids"][row]) == record["label_id"]
+
+
+def make_encoded(count=50, seed=0) -> classification_features.EncodedExamples:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(3, 31, count)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return classification_features.EncodedExamples(
+        generator.integers(5, 100, offsets[-1]).astype(np.int32),
+        offsets,
+        (lengths // 2).astype(np.int32),
+        generator.integers(0, 3, count).astype(np.int32),
+        [f"dev-{number}" for number in range(count)],
+    )
+
+
+def test_truncation_is_counted_and_said_once(tokenizer, caplog):
+    task = glue.find_task("mrpc")
+    examples = [
+        classification_data.InputExample("a", "one " * 20, "two " * 9, "0"),
+        classification_data.InputExample("b", "one", "\u200b", "1"),  # no token in the second text
+    ]
+    encoded = classification_features.encode_examples(examples, task, tokenizer, 16)
+    assert encoded.truncated == 1 and encoded.lengths.tolist() == [16, 3]
+    one, two = tokenizer.convert_tokens_to_ids(["one", "two"])
+    assert encoded.ids[:16].tolist() == [101, *[one] * 7, 102, *[two] * 6, 102]
+    assert [record.message for record in caplog.records if "lost their last tokens" in record.message] == [
+        "1 of 2 examples are longer than --max_seq_length=16 and lost their last tokens."
+    ]
+    with pytest.raises(ValueError, match="--max_seq_length=2"):
+        classification_features.encode_examples(examples, task, tokenizer, 2)
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_training_rows_are_a_function_of_seed_and_step(window):
+    lengths = make_encoded(50).lengths
+
+    def rows(seed, start, count):
+        stream = classification_features.training_rows(lengths, 8, seed, start, window)
+        return [next(stream).tolist() for _ in range(count)]
+
+    whole = rows(1, 0, 60)
+    for start in (1, 7, 13):
+        assert rows(1, start, 20) == whole[start : start + 20]
+    assert rows(2, 0, 5) != whole[:5]
+    # Every window has the rows of its part of the epochs: after 100 windows of 1 (or 25 of 4), each row 16 times.
+    counts = np.bincount(np.concatenate(rows(3, 0, 100)), minlength=50)
+    assert counts.tolist() == [16] * 50
+    if window > 1:
+        spread = np.mean([np.ptp(lengths[batch]) for batch in whole])
+        assert spread < 0.5 * np.mean([np.ptp(lengths[batch]) for batch in np.array(rows(1, 0, 60)).reshape(-1, 8).T])
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_predictions_lose_no_example_and_keep_their_order(replicas):
+    encoded = make_encoded(21)
+    strategy = tf.distribute.get_strategy()
+    if replicas > 1:
+        devices = [f"CPU:{number}" for number in range(replicas)]
+        strategy = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    with strategy.scope():
+        model = BertForSequenceClassification(BertConfig.from_dict(TINY_CONFIG), num_labels=3)
+        model.build()
+    expected = np.stack([np.asarray(model(encoded.batch([row], int(encoded.lengths[row]))))[0] for row in range(21)])
+    predict = train_step.make_predict_function(model, strategy)
+    for static_padding in (False, True):
+        logits = classification.predict_logits(
+            predict, encoded, batch_size=8, max_seq_length=32, static_padding=static_padding
+        )
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_batches_are_as_long_as_their_examples_need():
+    encoded = make_encoded(40)
+    dynamic = classification_features.training_batches(encoded, batch_size=4, seed=1, start_step=0, max_seq_length=128)
+    static = classification_features.training_batches(
+        encoded, batch_size=4, seed=1, start_step=0, max_seq_length=128, static_padding=True
+    )
+    assert {batch["input_ids"].shape[1] for batch in dynamic.take(20)} == {32}
+    assert static.element_spec["input_ids"].shape == (4, 128)
+    assert classification_features.padded_lengths(100) == [32, 64, 96, 100]
+
+
+def test_metrics_equal_scikit_learns():
+    generator = np.random.default_rng(0)
+    logits, labels = generator.normal(size=(37, 2)).astype(np.float32), generator.integers(0, 2, 37)
+    predicted = logits.argmax(-1)
+    task = glue.find_task("mrpc")
+    results = classification_metrics.evaluate(task, logits, labels, 8)
+    assert set(results) == {"eval_accuracy", "eval_f1", "eval_loss", "loss"}
+    assert results["eval_accuracy"] == sklearn_metrics.accuracy_score(labels, predicted)
+    assert results["eval_f1"] == sklearn_metrics.f1_score(labels, predicted)
+    log_probabilities = np.log(classification_metrics.softmax(logits.astype(np.float64)))
+    losses = -log_probabilities[np.arange(37), labels]
+    assert results["eval_loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    batches = [losses[start : start + 8].mean() for start in range(0, 37, 8)]
+    assert results["loss"] == pytest.approx(np.mean(batches), rel=1e-6) != pytest.approx(losses.mean(), rel=1e-6)
+    cola = classification_metrics.evaluate(glue.find_task("cola"), logits, labels, 8)
+    assert cola["eval_matthews"] == sklearn_metrics.matthews_corrcoef(labels, predicted)
+    scores = generator.normal(size=37).astype(np.float32)
+    stsb = classification_metrics.evaluate(glue.find_task("sts-b"), scores[:, None], labels.astype(np.float32), 8)
+    assert stsb["eval_pearson"] == pytest.approx(np.corrcoef(scores, labels)[0, 1], rel=1e-5)
+    assert stsb["eval_loss"] == pytest.approx(np.mean((scores - labels) ** 2), rel=1e-5)
+
+
+def test_several_labels_may_hold():
+    task = classification_data.Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
+    logits = np.array([[2.0, -1.0, 0.5], [-3.0, 4.0, -1.0]], np.float32)
+    labels = np.array([[1, 0, 0], [0, 1, 0]], np.float32)
+    results = classification_metrics.evaluate(task, logits, labels, 8)
+    assert results["eval_micro_f1"] == pytest.approx(0.8)
+    expected = np.log1p(np.exp(-np.abs(logits))) + np.maximum(logits, 0) - logits * labels
+    assert results["eval_loss"] == pytest.approx(expected.mean(), rel=1e-6)
+    described = classification_metrics.describe_predictions(task, logits)
+    assert [record["labels"] for record in described] == [["a", "c"], ["b"]]
+    assert described[0]["probabilities"]["a"] == pytest.approx(1 / (1 + np.exp(-2)), rel=1e-6)
+
+
+def test_record_files_have_the_originals_layout(tmp_path):
+    encoded = make_encoded(5)
+    path = str(tmp_path / "train.tf_record")
+    classification_features.write_records(path, encoded, 32)
+    features = {name: tf.io.FixedLenFeature([32], tf.int64) for name in ("input_ids", "input_mask", "segment_ids")}
+    features |= {name: tf.io.FixedLenFeature([], tf.int64) for name in ("label_ids", "is_real_example")}
+    rows = [tf.io.parse_single_example(record, features) for record in tf.data.TFRecordDataset(path)]
+    arrays = encoded.batch(range(5), 32)
+    for number, row in enumerate(rows):
+        assert int(row["is_real_example"]) == 1 and int(row["label_ids"]) == encoded.label_ids[number]
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            np.testing.assert_array_equal(row[name], arrays[name][number])
+
+
+def test_prediction_files(tmp_path):
+    encoded = make_encoded(2)
+    logits = np.array([[0.0, 0.0], [5.0, 1.0]], np.float32)
+    classification.write_predictions(str(tmp_path), "", glue.find_task("rte"), encoded, logits)
+    lines = (tmp_path / "test_results.tsv").read_text().splitlines()
+    assert lines[0] == "0.5\t0.5" and lines[1].startswith("0.98201")
+    records = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert records[1]["guid"] == "dev-1" and records[1]["label"] == "entailment"
+    assert records[1]["probabilities"]["not_entailment"] == pytest.approx(0.0179862, rel=1e-4)
+    classification.write_predictions(str(tmp_path), "_x", glue.find_task("sts-b"), encoded, logits[:, :1])
+    assert (tmp_path / "test_results_x.tsv").read_text() == "0.0\n5.0\n"
+
+
+def test_the_best_model_is_kept_and_patience_counts(tmp_path):
+    model = BertForSequenceClassification(BertConfig.from_dict(TINY_CONFIG), num_labels=2)
+    model.build()
+    (tmp_path / "vocab.txt").write_text("".join(f"t{number}\n" for number in range(100)))
+    files = ModelFiles("", model.config, None, str(tmp_path / "vocab.txt"), Casing(True))
+    keeper = BestModel(str(tmp_path / "run"), files, "eval_accuracy", patience=2)
+    (tmp_path / "run").mkdir()
+    for step, accuracy in ((10, 0.5), (20, 0.8), (30, 0.7)):
+        model.head.output_bias.assign([float(step), 0.0])
+        keeper.update(step, {"eval_accuracy": accuracy}, model)
+    assert keeper.best["step"] == 20 and not keeper.should_stop()
+    best = BertForSequenceClassification.from_pretrained(str(tmp_path / "run" / "best_model"))
+    assert best.head.output_bias.numpy().tolist() == [20.0, 0.0]
+    again = BestModel(str(tmp_path / "run"), files, "eval_accuracy", patience=2)  # after a kill
+    again.forget_after(20)
+    assert again.steps == {10, 20}
+    for step in (30, 40):
+        again.update(step, {"eval_accuracy": 0.8}, model)  # as good is not better
+    assert again.should_stop() and again.best["step"] == 20
