@@ -11,6 +11,8 @@ What --from may be, recognised by its files:
 What lies beside the weights goes along: configuration, vocabulary, casing. Nothing is written unless all is right.
 """
 
+import sys
+
 from absl import flags, logging
 
 from bert_tf import script_flags
@@ -84,8 +86,12 @@ flags.DEFINE_bool("overwrite", False, "Replace files of the target that are ther
 
 def main(_):
     # TensorFlow comes with this import: --help and a wrong flag answer without it.
+    import signal
+
     from bert_tf import conversion
 
+    # Ended from outside, it still takes its temporary files away.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     logging.set_verbosity(logging.INFO)
     report = conversion.convert(
         FLAGS["from"].value,

@@ -165,6 +165,7 @@ def main(_):
     settings |= {"input_file_fingerprint": train_index.fingerprint} if train_index else {}
     if chief and FLAGS.do_train and step < FLAGS.num_train_steps:
         training.claim_output_dir(FLAGS.output_dir, config.to_json_string())
+        pretrained.copy_description(FLAGS.init_checkpoint, FLAGS.output_dir)
         training.record_settings(FLAGS.output_dir, settings, resumed=step > 0)
 
     evaluate_batches = train_step.make_evaluate_function(model, heads.PretrainingObjective, strategy)

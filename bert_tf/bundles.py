@@ -34,9 +34,12 @@ def read_tensor(reader, prefix: str, name: str) -> np.ndarray:
     try:
         return np.asarray(reader.get_tensor(name))
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        base = posixpath.basename(prefix)
+        # Only a run's own checkpoint has one before it.
+        advice = f"To go on from the checkpoint before it, delete {base}.*" if base.startswith("model.ckpt-") else ""
         raise ValueError(
-            f"{prefix}: {name} can't be read, the file is damaged ({error}). To go on from the checkpoint before it, "
-            f"delete {posixpath.basename(prefix)}.*"
+            f"{prefix}: {name} can't be read, the file is damaged or its .data is missing ({error}). "
+            f"{advice or 'Copy or download it again.'}"
         ) from error
 
 

@@ -132,8 +132,8 @@ def initialize(
     ]
     if wrong:
         raise ValueError(
-            f"{path} does not fit bert_config.json: {len(wrong)} of {len(found)} variables have another shape. "
-            f"{some(wrong, '; ')}."
+            f"{path} does not fit the model (its configuration or number of labels): {len(wrong)} of {len(found)} "
+            f"variables have another shape. {some(wrong, '; ')}."
         )
     if must_have_all and missing:
         raise ValueError(f"{path} lacks {len(missing)} of the run's {len(variables)} variables: {some(missing)}.")

@@ -109,19 +109,31 @@ def convert(
     weights, files = pretrained.read_model(source, bert_config_file)
     config = pretrained.needed_config(files)
     source_weights = weights
-    casing = model_files.resolve_casing(do_lower_case, strip_accents, files.casing)
+    if (use_unused_slots or new_rows != "pieces") and not add_tokens:
+        raise ValueError("--use_unused_slots and --new_rows say how to add tokens: give --add_tokens, too.")
+    beside = model_files.read_casing(model_files.directory_of(vocab_file)) if vocab_file else Casing()
+    casing = model_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
     files = dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file)
     if casing.source == "the default":
         casing = model_files.casing_of_vocabulary(files.vocab_file) if files.vocab_file else Casing()
     notes, vocabulary = [], None
     if files.vocab_file:
         vocabulary = model_files.vocabulary_lines(files.vocab_file)
+        if len(vocabulary) < config.vocab_size:
+            notes.append(
+                f"{files.vocab_file} has {len(vocabulary)} lines for vocab_size {config.vocab_size}: the last rows of "
+                "the table are idle, or it is the vocabulary of another model."
+            )
     else:
         notes.append("No vocab.txt beside the source: put it beside the target, or give --vocab_file.")
     if casing.do_lower_case is not None:
         notes.append(f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}.")
     elif format == "huggingface":
         notes.append("Nothing tells whether the model is cased: no tokenizer_config.json is written.")
+    if weights.hints.get("half_precision"):
+        notes.append("The source is of half precision; its values are written as float32, which is exact.")
+    if not with_optimizer and "global_step" in weights:
+        notes.append("Adam moments and global_step of the source are left out; --with_optimizer carries them.")
     changes = {}
     if hidden_act:
         changes["hidden_act"] = hidden_act
@@ -218,9 +230,14 @@ def _compare_outputs(
     sides = [(source.format, source.path)] if not was_changed else []
     sides.append((weight_files.open_weights(target_path).format, target_path))
     notes = []
+    if was_changed and source.format in ("huggingface", "model_garden"):
+        notes.append("Outputs of the source's library not compared: the model was changed on the way.")
     for format, path in sides:
         library = {"huggingface": "transformers", "model_garden": "tf-models-official"}.get(format)
         if library is None:
+            continue
+        if format == "model_garden" and "bert/pooler/dense/kernel" not in target:
+            notes.append(f"Outputs of {library} not compared: its encoder needs a pooler, and there is none.")
             continue
         try:
             logging.info("Running the model of %s on %s.", library, path)

@@ -180,8 +180,10 @@ def open_weights(path: str) -> Weights:
         if not found:
             raise FileNotFoundError(f"{path} has none of {', '.join(WEIGHT_FILES)}.")
         file = posixpath.join(path, found[0])
-    shapes, read = _open_shards(file) if file.endswith(_INDEX_SUFFIX) else _open_file(file)
-    return _translate(file, shapes, read)
+    shapes, read, half = _open_shards(file) if file.endswith(_INDEX_SUFFIX) else _open_file(file)
+    weights = _translate(file, shapes, read)
+    weights.hints["half_precision"] = half
+    return weights
 
 
 def _translate(file: str, shapes: dict[str, tuple], read: Callable[[str], np.ndarray]) -> Weights:
@@ -247,16 +249,17 @@ def _reason(name, head_prefix, plain, read, origins, file) -> str:
     return "not in BERT as the original has it"
 
 
-def _open_file(file: str) -> tuple[dict, Callable[[str], np.ndarray]]:
+def _open_file(file: str) -> tuple[dict, Callable[[str], np.ndarray], bool]:
+    """Shapes, a reader, and whether any tensor is of half precision."""
     if not tf.io.gfile.exists(file):
         raise FileNotFoundError(f"{file} does not exist.")
     if file.endswith(".safetensors"):
-        shapes, _, read = safetensors_files.open_safetensors(file)
-        return shapes, read
+        shapes, metadata, read = safetensors_files.open_safetensors(file)
+        return shapes, read, "half_precision" in metadata
     return _open_pickle(file)
 
 
-def _open_pickle(file: str) -> tuple[dict, Callable[[str], np.ndarray]]:
+def _open_pickle(file: str) -> tuple[dict, Callable[[str], np.ndarray], bool]:
     try:
         import torch
     except ImportError:
@@ -286,10 +289,11 @@ def _open_pickle(file: str) -> tuple[dict, Callable[[str], np.ndarray]]:
         value = tensors[name]
         return (value.float() if value.is_floating_point() else value).numpy()
 
-    return {name: tuple(value.shape) for name, value in tensors.items()}, read
+    half = any(value.dtype in (torch.float16, torch.bfloat16) for value in tensors.values())
+    return {name: tuple(value.shape) for name, value in tensors.items()}, read, half
 
 
-def _open_shards(index_file: str) -> tuple[dict, Callable[[str], np.ndarray]]:
+def _open_shards(index_file: str) -> tuple[dict, Callable[[str], np.ndarray], bool]:
     folder = posixpath.dirname(index_file)
     with tf.io.gfile.GFile(index_file, "rb") as file:
         try:
@@ -305,7 +309,7 @@ def _open_shards(index_file: str) -> tuple[dict, Callable[[str], np.ndarray]]:
     if absent:
         raise ValueError(f"{index_file}: {some(sorted(absent))} not in the shards that it names.")
     shapes = {name: shards[shard][0][name] for name, shard in file_of.items()}
-    return shapes, lambda name: shards[file_of[name]][1](name)
+    return shapes, lambda name: shards[file_of[name]][1](name), any(shard[2] for shard in shards.values())
 
 
 def save(path: str, weights: Weights) -> dict[str, str]:
@@ -354,7 +358,8 @@ def reference_outputs(path: str, inputs: Mapping[str, np.ndarray]) -> dict[str, 
     heads = architecture in ("BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction")
     model_class = getattr(transformers, architecture) if heads else transformers.BertModel
     has_pooler = "bert/pooler/dense/kernel" in open_weights(path).shapes
-    model = model_class.from_pretrained(path).eval()
+    # What is compared with it computes in float32, whatever the file holds.
+    model = model_class.from_pretrained(path, dtype=torch.float32).eval()
     arguments = dict(zip(("input_ids", "attention_mask", "token_type_ids"), _input_arrays(inputs), strict=True))
     with torch.no_grad():
         arguments = {name: torch.from_numpy(value) for name, value in arguments.items()}
@@ -369,7 +374,7 @@ def reference_outputs(path: str, inputs: Mapping[str, np.ndarray]) -> dict[str, 
             outputs["masked_lm_logits"] = model.cls(encoded.last_hidden_state)
         elif architecture == "BertForNextSentencePrediction":
             outputs["next_sentence_logits"] = model.cls(encoded.pooler_output)
-    return {name: value.numpy() for name, value in outputs.items()}
+    return {name: value.numpy() for name, value in outputs.items() if value is not None}
 
 
 def _input_arrays(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import os
 import posixpath
+import re
 from collections.abc import Callable
 
 import keras
@@ -14,7 +15,7 @@ from bert_tf import bundles, checkpoints, huggingface, model_files, model_garden
 from bert_tf.config import BertConfig
 from bert_tf.model_files import Casing, ModelFiles
 from bert_tf.text_files import write_text_file
-from bert_tf.weights import FORMATS, Weights, check_shapes, is_model_variable, num_layers_of
+from bert_tf.weights import FORMATS, Weights, check_shapes, is_model_variable, num_layers_of, some
 
 _FILES_ATTRIBUTE = "_pretrained_files"
 
@@ -115,6 +116,16 @@ def write_description(directory: str, files: ModelFiles) -> None:
     model_files.write_tokenizer_config(path, files)
 
 
+def copy_description(init_checkpoint: str | None, output_dir: str) -> None:
+    """Copies vocabulary and casing from beside the weights that a run starts from, where they lie there."""
+    if not init_checkpoint:
+        return
+    weights = weight_files.open_weights(init_checkpoint)
+    files = model_files.read_model_files(weights.path, weights.hints)
+    if files.vocab_file and files.config and files.casing.do_lower_case is not None:
+        write_description(output_dir, files)
+
+
 def needed_config(files: ModelFiles) -> BertConfig:
     """The configuration of a model's directory.
 
@@ -124,7 +135,7 @@ def needed_config(files: ModelFiles) -> BertConfig:
     if files.config is None:
         raise ValueError(
             f"{files.directory} has no bert_config.json (or config.json), and the number of attention heads can't be "
-            "seen in the weights: put the model's configuration beside them."
+            "seen in the weights: put the model's configuration beside them, or name it (--bert_config_file, config=)."
         )
     return files.config
 
@@ -258,9 +269,7 @@ def write_model(
     if name is None:
         step = int(weights["global_step"]) if with_optimizer else None
         name = _weight_file_name(format, step)
-    if weights.path == posixpath.join(directory, name):
-        raise ValueError(f"{target} would replace the source {weights.path} itself: give another target.")
-    _refuse_existing(directory, _weight_files(name, format), overwrite)  # before the work, not only after it
+    old = _check_target(directory, name, weights.path, overwrite)  # before the work, not only after it
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:
         tf.io.gfile.makedirs(temporary)
@@ -270,7 +279,7 @@ def write_model(
         _write_description(temporary, weights, files, format, vocabulary)
         if check:
             check(posixpath.join(temporary, name))
-        written = _move(temporary, directory, overwrite)
+        written = _move(temporary, directory, old)
     except tf.errors.OpError as error:
         raise OSError(f"{target} could not be written: {error.message}") from error
     finally:
@@ -293,8 +302,7 @@ def _split_target(target: str, format: str) -> tuple[str, str | None]:
     """Directory, and the name of the weights if the target says it."""
     name = posixpath.basename(target)
     is_prefix = format in ("tf1", "model_garden") and (name.endswith(".ckpt") or ".ckpt-" in name)
-    is_file = format in ("huggingface", "bert_tf") and name.endswith(".safetensors")
-    if (is_prefix or is_file) and not tf.io.gfile.isdir(target):
+    if is_prefix and not tf.io.gfile.isdir(target):
         return posixpath.dirname(target) or ".", name
     return target, None
 
@@ -322,6 +330,11 @@ def _write_description(
     if vocabulary is None and files.vocab_file:
         vocabulary = model_files.vocabulary_lines(files.vocab_file)
     if vocabulary is not None:
+        if len(vocabulary) > config.vocab_size:
+            raise ValueError(
+                f"{files.vocab_file} has {len(vocabulary)} lines, but vocab_size is {config.vocab_size}: it is the "
+                "vocabulary of another model."
+            )
         text = "".join(line + "\n" for line in vocabulary)
         write_text_file(posixpath.join(directory, model_files.VOCAB), text)
     casing = files.casing
@@ -338,26 +351,51 @@ def _write_description(
         model_files.write_tokenizer_config(path, dataclasses.replace(files, casing=casing))
 
 
-def _weight_files(name: str, format: str) -> list[str]:
-    if format in ("huggingface", "bert_tf"):
-        return [name]
-    return [name + suffix for suffix in (bundles.INDEX_SUFFIX, bundles.DATA_SUFFIX)]
+# Weights, configuration, vocabulary and casing of one model; left beside those of another they would be mixed up.
+_MODEL_FILE = re.compile(
+    r"(bert_)?config\.json|vocab\.txt|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|checkpoint|"
+    r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
+    r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)"
+)
 
 
-def _refuse_existing(directory: str, names: list[str], overwrite: bool) -> None:
-    there = [name for name in names if tf.io.gfile.exists(posixpath.join(directory, name))]
-    if there and not overwrite:
-        raise FileExistsError(f"{directory} already has {', '.join(there)}: give another target, or --overwrite.")
+def _check_target(directory: str, name: str, source: str, overwrite: bool) -> list[str]:
+    """Refuses a target that would mix or destroy models; returns the files of a model there that are to go.
+
+    Raises:
+      ValueError: no directory, or that of the source. FileExistsError: a model is there and `overwrite` is False, or
+        the checkpoints of a training run are.
+    """
+    if not directory:
+        raise ValueError("The target names no directory.")
+    if not tf.io.gfile.exists(directory):
+        return []
+    if not tf.io.gfile.isdir(directory):
+        raise FileExistsError(f"{directory} is a file; a directory is needed.")
+    old = sorted(file for file in tf.io.gfile.listdir(directory) if _MODEL_FILE.fullmatch(file))
+    if old and not overwrite:
+        raise FileExistsError(
+            f"{directory} already has files of a model ({some(old)}): give another target, or replace them all by "
+            "--overwrite (overwrite=True)."
+        )
+    from_file = tf.io.gfile.exists(source) or tf.io.gfile.exists(source + bundles.INDEX_SUFFIX)
+    if old and from_file and posixpath.normpath(model_files.directory_of(source)) == posixpath.normpath(directory):
+        raise ValueError(f"{directory} would replace the source {source} itself: give another target.")
+    run = [file for file in old if file.startswith("model.ckpt-") and not file.startswith(name + ".")]
+    if run:
+        raise FileExistsError(f"{directory} has the checkpoints of a training run ({some(run)}): give another target.")
+    return old
 
 
-def _move(temporary: str, directory: str, overwrite: bool) -> list[str]:
-    """Gives what was written its final place; returns the names."""
+def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
+    """Gives what was written its final place, and removes the `old` files of a model there; returns the names."""
     names = sorted(tf.io.gfile.listdir(temporary))
     if not tf.io.gfile.exists(directory):
         tf.io.gfile.rename(temporary, directory)
         return names
-    _refuse_existing(directory, names, overwrite)
     # The index of a checkpoint goes last: a prefix counts as a checkpoint only once its index is there.
     for name in sorted(names, key=lambda name: name.endswith((bundles.INDEX_SUFFIX, ".safetensors"))):
-        tf.io.gfile.rename(posixpath.join(temporary, name), posixpath.join(directory, name), overwrite=overwrite)
+        tf.io.gfile.rename(posixpath.join(temporary, name), posixpath.join(directory, name), overwrite=True)
+    for name in set(old) - set(names):
+        tf.io.gfile.remove(posixpath.join(directory, name))
     return names

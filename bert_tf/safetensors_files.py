@@ -35,7 +35,8 @@ def open_safetensors(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, s
     A file that isn't local (gs://...) is copied to a temporary folder first, which lives as long as the reader.
 
     Returns:
-      shapes by name, the metadata of the header, and a function that reads a tensor by name. float16 and bfloat16
+      shapes by name, the metadata of the header (and `half_precision` if any tensor is), and a function that reads a
+      tensor by name. float16 and bfloat16
       come as float32 (exactly the same values).
 
     Raises:
@@ -51,6 +52,9 @@ def open_safetensors(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, s
     with _open(local) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
         metadata = dict(file.metadata() or {})
+        types = {file.get_slice(name).get_dtype() for name in shapes}
+    if types & {"F16", "BF16"}:
+        metadata["half_precision"] = "true"
 
     def read(name: str, _folder=folder) -> np.ndarray:
         with _open(local) as file:
@@ -71,6 +75,9 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
     local = os.path.join(folder, "model.safetensors") if folder else path + ".writing"
     try:
         save_file(arrays, local, metadata=dict(metadata))
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(local, 0o666 & ~mask)  # the library makes files that only their owner can read
         if folder:
             tf.io.gfile.copy(local, path, overwrite=True)
         else:

@@ -23,6 +23,8 @@ def run(main) -> None:
 
     def guarded(argv):
         show_all = logging.get_verbosity() >= logging.DEBUG
+        if len(argv) > 1:
+            sys.exit(f"{os.path.basename(sys.argv[0])}: error: {' '.join(argv[1:])} is no flag; --help lists them.")
         try:
             main(argv)
         except Exception as error:

@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 import tensorflow as tf
 from conftest import TESTS, TINY_CONFIG
 
@@ -15,7 +17,12 @@ from bert_tf.config import BertConfig
 from bert_tf.heads import BertForPreTraining
 from bert_tf.modeling import BertModel
 from bert_tf.optimization import create_optimizer
-from bert_tf.task_models import BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
+from bert_tf.task_models import (
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
 from bert_tf.tokenization import FullTokenizer
 from bert_tf.weights import is_model_variable
 
@@ -235,7 +242,7 @@ def test_files_that_are_there_are_kept(source, tmp_path):
     target = tmp_path / "there"
     target.mkdir()
     (target / "vocab.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"there already has vocab\.txt.*--overwrite"):
+    with pytest.raises(FileExistsError, match=r"there already has files of a model \(vocab\.txt\).*--overwrite"):
         conversion.convert(str(source), str(target), "bert_tf")
     assert [path.name for path in target.iterdir()] == ["vocab.txt"]
     assert (target / "vocab.txt").read_text() == "mine"
@@ -248,6 +255,66 @@ def test_the_source_itself_is_never_replaced(source):
     with pytest.raises(ValueError, match="would replace the source"):
         conversion.convert(str(source), str(source), "tf1", overwrite=True)
     assert "global_step" in tensors_of(source)
+
+
+def test_another_models_files_never_stay_beside_the_new_ones(source, tmp_path):
+    target = tmp_path / "there"
+    conversion.convert(str(source), str(target), "huggingface", verify=False)
+    (target / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="already has files of a model"):
+        conversion.convert(str(source), str(target), "tf1")
+    conversion.convert(str(source), str(target), "tf1", overwrite=True)
+    assert not (target / "model.safetensors").exists() and not (target / "config.json").exists()
+    assert (target / "notes.txt").read_text() == "mine"
+    assert weight_files.open_weights(str(target)).format == "tf1"
+    (target / "model.ckpt-5.index").write_text("")
+    with pytest.raises(FileExistsError, match="has the checkpoints of a training run"):
+        conversion.convert(str(source), str(target), "tf1", overwrite=True)
+    assert (target / "model.ckpt-5.index").exists()
+
+
+def test_heads_without_their_usual_company(tmp_path):
+    """No pooler to Model Garden; a masked-LM head beside a pooler to Hugging Face."""
+    model = BertForMaskedLM(BertConfig.from_dict({**TINY_CONFIG, "max_position_embeddings": 64}))
+    model.build()
+    model.save_pretrained(str(tmp_path / "hf"), format="huggingface")
+    report = conversion.convert(str(tmp_path / "hf"), str(tmp_path / "tf1"), "tf1")
+    assert any("Outputs equal transformers" in note or "not installed" in note for note in report.notes)
+    tensors = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
+    tensors = {name: value for name, value in tensors.items() if "pooler" not in name}
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    safetensors.numpy.save_file(tensors, str(tmp_path / "hf" / "model.safetensors"), {"format": "pt"})
+    report = conversion.convert(str(tmp_path / "hf"), str(tmp_path / "mg"), "model_garden")
+    assert any("its encoder needs a pooler" in note for note in report.notes)
+    assert not any(name.startswith("bert/pooler") for name in tensors_of(tmp_path / "mg"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_verified_in_float32(tmp_path, dtype):
+    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    model.build()
+    model.save_pretrained(str(tmp_path / "hf"), format="huggingface")
+    path = tmp_path / "hf" / "model.safetensors"
+    assert path.stat().st_mode == (tmp_path / "hf" / "config.json").stat().st_mode  # readable like any other file
+    tensors = safetensors.numpy.load_file(path)
+    safetensors.numpy.save_file(
+        {
+            name: value.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
+            for name, value in tensors.items()
+        },
+        str(path),
+        {"format": "pt"},
+    )
+    report = conversion.convert(str(tmp_path / "hf"), str(tmp_path / "tf1"), "tf1")
+    assert any("half precision; its values are written as float32" in note for note in report.notes)
+    assert all(value.dtype == np.float32 for value in tensors_of(tmp_path / "tf1").values())
+
+
+def test_a_vocabulary_of_another_model(source, tmp_path):
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("".join(f"t{number}\n" for number in range(101)))
+    refused(source, tmp_path, ValueError, r"vocab\.txt has 101 lines, but vocab_size is 100", vocab_file=str(vocab))
+    refused(source, tmp_path, ValueError, "give --add_tokens", use_unused_slots=True)
 
 
 def test_a_wrong_output_is_an_error_before_anything_is_written(source, tmp_path, monkeypatch):
