@@ -13,13 +13,14 @@ from bert_tf.text_files import read_text_lines, write_text_file
 
 DIRECTORY = "best_model"
 _EVALUATIONS = "evaluations.jsonl"
+_RESULTS = "eval_results.json"  # in the best model's directory
 
 
 class BestModel:
     """Keeps `output_dir/best_model`, a directory that describes itself, and `output_dir/evaluations.jsonl`.
 
-    A run that goes on after a kill goes on here, too: what an evaluation gave is in the file before anything else
-    happens, and evaluations of steps that are repeated count once.
+    A run that goes on after a kill goes on here, too: evaluations of steps that are repeated count once, and the model
+    that lies there stays the best one until another is better, even if its step is yet to be repeated.
 
     Args:
       output_dir: of the run. files: what to write beside the weights. metric: name in the results; larger is better
@@ -43,6 +44,11 @@ class BestModel:
         self._files, self._metric, self._patience, self._active = files, metric, patience, active
         self._sign = -1.0 if smaller_is_better else 1.0
         self._evaluations = {}
+        self._best = None
+        path = posixpath.join(self.directory, _RESULTS)
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path) as file:
+                self._best = json.loads(file.read())
         if tf.io.gfile.exists(self._path):
             for line in read_text_lines(self._path):
                 values = json.loads(line)
@@ -51,6 +57,8 @@ class BestModel:
     def forget_after(self, step: int) -> None:
         """Drops evaluations of steps that a run which goes on at `step` will make again."""
         self._evaluations = {number: values for number, values in self._evaluations.items() if number <= step}
+        if step == 0:
+            self._best = None  # nothing is gone on with: a model that lies there is another run's
 
     @property
     def steps(self) -> set[int]:
@@ -59,26 +67,53 @@ class BestModel:
 
     @property
     def best(self) -> dict | None:
-        """The results of the best evaluation so far, with `step`; of equals the first."""
-        ordered = [self._evaluations[step] for step in sorted(self._evaluations)]
-        return max(ordered, key=lambda values: self._sign * values[self._metric]) if ordered else None
+        """The results of the model that is kept, with `step`; of equals the first."""
+        return self._best
 
     def update(self, step: int, results: dict, model: keras.Model) -> None:
-        """Notes the results of an evaluation, and saves the model if no earlier one is as good."""
-        self._evaluations[step] = {"step": step, **results}
+        """Notes the results of an evaluation, and saves the model if no earlier one is as good.
+
+        Raises:
+          ValueError: the results lack the metric.
+        """
+        if self._metric not in results:
+            raise ValueError(f"The best model is chosen by {self._metric}, but there are only {', '.join(results)}.")
+        values = {"step": step, **results}
+        self._evaluations[step] = values
+        old, self._best = self._best, values if self._is_better(values) else self._best
         if not self._active:
             return
-        if self.best["step"] == step:
-            weights = checkpoints.model_weights(model)
-            pretrained.write_model(self.directory, weights, self._files, format="bert_tf", overwrite=True)
-            text = json.dumps(self.best, indent=2, sort_keys=True) + "\n"
-            write_text_file(posixpath.join(self.directory, "eval_results.json"), text)
-            logging.info("Best so far: %s %.4f at step %d, in %s", self._metric, results[self._metric], step, DIRECTORY)
+        if self._best is not old:
+            self._save(model)
         lines = [json.dumps(self._evaluations[number]) + "\n" for number in sorted(self._evaluations)]
         write_text_file(self._path, "".join(lines))
 
+    def _is_better(self, values: dict) -> bool:
+        if self._best is None:
+            return True
+        # The same step again: after a kill, with the same weights. Its files may be half of the old and half of the
+        # new, so they are written again.
+        if values["step"] == self._best["step"]:
+            return self._sign * values[self._metric] >= self._sign * self._best[self._metric]
+        return self._sign * values[self._metric] > self._sign * self._best[self._metric]
+
+    def _save(self, model: keras.Model) -> None:
+        results = posixpath.join(self.directory, _RESULTS)
+        if tf.io.gfile.exists(results):
+            tf.io.gfile.remove(results)  # a kill in between must not leave new weights under old results
+        weights = checkpoints.model_weights(model)
+        pretrained.write_model(self.directory, weights, self._files, format="bert_tf", overwrite=True)
+        write_text_file(results, json.dumps(self._best, indent=2, sort_keys=True) + "\n")
+        logging.info(
+            "Best so far: %s %.4f at step %d, in %s",
+            self._metric,
+            self._best[self._metric],
+            self._best["step"],
+            self.directory,
+        )
+
     def should_stop(self) -> bool:
         """Whether the last `patience` evaluations were all no better than one before them."""
-        if not self._patience or not self._evaluations:
+        if not self._patience or not self._best:
             return False
-        return sum(step > self.best["step"] for step in self._evaluations) >= self._patience
+        return sum(step > self._best["step"] for step in self._evaluations) >= self._patience

@@ -6,9 +6,10 @@ Original: run_classifier.py, DataProcessor and its subclasses.
 
 import csv
 import dataclasses
-import io
 import json
+import math
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
@@ -91,24 +92,28 @@ class Task:
 
 
 def _rows(path: str) -> Iterator[tuple[int, list[str] | dict]]:
-    """Line number (from 1) and fields of each row: a list, or a dict for JSON lines. Blank lines are left out."""
+    """Line number (from 1) and fields of each row: a list, or a dict for JSON lines. Blank lines are left out.
+
+    The line of a CSV row with newlines in its fields is its first one.
+    """
     kind = path.rsplit(".", 1)[-1].lower()
+    lines = (line.removeprefix("\ufeff") if number == 0 else line for number, line in enumerate(read_text_lines(path)))
     if kind in ("jsonl", "json", "ndjson"):
-        for number, line in enumerate(read_text_lines(path), start=1):
+        for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield number, _json_object(line, path, number)
     elif kind == "csv":
-        text = "".join(line + "\n" for line in read_text_lines(path)).removeprefix("\ufeff")
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        reader = csv.reader((line + "\n" for line in lines), strict=True)
+        first = 1
         try:
             for row in reader:
                 if row:
-                    yield reader.line_num, row
+                    yield first, row
+                first = reader.line_num + 1
         except csv.Error as error:
-            raise ValueError(f"{path}, line {reader.line_num}: no CSV: {error}") from None
+            raise ValueError(f"{path}, line {first}: no CSV: {error}") from None
     else:
-        for number, line in enumerate(read_text_lines(path), start=1):
-            line = line.removeprefix("\ufeff") if number == 1 else line
+        for number, line in enumerate(lines, start=1):
             if line:
                 yield number, line.split("\t")  # quotes mean nothing: GLUE has unbalanced ones
 
@@ -130,8 +135,12 @@ def _resolve(column: Column | None, header: Sequence[str] | None, path: str) -> 
     if header is None:
         raise ValueError(f"{path}: there is no header to look up the column {column!r} in")
     if column not in header:
-        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {', '.join(map(repr, header))}")
+        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {_list(header)}")
     return list(header).index(column)
+
+
+def _list(names) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _check_header(split: Split, header: Sequence[str], path: str, task_name: str) -> None:
@@ -140,7 +149,7 @@ def _check_header(split: Split, header: Sequence[str], path: str, task_name: str
         if found != name:
             raise ValueError(
                 f"{path}, line 1: column {column} should be {name!r} and is {found!r}: no file of --task_name="
-                f"{task_name}. The header is {', '.join(map(repr, header))}."
+                f"{task_name}. The header is {_list(header)}."
             )
 
 
@@ -164,6 +173,10 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
                 header = row
                 _check_header(split, header, path, task.name)
             named = isinstance(row, dict)
+            if named and any(isinstance(column, int) for column in (split.text_a, split.text_b, split.label)):
+                raise ValueError(
+                    f"{path}, line {line}: JSON lines have no numbered columns; the names are {_list(row)}"
+                )
             columns = [
                 column if named else _resolve(column, header, path)
                 for column in (split.text_a, split.text_b, split.label, split.guid)
@@ -202,7 +215,7 @@ def _field(row: list | dict, column: Column | None, path: str, line: int):
         return None
     if isinstance(row, dict):
         if column not in row:
-            raise ValueError(f"{path}, line {line}: no {column!r}; the object has {', '.join(map(repr, row))}")
+            raise ValueError(f"{path}, line {line}: no {column!r}; the object has {_list(row)}")
         return row[column]
     if not -len(row) <= column < len(row):
         raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
@@ -219,24 +232,33 @@ def _label(task: Task, value, path: str, line: int):
     """A label as the task means it."""
     if task.is_regression:
         try:
-            return float(value)
+            number = float(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{path}, line {line}: a number is expected as label, found {value!r}") from None
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"{path}, line {line}: a number is expected as label, found {value!r}")
+        return number
     if task.multi_label:
         parts = value if isinstance(value, list) else [part.strip() for part in str(value).split(",")]
         return tuple(_known_label(task, part, path, line) for part in map(str, parts) if part)
+    if value is None or value == "":
+        raise ValueError(f"{path}, line {line}: there is no label")
     return _known_label(task, str(value), path, line)
 
 
 def _known_label(task: Task, label: str, path: str, line: int) -> str:
     label = task.label_aliases.get(label, label)
     if task.labels and label not in task.labels:
-        expected = ", ".join(map(repr, task.labels))
-        raise ValueError(f"{path}, line {line}: the label {label!r} is none of {expected}")
+        raise ValueError(f"{path}, line {line}: the label {label!r} is none of {_list(task.labels)}")
     return label
 
 
 # --- the user's own files --------------------------------------------------------------------------------------------
+
+_INTEGER = re.compile(r"-?[0-9]+")
+
+# The order of the texts in the data sets of tensorflow-datasets.
+_TFDS_TEXTS = ("premise", "hypothesis", "question", "sentence")
 
 
 def custom_task(
@@ -264,7 +286,7 @@ def custom_task(
         raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
 
     def column(name: str | None) -> Column | None:
-        return int(name) if name is not None and name.lstrip("-").isdigit() else name
+        return int(name) if name is not None and _INTEGER.fullmatch(name) else name
 
     by_name = not all(isinstance(column(name), int | None) for name in (text_a, text_b, label))
     if by_name and any(isinstance(column(name), int) for name in (text_a, text_b, label)):
@@ -300,47 +322,75 @@ def custom_task(
     found = set()
     for example in read_examples(task, train):
         found |= set(example.label) if multi_label else {example.label}
-    numeric = all(name.lstrip("-").isdigit() for name in found)
+    numeric = all(map(_INTEGER.fullmatch, found))
     ordered = sorted(found, key=int) if numeric else sorted(found)
+    if not ordered:
+        raise ValueError(f"{train_file}: no example has any label in the column {label!r}.")
     if len(ordered) < 2 and not multi_label:
         raise ValueError(f"{train_file}: only one class, {ordered[0]!r}, in the column {label!r}.")
     logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
     return dataclasses.replace(task, labels=tuple(ordered))
 
 
-def tfds_task(name: str, labels: Sequence[str] | None = None) -> tuple[Task, dict[str, list[InputExample]]]:
+def tfds_task(
+    name: str,
+    labels: Sequence[str] | None = None,
+    *,
+    text_a: str | None = None,
+    text_b: str | None = None,
+    label: str | None = None,
+) -> tuple[Task, dict[str, list[InputExample]]]:
     """A data set of tensorflow-datasets, e.g. "glue/mrpc": downloaded on first use.
 
-    Its text features in order (one or two) are the texts; its `label` is a class, or a number for a regression.
+    Args:
+      labels: other names for its classes, in the order of their ids.
+      text_a, text_b, label: names of its features; by default its one or two texts and `label`, which is a class, or a
+        number for a regression.
 
     Returns:
-      the task, and its examples by set ("train", "dev", "test" or what the data set calls them).
+      the task, and its examples by set ("train", "dev", "test" or what the data set calls them). In training and dev
+      sets, examples without label are left out.
 
     Raises:
-      ValueError: its features are no texts and label.
+      ValueError: there is no such data set, or its features are no texts and label.
     """
     import tensorflow_datasets as tfds
 
-    datasets, info = tfds.load(name, with_info=True)
+    try:
+        datasets, info = tfds.load(name, with_info=True)
+    except tfds.core.DatasetNotFoundError as error:
+        raise ValueError(f"--tfds_name={name} is no data set that tensorflow-datasets knows.") from error
     features = info.features
     texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]
-    if "label" not in features or not 1 <= len(texts) <= 2:
+    # The data set's own order is not always kept on disk.
+    texts.sort(key=lambda key: (_TFDS_TEXTS.index(key) if key in _TFDS_TEXTS else len(_TFDS_TEXTS), key))
+    chosen = [column for column in (text_a, text_b) if column] if text_a else texts
+    label = label or "label"
+    if label not in features or label in texts or not 1 <= len(chosen) <= 2 or not set(chosen) <= set(texts):
         raise ValueError(
-            f"--tfds_name={name} has the features {', '.join(features)}: one or two texts and `label` are needed."
+            f"--tfds_name={name} has the texts {_list(texts)} among the features {_list(features)}: name one or two by "
+            "--text_a and --text_b, and a class or number by --label."
         )
-    classes = isinstance(features["label"], tfds.features.ClassLabel)
-    known = tuple(labels or features["label"].names) if classes else None
+    classes = isinstance(features[label], tfds.features.ClassLabel)
+    if classes and labels and len(labels) != features[label].num_classes:
+        raise ValueError(f"--labels: {len(labels)} names for the classes {_list(features[label].names)} of {name}.")
+    known = tuple(labels or features[label].names) if classes else None
     task = Task(
         name=name, labels=known, train=None, metrics=("accuracy", "macro_f1") if classes else ("pearson", "spearman")
     )
     examples = {}
     for split, dataset in datasets.items():
-        set_name = {"validation": "dev"}.get(split, split.replace("validation", "dev"))
-        rows = []
+        set_name = split.replace("validation", "dev")
+        rows, unlabeled = [], 0
         for number, row in enumerate(tfds.as_numpy(dataset)):
-            text_a, *rest = (row[key].decode("utf-8") for key in texts)
-            value = row["label"]
-            label = float(value) if not classes else known[int(value)] if int(value) >= 0 else None
-            rows.append(InputExample(f"{set_name}-{number}", text_a, rest[0] if rest else None, label))
+            first, *second = (row[key].decode("utf-8") for key in chosen)
+            value = float(row[label])
+            value = value if not classes else known[int(value)] if value >= 0 else None
+            if value is None and not set_name.startswith("test"):
+                unlabeled += 1
+                continue
+            rows.append(InputExample(f"{set_name}-{number}", first, second[0] if second else None, value))
+        if unlabeled:
+            logging.warning("%s: left out %d examples of %s that have no label.", name, unlabeled, split)
         examples[set_name] = rows
     return task, examples

@@ -38,6 +38,7 @@ def _pairs(
 _MRPC_NAMES = {3: "#1 String", 4: "#2 String"}
 _QQP_NAMES = {3: "question1", 4: "question2"}
 _SENTENCES = ("sentence1", "sentence2")
+_XNLI_NAMES = {0: "language", 6: "sentence1", 7: "sentence2"}
 
 TASKS = {
     "cola": Task(
@@ -99,9 +100,9 @@ TASKS = {
     "xnli": Task(
         "xnli",
         NLI_LABELS,
-        Split("multinli/multinli.train.{language}.tsv", 0, 1, 2, "train"),
-        {"dev": Split("xnli.dev.tsv", 6, 7, 1, "dev", keep=(0, "{language}"))},
-        {"test": Split("xnli.test.tsv", 6, 7, None, "test", keep=(0, "{language}"))},
+        Split("multinli/multinli.train.{language}.tsv", 0, 1, 2, "train", header_names={0: "premise", 2: "label"}),
+        {"dev": Split("xnli.dev.tsv", 6, 7, 1, "dev", header_names=_XNLI_NAMES, keep=(0, "{language}"))},
+        {"test": Split("xnli.test.tsv", 6, 7, None, "test", header_names=_XNLI_NAMES, keep=(0, "{language}"))},
         label_aliases={"contradictory": "contradiction"},
         language="zh",  # the only one of the original
     ),
@@ -112,10 +113,12 @@ def find_task(name: str, language: str = "") -> Task:
     """The task of a name, in any case; "sts_b" and "stsb" are "sts-b".
 
     Raises:
-      ValueError: there is none; lists all.
+      ValueError: there is none (lists all), or it has one language only.
     """
     wanted = name.lower().replace("_", "-")
     for key, task in TASKS.items():
         if wanted in (key, key.replace("-", "")):
+            if language and not task.language:
+                raise ValueError(f"--language={language}: --task_name={name} has one language only.")
             return dataclasses.replace(task, language=language or task.language)
     raise ValueError(f"--task_name={name} is none of {', '.join(TASKS)}, custom.")
