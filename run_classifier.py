@@ -104,13 +104,18 @@ script_flags.define_training_flags()
 flags.adopt_module_key_flags(script_flags)  # so that --help shows them, too
 
 
-def load_task():
-    """The task and a function that reads its examples: set name -> examples; for dev and test, name -> examples."""
+def load_task(model_config):
+    """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}.
+
+    Args:
+      model_config: what the model's directory says; its labels count where no training file tells them.
+    """
     from bert_tf.tasks import classification_data as data
     from bert_tf.tasks import glue
 
     if FLAGS.tfds_name:
-        task, examples = data.tfds_task(FLAGS.tfds_name, FLAGS.labels)
+        columns = {"text_a": FLAGS.text_a, "text_b": FLAGS.text_b, "label": FLAGS.label}
+        task, examples = data.tfds_task(FLAGS.tfds_name, FLAGS.labels, **columns)
 
         def read(kind: str) -> dict:
             return {name: rows for name, rows in examples.items() if name.startswith(kind)}
@@ -121,7 +126,9 @@ def load_task():
             raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
         if (FLAGS.do_train or FLAGS.do_eval) and not FLAGS.label:
             raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
-        labels = FLAGS.labels or read_labels(FLAGS.output_dir)
+        labels = FLAGS.labels
+        if not labels and not FLAGS.train_file and not FLAGS.regression:
+            labels = read_labels(FLAGS.output_dir, model_config)
         task = data.custom_task(
             FLAGS.train_file, FLAGS.dev_file, FLAGS.test_file,
             text_a=FLAGS.text_a, text_b=FLAGS.text_b, label=FLAGS.label,
@@ -152,15 +159,29 @@ def load_task():
     return task, read
 
 
-def read_labels(output_dir: str) -> list[str] | None:
-    """The labels that an earlier run kept in its output_dir, so that predicting needs no training file."""
+def read_labels(output_dir: str, model_config) -> list[str] | None:
+    """The labels that an earlier run kept in output_dir, or else the model's: predicting needs no train file."""
     import tensorflow as tf
 
     from bert_tf.model_files import BERT_CONFIG, read_config
 
     path = posixpath.join(output_dir, BERT_CONFIG)
-    names = getattr(read_config(path), "id2label", None) if tf.io.gfile.exists(path) else None
+    config = read_config(path, allow_unknown=True) if tf.io.gfile.exists(path) else model_config
+    names = getattr(config, "id2label", None)
     return [names[str(number)] for number in range(len(names))] if names else None
+
+
+def check_trained(path: str | None) -> None:
+    """Refuses to evaluate or predict with random weights."""
+    from bert_tf import weight_files
+
+    if not path:
+        raise ValueError(
+            f"Nothing to evaluate or predict with: --output_dir={FLAGS.output_dir} has no checkpoint and there is no "
+            "--init_checkpoint."
+        )
+    if "output_weights" not in weight_files.open_weights(path):
+        raise ValueError(f"{path} has no output layer of a classifier: fine-tune it first, with --do_train.")
 
 
 def main(_):
@@ -177,12 +198,17 @@ def main(_):
     logging.set_verbosity(logging.INFO)
     if not FLAGS.do_train and not FLAGS.do_eval and not FLAGS.do_predict:
         raise ValueError("Nothing to do: give --do_train, --do_eval, --do_predict or several of them.")
+    if FLAGS.num_seeds > 1 and not FLAGS.do_train:
+        raise ValueError(f"--num_seeds={FLAGS.num_seeds} compares trained models: give --do_train.")
+    newest = checkpoints.latest_checkpoint(FLAGS.output_dir)
+    if not FLAGS.do_train:
+        check_trained(newest or FLAGS.init_checkpoint)
 
     # --- model files: configuration, vocabulary, casing
     files = pretrained.describe(
         bert_config_file=FLAGS.bert_config_file,
         vocab_file=FLAGS.vocab_file,
-        init_checkpoint=FLAGS.init_checkpoint or checkpoints.latest_checkpoint(FLAGS.output_dir),
+        init_checkpoint=FLAGS.init_checkpoint or newest,
         do_lower_case=FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None,
         strip_accents=FLAGS.strip_accents,
         allow_unknown=FLAGS.allow_unknown_config_keys,
@@ -208,23 +234,36 @@ def main(_):
     padding = {"max_seq_length": FLAGS.max_seq_length, "static_padding": static_padding}
 
     # --- data
-    task, read = load_task()
+    task, read = load_task(files.config)
     config = classification.configure(files.config, task)
     files.config, files.max_seq_length = config, FLAGS.max_seq_length
 
-    def encode(kind: str) -> dict:
+    def encode(kind: str, flag: str) -> dict:
+        """Set name -> encoded examples; none where the task has no such set."""
         sets = {}
         for name, examples in read(kind).items():
             logging.info("%s: %d examples", name, len(examples))
-            sets[name] = classification_features.encode_examples(examples, task, tokenizer, FLAGS.max_seq_length)
-        if not sets:
-            raise ValueError(f"--do_{kind}: the task {task.name} has no {kind} set here.")
+            encoded = classification_features.encode_examples(examples, task, tokenizer, FLAGS.max_seq_length)
+            if kind != "test" and encoded.label_ids is None:
+                raise ValueError(f"{flag}: the set {name} has examples without label.")
+            sets[name] = encoded
+        if not sets and FLAGS[flag[2:]].value:
+            raise ValueError(f"{flag}: the task {task.name} has no {kind} set here.")
         return sets
 
-    train_set = encode("train")["train"] if FLAGS.do_train else None
-    wants_dev = FLAGS.do_eval or (FLAGS.do_train and FLAGS.eval_every_steps >= 0 and (task.dev or FLAGS.tfds_name))
-    dev_sets = encode("dev") if wants_dev else {}
-    test_sets = encode("test") if FLAGS.do_predict else {}
+    train_set = encode("train", "--do_train")["train"] if FLAGS.do_train else None
+    dev_sets = encode("dev", "--do_eval") if FLAGS.do_eval else {}
+    if FLAGS.do_train and not FLAGS.do_eval:
+        try:
+            dev_sets = encode("dev", "--do_eval")
+        except FileNotFoundError as error:
+            if FLAGS.dev_file:
+                raise
+            logging.info("No evaluation while training: %s", error)
+    test_sets = encode("test", "--do_predict") if FLAGS.do_predict else {}
+    for name in ("num_seeds", "early_stopping_patience", "use_best_model"):
+        if FLAGS.do_train and not dev_sets and FLAGS[name].value != FLAGS[name].default:
+            raise ValueError(f"--{name} chooses by the results on a dev set, and there is none.")
     steps_per_epoch = len(train_set) // FLAGS.train_batch_size if train_set else 0
     num_train_steps = int(len(train_set) / FLAGS.train_batch_size * FLAGS.num_train_epochs) if train_set else 0
     if FLAGS.do_train and num_train_steps < 1:
@@ -271,8 +310,12 @@ def main(_):
             return results
 
         # --- train
+        eval_every_steps = (FLAGS.eval_every_steps or max(steps_per_epoch, 1)) if dev_sets else 0
+        due = dev_sets and step and (step % eval_every_steps == 0 or step >= num_train_steps)
+        if FLAGS.do_train and due and step not in keeper.steps:
+            logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
+            evaluate(step)
         if FLAGS.do_train and step < num_train_steps:
-            eval_every_steps = (FLAGS.eval_every_steps or max(steps_per_epoch, 1)) if dev_sets else 0
             mean_length = FLAGS.max_seq_length if static_padding else float(train_set.lengths.mean())
             plan = script_flags.training_plan(
                 FLAGS,
@@ -303,13 +346,15 @@ def main(_):
             )  # fmt: skip
             if dev_sets and step not in keeper.steps:
                 evaluate(step)
-        if FLAGS.use_best_model and keeper.best:
+        if FLAGS.use_best_model:
+            if not keeper.best:
+                raise ValueError(f"--use_best_model: {keeper.directory} is not there.")
             checkpoints.load_weights(model, keeper.directory)
             step = keeper.best["step"]
 
         # --- evaluate
         tf.io.gfile.makedirs(output_dir)
-        results = keeper.best or {}
+        results = {name: value for name, value in (keeper.best or {}).items() if name != "step"}
         for number, (name, encoded) in enumerate(dev_sets.items() if FLAGS.do_eval else ()):
             suffix = "" if number == 0 else f"_{name}"
             logging.info("Evaluation of step %d on %s:", step, name)
@@ -339,8 +384,6 @@ def main(_):
     if FLAGS.num_seeds == 1:
         run(FLAGS.seed, FLAGS.output_dir)
         return
-    if not FLAGS.do_train or not dev_sets:
-        raise ValueError("--num_seeds compares trained models: give --do_train and a dev set.")
     results = {}
     for seed in range(FLAGS.seed, FLAGS.seed + FLAGS.num_seeds):
         results[seed] = run(seed, posixpath.join(FLAGS.output_dir, f"seed-{seed}"))
