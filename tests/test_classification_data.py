@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from bert_tf.tasks import classification_data as data
@@ -246,3 +247,172 @@ def test_numbers_are_expected_for_a_regression(tmp_path):
     task = data.custom_task(str(path), None, None, text_a="text", label="score", regression=True)
     with pytest.raises(ValueError, match=r"a\.tsv, line 2: a number is expected as label, found 'many'"):
         data.read_examples(task, task.train)
+
+
+def test_data_of_another_task_are_noticed(tmp_path):
+    """Every training file read as every other task: refused, but where layout and labels are the same."""
+    for name, layout in GLUE_LAYOUTS.items():
+        for file, (header, rows) in layout.items():
+            write_rows(tmp_path / name / file, header, rows)
+    taken = set()
+    for name in GLUE_LAYOUTS:
+        for reader in GLUE_LAYOUTS:
+            task = glue.find_task(reader)
+            if name == reader or "ax" in (name, reader):
+                continue
+            try:
+                data.read_examples(task, task.train, str(tmp_path / name))
+            except ValueError as error:
+                assert f"{tmp_path / name}/train.tsv, line " in str(error)
+            else:
+                taken.add((name, reader))
+    assert taken == set()
+    write_rows(tmp_path / "sst-2" / "test.tsv", *GLUE_LAYOUTS["sst-2"]["dev.tsv"])
+    task = glue.find_task("sst-2")
+    with pytest.raises(ValueError, match=r"test\.tsv, line 1: column 1 should be 'sentence' and is 'label'"):
+        data.read_examples(task, task.test["test"], str(tmp_path / "sst-2"))
+
+
+@pytest.mark.parametrize("name", ["cola", "sst-2", "sts-b", "qnli", "rte", "wnli"])
+def test_a_row_without_its_last_column_is_named(tmp_path, name):
+    header, rows = GLUE_LAYOUTS[name]["train.tsv"]
+    short = rows[0][:3] if name == "cola" else rows[0][:-1]
+    write_rows(tmp_path / "train.tsv", header, [*rows, short, *rows])
+    task = glue.find_task(name)
+    line = len(rows) + (2 if header else 1)
+    with pytest.raises(ValueError, match=rf"train\.tsv, line {line}: {len(short)} columns, but column {len(short)} "):
+        data.read_examples(task, task.train, str(tmp_path))
+
+
+def test_qqp_with_an_unknown_label_is_no_short_row(tmp_path):
+    header, rows = GLUE_LAYOUTS["qqp"]["train.tsv"]
+    write_rows(tmp_path / "train.tsv", header, [*rows, ["8", "9", "9", "a", "b", "2"]])
+    task = glue.find_task("qqp")
+    with pytest.raises(ValueError, match=r"train\.tsv, line 5: the label '2' is none of '0', '1'"):
+        data.read_examples(task, task.train, str(tmp_path))
+
+
+def test_one_language_only():
+    with pytest.raises(ValueError, match="--language=de: --task_name=MRPC has one language only"):
+        glue.find_task("MRPC", "de")
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    for kind in CUSTOM:
+        path = tmp_path / f"bom.{kind}"
+        path.write_text("\ufeff" + CUSTOM[kind], encoding="utf-8")
+        task = data.custom_task(str(path), None, None, text_a="text", label="stars")
+        assert [example.text_a for example in data.read_examples(task, task.train)] == ['so "so', "fine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        # The row with the mistake begins in line 4: line 2 holds a field of two lines.
+        ("a.csv", 'text,label\n"x\ny",1\n"z\nz"\n', r"a\.csv, line 4: 1 columns, but column 1"),
+        ("a.csv", 'text,label\n"x\ny",1\n"z\nz" z,2\n', r"a\.csv, line 4: no CSV"),
+        ("a.csv", "text,label\nx,1\ny,\n", r"a\.csv, line 3: there is no label"),
+        ("a.jsonl", '{"text": "x", "label": null}\n', r"a\.jsonl, line 1: there is no label"),
+        ("a.tsv", "text\tlabel\n", r"a\.tsv has no example"),
+    ],
+)
+def test_custom_rows_with_mistakes(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        data.custom_task(str(path), None, None, text_a="text", label="label")
+
+
+def test_numbers_for_columns_that_have_names_only(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "label": 1}\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: JSON lines have no numbered columns; .*'text', 'label'"):
+        data.custom_task(str(path), None, None, text_a="0", label="1")
+
+
+def test_what_is_no_number_is_no_label_of_a_regression(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tscore\nx\t1e3\ny\tnan\n")
+    task = data.custom_task(str(path), None, None, text_a="text", label="score", regression=True)
+    with pytest.raises(ValueError, match=r"a\.tsv, line 3: a number is expected as label, found 'nan'"):
+        data.read_examples(task, task.train)
+    with pytest.raises(ValueError, match="--regression has no classes"):
+        data.custom_task(str(path), None, None, text_a="text", label="score", regression=True, labels=["a"])
+
+
+def test_given_classes_keep_their_order_and_nothing_else_is_taken(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("x\tyes\ny\tno\nz\tmaybe\n")
+    task = data.custom_task(str(path), None, None, text_a="0", label="1", labels=["yes", "no"])
+    assert task.labels == ("yes", "no")
+    with pytest.raises(ValueError, match=r"a\.tsv, line 3: the label 'maybe' is none of 'yes', 'no'"):
+        data.read_examples(task, task.train)
+    with pytest.raises(ValueError, match="--train_file, or --labels"):
+        data.custom_task(None, None, str(path), text_a="0")
+    with pytest.raises(ValueError, match=r"a\.tsv: no example has any label"):
+        path.write_text("x\t\n")
+        data.custom_task(str(path), None, None, text_a="0", label="1", multi_label=True)
+
+
+# --- tensorflow-datasets ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def entailment_data_set(tmp_path_factory):
+    """A data set as tensorflow-datasets keeps it on disk; no network is asked for one that is there."""
+    import tensorflow_datasets as tfds
+
+    class TinyEntailment(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = {
+                "hypothesis": tfds.features.Text(),
+                "premise": tfds.features.Text(),
+                "label": tfds.features.ClassLabel(names=["no", "yes"]),
+                "score": np.float32,
+            }
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, _):
+            labels = {"train": [0, 1, 1, -1], "validation_matched": [1, 0], "test": [-1]}
+            return {split: self._generate_examples(numbers) for split, numbers in labels.items()}
+
+        def _generate_examples(self, labels):
+            for number, label in enumerate(labels):
+                texts = {"premise": f"é {number} {label}", "hypothesis": f"H {number}"}
+                yield number, {**texts, "label": label, "score": number / 2}
+
+    folder, load = str(tmp_path_factory.mktemp("tensorflow_datasets")), tfds.load
+    TinyEntailment(data_dir=folder).download_and_prepare()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfds, "load", lambda name, **options: load(name, data_dir=folder, **options))
+        yield "tiny_entailment"
+
+
+def test_tensorflow_datasets(entailment_data_set):
+    task, examples = data.tfds_task(entailment_data_set)
+    assert task.labels == ("no", "yes") and list(examples) == ["train", "dev_matched", "test"]
+    # The premise comes first whatever the order in the data set, and in training rows without label are left out.
+    labels = {"0": "no", "1": "yes"}
+    assert len(examples["train"]) == 3
+    for example in examples["train"] + examples["dev_matched"]:
+        _, number, label = example.text_a.split()
+        assert example.text_a[0] == "é" and example.text_b == f"H {number}" and example.label == labels[label]
+    assert examples["test"] == [data.InputExample("test-0", "é 0 -1", "H 0", None)]
+    task, examples = data.tfds_task(entailment_data_set, text_a="hypothesis", label="score")
+    assert task.is_regression and task.metrics == ("pearson", "spearman")
+    assert all(example.text_b is None for example in examples["train"])
+    assert {example.text_a: example.label for example in examples["train"]} == {f"H {n}": n / 2 for n in range(4)}
+    task, examples = data.tfds_task(entailment_data_set, ["nein", "ja"])
+    assert {example.label for example in examples["dev_matched"]} == {"nein", "ja"}
+
+
+def test_tensorflow_datasets_that_are_refused(entailment_data_set):
+    for columns in ({"text_a": "nope"}, {"text_a": "premise", "text_b": "score"}, {"label": "premise"}):
+        with pytest.raises(ValueError, match="--tfds_name=tiny_entailment has the texts 'premise', 'hypothesis' among"):
+            data.tfds_task(entailment_data_set, **columns)
+    with pytest.raises(ValueError, match="--labels: 3 names for the classes 'no', 'yes'"):
+        data.tfds_task(entailment_data_set, ["a", "b", "c"])
+    with pytest.raises(ValueError, match="--tfds_name=no_such_data_set is no data set"):
+        data.tfds_task("no_such_data_set")

@@ -199,7 +199,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
                 f"{split.set_name}-{index if guid is None else guid}",
                 _text(text_a, path, line),
                 None if text_b is None else _text(text_b, path, line),
-                None if label is None else _label(task, label, path, line),
+                None if columns[2] is None else _label(task, label, path, line),
             )
         )
     if skipped:
@@ -305,14 +305,14 @@ def custom_task(
         )
 
     train, dev, test = split(train_file, "train", True), split(dev_file, "dev", True), split(test_file, "test", False)
-    metrics = ("pearson", "spearman") if regression else ("micro_f1", "macro_f1") if multi_label else ("accuracy",)
+    several = ("micro_f1", "macro_f1") if multi_label else ("accuracy", "macro_f1")
     task = Task(
         name="custom",
         labels=None if regression else tuple(labels or ()),
         train=train,
         dev={"dev": dev} if dev else {},
         test={"test": test} if test else {},
-        metrics=metrics if regression or multi_label else ("accuracy", "macro_f1"),
+        metrics=("pearson", "spearman") if regression else several,
         multi_label=multi_label,
     )
     if task.is_regression or labels:
