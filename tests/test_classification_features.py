@@ -99,9 +99,59 @@ def test_training_rows_are_a_function_of_seed_and_step(window):
     # Every window has the rows of its part of the epochs: after 100 windows of 1 (or 25 of 4), each row 16 times.
     counts = np.bincount(np.concatenate(rows(3, 0, 100)), minlength=50)
     assert counts.tolist() == [16] * 50
-    if window > 1:
-        spread = np.mean([np.ptp(lengths[batch]) for batch in whole])
-        assert spread < 0.5 * np.mean([np.ptp(lengths[batch]) for batch in np.array(rows(1, 0, 60)).reshape(-1, 8).T])
+
+
+@pytest.mark.parametrize("count", [5, 50, 403])
+def test_every_epoch_has_every_row_once(count):
+    """Also where an epoch is no whole number of batches, or less than one batch."""
+    lengths = make_encoded(count).lengths
+    plain = classification_features.training_rows(lengths, 8, 1, 0, window_batches=1)
+    stream = np.concatenate([next(plain) for _ in range(3 * count + 28)])
+    epochs = stream[: len(stream) // count * count].reshape(-1, count)
+    assert (np.sort(epochs, axis=1) == np.arange(count)).all()
+    assert (epochs[0] != epochs[1]).any()
+    # Sorting by length goes on inside a window only: after any number of windows the same rows have been there.
+    sorted_by_length = classification_features.training_rows(lengths, 8, 1, 0, window_batches=7)
+    for window in range(4):
+        rows = np.concatenate([next(sorted_by_length) for _ in range(7)])
+        assert np.sort(rows).tolist() == np.sort(stream[window * 56 : (window + 1) * 56]).tolist()
+
+
+def test_batches_have_rows_of_similar_length():
+    lengths = np.random.default_rng(0).integers(3, 129, 3000).astype(np.int32)
+
+    def spread(window):
+        stream = classification_features.training_rows(lengths, 32, 1, 0, window)
+        batches = [next(stream) for _ in range(150)]
+        assert len(np.unique(batches[:50])) == 50 * 32  # all of the first epoch
+        return np.mean([np.ptp(lengths[batch]) for batch in batches]), [lengths[batch].mean() for batch in batches]
+
+    (sorted_spread, means), (plain_spread, _) = spread(50), spread(1)
+    assert plain_spread > 110 and sorted_spread < 6
+    # ... but the batches themselves come in no order of length.
+    assert abs(np.corrcoef(means[:50], np.arange(50))[0, 1]) < 0.4
+
+
+def test_a_tokenizer_on_each_core_gives_the_same_ids(golden, tokenizer, monkeypatch):
+    task = glue.find_task("mrpc")
+    examples = classification_data.read_examples(task, task.train, str(golden / "classifier" / "mrpc"))
+    one = classification_features.encode_examples(examples, task, tokenizer, 64)
+    monkeypatch.setattr(classification_features, "_CHARACTERS_FOR_PROCESSES", 0)
+    monkeypatch.setattr(classification_features, "_TEXTS_PER_CHUNK", 3)
+    two = classification_features.encode_examples(examples, task, tokenizer, 64, num_processes=2)
+    for name in ("ids", "offsets", "second_starts", "label_ids"):
+        np.testing.assert_array_equal(getattr(two, name), getattr(one, name))
+
+
+def test_training_batches_go_on_at_any_step():
+    encoded = make_encoded(21)
+    settings = {"batch_size": 4, "seed": 1, "max_seq_length": 32}
+    whole = list(classification_features.training_batches(encoded, start_step=0, **settings).take(13))
+    later = list(classification_features.training_batches(encoded, start_step=9, **settings).take(4))
+    for one, other in zip(whole[9:], later, strict=True):
+        assert set(one) == {"input_ids", "input_mask", "segment_ids", "label_ids"}
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])

@@ -147,9 +147,9 @@ def _label_ids(examples: Sequence[InputExample], task: Task) -> np.ndarray | Non
 _worker_tokenizer = None
 
 
-def _start_worker(vocab_file: str, do_lower_case: bool, strip_accents: bool) -> None:
+def _start_worker(tokenizer: FullTokenizer) -> None:
     global _worker_tokenizer  # one tokenizer a process: its word cache pays over many chunks
-    _worker_tokenizer = FullTokenizer(vocab_file, do_lower_case, strip_accents)
+    _worker_tokenizer = tokenizer
 
 
 def _encode_chunk(texts: list[str]) -> list[list[int]]:
@@ -158,23 +158,16 @@ def _encode_chunk(texts: list[str]) -> list[list[int]]:
 
 def _encode_texts(texts: list[str], tokenizer: FullTokenizer, num_processes: int | None) -> list[list[int]]:
     num_processes = num_processes or os.cpu_count() or 1
-    small = num_processes_not_worth(texts)
-    if num_processes == 1 or small:
+    if num_processes == 1 or sum(map(len, texts)) < _CHARACTERS_FOR_PROCESSES:
         return tokenizer.encode_batch(texts)
-    basic = tokenizer.basic_tokenizer
     chunks = [texts[start : start + _TEXTS_PER_CHUNK] for start in range(0, len(texts), _TEXTS_PER_CHUNK)]
     with concurrent.futures.ProcessPoolExecutor(
         num_processes,
         multiprocessing.get_context("spawn"),  # a fork of a process that runs TensorFlow may hang
         _start_worker,
-        (tokenizer.vocab_file, basic.do_lower_case, basic.strip_accents),
+        (tokenizer,),
     ) as pool:
         return [ids for chunk in pool.map(_encode_chunk, chunks) for ids in chunk]
-
-
-def num_processes_not_worth(texts: Sequence[str]) -> bool:
-    """Whether one core is done with the texts before other processes have started."""
-    return sum(map(len, texts)) < _CHARACTERS_FOR_PROCESSES
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
