@@ -60,7 +60,11 @@ def probabilities(task: Task, logits: np.ndarray) -> np.ndarray:
     logits = np.asarray(logits, np.float32)
     if task.is_regression:
         return logits
-    return 1.0 / (1.0 + np.exp(-logits)) if task.multi_label else softmax(logits)
+    if task.multi_label:
+        from scipy.special import expit
+
+        return expit(logits)
+    return softmax(logits)
 
 
 def predictions_of(task: Task, logits: np.ndarray) -> np.ndarray:
