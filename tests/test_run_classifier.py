@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import pytest
 from conftest import TESTS, TINY_CONFIG
@@ -25,7 +26,8 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     vocab = folder / "vocab.txt"
     vocab.write_text("".join(piece + "\n" for piece in PIECES))
-    model = BertModel(BertConfig.from_dict(TINY_CONFIG), seed=0)
+    keras.utils.set_random_seed(0)
+    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
     model.build()
     model.save_pretrained(str(folder / "model"), vocab_file=str(vocab), do_lower_case=True)
     generator = np.random.default_rng(0)
@@ -114,6 +116,8 @@ def test_a_killed_run_goes_on_bit_for_bit(world, trained, tmp_path):
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
+    assert (tmp_path / "run" / "model.ckpt-10.index").exists()
+    assert not (tmp_path / "run" / "model.ckpt-96.index").exists(), "too late to test anything"
     result = run(world, tmp_path / "run", *flags)
     assert "Going on at step" in result.stderr
     one, other = (weight_files.open_weights(str(path)) for path in (trained, tmp_path / "run"))
@@ -121,8 +125,11 @@ def test_a_killed_run_goes_on_bit_for_bit(world, trained, tmp_path):
     for name in one:
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
     assert results_of(trained) == results_of(tmp_path / "run")
+    evaluations, again = ((path / "evaluations.jsonl").read_text() for path in (trained, tmp_path / "run"))
+    assert again == evaluations
 
 
+@pytest.mark.slow  # in small: test_run_classifier_cases.py
 def test_two_devices_accumulation_and_seeds(world, trained, tmp_path):
     flags = [f"--init_checkpoint={world}/model", "--do_train", "--do_eval", "--num_train_epochs=2", "--num_seeds=2"]
     flags += ["--distribution_strategy=mirrored", "--num_virtual_cpus=2", "--gradient_accumulation_steps=2"]
@@ -137,7 +144,7 @@ def test_two_devices_accumulation_and_seeds(world, trained, tmp_path):
     assert not list((tmp_path / "run").rglob("*.tf_record"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # in small: test_run_classifier_cases.py
 def test_regression_and_mistakes(world, tmp_path):
     flags = [f"--init_checkpoint={world}/model", "--do_train", "--do_eval", "--do_predict"]
     run(world, tmp_path / "run", *flags, "--label=stars", "--regression")

@@ -62,6 +62,7 @@ def folder(tmp_path_factory):
     for seed, (name, count) in enumerate((("train", 40), ("dev", 11), ("test", 5))):
         write_table(folder / f"{name}.tsv", count, seed)
         write_table(folder / f"{name}-several.tsv", count, seed, lambda number: ("a", "", "c,b")[number % 3])
+        write_table(folder / f"{name}-numbers.tsv", count, seed, lambda number: number % 5 + 0.25)
     (folder / "rte").mkdir()
     rows = "".join(f"{number}\tw1 w2\tw3\t{('not_', '')[number % 2]}entailment\n" for number in range(16))
     (folder / "rte" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
@@ -74,7 +75,10 @@ def cases_of(folder, golden) -> dict:
     encoder = {"init_checkpoint": folder / "encoder"}
     columns = {"task_name": "custom", "text_a": "first", "text_b": "second", "label": "label"}
     files = {f"{name}_file": folder / f"{name}.tsv" for name in ("train", "dev", "test")}
-    several = {f"{name}_file": folder / f"{name}-several.tsv" for name in ("train", "dev", "test")}
+    several, numbers = (
+        {f"{name}_file": folder / f"{name}-{kind}.tsv" for name in ("train", "dev", "test")}
+        for kind in ("several", "numbers")
+    )
     short = {
         "max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 1e-3, "seed": 3,
         "deterministic": True, "write_tf_records": False, "num_virtual_cpus": 2,
@@ -108,6 +112,7 @@ def cases_of(folder, golden) -> dict:
             **predict, "multi_label": True, "test_file": several["test_file"],
             "output_dir": folder / "out" / "several",
         },
+        "numbers": {**train, **numbers, "regression": True, "do_eval": True, "do_predict": True},
         "from the best model": {**predict, "init_checkpoint": folder / "out" / "patience" / "best_model"},
         "no dev file": {**rte, "num_train_epochs": 1},
         # --- refused
@@ -257,6 +262,20 @@ def test_several_labels_from_training_to_prediction(ran):
         assert record["labels"] == [label for label, value in record["probabilities"].items() if value > 0.5]
 
 
+def test_a_regression_predicts_numbers(ran):
+    out, outcomes, _ = ran
+    assert outcomes["numbers"] == "done"
+    results = results_of(out / "numbers")
+    assert set(results) == {"eval_pearson", "eval_spearman", "eval_loss", "loss", "global_step"}
+    records = [json.loads(line) for line in (out / "numbers" / "predictions.jsonl").read_text().splitlines()]
+    table = numbers_of(out / "numbers" / "test_results.tsv")
+    assert table.shape == (5, 1) and [set(record) for record in records] == [{"guid", "score"}] * 5
+    assert [record["score"] for record in records] == pytest.approx(table[:, 0], rel=1e-5)
+    config = json.loads((out / "numbers" / "bert_config.json").read_text())
+    assert config["problem_type"] == "regression" and "id2label" not in config
+    assert not list((out / "numbers").glob("confusion_matrix*"))
+
+
 def test_labels_come_with_the_model(ran):
     """Neither labels nor a training file are given: only the directory of the model."""
     out, outcomes, _ = ran
@@ -314,7 +333,7 @@ def test_what_cannot_be_done_is_refused_before_the_work(ran, case):
 
 def test_every_case_is_looked_at(folder, golden):
     done = {"original", "one device", "two devices", "accumulated", "seeds", "patience", "patience again"}
-    done |= {"several", "several predicted", "from the best model", "no dev file"}
+    done |= {"several", "several predicted", "numbers", "from the best model", "no dev file"}
     assert set(cases_of(folder, golden)) == done | set(REFUSED)
 
 
