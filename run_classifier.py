@@ -193,7 +193,7 @@ def main(_):
     from bert_tf import best_model, checkpoints, distribution, heads, optimization, pretrained, task_models
     from bert_tf import tokenization, train_step, training  # isort: skip
     from bert_tf.config import check_vocab_size
-    from bert_tf.tasks import classification, classification_features, classification_metrics
+    from bert_tf.tasks import batching, classification, classification_features, classification_metrics
 
     logging.set_verbosity(logging.INFO)
     if not FLAGS.do_train and not FLAGS.do_eval and not FLAGS.do_predict:
@@ -336,7 +336,7 @@ def main(_):
                     classification_features.write_records(path, train_set, FLAGS.max_seq_length)
 
             def training_batches(first_step: int) -> tf.data.Dataset:
-                return classification_features.training_batches(
+                return batching.training_batches(
                     train_set, batch_size=FLAGS.train_batch_size, seed=seed, start_step=first_step, **padding
                 )
 

@@ -5,7 +5,7 @@ import numpy as np
 from bert_tf import model_files, weight_files
 from bert_tf.config import BertConfig
 from bert_tf.task_models import BertForSequenceClassification
-from bert_tf.tasks import classification_features, classification_metrics
+from bert_tf.tasks import batching, classification_features, classification_metrics
 from bert_tf.tasks.classification_data import InputExample, Task
 from bert_tf.tokenization import FullTokenizer
 
@@ -58,12 +58,12 @@ class Predictor:
         encoded = classification_features.encode_examples(
             examples, self.task, self.tokenizer, self.max_seq_length, num_processes=1
         )
-        rows = classification_features.evaluation_rows(encoded.lengths, self.batch_size)
+        rows = batching.evaluation_rows(encoded.lengths, self.batch_size)
         outputs = (
             np.asarray(self.model(encoded.batch(part, int(encoded.lengths[part].max())), training=False))
             for part in rows
         )
-        return classification_features.in_order(encoded, self.batch_size, outputs)
+        return batching.in_order(encoded, self.batch_size, outputs)
 
     def predict(self, texts: list[str | tuple[str, str]]) -> list[dict]:
         """For each text `label` and `probabilities` by label; `labels` where several may hold; `score` of a regression.

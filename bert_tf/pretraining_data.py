@@ -18,12 +18,12 @@ import json
 import os
 import random
 import re
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.example_encoding import example, float_feature, int64_feature, pack
 from bert_tf.pretraining_instances import (
     Document,
     TrainingInstance,
@@ -154,20 +154,11 @@ def write_instance_to_example_files(
 
 
 class ExampleEncoder:
-    """Instances to the bytes of a tf.train.Example.
-
-    Written out by hand, as the protocol buffer classes take three times as long: a message is a run of fields, each a
-    key byte (8 * field number + wire type) and a value; nested messages and packed lists are length and bytes. The
-    fields, by number: Example.features 1, Features.feature 1 (a map: key 1, value 2), Feature.float_list 2 and
-    int64_list 3, their value 1.
-    """
-
-    _INT64_LIST, _FLOAT_LIST = b"\x1a", b"\x12"
+    """Instances to the bytes of a tf.train.Example."""
 
     def __init__(self, max_seq_length: int, max_predictions_per_seq: int):
         self.max_seq_length = max_seq_length
         self.max_predictions_per_seq = max_predictions_per_seq
-        self._varints = _Varints()
 
     def encode(self, instance: TrainingInstance) -> bytes:
         """One serialized Example. ValueError if the instance is longer than S or P."""
@@ -181,48 +172,19 @@ class ExampleEncoder:
             )
         # Zeros and ones are single bytes, which makes the lists of nothing else easy.
         zeros, zero_predictions = bytes(padding), bytes(padding_predictions)
-        pack, feature, int64_list = self._pack, self._feature, self._INT64_LIST
-        features = (
-            feature(b"input_ids", int64_list, pack(instance.token_ids) + zeros),
-            feature(b"input_mask", int64_list, b"\x01" * length + zeros),
-            feature(
-                b"segment_ids",
-                int64_list,
-                bytes(instance.second_start) + b"\x01" * (length - instance.second_start) + zeros,
-            ),
-            feature(b"masked_lm_positions", int64_list, pack(instance.masked_lm_positions) + zero_predictions),
-            feature(b"masked_lm_ids", int64_list, pack(instance.masked_lm_ids) + zero_predictions),
-            feature(
-                b"masked_lm_weights",
-                self._FLOAT_LIST,
-                struct.pack("<f", 1.0) * num_predictions + bytes(4 * padding_predictions),
-            ),
-            feature(b"next_sentence_labels", int64_list, b"\x01" if instance.is_random_next else b"\x00"),
+        segments = bytes(instance.second_start) + b"\x01" * (length - instance.second_start) + zeros
+        weights = [1.0] * num_predictions + [0.0] * padding_predictions
+        return example(
+            (
+                int64_feature(b"input_ids", pack(instance.token_ids) + zeros),
+                int64_feature(b"input_mask", b"\x01" * length + zeros),
+                int64_feature(b"segment_ids", segments),
+                int64_feature(b"masked_lm_positions", pack(instance.masked_lm_positions) + zero_predictions),
+                int64_feature(b"masked_lm_ids", pack(instance.masked_lm_ids) + zero_predictions),
+                float_feature(b"masked_lm_weights", weights),
+                int64_feature(b"next_sentence_labels", b"\x01" if instance.is_random_next else b"\x00"),
+            )
         )
-        return self._field(b"\x0a", b"".join(features))
-
-    def _pack(self, numbers: Sequence[int]) -> bytes:
-        return b"".join(map(self._varints.__getitem__, numbers))
-
-    def _field(self, key: bytes, value: bytes) -> bytes:
-        return key + self._varints[len(value)] + value
-
-    def _feature(self, name: bytes, kind: bytes, packed: bytes) -> bytes:
-        field = self._field
-        return field(b"\x0a", field(b"\x0a", name) + field(b"\x12", field(kind, field(b"\x0a", packed))))
-
-
-class _Varints(dict):
-    """number -> its bytes, seven bits each, lowest first, the high bit set in all but the last; made when asked for."""
-
-    def __missing__(self, number: int) -> bytes:
-        encoded, rest = bytearray(), number
-        while rest > 0x7F:
-            encoded.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        encoded.append(rest)
-        self[number] = result = bytes(encoded)
-        return result
 
 
 # ---- all of it -------------------------------------------------------------------------------------------------------

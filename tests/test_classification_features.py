@@ -14,7 +14,14 @@ from bert_tf.best_model import BestModel
 from bert_tf.config import BertConfig
 from bert_tf.model_files import Casing, ModelFiles
 from bert_tf.task_models import BertForSequenceClassification
-from bert_tf.tasks import classification, classification_data, classification_features, classification_metrics, glue
+from bert_tf.tasks import (
+    batching,
+    classification,
+    classification_data,
+    classification_features,
+    classification_metrics,
+    glue,
+)
 from bert_tf.tokenization import FullTokenizer
 
 
@@ -62,7 +69,7 @@ def make_encoded(count=50, seed=0) -> classification_features.EncodedExamples:
         generator.integers(5, 100, offsets[-1]).astype(np.int32),
         offsets,
         (lengths // 2).astype(np.int32),
-        generator.integers(0, 3, count).astype(np.int32),
+        {"label_ids": generator.integers(0, 3, count).astype(np.int32)},
         [f"dev-{number}" for number in range(count)],
     )
 
@@ -89,7 +96,7 @@ def test_training_rows_are_a_function_of_seed_and_step(window):
     lengths = make_encoded(50).lengths
 
     def rows(seed, start, count):
-        stream = classification_features.training_rows(lengths, 8, seed, start, window)
+        stream = batching.training_rows(lengths, 8, seed, start, window)
         return [next(stream).tolist() for _ in range(count)]
 
     whole = rows(1, 0, 60)
@@ -105,13 +112,13 @@ def test_training_rows_are_a_function_of_seed_and_step(window):
 def test_every_epoch_has_every_row_once(count):
     """Also where an epoch is no whole number of batches, or less than one batch."""
     lengths = make_encoded(count).lengths
-    plain = classification_features.training_rows(lengths, 8, 1, 0, window_batches=1)
+    plain = batching.training_rows(lengths, 8, 1, 0, window_batches=1)
     stream = np.concatenate([next(plain) for _ in range(3 * count + 28)])
     epochs = stream[: len(stream) // count * count].reshape(-1, count)
     assert (np.sort(epochs, axis=1) == np.arange(count)).all()
     assert (epochs[0] != epochs[1]).any()
     # Sorting by length goes on inside a window only: after any number of windows the same rows have been there.
-    sorted_by_length = classification_features.training_rows(lengths, 8, 1, 0, window_batches=7)
+    sorted_by_length = batching.training_rows(lengths, 8, 1, 0, window_batches=7)
     for window in range(4):
         rows = np.concatenate([next(sorted_by_length) for _ in range(7)])
         assert np.sort(rows).tolist() == np.sort(stream[window * 56 : (window + 1) * 56]).tolist()
@@ -121,7 +128,7 @@ def test_batches_have_rows_of_similar_length():
     lengths = np.random.default_rng(0).integers(3, 129, 3000).astype(np.int32)
 
     def spread(window):
-        stream = classification_features.training_rows(lengths, 32, 1, 0, window)
+        stream = batching.training_rows(lengths, 32, 1, 0, window)
         batches = [next(stream) for _ in range(150)]
         assert len(np.unique(batches[:50])) == 50 * 32  # all of the first epoch
         return np.mean([np.ptp(lengths[batch]) for batch in batches]), [lengths[batch].mean() for batch in batches]
@@ -146,8 +153,8 @@ def test_a_tokenizer_on_each_core_gives_the_same_ids(golden, tokenizer, monkeypa
 def test_training_batches_go_on_at_any_step():
     encoded = make_encoded(21)
     settings = {"batch_size": 4, "seed": 1, "max_seq_length": 32}
-    whole = list(classification_features.training_batches(encoded, start_step=0, **settings).take(13))
-    later = list(classification_features.training_batches(encoded, start_step=9, **settings).take(4))
+    whole = list(batching.training_batches(encoded, start_step=0, **settings).take(13))
+    later = list(batching.training_batches(encoded, start_step=9, **settings).take(4))
     for one, other in zip(whole[9:], later, strict=True):
         assert set(one) == {"input_ids", "input_mask", "segment_ids", "label_ids"}
         for name in one:
@@ -175,13 +182,13 @@ def test_predictions_lose_no_example_and_keep_their_order(replicas):
 
 def test_batches_are_as_long_as_their_examples_need():
     encoded = make_encoded(40)
-    dynamic = classification_features.training_batches(encoded, batch_size=4, seed=1, start_step=0, max_seq_length=128)
-    static = classification_features.training_batches(
+    dynamic = batching.training_batches(encoded, batch_size=4, seed=1, start_step=0, max_seq_length=128)
+    static = batching.training_batches(
         encoded, batch_size=4, seed=1, start_step=0, max_seq_length=128, static_padding=True
     )
     assert {batch["input_ids"].shape[1] for batch in dynamic.take(20)} == {32}
     assert static.element_spec["input_ids"].shape == (4, 128)
-    assert classification_features.padded_lengths(100) == [32, 64, 96, 100]
+    assert batching.padded_lengths(100) == [32, 64, 96, 100]
 
 
 def test_metrics_equal_scikit_learns():

@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.config import BertConfig
-from bert_tf.tasks import classification_features, classification_metrics
+from bert_tf.tasks import batching, classification_metrics
 from bert_tf.tasks.classification_data import Task
 from bert_tf.tasks.classification_features import EncodedExamples
 from bert_tf.text_files import write_text_file
@@ -36,10 +36,10 @@ def predict_logits(
     Args:
       predict: from `train_step.make_predict_function`.
     """
-    batches = classification_features.evaluation_batches(
+    batches = batching.evaluation_batches(
         encoded, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
     )
-    return classification_features.in_order(encoded, batch_size, predict(batches))
+    return batching.in_order(encoded, batch_size, predict(batches))
 
 
 def write_predictions(output_dir: str, name: str, task: Task, encoded: EncodedExamples, logits: np.ndarray) -> None:
