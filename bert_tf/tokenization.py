@@ -294,6 +294,35 @@ class BasicTokenizer:
             cleaned = unicodedata.normalize("NFD", cleaned)
         return cleaned.translate(self._splitting).split()
 
+    def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
+        """`tokenize`, with the character of `text` that each character of a token comes from."""
+        # The steps of `tokenize`, character by character: (character, where it comes from).
+        chars = [(new, place) for place, char in enumerate(text) for new in self._cleaning[ord(char)] or ""]
+        if self.do_lower_case:
+            lowered = "".join(char for char, _ in chars).lower()  # the whole: a sigma looks at both sides
+            places = [place for char, place in chars for _ in char.lower()]
+            chars = list(zip(lowered, places, strict=True))
+        if self.strip_accents:
+            chars = [(new, place) for char, place in chars for new in unicodedata.normalize("NFD", char)]
+            start = 0
+            for end in range(len(chars) + 1):  # runs of combining marks come in the order of their classes
+                if end == len(chars) or not unicodedata.combining(chars[end][0]):
+                    if end - start > 1:
+                        chars[start:end] = sorted(chars[start:end], key=lambda pair: unicodedata.combining(pair[0]))
+                    start = end + 1
+        tokens, open_token = [], False
+        for char, place in chars:
+            for new in self._splitting[ord(char)] or "":
+                if new.isspace():
+                    open_token = False
+                elif open_token:
+                    tokens[-1][0].append(new)
+                    tokens[-1][1].append(place)
+                else:
+                    tokens.append(([new], [place]))
+                    open_token = True
+        return [("".join(token), places) for token, places in tokens]
+
 
 class WordpieceTokenizer:
     """Cuts words into the longest pieces of a vocabulary, from the left (original: WordpieceTokenizer).
@@ -417,6 +446,27 @@ class FullTokenizer:
         """`convert_tokens_to_ids(tokenize(text))`, faster. KeyError if [UNK] is needed and the vocabulary lacks it."""
         ids_of_word = self._ids_of_word
         return [index for word in self.basic_tokenizer.words(text) for index in ids_of_word[word]]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode`, and for each id the first character of `text` it stands for and the one after the last.
+
+        An accent that was stripped belongs to the letter before it. Two pieces may share a character: a Hangul syllable
+        that was taken apart.
+        """
+        ids, offsets = [], []
+        for token, places in self.basic_tokenizer.tokenize_with_origins(text):
+            pieces = self.wordpiece_tokenizer.cut(token)
+            ids.extend(convert_by_vocab(self.vocab, pieces))
+            start = 0
+            for number, piece in enumerate(pieces):
+                # An unknown token is one piece; all others spell out the token, from the second on after "##".
+                end = len(token) if len(pieces) == 1 else start + len(piece) - (2 if number else 0)
+                first, last = min(places[start:end]), max(places[start:end]) + 1
+                while last < len(text) and last not in places and unicodedata.category(text[last]).startswith("M"):
+                    last += 1
+                offsets.append((first, last))
+                start = end
+        return ids, offsets
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """`encode` of each text: ids, without [CLS] and [SEP]."""
