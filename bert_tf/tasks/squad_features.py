@@ -147,7 +147,7 @@ def _best_spans(spans: Sequence[tuple[int, int]], length: int) -> np.ndarray:
 
 
 def _answer_pieces(example: SquadExample, encoded: _EncodedParagraph, tokenizer: FullTokenizer) -> tuple[int, int]:
-    """First and last piece of an answer by its words, narrowed down to the answer's own pieces where these are found."""
+    """First and last piece of an answer by its words, narrowed down to its own pieces where these are found."""
     count = len(encoded.ids)
     first = encoded.first_pieces[example.start_position]
     last_word = example.end_position
@@ -192,9 +192,9 @@ def build_windows(
         previous = example.paragraph
     chunks = [
         (start, examples[start : start + _QUESTIONS_PER_CHUNK])
-        for start in range(0, len(examples), _QUESTIONS_PER_CHUNK)
+        for start in range(0, max(len(examples), 1), _QUESTIONS_PER_CHUNK)
     ]
-    bar = progress_bar(total=len(examples), desc="windows", unit=" questions", leave=False)
+    bar = progress_bar(total=len(examples), desc="windows", unit=" questions", leave=False, delay=2)
     parts = []
     with bar:
         if num_processes == 1 or len(chunks) < 2 or characters < _CHARACTERS_FOR_PROCESSES:
@@ -212,7 +212,8 @@ def build_windows(
                 for (_, chunk), part in zip(chunks, pool.map(_worker_windows, chunks), strict=True):
                     parts.append(part)
                     bar.update(len(chunk))
-    return _join(parts, settings.answer_from == "offsets", is_training)
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return _windows_of(whole, settings.answer_from == "offsets", is_training)
 
 
 _worker = None
@@ -285,16 +286,6 @@ def _chunk_windows(
     result = {name: np.array(values, np.int32) for name, values in arrays.items()}
     result["labels"] = np.array(labels, np.int32).reshape(-1, 2)
     return result | {"max_context": np.array(max_context, bool), "is_impossible": np.array(impossible, bool)}
-
-
-def _join(parts: Sequence[dict], with_offsets: bool, is_training: bool) -> Windows:
-    parts = parts or [_chunk_windows((), 0, _NoTokenizer, {}, WindowSettings(), False)]
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return _windows_of(whole, with_offsets, is_training)
-
-
-class _NoTokenizer:
-    vocab = {"[CLS]": 0, "[SEP]": 0}
 
 
 def _windows_of(arrays: dict[str, np.ndarray], with_offsets: bool, is_training: bool) -> Windows:
