@@ -367,6 +367,20 @@ class WordpieceTokenizer:
                 return [self.unk_token]
         return pieces
 
+    def cut_to_known(self, word: str) -> list[tuple[str, int]]:
+        """Like `cut`, but what is unknown is one unk_token a character; with the characters of each piece."""
+        vocab, pieces, start = self.vocab, [], 0
+        while start < len(word):
+            prefix = "##" if start else ""
+            for end in range(min(len(word), start + self._longest), start, -1):
+                if prefix + word[start:end] in vocab:
+                    pieces.append((prefix + word[start:end], end - start))
+                    break
+            else:
+                pieces.append((self.unk_token, 1))
+            start += pieces[-1][1]
+        return pieces
+
 
 class _WordCache(dict):
     """Remembers `compute(word)`, up to a number of words, then starts afresh (which follows a change of text)."""
@@ -447,25 +461,36 @@ class FullTokenizer:
         ids_of_word = self._ids_of_word
         return [index for word in self.basic_tokenizer.words(text) for index in ids_of_word[word]]
 
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
         """`encode`, and for each id the first character of `text` it stands for and the one after the last.
 
         An accent that was stripped belongs to the letter before it. Two pieces may share a character: a Hangul syllable
         that was taken apart.
+
+        Args:
+          split_unknown: take from an unknown word the pieces that are known, and one [UNK] for each other character.
+            In a script without spaces one unknown character would else hide a whole clause.
         """
         ids, offsets = [], []
+        cut, cut_to_known = self.wordpiece_tokenizer.cut, self.wordpiece_tokenizer.cut_to_known
+        unknown = self.wordpiece_tokenizer.unk_token
         for token, places in self.basic_tokenizer.tokenize_with_origins(text):
-            pieces = self.wordpiece_tokenizer.cut(token)
+            pieces = cut(token)
+            if pieces != [unknown]:
+                sizes = [len(piece) - (2 if number else 0) for number, piece in enumerate(pieces)]  # without "##"
+            elif split_unknown:
+                pieces, sizes = zip(*cut_to_known(token), strict=True)
+            else:
+                sizes = [len(token)]
             ids.extend(convert_by_vocab(self.vocab, pieces))
             start = 0
-            for number, piece in enumerate(pieces):
-                # An unknown token is one piece; all others spell out the token, from the second on after "##".
-                end = len(token) if len(pieces) == 1 else start + len(piece) - (2 if number else 0)
-                first, last = min(places[start:end]), max(places[start:end]) + 1
+            for size in sizes:
+                own = places[start : start + size]
+                first, last = min(own), max(own) + 1
                 while last < len(text) and last not in places and unicodedata.category(text[last]).startswith("M"):
                     last += 1
                 offsets.append((first, last))
-                start = end
+                start += size
         return ids, offsets
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:

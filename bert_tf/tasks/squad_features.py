@@ -68,7 +68,7 @@ class WindowSettings:
       max_seq_length: tokens of a window with question, [CLS] and [SEP]. max_query_length: tokens kept of a question.
       doc_stride: tokens from the start of a window to that of the next.
       answer_from: "words", as the original, or "offsets": answers to train on and predicted ones are found by
-        characters, which is right in every script.
+        characters, and words the vocabulary lacks are cut up; right in every script.
     """
 
     max_seq_length: int = 384
@@ -118,7 +118,7 @@ class _WordPieces(dict):
 
     def __missing__(self, word: str):
         if self.with_offsets:
-            self[word] = result = self.tokenizer.encode_with_offsets(word)
+            self[word] = result = self.tokenizer.encode_with_offsets(word, split_unknown=True)
         else:
             self[word] = result = self.tokenizer.encode(word), None
         return result
@@ -246,7 +246,11 @@ def _chunk_windows(
         if example.paragraph is not paragraph:
             paragraph = example.paragraph
             encoded = _EncodedParagraph(paragraph, pieces)
-        query = tokenizer.encode(example.question_text)[: settings.max_query_length]
+        if with_offsets:
+            query = tokenizer.encode_with_offsets(example.question_text, split_unknown=True)[0]
+        else:
+            query = tokenizer.encode(example.question_text)
+        query = query[: settings.max_query_length]
         count = len(encoded.ids)
         spans = document_spans(count, settings.max_seq_length - len(query) - 3, settings.doc_stride)
         best = _best_spans(spans, count) if len(spans) > 1 else None

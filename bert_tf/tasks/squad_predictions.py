@@ -102,7 +102,7 @@ def _place_without_spaces(text: str, number: int) -> int:
         place = further
 
 
-class _Texts:
+class AnswerTexts:
     """Texts of token spans."""
 
     def __init__(self, examples, windows: Windows, tokenizer: FullTokenizer, answer_from: str):
@@ -199,7 +199,7 @@ def predict_answers(
     Args:
       start_logits, end_logits: for each window float32 [S]; S is at least the window's length.
     """
-    texts = _Texts(examples, windows, tokenizer, settings.answer_from)
+    texts = AnswerTexts(examples, windows, tokenizer, settings.answer_from)
     found = list(_candidates(windows, start_logits, end_logits, settings))
     found = np.concatenate(found) if found else np.zeros((0, 3), np.int64)
     of_example = np.searchsorted(windows.example_index, np.arange(len(examples) + 1))  # first window of each example
@@ -210,7 +210,7 @@ def predict_answers(
         yield _predict_one(spans, rows, windows, start_logits, end_logits, texts, settings)
 
 
-def _predict_one(spans, rows: range, windows, start_logits, end_logits, texts: _Texts, settings) -> Prediction:
+def _predict_one(spans, rows: range, windows, start_logits, end_logits, texts: AnswerTexts, settings) -> Prediction:
     row_list, firsts, lasts = spans.T.tolist()
     starts = [float(start_logits[row][first]) for row, first in zip(row_list, firsts, strict=True)]
     ends = [float(end_logits[row][last]) for row, last in zip(row_list, lasts, strict=True)]
