@@ -34,23 +34,6 @@ flags.DEFINE_string(
 flags.DEFINE_bool("do_train", False, "Train on the task's training set.")
 flags.DEFINE_bool("do_eval", False, "Evaluate on the dev set at the end, and write eval_results.txt.")
 flags.DEFINE_bool("do_predict", False, "Predict the test set, and write test_results.tsv and predictions.jsonl.")
-flags.DEFINE_string("output_dir", None, "For checkpoints and results. A run found there is gone on with.")
-
-# Model.
-flags.DEFINE_string(
-    "init_checkpoint",
-    None,
-    "Weights to start from: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden checkpoint, a "
-    "SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
-)
-flags.DEFINE_string("bert_config_file", None, "The model's configuration; if unset, the one beside --init_checkpoint.")
-flags.DEFINE_string("vocab_file", None, "The model's vocabulary; if unset, the one beside --init_checkpoint.")
-flags.DEFINE_bool(
-    "do_lower_case",
-    True,
-    "Lower-case the text and strip accents. If unset, what the model's directory says, where it says anything.",
-)
-flags.DEFINE_bool("strip_accents", None, "Drop accents. Follows the model's directory, or else --do_lower_case.")
 
 # Data.
 flags.DEFINE_string("data_dir", None, "Folder with the task's files, as the GLUE download has them.")
@@ -68,29 +51,7 @@ flags.DEFINE_string("tfds_name", None, "Load this data set with tensorflow-datas
 flags.DEFINE_integer(
     "max_seq_length", 128, "Tokens of an example at most, with [CLS] and [SEP]; longer ones lose their last tokens."
 )
-flags.DEFINE_bool(
-    "static_padding",
-    False,
-    "Pad every batch to --max_seq_length, as the original did, instead of to its longest example (rounded up to a "
-    "multiple of 32) with examples of similar length together. Always so on a TPU.",
-)
-flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on into output_dir, as the original did.")
-
-# Schedule; the defaults are the original's.
-flags.DEFINE_integer("train_batch_size", 32, "Examples a step, over all devices.", lower_bound=1)
 flags.DEFINE_integer("eval_batch_size", 8, "Examples a batch in evaluation, over all devices.", lower_bound=1)
-flags.DEFINE_integer("predict_batch_size", 8, "Examples a batch in prediction, over all devices.", lower_bound=1)
-flags.DEFINE_float("learning_rate", 5e-5, "Peak rate. The paper tried 5e-5, 3e-5 and 2e-5.")
-flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set; may be a fraction.")
-flags.DEFINE_float("warmup_proportion", 0.1, "Share of the steps over which the rate rises from 0.")
-flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
-flags.DEFINE_integer("iterations_per_loop", 1000, "Most steps in one call of the graph.", lower_bound=1)
-flags.DEFINE_integer(
-    "early_stopping_patience", 0, "Stop after so many evaluations without a better one; 0: never.", lower_bound=0
-)
-flags.DEFINE_bool(
-    "use_best_model", False, "Evaluate and predict with best_model/ at the end, not with the last step as the original."
-)
 flags.DEFINE_integer(
     "num_seeds",
     1,
@@ -99,6 +60,8 @@ flags.DEFINE_integer(
     lower_bound=1,
 )
 
+script_flags.define_model_flags()
+script_flags.define_fine_tuning_flags()
 script_flags.define_device_flags()
 script_flags.define_training_flags()
 flags.adopt_module_key_flags(script_flags)  # so that --help shows them, too
@@ -171,28 +134,13 @@ def read_labels(output_dir: str, model_config) -> list[str] | None:
     return [names[str(number)] for number in range(len(names))] if names else None
 
 
-def check_trained(path: str | None) -> None:
-    """Refuses to evaluate or predict with random weights."""
-    from bert_tf import weight_files
-
-    if not path:
-        raise ValueError(
-            f"Nothing to evaluate or predict with: --output_dir={FLAGS.output_dir} has no checkpoint and there is no "
-            "--init_checkpoint."
-        )
-    if "output_weights" not in weight_files.open_weights(path):
-        raise ValueError(f"{path} has no output layer of a classifier: fine-tune it first, with --do_train.")
-
-
 def main(_):
     # TensorFlow is imported here, so that --help and a wrong flag answer at once.
     import keras
     import numpy as np
     import tensorflow as tf
 
-    from bert_tf import best_model, checkpoints, distribution, heads, optimization, pretrained, task_models
-    from bert_tf import tokenization, train_step, training  # isort: skip
-    from bert_tf.config import check_vocab_size
+    from bert_tf import best_model, checkpoints, distribution, fine_tuning, heads, task_models, train_step, training
     from bert_tf.tasks import batching, classification, classification_features, classification_metrics
 
     logging.set_verbosity(logging.INFO)
@@ -202,26 +150,11 @@ def main(_):
         raise ValueError(f"--num_seeds={FLAGS.num_seeds} compares trained models: give --do_train.")
     newest = checkpoints.latest_checkpoint(FLAGS.output_dir)
     if not FLAGS.do_train:
-        check_trained(newest or FLAGS.init_checkpoint)
+        fine_tuning.check_trained(newest or FLAGS.init_checkpoint, FLAGS.output_dir, "output_weights")
 
     # --- model files: configuration, vocabulary, casing
-    files = pretrained.describe(
-        bert_config_file=FLAGS.bert_config_file,
-        vocab_file=FLAGS.vocab_file,
-        init_checkpoint=FLAGS.init_checkpoint or newest,
-        do_lower_case=FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None,
-        strip_accents=FLAGS.strip_accents,
-        allow_unknown=FLAGS.allow_unknown_config_keys,
-    )
-    if FLAGS.max_seq_length > files.config.max_position_embeddings:
-        raise ValueError(
-            f"--max_seq_length={FLAGS.max_seq_length} is more than max_position_embeddings="
-            f"{files.config.max_position_embeddings} of {files.config_file}."
-        )
-    tokenization.validate_case_matches_checkpoint(files.casing.do_lower_case, FLAGS.init_checkpoint)
-    tokenizer = tokenization.FullTokenizer(files.vocab_file, files.casing.do_lower_case, files.casing.strip_accents)
-    tokenization.check_vocab(tokenizer.vocab, files.vocab_file)
-    check_vocab_size(files.config, tokenizer.vocab, files.vocab_file, files.config_file or "bert_config.json")
+    files = script_flags.describe_model(FLAGS, newest)
+    tokenizer = fine_tuning.make_tokenizer(files, FLAGS.max_seq_length, FLAGS.init_checkpoint)
 
     # --- devices
     strategy = script_flags.set_up_devices(FLAGS)
@@ -265,12 +198,9 @@ def main(_):
         if FLAGS.do_train and not dev_sets and FLAGS[name].value != FLAGS[name].default:
             raise ValueError(f"--{name} chooses by the results on a dev set, and there is none.")
     steps_per_epoch = len(train_set) // FLAGS.train_batch_size if train_set else 0
-    num_train_steps = int(len(train_set) / FLAGS.train_batch_size * FLAGS.num_train_epochs) if train_set else 0
-    if FLAGS.do_train and num_train_steps < 1:
-        raise ValueError(
-            f"{len(train_set)} training examples, --train_batch_size={FLAGS.train_batch_size} and --num_train_epochs="
-            f"{FLAGS.num_train_epochs} make not one step: lower the batch size."
-        )
+    num_train_steps = 0
+    if FLAGS.do_train:
+        num_train_steps = fine_tuning.number_of_steps(len(train_set), FLAGS.train_batch_size, FLAGS.num_train_epochs)
     main_metric = f"eval_{task.metrics[0]}"
 
     def run(seed: int, output_dir: str) -> dict:
@@ -286,11 +216,9 @@ def main(_):
             model.build()
             optimizer = None
             if FLAGS.do_train:
-                warmup_steps = int(num_train_steps * FLAGS.warmup_proportion)
-                optimizer = optimization.create_optimizer(
-                    FLAGS.optimizer, FLAGS.learning_rate, num_train_steps, warmup_steps
+                optimizer = fine_tuning.make_optimizer(
+                    model, FLAGS.optimizer, FLAGS.learning_rate, num_train_steps, FLAGS.warmup_proportion
                 )
-                optimizer.build(model.trainable_variables)
         step = training.restore(model, optimizer, output_dir, FLAGS.init_checkpoint, FLAGS.init_with_optimizer)
         keeper = best_model.BestModel(
             output_dir, files, main_metric, patience=FLAGS.early_stopping_patience, active=chief
@@ -310,47 +238,36 @@ def main(_):
             return results
 
         # --- train
-        eval_every_steps = (FLAGS.eval_every_steps or max(steps_per_epoch, 1)) if dev_sets else 0
-        due = dev_sets and step and (step % eval_every_steps == 0 or step >= num_train_steps)
-        if FLAGS.do_train and due and step not in keeper.steps:
-            logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
-            evaluate(step)
-        if FLAGS.do_train and step < num_train_steps:
+        if FLAGS.do_train:
             mean_length = FLAGS.max_seq_length if static_padding else float(train_set.lengths.mean())
             plan = script_flags.training_plan(
                 FLAGS,
                 seed=seed,
                 num_train_steps=num_train_steps,
                 batch_size=FLAGS.train_batch_size,
-                eval_every_steps=eval_every_steps,
+                eval_every_steps=(FLAGS.eval_every_steps or max(steps_per_epoch, 1)) if dev_sets else 0,
+                eval_at_end=True,
                 tokens_per_example=mean_length,
                 flops_per_example=3.0 * heads.encoder_flops_per_example(config, mean_length),
             )
-            if chief:
-                training.claim_output_dir(output_dir, config.to_json_string())
-                pretrained.write_description(output_dir, files)
-                settings = {flag.name: flag.value for flag in FLAGS.get_key_flags_for_module(__name__)}
-                training.record_settings(output_dir, {**settings, "seed": seed}, resumed=step > 0)
-                if FLAGS.write_tf_records:
-                    path = posixpath.join(output_dir, "train.tf_record")
-                    classification_features.write_records(path, train_set, FLAGS.max_seq_length)
 
             def training_batches(first_step: int) -> tf.data.Dataset:
                 return batching.training_batches(
                     train_set, batch_size=FLAGS.train_batch_size, seed=seed, start_step=first_step, **padding
                 )
 
-            step = training.train(
-                model, optimizer, model.objective, strategy, plan, training_batches, output_dir,
-                evaluate if dev_sets else None, keeper.should_stop,
+            def write_train_records() -> None:
+                if FLAGS.write_tf_records:
+                    path = posixpath.join(output_dir, "train.tf_record")
+                    classification_features.write_records(path, train_set, FLAGS.max_seq_length)
+
+            settings = {flag.name: flag.value for flag in FLAGS.get_key_flags_for_module(__name__)}
+            step = fine_tuning.train(
+                model, optimizer, strategy, plan, training_batches, output_dir, files, keeper,
+                evaluate if dev_sets else None, {**settings, "seed": seed}, write_train_records,
             )  # fmt: skip
-            if dev_sets and step not in keeper.steps:
-                evaluate(step)
         if FLAGS.use_best_model:
-            if not keeper.best:
-                raise ValueError(f"--use_best_model: {keeper.directory} is not there.")
-            checkpoints.load_weights(model, keeper.directory)
-            step = keeper.best["step"]
+            step = fine_tuning.use_best_model(model, keeper)
 
         # --- evaluate
         tf.io.gfile.makedirs(output_dir)

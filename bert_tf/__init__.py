@@ -31,6 +31,7 @@ _MODULES = {
     "NextSentenceObjective": "objectives",
     "Predictor": "predictor",
     "PretrainingObjective": "heads",
+    "QuestionAnswerer": "question_answerer",
     "RegressionObjective": "objectives",
     "SpanObjective": "objectives",
     "TokenClassificationObjective": "objectives",

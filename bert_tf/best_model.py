@@ -43,6 +43,7 @@ class BestModel:
         self._path = posixpath.join(output_dir, _EVALUATIONS)
         self._files, self._metric, self._patience, self._active = files, metric, patience, active
         self._sign = -1.0 if smaller_is_better else 1.0
+        self.further_files: dict[str, str] = {}  # name -> content of what else belongs to the model as it is now
         self._evaluations = {}
         self._best = None
         path = posixpath.join(self.directory, _RESULTS)
@@ -103,6 +104,8 @@ class BestModel:
             tf.io.gfile.remove(results)  # a kill in between must not leave new weights under old results
         weights = checkpoints.model_weights(model)
         pretrained.write_model(self.directory, weights, self._files, format="bert_tf", overwrite=True)
+        for name, content in self.further_files.items():
+            write_text_file(posixpath.join(self.directory, name), content)
         write_text_file(results, json.dumps(self._best, indent=2, sort_keys=True) + "\n")
         logging.info(
             "Best so far: %s %.4f at step %d, in %s",

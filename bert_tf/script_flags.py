@@ -113,13 +113,63 @@ def define_training_flags() -> None:
     flags.DEFINE_integer("keep_checkpoint_max", 5, "Checkpoints kept in output_dir; 0 keeps all.", lower_bound=0)
     flags.DEFINE_integer("log_every_steps", 100, "Steps between two lines of the log.", lower_bound=1)
     flags.DEFINE_integer(
-        "eval_every_steps", 0, "Steps between two evaluations during training; 0: none.", lower_bound=0
+        "eval_every_steps",
+        0,
+        "Steps between two evaluations during training; 0: none in pre-training, one an epoch in fine-tuning.",
+        lower_bound=0,
     )
     flags.DEFINE_bool(
         "init_with_optimizer",
         False,
         "Also take Adam moments and global_step from --init_checkpoint, to go on with a run in a new output_dir.",
     )
+
+
+def define_model_flags() -> None:
+    """Which model a fine-tuning script starts from."""
+    flags.DEFINE_string("output_dir", None, "For checkpoints and results. A run found there is gone on with.")
+    flags.DEFINE_string(
+        "init_checkpoint",
+        None,
+        "Weights to start from: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden "
+        "checkpoint, a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
+    )
+    flags.DEFINE_string(
+        "bert_config_file", None, "The model's configuration; if unset, the one beside --init_checkpoint."
+    )
+    flags.DEFINE_string("vocab_file", None, "The model's vocabulary; if unset, the one beside --init_checkpoint.")
+    flags.DEFINE_bool(
+        "do_lower_case",
+        True,
+        "Lower-case the text and strip accents. If unset, what the model's directory says, where it says anything.",
+    )
+    flags.DEFINE_bool("strip_accents", None, "Drop accents. Follows the model's directory, or else --do_lower_case.")
+
+
+def define_fine_tuning_flags() -> None:
+    """Schedule and choice of the model; the defaults are those of the original's scripts."""
+    flags.DEFINE_integer("train_batch_size", 32, "Examples a step, over all devices.", lower_bound=1)
+    flags.DEFINE_integer("predict_batch_size", 8, "Examples a batch in prediction, over all devices.", lower_bound=1)
+    flags.DEFINE_float("learning_rate", 5e-5, "Peak rate. The paper tried 5e-5, 3e-5 and 2e-5.")
+    flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set; may be a fraction.")
+    flags.DEFINE_float("warmup_proportion", 0.1, "Share of the steps over which the rate rises from 0.")
+    flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
+    flags.DEFINE_integer("iterations_per_loop", 1000, "Most steps in one call of the graph.", lower_bound=1)
+    flags.DEFINE_integer(
+        "early_stopping_patience", 0, "Stop after so many evaluations without a better one; 0: never.", lower_bound=0
+    )
+    flags.DEFINE_bool(
+        "use_best_model",
+        False,
+        "Evaluate and predict with best_model/ at the end, not with the last step as the original.",
+    )
+    flags.DEFINE_bool(
+        "static_padding",
+        False,
+        "Pad every batch to --max_seq_length, as the original did, instead of to its longest example (rounded up) "
+        "with examples of similar length together. Always so on a TPU.",
+    )
+    flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on into output_dir, as the original did.")
 
 
 def set_up_devices(values: flags.FlagValues):
@@ -148,6 +198,20 @@ def set_up_devices(values: flags.FlagValues):
 def strategy_name(values: flags.FlagValues) -> str:
     """--distribution_strategy, or tpu by the original's --use_tpu."""
     return "tpu" if values.use_tpu else values.distribution_strategy
+
+
+def describe_model(values: flags.FlagValues, newest: str | None):
+    """The `model_files.ModelFiles` of the flags of `define_model_flags`; newest: checkpoint in output_dir, if any."""
+    from bert_tf import pretrained
+
+    return pretrained.describe(
+        bert_config_file=values.bert_config_file,
+        vocab_file=values.vocab_file,
+        init_checkpoint=values.init_checkpoint or newest,
+        do_lower_case=values.do_lower_case if values["do_lower_case"].present else None,
+        strip_accents=values.strip_accents,
+        allow_unknown=values.allow_unknown_config_keys,
+    )
 
 
 def training_plan(values: flags.FlagValues, **settings):

@@ -32,6 +32,7 @@ class TrainingPlan:
       skip_nonfinite_steps: count steps with a NaN or infinite loss and leave them out, instead of stopping.
       iterations_per_loop: most steps in one call of the graph.
       save_checkpoints_steps, log_every_steps, eval_every_steps: in steps; eval_every_steps=0 means never.
+      eval_at_end: evaluate the last step, too, if eval_every_steps is not 0.
       keep_checkpoint_max: 0 keeps all.
       tokens_per_example, flops_per_example: for the log; model FLOPs of forward and backward.
     """
@@ -47,6 +48,7 @@ class TrainingPlan:
     save_checkpoints_steps: int = 1000
     log_every_steps: int = 100
     eval_every_steps: int = 0
+    eval_at_end: bool = False
     keep_checkpoint_max: int = 5
     tokens_per_example: int = 0
     flops_per_example: float = 0.0

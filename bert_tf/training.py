@@ -138,7 +138,8 @@ def train(
             if terminated.is_set():
                 logging.warning("SIGTERM: saved step %d, leaving with exit code %d.", saved_step, EXIT_CODE_TERMINATED)
                 raise SystemExit(EXIT_CODE_TERMINATED)
-            if evaluate and plan.eval_every_steps and step % plan.eval_every_steps == 0:
+            at_end = plan.eval_at_end and step >= plan.num_train_steps
+            if evaluate and plan.eval_every_steps and (step % plan.eval_every_steps == 0 or at_end):
                 log.write_evaluation(step, evaluate(step))
                 if should_stop and should_stop():
                     logging.info("Stopping early at step %d of %d.", step, plan.num_train_steps)

@@ -153,7 +153,9 @@ def read_squad_examples(
                 for question in entry["qas"]:
                     qas_id = question["id"]
                     empty += not question["question"].strip()
-                    has_answers &= bool(question.get("answers")) or "is_impossible" in question
+                    has_answers &= bool(question.get("answers")) or (
+                        version_2_with_negative and "is_impossible" in question
+                    )
                     asked = (question["question"], entry["context"])
                     if qas_id in seen:
                         repeated += 1

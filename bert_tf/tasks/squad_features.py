@@ -59,6 +59,29 @@ class Windows(TokenRows):
         """int64 [n], as the original counts them."""
         return FIRST_UNIQUE_ID + np.arange(len(self), dtype=np.int64)
 
+    def of_examples(self, order: Sequence[int]) -> "Windows":
+        """The windows in another order of their examples; `order[k]` is the number of the example that becomes k."""
+        new_number = np.empty(len(order), np.int32)
+        new_number[np.asarray(order, np.int64)] = np.arange(len(order), dtype=np.int32)
+        example_index = new_number[self.example_index]
+        rows = np.argsort(example_index, kind="stable")
+        lengths = self.lengths[rows].astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Windows(
+            self.ids[places],
+            offsets,
+            self.second_starts[rows],
+            {name: values[rows] for name, values in self.labels.items()},
+            self.words[places],
+            self.max_context[places],
+            None if self.starts is None else self.starts[places],
+            None if self.ends is None else self.ends[places],
+            example_index[rows],
+            self.doc_span_index[rows],
+            self.is_impossible[rows],
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class WindowSettings:

@@ -1,0 +1,130 @@
+"""Question answering put together: scores of windows, predictions, metrics, and what a trained model must remember."""
+
+import dataclasses
+import json
+import posixpath
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.tasks import batching, squad_metrics
+from bert_tf.tasks.squad_data import SquadData
+from bert_tf.tasks.squad_features import Windows, WindowSettings
+from bert_tf.tasks.squad_predictions import Prediction, PredictionSettings, predict_answers
+from bert_tf.tokenization import FullTokenizer
+
+# Windows are long and few lengths compile fast: batches are padded to a multiple of this.
+LENGTH_STEP = 64
+SETTINGS_FILE = "question_answering.json"
+
+
+def predict_logits(
+    predict: Callable, windows: Windows, *, batch_size: int, max_seq_length: int, static_padding: bool
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Scores of each token of each window as first and as last of an answer: two lists of float32 [S].
+
+    S is the window's own length, and max_seq_length under static_padding, where padding can be among the n-best as in
+    the original.
+
+    Args:
+      predict: from `train_step.make_predict_function`.
+    """
+    batches = batching.evaluation_batches(
+        windows,
+        batch_size=batch_size,
+        max_seq_length=max_seq_length,
+        static_padding=static_padding,
+        length_step=LENGTH_STEP,
+    )
+    starts, ends = [None] * len(windows), [None] * len(windows)
+    lengths = np.full(len(windows), max_seq_length) if static_padding else windows.lengths
+    for rows, output in batching.rows_and_outputs(windows, batch_size, predict(batches)):
+        for row, start, end in zip(rows.tolist(), output["start_logits"], output["end_logits"], strict=True):
+            starts[row], ends[row] = start[: lengths[row]], end[: lengths[row]]
+    return starts, ends
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionAnsweringSettings:
+    """What belongs to a trained model besides its weights; kept in question_answering.json beside them."""
+
+    windows: WindowSettings
+    predictions: PredictionSettings
+
+    def to_json(self) -> str:
+        """The settings as JSON."""
+        values = dataclasses.asdict(self.windows) | dataclasses.asdict(self.predictions)
+        return json.dumps(values, indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def read(cls, directory: str) -> "QuestionAnsweringSettings | None":
+        """The settings that lie in a directory; None if there are none.
+
+        Raises:
+          ValueError: the file is damaged; names it.
+        """
+        path = posixpath.join(directory, SETTINGS_FILE)
+        if not tf.io.gfile.exists(path):
+            return None
+        try:
+            with tf.io.gfile.GFile(path) as file:
+                values = json.loads(file.read())
+            parts = [
+                kind(**{field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values})
+                for kind in (WindowSettings, PredictionSettings)
+            ]
+        except (TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
+        return cls(*parts)
+
+
+def answer(
+    predict: Callable,
+    data: SquadData,
+    windows: Windows,
+    tokenizer: FullTokenizer,
+    settings: QuestionAnsweringSettings,
+    **batches,
+) -> list[Prediction]:
+    """Predictions for all questions. batches: batch_size, static_padding of `predict_logits`."""
+    max_seq_length = settings.windows.max_seq_length
+    starts, ends = predict_logits(predict, windows, max_seq_length=max_seq_length, **batches)
+    return list(predict_answers(data.examples, windows, starts, ends, tokenizer, settings.predictions))
+
+
+def score(data: SquadData, predictions: list[Prediction], version_2_with_negative: bool) -> dict[str, float]:
+    """eval_<metric> of predictions, as `squad_metrics.evaluate` gives them."""
+    ids = [example.qas_id for example in data.examples]
+    texts = {key: prediction.text for key, prediction in zip(ids, predictions, strict=True)}
+    odds = best = None
+    if version_2_with_negative:
+        pairs = list(zip(ids, predictions, strict=True))
+        odds = {key: prediction.null_odds for key, prediction in pairs}
+        best = {key: prediction.best.text if prediction.best else "" for key, prediction in pairs}
+    scores = squad_metrics.evaluate(data.articles, texts, version_2_with_negative, odds, best)
+    return {f"eval_{name}": value for name, value in scores.items()}
+
+
+def choose_threshold(settings: QuestionAnsweringSettings, results: dict[str, float]) -> QuestionAnsweringSettings:
+    """The settings with the threshold that gave the best F1 on a dev set, if the results have one."""
+    threshold = results.get("eval_best_f1_threshold")
+    if threshold is None:
+        return settings
+    logging.info("null_score_diff_threshold %.4f gives the best F1 on the dev set.", threshold)
+    predictions = dataclasses.replace(settings.predictions, null_score_diff_threshold=threshold)
+    return dataclasses.replace(settings, predictions=predictions)
+
+
+def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Prediction]:
+    """Predictions with another threshold of their odds."""
+    return [
+        prediction
+        if prediction.null_odds is None
+        else dataclasses.replace(
+            prediction,
+            text="" if prediction.best is None or prediction.null_odds > threshold else prediction.best.text,
+        )
+        for prediction in predictions
+    ]
