@@ -1,0 +1,130 @@
+"""Wall time of answering a SQuAD file, beside transformers with PyTorch, one after the other on the same machine.
+
+    python benchmarks/squad_predict.py --predict_file=dev-v1.1.json --model=squad_hf
+
+Each side is a process of its own and does what its users do: start, read the JSON, cut windows (384 tokens, stride
+128), compute in bfloat16 with batches padded to their own longest, choose answers, write predictions.json. `--model` is
+a Hugging Face directory of a fine-tuned model (convert_checkpoint.py makes one). Nothing else should run beside it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("predict_file", None, "SQuAD 1.1 JSON.")
+flags.DEFINE_string("model", None, "Hugging Face directory of a model for questions and answers.")
+flags.DEFINE_integer("repeats", 1, "Rounds; each runs both sides.")
+flags.DEFINE_integer("batch_size", 32, "Windows a batch on both sides.")
+flags.DEFINE_enum("peer", "autocast", ["autocast", "weights"], "bfloat16 of transformers: autocast, or all weights.")
+flags.DEFINE_string("output", None, "For internal use: where the transformers side writes.")
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MAX_LENGTH, STRIDE, N_BEST, MAX_ANSWER = 384, 128, 20, 30
+
+
+def predict_with_transformers() -> None:
+    """A plain prediction loop as one writes it with transformers."""
+    import numpy as np
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(FLAGS.model)
+    dtype = torch.bfloat16 if FLAGS.peer == "weights" else torch.float32
+    model = transformers.BertForQuestionAnswering.from_pretrained(FLAGS.model, dtype=dtype).eval()
+    with open(FLAGS.predict_file, encoding="utf-8") as file:
+        data = json.load(file)["data"]
+    questions = [
+        (question["id"], question["question"].lstrip(), paragraph["context"])
+        for article in data
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    # transformers' stride is the overlap, the original's the way from window to window.
+    encoded = tokenizer(
+        [question for _, question, _ in questions],
+        [context for _, _, context in questions],
+        truncation="only_second",
+        max_length=MAX_LENGTH,
+        stride=STRIDE,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    best = {}
+    count = len(encoded["input_ids"])
+    for begin in range(0, count, FLAGS.batch_size):
+        rows = range(begin, min(begin + FLAGS.batch_size, count))
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        batch = tokenizer.pad({name: [encoded[name][row] for row in rows] for name in names}, return_tensors="pt")
+        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=FLAGS.peer == "autocast"):
+            output = model(**batch)
+        starts, ends = output.start_logits.float().numpy(), output.end_logits.float().numpy()
+        for place, row in enumerate(rows):
+            types, offsets = encoded.sequence_ids(row), encoded["offset_mapping"][row]
+            owner = encoded["overflow_to_sample_mapping"][row]
+            first = np.argsort(-starts[place])[:N_BEST].tolist()
+            last = np.argsort(-ends[place])[:N_BEST].tolist()
+            for a in first:
+                if a >= len(types) or types[a] != 1:
+                    continue
+                for b in last:
+                    if b < a or b - a >= MAX_ANSWER or b >= len(types) or types[b] != 1:
+                        continue
+                    score = float(starts[place, a]) + float(ends[place, b])
+                    if owner not in best or score > best[owner][0]:
+                        best[owner] = (score, offsets[a][0], offsets[b][1])
+    answers = {}
+    for number, (key, _, context) in enumerate(questions):
+        answers[key] = context[best[number][1] : best[number][2]] if number in best else ""
+    with open(FLAGS.output, "w", encoding="utf-8") as file:
+        json.dump(answers, file)
+
+
+def run_transformers(folder: str) -> str:
+    path = os.path.join(folder, "transformers.json")
+    command = [sys.executable, os.path.abspath(__file__), f"--output={path}", *sys.argv[1:]]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return path
+
+
+def run_ours(folder: str) -> str:
+    command = [
+        sys.executable, os.path.join(ROOT, "run_squad.py"), "--do_predict", f"--predict_file={FLAGS.predict_file}",
+        f"--init_checkpoint={FLAGS.model}", f"--max_seq_length={MAX_LENGTH}", f"--doc_stride={STRIDE}",
+        f"--predict_batch_size={FLAGS.batch_size}", f"--n_best_size={N_BEST}", "--dtype=bfloat16",
+        f"--output_dir={folder}",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return os.path.join(folder, "predictions.json")
+
+
+def main(_):
+    if FLAGS.output:
+        predict_with_transformers()
+        return
+    from bert_tf.tasks import squad_data, squad_metrics
+
+    articles = squad_data.read_articles(FLAGS.predict_file)
+    print(f"{'side':>14} {'seconds':>8} {'exact':>7} {'f1':>7}")
+    for _ in range(FLAGS.repeats):
+        seconds = {}
+        for side, run in (("transformers", run_transformers), ("bert_tf", run_ours)):
+            with tempfile.TemporaryDirectory() as folder:
+                start = time.perf_counter()
+                path = run(folder)
+                seconds[side] = time.perf_counter() - start
+                with open(path, encoding="utf-8") as file:
+                    scores = squad_metrics.evaluate(articles, json.load(file))
+            print(f"{side:>14} {seconds[side]:8.1f} {scores['exact_match']:7.2f} {scores['f1']:7.2f}", flush=True)
+        print(f"bert_tf takes {seconds['bert_tf'] / seconds['transformers']:.2f} of the time of transformers")
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["predict_file", "model"])
+    app.run(main)
