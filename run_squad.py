@@ -289,6 +289,12 @@ def main(_):
     if results and chief:
         path = posixpath.join(FLAGS.output_dir, "eval_results.txt")
         training.write_eval_results(path, {**results, "global_step": step})
+        if not FLAGS.do_eval:  # what was evaluated in training is in TensorBoard already
+            writer = tf.summary.create_file_writer(posixpath.join(FLAGS.output_dir, "eval"))
+            with writer.as_default(step=step):
+                for name, value in results.items():
+                    tf.summary.scalar(name, value)
+            writer.close()
 
 
 if __name__ == "__main__":

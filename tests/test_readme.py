@@ -27,7 +27,7 @@ def environment(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("model")
     (folder / "vocab.txt").write_bytes((ROOT / "tests" / "golden" / "vocab.txt").read_bytes())
-    config = {**TINY_CONFIG, "vocab_size": 30522, "max_position_embeddings": 128}
+    config = {**TINY_CONFIG, "vocab_size": 30522, "max_position_embeddings": 512}
     (folder / "bert_config.json").write_text(json.dumps(config))
     model = BertForPreTraining(BertConfig.from_dict(config))
     model.build()
@@ -39,11 +39,24 @@ def environment(tmp_path_factory):
         rows = [[str(number % 2), "1", "2", f"Sentence {number}.", "Another."] for number in range(count)]
         lines = ["\t".join(row) + "\r\n" for row in [[first, *header[1:]], *rows]]
         (glue / f"{name}.tsv").write_text("".join(lines), encoding="utf-8-sig", newline="")
+    squad = tmp_path_factory.mktemp("squad")
+    for version, count in (("1.1", 24), ("2.0", 48)):
+        questions = []
+        for number in range(count):
+            impossible = version == "2.0" and number % 2 == 1
+            answers = [] if impossible else [{"text": "Ada Brown", "answer_start": 15}]
+            question = {"id": f"q{number}", "question": f"Who sold house {number}?", "answers": answers}
+            questions.append(question | ({"is_impossible": impossible} if version == "2.0" else {}))
+        paragraph = {"context": "It was sold by Ada Brown in 1840.", "qas": questions}
+        for name in ("train", "dev"):
+            content = {"version": f"v{version}", "data": [{"title": "House", "paragraphs": [paragraph]}]}
+            (squad / f"{name}-v{version}.json").write_text(json.dumps(content))
     path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {
         **os.environ,
         "BERT_BASE_DIR": str(folder),
         "GLUE_DIR": str(glue.parent),
+        "SQUAD_DIR": str(squad),
         "PATH": path,
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
@@ -66,8 +79,10 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
         "Google's",
         "run_classifier.py",
         "run_classifier.py",
+        "run_squad.py",
+        "run_squad.py",
     ]
-    data, training, vocabulary, conversions, classifier, predictions = shell
+    data, training, vocabulary, conversions, classifier, predictions, squad, squad_2 = shell
     run(data, environment, tmp_path, "bash", "-c")
     summary = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert summary["documents"] == 3
@@ -92,7 +107,13 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
     ]
     run(predictions, environment, tmp_path, "bash", "-c")
     assert (tmp_path / "mrpc_predictions" / "test_results.tsv").read_text().count("\n") == 70
-    assert len(python) == 3
+    run(squad, environment, tmp_path, "bash", "-c")
+    assert len(json.loads((tmp_path / "squad_base" / "predictions.json").read_text())) == 24
+    assert "eval_f1 = " in (tmp_path / "squad_base" / "eval_results.txt").read_text()
+    run(squad_2, environment, tmp_path, "bash", "-c")
+    assert len(json.loads((tmp_path / "squad_v2" / "null_odds.json").read_text())) == 48
+    assert (tmp_path / "squad_v2" / "best_model" / "question_answering.json").exists()
+    assert len(python) == 4
     # The programs go on in one notebook.
     run("\n".join(python), environment, tmp_path, sys.executable, "-c")
     assert (tmp_path / "model.keras").exists()
