@@ -441,6 +441,17 @@ def test_wrong_flags_are_answered_at_once(tmp_path, flags, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_bad_file_is_one_line_for_the_user(folder, tmp_path):
+    values = {**training_of(folder), "train_file": folder / "no.json", "output_dir": tmp_path / "out"}
+    arguments = [sys.executable, str(TESTS.parent / "run_squad.py"), *arguments_of(values)]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("run_squad.py: error: ") and 'no.json: data[0] has no "paragraphs"' in last
+    assert not (tmp_path / "out").exists()
+
+
 # --- logits of windows, without a model
 
 

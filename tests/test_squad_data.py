@@ -215,6 +215,12 @@ def test_files_that_are_no_json(file):
     message_of(error)
 
 
+def test_lone_surrogates_are_characters_like_others(file):
+    path = write(file, question(text="\ud800?", answers=[("\udfff", 4)]), context="Ada \udfff")
+    (example,) = read_squad_examples([path], True).examples
+    assert (example.start_position, example.question_text) == (1, "\ud800?")
+
+
 def test_the_wrong_version_is_refused_in_both_directions(file):
     path = write(file, question(answers=[], is_impossible=True), question("q2", is_impossible=False))
     for is_training in (True, False):
