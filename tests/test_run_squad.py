@@ -185,11 +185,11 @@ def ran(folder):
         [sys.executable, script, *arguments_of(cases["killed"])], stderr=subprocess.DEVNULL, env=environment
     )
     try:
-        deadline = time.monotonic() + 120
-        while not (folder / "out" / "killed" / "model.ckpt-30.index").exists() and time.monotonic() < deadline:
+        deadline, reached = time.monotonic() + 120, folder / "out" / "killed" / "model.ckpt-30.index"
+        while not reached.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
     finally:
-        os.kill(process.pid, signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         process.wait()
     outcomes = {"checkpoints at the kill": sorted(path.name for path in (folder / "out" / "killed").glob("*.index"))}
     result = subprocess.run(
