@@ -84,6 +84,10 @@ def load_task(model_config):
             return {name: rows for name, rows in examples.items() if name.startswith(kind)}
 
         return task, read
+    for name in ("train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression",
+                 "multi_label"):  # fmt: skip
+        if FLAGS[name].value and FLAGS.task_name and FLAGS.task_name.lower() != "custom":
+            raise ValueError(f"--{name} is for --task_name=custom; --task_name={FLAGS.task_name} has its own files.")
     if (FLAGS.task_name or "").lower() == "custom":
         if not FLAGS.text_a:
             raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
@@ -156,6 +160,15 @@ def main(_):
     files = script_flags.describe_model(FLAGS, newest)
     tokenizer = fine_tuning.make_tokenizer(files, FLAGS.max_seq_length, FLAGS.init_checkpoint)
 
+    earlier = training.read_settings(FLAGS.output_dir)
+    for name in ("task_name", "tfds_name") if newest and earlier else ():
+        then, now = (value or "none" for value in (earlier.get(name), FLAGS[name].value))
+        if then.lower() != now.lower():
+            raise ValueError(
+                f"--output_dir={FLAGS.output_dir} holds a run of --{name}={then}, this one is {now}. Choose another "
+                f"directory; to use that run's model, give --init_checkpoint={FLAGS.output_dir}."
+            )
+
     # --- devices
     strategy = script_flags.set_up_devices(FLAGS)
     parts = FLAGS.gradient_accumulation_steps
@@ -179,9 +192,12 @@ def main(_):
             encoded = classification_features.encode_examples(examples, task, tokenizer, FLAGS.max_seq_length)
             if kind != "test" and encoded.label_ids is None:
                 raise ValueError(f"{flag}: the set {name} has examples without label.")
+            if kind == "train":
+                classification.log_examples(examples[:5], encoded, tokenizer)
             sets[name] = encoded
         if not sets and FLAGS[flag[2:]].value:
-            raise ValueError(f"{flag}: the task {task.name} has no {kind} set here.")
+            needed = f": give --{kind}_file" if task.name == "custom" else ""
+            raise ValueError(f"{flag}: the task {task.name} has no {kind} set here{needed}.")
         return sets
 
     train_set = encode("train", "--do_train")["train"] if FLAGS.do_train else None
@@ -271,7 +287,7 @@ def main(_):
 
         # --- evaluate
         tf.io.gfile.makedirs(output_dir)
-        results = {name: value for name, value in (keeper.best or {}).items() if name != "step"}
+        results = keeper.results_of(step) or {}
         for number, (name, encoded) in enumerate(dev_sets.items() if FLAGS.do_eval else ()):
             suffix = "" if number == 0 else f"_{name}"
             logging.info("Evaluation of step %d on %s:", step, name)

@@ -125,8 +125,8 @@ def main(_):
 
     # --- how answers are chosen
     stored = squad.QuestionAnsweringSettings.read(model_files.directory_of(start)) if start else None
-    threshold = FLAGS.null_score_diff_threshold
-    if stored and FLAGS.version_2_with_negative and not FLAGS["null_score_diff_threshold"].present:
+    threshold, threshold_is_given = FLAGS.null_score_diff_threshold, FLAGS["null_score_diff_threshold"].present > 0
+    if stored and FLAGS.version_2_with_negative and not threshold_is_given:
         threshold = stored.predictions.null_score_diff_threshold
         logging.info("null_score_diff_threshold %.4f, as chosen when %s was trained.", threshold, start)
     if stored and stored.windows.answer_from != FLAGS.answer_from:
@@ -219,7 +219,8 @@ def main(_):
         answered.clear()
         answered[step] = answer(dev_data, dev_windows)
         results = squad.score(dev_data, answered[step], FLAGS.version_2_with_negative)
-        keeper.further_files[squad.SETTINGS_FILE] = squad.choose_threshold(settings, results).to_json()
+        chosen = settings if threshold_is_given else squad.choose_threshold(settings, results)
+        keeper.further_files[squad.SETTINGS_FILE] = chosen.to_json()
         keeper.update(step, results, model)
         return results
 
@@ -245,7 +246,7 @@ def main(_):
         def before_training() -> None:
             write_text_file(posixpath.join(FLAGS.output_dir, squad.SETTINGS_FILE), settings.to_json())
             if train_data.skipped:
-                lines = "".join(json.dumps(skipped, ensure_ascii=False) + "\n" for skipped in train_data.skipped)
+                lines = "".join(json.dumps(skipped) + "\n" for skipped in train_data.skipped)
                 write_text_file(posixpath.join(FLAGS.output_dir, "skipped_questions.jsonl"), lines)
             if FLAGS.write_tf_records:
                 path = posixpath.join(FLAGS.output_dir, "train.tf_record")
@@ -266,7 +267,7 @@ def main(_):
     if FLAGS.do_eval:
         predictions = answered.get(step) or answer(dev_data, dev_windows)
         results = squad.score(dev_data, predictions, FLAGS.version_2_with_negative)
-        if not FLAGS["null_score_diff_threshold"].present:
+        if not threshold_is_given:
             settings = squad.choose_threshold(settings, results)
         predictions = squad.apply_threshold(predictions, settings.predictions.null_score_diff_threshold)
         results = squad.score(dev_data, predictions, FLAGS.version_2_with_negative)

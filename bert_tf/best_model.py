@@ -66,6 +66,11 @@ class BestModel:
         """The steps that were evaluated."""
         return set(self._evaluations)
 
+    def results_of(self, step: int) -> dict | None:
+        """The results of the evaluation of a step, without `step`; None if there was none."""
+        values = self._evaluations.get(step)
+        return values and {name: value for name, value in values.items() if name != "step"}
+
     @property
     def best(self) -> dict | None:
         """The results of the model that is kept, with `step`; of equals the first."""

@@ -61,7 +61,7 @@ def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float)
     if steps < 1:
         raise ValueError(
             f"{num_examples} training examples, --train_batch_size={batch_size} and --num_train_epochs="
-            f"{num_train_epochs} make not one step: lower the batch size."
+            f"{num_train_epochs} make not one step: lower the batch size, or train longer."
         )
     return steps
 
@@ -100,13 +100,16 @@ def train(
       The step reached.
     """
     step = int(optimizer.iterations.numpy())
+    chief = training.is_chief(strategy)
     due = step % plan.eval_every_steps == 0 or step >= plan.num_train_steps if evaluate and step else False
     if due and step not in keeper.steps:
         logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
         evaluate(step)
     if step >= plan.num_train_steps:
+        logging.info("Nothing to train: step %d of %d is reached.", step, plan.num_train_steps)
+        training.warn_of_changes(output_dir, settings)
         return step
-    if training.is_chief(strategy):
+    if chief:
         config_json = files.config.to_json_string()
         training.claim_output_dir(output_dir, config_json)
         pretrained.write_description(output_dir, files)

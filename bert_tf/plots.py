@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Mapping
 
 import tensorflow as tf
+from absl import logging
 
 # Title of each panel, the value it shows, and how the two kinds of record are called in the legend.
 _PANELS = (
@@ -95,21 +96,55 @@ def _write_bytes(path: str, content: bytes) -> None:
         raise
 
 
+# Fonts with Chinese, Japanese and Korean letters, as systems have them.
+_CJK_FONTS = (
+    "Noto Sans CJK", "Noto Sans KR", "Noto Sans JP", "Noto Sans SC", "NanumGothic", "UnDotum", "Malgun Gothic",
+    "AppleGothic", "Apple SD Gothic Neo", "Hiragino Sans", "Yu Gothic", "PingFang SC", "Microsoft YaHei", "SimHei",
+    "WenQuanYi", "IPAexGothic", "TakaoGothic", "Droid Sans Fallback", "Arial Unicode MS",
+)  # fmt: skip
+
+
+def _fonts_for(names: list[str]) -> tuple[list[str], list[str]]:
+    """Fonts to write names in, and the names; numbers instead of them if no font here has their letters."""
+    from matplotlib import font_manager, ft2font
+
+    wanted = {ord(char) for name in names for char in name}
+    fonts = ["DejaVu Sans"]
+    known = set(ft2font.FT2Font(font_manager.findfont(fonts[0])).get_charmap())
+    for entry in font_manager.fontManager.ttflist:
+        if wanted <= known:
+            break
+        if entry.name.startswith(_CJK_FONTS) and entry.name not in fonts:
+            fonts.append(entry.name)
+            known |= set(ft2font.FT2Font(entry.fname).get_charmap())
+    if wanted <= known:
+        return fonts, names
+    logging.warning(
+        "No font here has all letters of the classes' names: the picture shows their numbers (%s). Install Noto Sans "
+        "CJK, for example.",
+        ", ".join(f"{number}: {name}" for number, name in enumerate(names)),
+    )
+    return fonts[:1], [str(number) for number in range(len(names))]
+
+
 def plot_confusion_matrix(labels, predictions, names: list[str], png: str) -> None:
     """Draws how often each class was taken for each, as a PNG.
 
     Args:
       labels, predictions: numbers of classes [n]. names: of the classes. png: the picture to write.
     """
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
     from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
 
+    fonts, names = _fonts_for(names)
     matrix = confusion_matrix(labels, predictions, labels=list(range(len(names))))
     side = min(20.0, 3.0 + 0.6 * len(names))
-    figure = Figure(figsize=(side, side), layout="constrained")
-    display = ConfusionMatrixDisplay(matrix, display_labels=names)
     rotation = "horizontal" if len(names) <= 4 else "vertical"
-    display.plot(ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d")
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
+    with rc_context({"font.family": fonts}):
+        figure = Figure(figsize=(side, side), layout="constrained")
+        display = ConfusionMatrixDisplay(matrix, display_labels=names)
+        display.plot(ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d")
+        figure.savefig(content, format="png", dpi=120)
     _write_bytes(png, content.getvalue())

@@ -49,10 +49,14 @@ class Predictor:
 
     def logits(self, texts: list[str | tuple[str, str]]) -> np.ndarray:
         """Logits [n, C] of texts or pairs of texts, in their order."""
-        examples = [
-            InputExample(str(number), *((text,) if isinstance(text, str) else text))
-            for number, text in enumerate(texts)
-        ]
+        if isinstance(texts, str):
+            raise TypeError("texts must be a list of texts; for one text call the predictor itself: predictor(text)")
+        examples = []
+        for number, text in enumerate(texts):
+            parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, tuple | list) else ()
+            if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
+                raise TypeError(f"texts[{number}] must be a string or a pair of strings, not {text!r:.80}")
+            examples.append(InputExample(str(number), *parts))
         if not examples:
             return np.zeros((0, self.model.num_labels), np.float32)
         encoded = classification_features.encode_examples(
@@ -76,6 +80,8 @@ class Predictor:
 
     def __call__(self, text: str, pair: str | None = None) -> dict:
         """The prediction for one text or one pair."""
+        if not isinstance(text, str):
+            raise TypeError(f"the text must be a string, not {text!r:.80}; predict() takes a list of texts")
         return self.predict([text if pair is None else (text, pair)])[0]
 
 

@@ -186,6 +186,8 @@ def save_pretrained(
     Raises:
       ValueError, FileExistsError: see `write_model`.
     """
+    if not model.built:
+        model.build()
     files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)
     casing = model_files.resolve_casing(do_lower_case, strip_accents, files.casing)
     if casing.source == "the default":

@@ -86,10 +86,13 @@ class QuestionAnswerer:
 
 
 def _describe(prediction: Prediction) -> dict:
-    nbest = [
+    # The best answer may stand outside of the n-best, where "none" was better than all of these.
+    answers = [*prediction.nbest, *([prediction.best] if prediction.best else [])]
+    entries = [
         {"text": answer.text, "score": answer.probability, "start": answer.start, "end": answer.end}
-        for answer in prediction.nbest
+        for answer in answers
     ]
+    nbest = entries[: len(prediction.nbest)]
     nothing = {"text": "", "score": 0.0, "start": None, "end": None}
-    chosen = next((entry for entry in nbest if entry["text"] == prediction.text), nothing)
+    chosen = next((entry for entry in entries if entry["text"] == prediction.text), nothing)
     return {"answer": chosen["text"], **{key: chosen[key] for key in ("score", "start", "end")}, "nbest": nbest}

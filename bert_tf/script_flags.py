@@ -150,9 +150,15 @@ def define_fine_tuning_flags() -> None:
     """Schedule and choice of the model; the defaults are those of the original's scripts."""
     flags.DEFINE_integer("train_batch_size", 32, "Examples a step, over all devices.", lower_bound=1)
     flags.DEFINE_integer("predict_batch_size", 8, "Examples a batch in prediction, over all devices.", lower_bound=1)
-    flags.DEFINE_float("learning_rate", 5e-5, "Peak rate. The paper tried 5e-5, 3e-5 and 2e-5.")
-    flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set; may be a fraction.")
-    flags.DEFINE_float("warmup_proportion", 0.1, "Share of the steps over which the rate rises from 0.")
+    flags.DEFINE_float("learning_rate", 5e-5, "Peak rate. The paper tried 5e-5, 3e-5 and 2e-5.", lower_bound=0.0)
+    flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set; may be a fraction.", lower_bound=0.0)
+    flags.DEFINE_float(
+        "warmup_proportion",
+        0.1,
+        "Share of the steps over which the rate rises from 0.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
     flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
     flags.DEFINE_integer("iterations_per_loop", 1000, "Most steps in one call of the graph.", lower_bound=1)
     flags.DEFINE_integer(

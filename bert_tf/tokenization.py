@@ -483,11 +483,11 @@ class FullTokenizer:
             else:
                 sizes = [len(token)]
             ids.extend(convert_by_vocab(self.vocab, pieces))
-            start = 0
+            start, known = 0, set(places)
             for size in sizes:
                 own = places[start : start + size]
                 first, last = min(own), max(own) + 1
-                while last < len(text) and last not in places and unicodedata.category(text[last]).startswith("M"):
+                while last < len(text) and last not in known and unicodedata.category(text[last]).startswith("M"):
                     last += 1
                 offsets.append((first, last))
                 start += size

@@ -181,6 +181,8 @@ def claim_output_dir(output_dir: str, config_json: str) -> None:
     write_text_file(posixpath.join(output_dir, "bert_config.json"), config_json)
 
 
+_SETTINGS = "run.json"
+
 # Changing these between two starts of a run leaves its result as it was.
 _WITHOUT_EFFECT = {
     "do_train", "do_eval", "output_dir", "eval_input_file", "eval_batch_size", "max_eval_steps", "eval_every_steps",
@@ -188,25 +190,41 @@ _WITHOUT_EFFECT = {
 }  # fmt: skip
 
 
-def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
-    """Keeps flags and versions in output_dir/run.json; on a resumed run, warns of what is not as it was.
+def read_settings(output_dir: str) -> dict:
+    """Flags and versions of the run in a directory; empty if there is none."""
+    path = posixpath.join(output_dir, _SETTINGS)
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path) as file:
+        return json.loads(file.read())
+
+
+def _with_versions(settings: dict) -> dict:
+    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    return json.loads(json.dumps({**settings, **{f"version of {name}": v for name, v in versions.items()}}))
+
+
+def warn_of_changes(output_dir: str, settings: dict) -> None:
+    """Says which settings are not those of the run in output_dir.
 
     A run goes on exactly only with the same data, batch size, seed and schedule; a change may well be meant, so it is
     told and not refused.
     """
-    path = posixpath.join(output_dir, "run.json")
-    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
-    settings = json.loads(json.dumps({**settings, **{f"version of {name}": v for name, v in versions.items()}}))
-    if resumed and tf.io.gfile.exists(path):
-        with tf.io.gfile.GFile(path) as file:
-            old = json.loads(file.read())
-        keys = [k for k in sorted({*old, *settings} - _WITHOUT_EFFECT) if old.get(k) != settings.get(k)]
-        if keys:
-            logging.warning(
-                "Not as in the earlier run of this directory, so this one goes on differently: %s.",
-                "; ".join(f"{key} {old.get(key)} -> {settings.get(key)}" for key in keys),
-            )
-    write_text_file(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+    old, new = read_settings(output_dir), _with_versions(settings)
+    keys = [key for key in sorted({*old, *new} - _WITHOUT_EFFECT) if old.get(key) != new.get(key)] if old else []
+    if keys:
+        logging.warning(
+            "Not as in the earlier run of this directory, so this one goes on differently: %s.",
+            "; ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in keys),
+        )
+
+
+def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
+    """Keeps flags and versions in output_dir/run.json; on a resumed run, warns of what is not as it was."""
+    if resumed:
+        warn_of_changes(output_dir, settings)
+    content = json.dumps(_with_versions(settings), indent=2, sort_keys=True) + "\n"
+    write_text_file(posixpath.join(output_dir, _SETTINGS), content)
 
 
 def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with_optimizer: bool = False) -> int:

@@ -100,6 +100,11 @@ def test_prediction_alone_takes_model_labels_and_casing_from_the_run(world, trai
     np.testing.assert_allclose(one, other, atol=1e-5)
     predictor = Predictor(str(trained))
     assert predictor.labels == ["down", "up"] and predictor.max_seq_length == 16
+    for wrong in ("one text", [("a", "b", "c")], [None], [b"a"]):
+        with pytest.raises(TypeError, match="text"):
+            predictor.predict(wrong)
+    with pytest.raises(TypeError, match="predict"):
+        predictor(["a", "b"])
     texts = [line.split("\t")[0] for line in (world / "test.tsv").read_text().splitlines()[1:]]
     given = [list(record["probabilities"].values()) for record in predictor.predict(texts)]
     np.testing.assert_allclose(given, other, atol=1e-5)

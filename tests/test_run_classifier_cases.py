@@ -63,6 +63,7 @@ def folder(tmp_path_factory):
         write_table(folder / f"{name}.tsv", count, seed)
         write_table(folder / f"{name}-several.tsv", count, seed, lambda number: ("a", "", "c,b")[number % 3])
         write_table(folder / f"{name}-numbers.tsv", count, seed, lambda number: number % 5 + 0.25)
+    (folder / "train.parquet").write_bytes(b"PAR1")
     (folder / "rte").mkdir()
     rows = "".join(f"{number}\tw1 w2\tw3\t{('not_', '')[number % 2]}entailment\n" for number in range(16))
     (folder / "rte" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
@@ -138,6 +139,10 @@ def cases_of(folder, golden) -> dict:
         "batch": {**train, "train_batch_size": 9, "gradient_accumulation_steps": 2},
         "eval batch": {**train, "eval_batch_size": 3, "distribution_strategy": "mirrored"},
         "no step": {**train, "train_batch_size": 100, "num_train_epochs": 1},
+        "another task's directory": {**rte, "task_name": "QNLI", "output_dir": folder / "out" / "no dev file"},
+        "columns of one's own": {**rte, "regression": True},
+        "no dev file named": {**one_device, "do_eval": True},
+        "no text table": {**train, "train_file": folder / "train.parquet"},
     }  # fmt: skip
 
 
@@ -227,6 +232,7 @@ def test_seeds_are_runs_of_their_own(ran):
         np.testing.assert_array_equal(one[name], value, err_msg=name)
     assert (one["output_weights"] != two["output_weights"]).all()
     best = content["best_seed"]
+    assert results_of(out / "seeds") == results_of(out / "seeds" / f"seed-{best}")
     copied, kept = (weights_of(out / "seeds" / path) for path in ("best_model", f"seed-{best}/best_model"))
     for name, value in kept.items():
         np.testing.assert_array_equal(copied[name], value, err_msg=name)
@@ -317,6 +323,10 @@ REFUSED = {
     "no best model": ["--use_best_model", "one device/best_model"],
     "batch": ["--train_batch_size=9", "--gradient_accumulation_steps=2"],
     "eval batch": ["--eval_batch_size=3", "2 replicas"],
+    "another task's directory": ["--output_dir", "--task_name=RTE", "QNLI", "--init_checkpoint="],
+    "columns of one's own": ["--regression is for --task_name=custom", "RTE"],
+    "no dev file named": ["--do_eval", "--dev_file"],
+    "no text table": ["train.parquet", ".tsv, .csv and .jsonl"],
     "no step": ["40 training examples", "--train_batch_size=100", "not one step"],
 }
 

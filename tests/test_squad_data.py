@@ -258,3 +258,28 @@ def test_real_files_of_other_data_sets(shared):
         assert len(data.examples) == count and data.has_answers, name
     data = read_squad_examples([str(folder / "vi" / "dev-v2.0.json")], False, True)
     assert len(data.examples) == 478 and data.has_answers
+
+
+@pytest.mark.parametrize(
+    ("impossible", "message"), [("false", r'"is_impossible" is neither true nor false but "false"'), (1, "but 1")]
+)
+def test_is_impossible_is_true_or_false(tmp_path, impossible, message):
+    question = {"id": "q", "question": "w?", "answers": [], "is_impossible": impossible}
+    data = {"data": [{"paragraphs": [{"context": "a b", "qas": [question]}]}]}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=message):
+        read_articles(str(tmp_path / "data.json"))
+    (tmp_path / "data.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="lists within lists"):
+        read_articles(str(tmp_path / "data.json"))
+
+
+def test_an_empty_answer_is_not_in_the_context(tmp_path):
+    question = {"id": "q", "question": "w?", "answers": [{"text": " ", "answer_start": 1}]}
+    whole = question | {"id": "p", "answers": [{"text": "b", "answer_start": 2}]}
+    data = {"data": [{"paragraphs": [{"context": "a b", "qas": [question, whole]}]}]}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    read = read_squad_examples([str(tmp_path / "data.json")], True)
+    assert [example.qas_id for example in read.examples] == ["p"] and [skipped["id"] for skipped in read.skipped] == [
+        "q"
+    ]

@@ -173,3 +173,10 @@ def test_settings_are_kept(tmp_path):
         with pytest.raises(ValueError, match="question_answering.json: ") as error:
             squad.QuestionAnsweringSettings.read(str(tmp_path))
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["[1]", '"x"', "{", '{"n_best_size": "x"}', '{"version_2_with_negative": 1}'])
+def test_a_damaged_settings_file_is_named(tmp_path, content):
+    (tmp_path / "question_answering.json").write_text(content)
+    with pytest.raises(ValueError, match=r"question_answering\.json"):
+        squad.QuestionAnsweringSettings.read(str(tmp_path))

@@ -482,3 +482,13 @@ def test_missing_labels_are_named():
 def test_choices_need_their_axis():
     with pytest.raises(ValueError, match=r"\[batch, choices, sequence\]; got shape \(8, 12\)"):
         make("choices")(batch_of("tokens"))
+
+
+def test_saving_a_model_that_was_never_called(tmp_path):
+    config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    model = BertForSequenceClassification(config, num_labels=3)
+    model.save_pretrained(str(tmp_path / "model"))
+    again = BertForSequenceClassification.from_pretrained(str(tmp_path / "model"))
+    assert len(again.weights) == len(model.weights) > 20
+    for one, other in zip(model.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())

@@ -2,7 +2,7 @@
 
 import json
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -10,9 +10,10 @@ from absl import logging
 
 from bert_tf.config import BertConfig
 from bert_tf.tasks import batching, classification_metrics
-from bert_tf.tasks.classification_data import Task
+from bert_tf.tasks.classification_data import InputExample, Task
 from bert_tf.tasks.classification_features import EncodedExamples
 from bert_tf.text_files import write_text_file
+from bert_tf.tokenization import FullTokenizer
 
 
 def configure(config: BertConfig, task: Task) -> BertConfig:
@@ -40,6 +41,14 @@ def predict_logits(
         encoded, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
     )
     return batching.in_order(encoded, batch_size, predict(batches))
+
+
+def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tokenizer: FullTokenizer) -> None:
+    """Shows the first examples as the model will see them, as the original does."""
+    for row, example in enumerate(examples):
+        ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]].tolist()
+        tokens = " ".join(tokenizer.convert_ids_to_tokens(ids))
+        logging.info("Example %s, label %s: %s", example.guid, example.label, tokens)
 
 
 def write_predictions(output_dir: str, name: str, task: Task, encoded: EncodedExamples, logits: np.ndarray) -> None:
@@ -91,20 +100,26 @@ def summarize_seeds(results: Mapping[int, Mapping[str, float]]) -> dict[str, dic
     return summary
 
 
+_RESULT_FILES = ("eval_results", "test_results", "predictions", "classification_report", "confusion_matrix")
+
+
 def write_seed_summary(
     output_dir: str, results: Mapping[int, Mapping[str, float]], main_metric: str, smaller_is_better: bool = False
 ) -> str:
-    """Writes seeds.json and copies the best seed's model to output_dir/best_model; returns the table as text.
+    """Writes seeds.json and copies the best seed's results and best model to output_dir; returns the table as text.
 
-    The models of the seeds lie in output_dir/seed-<seed>/best_model.
+    Those of all seeds lie in output_dir/seed-<seed>.
     """
     summary = summarize_seeds(results)
     choose = min if smaller_is_better else max
     best = choose(results, key=lambda seed: results[seed][main_metric])
     content = {"best_seed": best, "seeds": {str(seed): values for seed, values in results.items()}, "summary": summary}
     write_text_file(posixpath.join(output_dir, "seeds.json"), json.dumps(content, indent=2, sort_keys=True) + "\n")
-    source = posixpath.join(output_dir, f"seed-{best}", "best_model")
-    target = posixpath.join(output_dir, "best_model")
+    of_best = posixpath.join(output_dir, f"seed-{best}")
+    for name in tf.io.gfile.listdir(of_best):
+        if name.startswith(_RESULT_FILES):
+            tf.io.gfile.copy(posixpath.join(of_best, name), posixpath.join(output_dir, name), overwrite=True)
+    source, target = (posixpath.join(folder, "best_model") for folder in (of_best, output_dir))
     if tf.io.gfile.exists(source):
         if tf.io.gfile.exists(target):
             tf.io.gfile.rmtree(target)

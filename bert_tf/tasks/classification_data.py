@@ -97,6 +97,8 @@ def _rows(path: str) -> Iterator[tuple[int, list[str] | dict]]:
     The line of a CSV row with newlines in its fields is its first one.
     """
     kind = path.rsplit(".", 1)[-1].lower()
+    if kind in ("parquet", "xlsx", "xls", "arrow", "npz", "gz", "zip"):
+        raise ValueError(f"{path}: .{kind} is not read. Known are .tsv, .csv and .jsonl; all others are taken for TSV.")
     lines = (line.removeprefix("\ufeff") if number == 0 else line for number, line in enumerate(read_text_lines(path)))
     if kind in ("jsonl", "json", "ndjson"):
         for number, line in enumerate(lines, start=1):
@@ -113,9 +115,13 @@ def _rows(path: str) -> Iterator[tuple[int, list[str] | dict]]:
         except csv.Error as error:
             raise ValueError(f"{path}, line {first}: no CSV: {error}") from None
     else:
+        blank = 0
         for number, line in enumerate(lines, start=1):
             if line:
                 yield number, line.split("\t")  # quotes mean nothing: GLUE has unbalanced ones
+            blank += not line
+        if blank:
+            logging.info("%s: left out %d blank lines.", path, blank)
 
 
 def _json_object(line: str, path: str, number: int) -> dict:
@@ -141,6 +147,9 @@ def _resolve(column: Column | None, header: Sequence[str] | None, path: str) -> 
 
 def _list(names) -> str:
     return ", ".join(map(repr, names))
+
+
+_LABEL_NAMES = {"label", "gold_label", "Quality", "score", "is_duplicate"}
 
 
 def _check_header(split: Split, header: Sequence[str], path: str, task_name: str) -> None:
@@ -172,6 +181,8 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
             if split.has_header and isinstance(row, list):
                 header = row
                 _check_header(split, header, path, task.name)
+                if split.label is None and (names := _LABEL_NAMES.intersection(header)) and task.name != "custom":
+                    logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, _list(names))
             named = isinstance(row, dict)
             if named and any(isinstance(column, int) for column in (split.text_a, split.text_b, split.label)):
                 raise ValueError(

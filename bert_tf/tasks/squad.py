@@ -71,13 +71,23 @@ class QuestionAnsweringSettings:
         try:
             with tf.io.gfile.GFile(path) as file:
                 values = json.loads(file.read())
-            parts = [
-                kind(**{field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values})
-                for kind in (WindowSettings, PredictionSettings)
-            ]
-        except (TypeError, AttributeError, ValueError) as error:
+            if not isinstance(values, dict):
+                raise ValueError(f"an object is expected, not {values!r:.40}")
+            return cls(_settings_of(WindowSettings, values), _settings_of(PredictionSettings, values))
+        except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        return cls(*parts)
+
+
+def _settings_of(kind: type, values: dict):
+    """An instance of a settings class from those of the values that are its fields."""
+    known = {}
+    for field in dataclasses.fields(kind):
+        value = values.get(field.name, field.default)
+        wanted = float | int if isinstance(field.default, float) else type(field.default)
+        if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(field.default, bool):
+            raise ValueError(f"{field.name} is {value!r:.40}, where something like {field.default!r} is expected")
+        known[field.name] = value
+    return kind(**known)
 
 
 def answer(

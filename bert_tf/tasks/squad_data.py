@@ -94,6 +94,8 @@ def read_articles(path: str) -> list[dict]:
         raise ValueError(f"{path}: not UTF-8 at byte {error.start}.") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: not JSON ({error.msg}).") from None
+    except RecursionError:
+        raise ValueError(f"{path}: lists within lists without end, so this is no SQuAD file.") from None
 
     def part(holder, place: str, key: str, kind: type):
         where = f"{path}: {place or 'the file'}"
@@ -118,6 +120,9 @@ def read_articles(path: str) -> list[dict]:
                     question["id"] = str(question["id"])  # some data sets number their questions
                 part(question, inner, "id", str)
                 part(question, inner, "question", str)
+                if not isinstance(question.get("is_impossible", False), bool):
+                    value = json.dumps(question["is_impossible"])[:40]
+                    raise ValueError(f'{path}: {inner}: "is_impossible" is neither true nor false but {value}.')
                 if "answers" not in question:
                     continue
                 for m, answer in enumerate(part(question, inner, "answers", list)):
@@ -217,7 +222,7 @@ def _training_example(question: dict, paragraph: Paragraph, version_2: bool, ans
     else:
         # Of an answer that begins in the spaces before the first word, the original takes the word -1: the last one.
         found = " ".join(paragraph.words[first : last + 1])
-        there = start >= 0 and end <= len(paragraph.context) and " ".join(text.split()) in found
+        there = start >= 0 and end <= len(paragraph.context) and " ".join(text.split()) in found and text.strip() != ""
     if not there:
         raise _AnswerNotFoundError(text, found)
     return SquadExample(question["id"], question["question"], paragraph, text, first, last, False, start)

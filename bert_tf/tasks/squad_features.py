@@ -28,7 +28,7 @@ FIRST_UNIQUE_ID = 1_000_000_000
 # Starting processes takes a second or two; one core cuts this much text (characters) meanwhile.
 _CHARACTERS_FOR_PROCESSES = 8_000_000
 _QUESTIONS_PER_CHUNK = 2_000
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -395,10 +395,10 @@ def _content_hash(examples, tokenizer: FullTokenizer, settings: WindowSettings, 
     for example in examples:
         if example.paragraph is not previous:
             previous = example.paragraph
-            add(previous.context)
-        add(example.question_text)
+            add("context", previous.context)
+        add("question", example.question_text)
         if is_training:
-            add(example.orig_answer_text, example.start_position, example.end_position, example.answer_start)
+            add("answer", example.orig_answer_text, example.start_position, example.end_position, example.answer_start)
     return digest.hexdigest()[:32]
 
 
