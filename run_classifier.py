@@ -67,6 +67,11 @@ script_flags.define_training_flags()
 flags.adopt_module_key_flags(script_flags)  # so that --help shows them, too
 
 
+_CUSTOM_FLAGS = (
+    "train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression", "multi_label",
+)  # fmt: skip
+
+
 def load_task(model_config):
     """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}.
 
@@ -84,10 +89,6 @@ def load_task(model_config):
             return {name: rows for name, rows in examples.items() if name.startswith(kind)}
 
         return task, read
-    for name in ("train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression",
-                 "multi_label"):  # fmt: skip
-        if FLAGS[name].value and FLAGS.task_name and FLAGS.task_name.lower() != "custom":
-            raise ValueError(f"--{name} is for --task_name=custom; --task_name={FLAGS.task_name} has its own files.")
     if (FLAGS.task_name or "").lower() == "custom":
         if not FLAGS.text_a:
             raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
@@ -103,6 +104,11 @@ def load_task(model_config):
         )  # fmt: skip
     elif FLAGS.task_name:
         task = glue.find_task(FLAGS.task_name, FLAGS.language)
+        for name in _CUSTOM_FLAGS:
+            if FLAGS[name].value:
+                raise ValueError(
+                    f"--{name} is for --task_name=custom; --task_name={FLAGS.task_name} has its own files."
+                )
         if not FLAGS.data_dir:
             raise ValueError(f"--task_name={FLAGS.task_name} needs --data_dir, the folder with its files.")
     else:
