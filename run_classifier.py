@@ -66,7 +66,6 @@ script_flags.define_device_flags()
 script_flags.define_training_flags()
 flags.adopt_module_key_flags(script_flags)  # so that --help shows them, too
 
-
 _CUSTOM_FLAGS = (
     "train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression", "multi_label",
 )  # fmt: skip
