@@ -37,6 +37,8 @@ SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequen
 _FRAME_BYTES = 16  # around each payload: length 8, its checksum 4; after it the payload's checksum 4
 _READ_BUFFER_BYTES = 256 * 1024
 _INDEX_THREADS = 8
+_PARSERS = max(2, min(8, os.cpu_count() or 2))
+_PREFETCHED = 8  # batches
 _CACHE_VERSION = 1
 _LENGTH_FLAGS = {
     "input_ids": "max_seq_length",
@@ -437,11 +439,11 @@ def training_batches(
     dataset = dataset.prefetch(1).rebatch(batch_size, drop_remainder=True)
     dataset = dataset.map(
         lambda serialized: _parse(tf.ensure_shape(serialized, [batch_size]), features),
-        num_parallel_calls=tf.data.AUTOTUNE,
+        num_parallel_calls=_PARSERS,
         deterministic=True,
     )
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    return dataset.with_options(_options()).prefetch(tf.data.AUTOTUNE)
+    return dataset.with_options(_options()).prefetch(_PREFETCHED)
 
 
 def evaluation_batches(
@@ -488,9 +490,9 @@ def evaluation_batches(
         }
         return {**batch, "example_weights": tf.cast(real, tf.float32)}
 
-    dataset = dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    dataset = dataset.map(parse, num_parallel_calls=_PARSERS, deterministic=True)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return dataset.with_options(_options()).prefetch(tf.data.AUTOTUNE)
+    return dataset.with_options(_options()).prefetch(_PREFETCHED)
 
 
 def permutation(length: int, seed: int, epoch: int, stream: int) -> np.ndarray:
@@ -576,6 +578,8 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
 def _options() -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
+    # The end of a data set waits for the tuner's next look at it, after up to as long again as the data set took.
+    options.autotune.enabled = False
     # Each worker takes its part of the global batch itself.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+_PREFETCHED = 4  # batches
+
 
 @dataclasses.dataclass(frozen=True)
 class TokenRows:
@@ -114,8 +116,6 @@ def training_batches(
       static_padding: pad every batch to max_seq_length, and don't put similar lengths together.
       length_step: see `padded_lengths`.
     """
-    import tensorflow as tf
-
     allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length, length_step)
     lengths = rows.lengths
 
@@ -124,7 +124,7 @@ def training_batches(
             yield rows.batch(chosen, _pad_to(int(lengths[chosen].max()), allowed))
 
     width = max_seq_length if static_padding else None
-    return _dataset(batches, rows, batch_size, width).prefetch(tf.data.AUTOTUNE)
+    return _dataset(batches, rows, batch_size, width).prefetch(_PREFETCHED)
 
 
 def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -150,7 +150,7 @@ def evaluation_batches(
     width = max_seq_length if static_padding else None
     dataset = _dataset(batches, rows, batch_size, width)
     count = -(-len(rows) // batch_size)
-    return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(tf.data.AUTOTUNE)
+    return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(_PREFETCHED)
 
 
 def rows_and_outputs(rows: TokenRows, batch_size: int, outputs: Iterable) -> Iterator[tuple[np.ndarray, object]]:
@@ -178,7 +178,11 @@ def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, 
     specs = {name: tf.TensorSpec([batch_size, width], tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
     for name, values in rows.labels.items():
         specs[name] = tf.TensorSpec([batch_size, *values.shape[1:]], tf.as_dtype(values.dtype))
-    return tf.data.Dataset.from_generator(batches, output_signature=specs)
+    options = tf.data.Options()
+    # The end of a data set waits for the tuner's next look at it, which comes after 10 ms, 20 ms, ... 41 s: up to as
+    # long again as the data set took.
+    options.autotune.enabled = False
+    return tf.data.Dataset.from_generator(batches, output_signature=specs).with_options(options)
 
 
 def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapping[str, np.ndarray]) -> None:

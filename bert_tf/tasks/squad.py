@@ -15,8 +15,8 @@ from bert_tf.tasks.squad_features import Windows, WindowSettings
 from bert_tf.tasks.squad_predictions import Prediction, PredictionSettings, predict_answers
 from bert_tf.tokenization import FullTokenizer
 
-# Windows are long and few lengths compile fast: batches are padded to a multiple of this.
-LENGTH_STEP = 64
+# Batches are padded to a multiple of this.
+LENGTH_STEP = 32
 SETTINGS_FILE = "question_answering.json"
 
 
