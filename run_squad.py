@@ -38,7 +38,7 @@ flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file."
 
 # Data.
 flags.DEFINE_string("train_file", None, "SQuAD JSON to train on; several files with commas between them, or a glob.")
-flags.DEFINE_string("predict_file", None, "SQuAD JSON to answer, e.g. dev-v1.1.json; answers in it are not needed.")
+flags.DEFINE_string("predict_file", None, "SQuAD JSON to answer, e.g. dev-v1.1.json (or several); needs no answers.")
 flags.DEFINE_string("dev_file", None, "SQuAD JSON for --do_eval; --predict_file if unset.")
 flags.DEFINE_integer("max_seq_length", 384, "Tokens of question and part of the context, with [CLS] and [SEP].")
 flags.DEFINE_integer(
@@ -128,7 +128,9 @@ def main(_):
     threshold, threshold_is_given = FLAGS.null_score_diff_threshold, FLAGS["null_score_diff_threshold"].present > 0
     if stored and FLAGS.version_2_with_negative and not threshold_is_given:
         threshold = stored.predictions.null_score_diff_threshold
-        logging.info("null_score_diff_threshold %.4f, as chosen when %s was trained.", threshold, start)
+        logging.info("null_score_diff_threshold %.4f, as it lies beside %s.", threshold, start)
+    if stored and FLAGS.version_2_with_negative and not stored.predictions.version_2_with_negative:
+        logging.warning("%s was trained without --version_2_with_negative: it never learned to give no answer.", start)
     if stored and stored.windows.answer_from != FLAGS.answer_from:
         logging.warning("%s was trained with --answer_from=%s.", start, stored.windows.answer_from)
     settings = squad.QuestionAnsweringSettings(
@@ -155,7 +157,8 @@ def main(_):
         paths = list_files(patterns, flag)
         data = squad_data.read_squad_examples(paths, is_training, FLAGS.version_2_with_negative, FLAGS.answer_from)
         if not data.examples:
-            raise ValueError(f"{flag}={patterns} has no questions" + (" to train on." if is_training else "."))
+            left_out = f" to train on: {len(data.skipped)} are left out, see above." if data.skipped else "."
+            raise ValueError(f"{flag}={patterns} has no questions{left_out}")
         windows = squad_features.cached_windows(data.examples, tokenizer, window_settings, is_training, cache_dir)
         logging.info("%s: %d questions, %d windows", flag, len(data.examples), len(windows))
         if not len(windows):
@@ -185,8 +188,8 @@ def main(_):
         flag = "--dev_file" if FLAGS.dev_file else "--predict_file"
         loaded = (predict_data, predict_windows) if same else load(FLAGS[flag[2:]].value, flag, False)
         dev_data, dev_windows = loaded
-        if not dev_data.has_answers:
-            raise ValueError(f"--do_eval: {flag}={FLAGS[flag[2:]].value} has questions without answers.")
+        if dev_data.unanswered:
+            raise ValueError(f"--do_eval: {flag}={FLAGS[flag[2:]].value} can't be scored: {dev_data.unanswered}.")
 
     # --- model
     script_flags.set_seed(FLAGS.seed, FLAGS.deterministic)
@@ -221,6 +224,8 @@ def main(_):
         results = squad.score(dev_data, answered[step], FLAGS.version_2_with_negative)
         chosen = settings if threshold_is_given else squad.choose_threshold(settings, results)
         keeper.further_files[squad.SETTINGS_FILE] = chosen.to_json()
+        if chief:
+            write_text_file(posixpath.join(FLAGS.output_dir, squad.SETTINGS_FILE), chosen.to_json())
         keeper.update(step, results, model)
         return results
 
@@ -257,6 +262,7 @@ def main(_):
             model, optimizer, strategy, plan, training_batches, FLAGS.output_dir, files, keeper,
             evaluate if FLAGS.do_eval else None, flag_values, before_training,
         )  # fmt: skip
+    last_step = step
     if FLAGS.use_best_model:
         step = fine_tuning.use_best_model(model, keeper)
         answered.clear()
@@ -271,7 +277,7 @@ def main(_):
             settings = squad.choose_threshold(settings, results)
         predictions = squad.apply_threshold(predictions, settings.predictions.null_score_diff_threshold)
         results = squad.score(dev_data, predictions, FLAGS.version_2_with_negative)
-        if chief:
+        if chief and step == last_step:  # the best model has its own, in best_model/
             write_text_file(posixpath.join(FLAGS.output_dir, squad.SETTINGS_FILE), settings.to_json())
 
     # --- predict
@@ -285,7 +291,9 @@ def main(_):
             if FLAGS.write_tf_records:
                 path = posixpath.join(FLAGS.output_dir, "eval.tf_record")
                 squad_features.write_records(path, predict_windows, FLAGS.max_seq_length)
-        if not results and predict_data.has_answers:
+        if predict_data.unanswered:
+            logging.info("Not scored: %s.", predict_data.unanswered)
+        elif not results:
             results = squad.score(predict_data, predictions, FLAGS.version_2_with_negative)
     if results and chief:
         path = posixpath.join(FLAGS.output_dir, "eval_results.txt")

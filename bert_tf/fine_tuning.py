@@ -106,8 +106,12 @@ def train(
         logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
         evaluate(step)
     if step >= plan.num_train_steps:
-        logging.info("Nothing to train: step %d of %d is reached.", step, plan.num_train_steps)
         training.warn_of_changes(output_dir, settings)
+        logging.info(
+            "Nothing to train: step %d of %d is reached. To train anew, take another --output_dir.",
+            step,
+            plan.num_train_steps,
+        )
         return step
     if chief:
         config_json = files.config.to_json_string()

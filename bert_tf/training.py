@@ -214,7 +214,7 @@ def warn_of_changes(output_dir: str, settings: dict) -> None:
     keys = [key for key in sorted({*old, *new} - _WITHOUT_EFFECT) if old.get(key) != new.get(key)] if old else []
     if keys:
         logging.warning(
-            "Not as in the earlier run of this directory, so this one goes on differently: %s.",
+            "Not as in the earlier run of this directory: %s. What is still to be done will be done differently.",
             "; ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in keys),
         )
 

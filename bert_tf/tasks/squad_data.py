@@ -69,13 +69,13 @@ class SquadData:
       examples: in the order of the files.
       skipped: for each question whose answer is not in its context: file, id, answer and the text found instead.
       articles: the `data` lists of the files, joined; what the metrics compare with.
-      has_answers: whether every question names its answers (or says that there is none).
+      unanswered: "" if every question names its answers (or says that there is none); else how many don't, in words.
     """
 
     examples: list[SquadExample]
     skipped: list[dict]
     articles: list[dict]
-    has_answers: bool
+    unanswered: str
 
 
 def read_articles(path: str) -> list[dict]:
@@ -146,8 +146,8 @@ def read_squad_examples(
       ValueError: no SQuAD file (see `read_articles`); the data does not fit version_2_with_negative; a training
         question without exactly one answer; two different questions with one id, to be predicted. Names file and id.
     """
-    examples, skipped, articles, has_answers = [], [], [], True
-    seen, repeated, empty = {}, 0, 0
+    examples, skipped, articles = [], [], []
+    seen, repeated, empty, unanswered, without_text, total = {}, [], [], [], [], 0
     for path in paths:
         here = read_articles(path)
         _check_version(path, here, version_2_with_negative)
@@ -157,13 +157,17 @@ def read_squad_examples(
                 paragraph = Paragraph.from_context(entry["context"])
                 for question in entry["qas"]:
                     qas_id = question["id"]
-                    empty += not question["question"].strip()
-                    has_answers &= bool(question.get("answers")) or (
-                        version_2_with_negative and "is_impossible" in question
-                    )
+                    total += 1
+                    if not question["question"].strip():
+                        empty.append(qas_id)
+                    if not paragraph.words:
+                        without_text.append(qas_id)
+                    told = version_2_with_negative and "is_impossible" in question
+                    if not told and not question.get("answers"):
+                        unanswered.append(qas_id)
                     asked = (question["question"], entry["context"])
                     if qas_id in seen:
-                        repeated += 1
+                        repeated.append(qas_id)
                         if not is_training and seen[qas_id] != asked:
                             raise ValueError(
                                 f"{path}: the id {qas_id!r} stands for two different questions "
@@ -176,13 +180,17 @@ def read_squad_examples(
                     try:
                         examples.append(_training_example(question, paragraph, version_2_with_negative, answer_from))
                     except _AnswerNotFoundError as error:
-                        skipped.append({"file": path, "id": qas_id, "answer": error.args[0], "found": error.args[1]})
+                        answer, found = error.args
+                        skipped.append({"file": path, "id": qas_id, "answer": answer, "found": found[:200]})
                     except ValueError as error:
                         raise ValueError(f"{path}: question {qas_id!r} {error}") from None
-    if repeated:
-        logging.warning("%d questions have an id that came before; their answers are equal under one id.", repeated)
-    if empty:
-        logging.warning("%d questions are empty; they are answered from the context alone.", empty)
+    for ids, what in (
+        (repeated, "an id that came before" + ("" if is_training else "; their answers stand under one id")),
+        (empty, "no text: what is predicted for them comes from the context alone"),
+        (without_text, "an empty context, where nothing can be found"),
+    ):
+        if ids:
+            logging.warning("Of %d questions %d have %s (%s).", total, len(ids), what, _some(ids))
     if skipped:
         listed = "".join(f"\n  {s['id']}: {s['answer']!r} vs. {s['found'][:100]!r}" for s in skipped[:_LISTED])
         more = f"\n  and {len(skipped) - _LISTED} more" if len(skipped) > _LISTED else ""
@@ -193,7 +201,12 @@ def read_squad_examples(
             listed,
             more,
         )
-    return SquadData(examples, skipped, articles, has_answers)
+    missing = f"{len(unanswered)} questions have no answers ({_some(unanswered)})" if unanswered else ""
+    return SquadData(examples, skipped, articles, missing)
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
 
 
 class _AnswerNotFoundError(ValueError):
@@ -210,7 +223,9 @@ def _training_example(question: dict, paragraph: Paragraph, version_2: bool, ans
         return SquadExample(question["id"], question["question"], paragraph, "", -1, -1, True)
     answers = question.get("answers", [])
     if len(answers) != 1:
-        raise ValueError(f"has {len(answers)} answers; to train on, each question should have exactly 1.")
+        raise ValueError(
+            f"has {len(answers)} answers; to train on, each question should have exactly 1 (dev files have several)."
+        )
     text, start = answers[0]["text"], answers[0].get("answer_start")
     if not isinstance(start, int):
         raise ValueError('has an answer without the number "answer_start".')
