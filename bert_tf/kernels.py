@@ -15,6 +15,7 @@ backward draws it again instead of storing it, and a resumed run repeats it with
 Shape legend: B batch, S sequence length, H hidden size, N attention heads, X any leading axes.
 """
 
+import contextlib
 import functools
 import math
 
@@ -23,6 +24,7 @@ import numpy as np
 from keras import ops
 
 _fused_enabled = keras.config.backend() == "tensorflow"
+_fused_in_inference = False
 
 # The additive value of a masked key and the layer-norm epsilon (original: modeling.py, attention_layer and layer_norm).
 MASK_BIAS = -10000.0
@@ -35,6 +37,25 @@ def set_fused(enabled: bool) -> None:
     if enabled and keras.config.backend() != "tensorflow":
         raise ValueError(f"The fused kernels need the TensorFlow backend; this is {keras.config.backend()}.")
     _fused_enabled = enabled
+
+
+@contextlib.contextmanager
+def fused_inference():
+    """Within it, models traced with training=False use the fused forms, too, if these are on.
+
+    Compiling them for a length takes a second or so. That pays where many batches follow; elsewhere (a single call, an
+    exported graph, which should run without XLA) inference is made of plain operations.
+    """
+    global _fused_in_inference
+    previous, _fused_in_inference = _fused_in_inference, True
+    try:
+        yield
+    finally:
+        _fused_in_inference = previous
+
+
+def _use_fused(training: bool) -> bool:
+    return _fused_enabled and (training or _fused_in_inference)
 
 
 def fused_enabled() -> bool:
@@ -161,7 +182,7 @@ def _softmax(scores, mask_bias, scale):
 
 def bias_activation(x, bias, activation: str, training: bool = False):
     """activation(x + bias) over the last axis, computed in float32, returned in the dtype of x."""
-    if training and _fused_enabled and activation in _SLOPES:
+    if _use_fused(training) and activation in _SLOPES:
         return _fused_bias_activation(activation)(*_tensors(x, bias))
     return ops.cast(ACTIVATIONS[activation](_add_bias(x, bias)), x.dtype)
 
@@ -191,7 +212,7 @@ def layer_norm(
     """
     dtype = keras.backend.standardize_dtype(dtype or x.dtype)
     rate = rate if seed is not None else 0.0
-    if training and _fused_enabled:
+    if _use_fused(training):
         return _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, dtype, epsilon)
     centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed), epsilon)
     return ops.cast(centered * inverse * gamma + beta, dtype)
@@ -208,7 +229,7 @@ def attention_probabilities(scores, mask_bias, scale: float, *, training=False, 
       [B, N, S, S] in the dtype of scores.
     """
     rate = rate if seed is not None else 0.0
-    if training and _fused_enabled:
+    if _use_fused(training):
         return _fused_attention(scale, rate)(*_tensors(scores, mask_bias, _seed_or_zero(seed)))
     return ops.cast(_apply_dropout(_softmax(scores, mask_bias, scale), rate, seed), scores.dtype)
 

@@ -256,7 +256,8 @@ def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
         context = tf.distribute.get_replica_context()
         count = next(iter(batch.values())).shape[0] // replicas
         share = {name: _rows(tensor, context.replica_id_in_sync_group * count, count) for name, tensor in batch.items()}
-        return model(share, training=False)
+        with kernels.fused_inference():
+            return model(share, training=False)
 
     @tf.function
     def batch_outputs(batch):

@@ -294,7 +294,13 @@ def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
     asked = list(questions_of(folder / "dev.json"))
     answers = answerer.predict([(question["question"], context) for question, context in asked])
     predictions = json_of(out / "predicted" / "predictions.json")
-    assert [answer["answer"] for answer in answers] == [predictions[question["id"]] for question, _ in asked]
+    odds = json_of(out / "predicted" / "null_odds.json")
+    threshold = answerer.predictions.null_score_diff_threshold
+    # The threshold is the odds of one of the questions: rounding decides on it.
+    clear = [number for number, (question, _) in enumerate(asked) if abs(odds[question["id"]] - threshold) > 1e-4]
+    assert len(clear) >= len(asked) - 2
+    for number in clear:
+        assert answers[number]["answer"] == predictions[asked[number][0]["id"]]
     for answer, (_, context) in zip(answers, asked, strict=True):
         if answer["answer"]:
             assert context[answer["start"] : answer["end"]] == answer["answer"]
