@@ -324,7 +324,7 @@ REFUSED = {
     "batch": ["--train_batch_size=9", "--gradient_accumulation_steps=2"],
     "eval batch": ["--eval_batch_size=3", "2 replicas"],
     "another task's directory": ["--output_dir", "--task_name=RTE", "QNLI", "--init_checkpoint="],
-    "columns of one's own": ["--regression is for --task_name=custom", "RTE has files"],
+    "columns of one's own": ["--regression is for --task_name=custom", "RTE has its own files"],
     "no dev file named": ["--do_eval", "--dev_file"],
     "no text table": ["train.parquet", ".tsv, .csv and .jsonl"],
     "no step": ["40 training examples", "--train_batch_size=100", "not one step"],
