@@ -422,7 +422,7 @@ def test_labels_in_a_test_set_and_blank_lines_are_told(tmp_path, caplog):
     task = glue.find_task("rte")
     rows = "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n\n1\tc\td\tnot_entailment\n"
     (tmp_path / "test.tsv").write_text(rows)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         examples = data.read_examples(task, task.test["test"], str(tmp_path))
     assert [(example.guid, example.label) for example in examples] == [("test-1", None), ("test-2", None)]
     assert "test.tsv, line 1: a test set has no labels; 'label' is not used" in caplog.text

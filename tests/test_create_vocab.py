@@ -176,7 +176,7 @@ def test_bounded_table_drops_rare_words_but_no_character():
 
 def test_learning_with_a_full_table_still_covers_the_text(tmp_path, caplog):
     text = " ".join(f"{a}{b}ing" for a in "bcdfghjklm" for b in "aeiouxyz") + " \u0416\n" + "singing bells\n" * 50
-    with caplog.at_level(python_logging.INFO):
+    with caplog.at_level(python_logging.INFO, logger="absl"):
         tokens = learn(write_text(tmp_path, text), max_words=20)
     assert "More than 20 different words" in caplog.text
     assert "singing" in tokens and "\u0436" in tokens
