@@ -194,26 +194,27 @@ def test_words_and_positions_are_added(source, tmp_path):
     assert "abc" in report.text()
 
 
-def refused(source, tmp_path, error, message, format="bert_tf", **arguments):
-    target = tmp_path / "target"
+def refused(source, tmp_path, error, message, format="bert_tf", **arguments) -> set[str]:
+    """What there is in tmp_path after a conversion to tmp_path/target that must fail."""
     with pytest.raises(error, match=message):
-        conversion.convert(str(source), str(target), format, **arguments)
-    assert sorted(path.name for path in tmp_path.iterdir() if "target" in path.name) == []
+        conversion.convert(str(source), str(tmp_path / "target"), format, **arguments)
+    return {path.name for path in tmp_path.iterdir()}
 
 
 def test_bad_input_leaves_no_target(source, tmp_path):
-    refused(tmp_path / "nowhere", tmp_path, FileNotFoundError, "nowhere: no weights there")
-    refused(
-        source, tmp_path, ValueError, "--with_optimizer: the huggingface format", "huggingface", with_optimizer=True
-    )
-    refused(source, tmp_path, ValueError, "--do_lower_case=False contradicts the name of", do_lower_case=False)
+    assert refused(tmp_path / "nowhere", tmp_path, FileNotFoundError, "nowhere: no weights there") == set()
+    message = "--with_optimizer: the huggingface format"
+    assert refused(source, tmp_path, ValueError, message, "huggingface", with_optimizer=True) == set()
+    message = "--do_lower_case=False contradicts the name of"
+    assert refused(source, tmp_path, ValueError, message, do_lower_case=False) == set()
     other = tmp_path / "other.json"
     BertConfig.from_dict({**TINY_CONFIG, "hidden_size": 64, "num_hidden_layers": 3}).save(str(other))
     message = r"other\.json does not fit .* expected \[100, 64\], found \[100, 32\]"
-    refused(source, tmp_path, ValueError, message, bert_config_file=str(other))
+    assert refused(source, tmp_path, ValueError, message, bert_config_file=str(other)) == {"other.json"}
     words = tmp_path / "words.txt"
     words.write_text("two words\n")
-    refused(source, tmp_path, ValueError, r"words\.txt, line 1", add_tokens=str(words))
+    left = refused(source, tmp_path, ValueError, r"words\.txt, line 1", add_tokens=str(words))
+    assert left == {"other.json", "words.txt"}
 
 
 def test_damaged_checkpoints_leave_no_target(source, tmp_path):
@@ -223,11 +224,13 @@ def test_damaged_checkpoints_leave_no_target(source, tmp_path):
         (folder / path.name).write_bytes(path.read_bytes())
     data = folder / "bert_model.ckpt.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:5000])
-    refused(folder, tmp_path, ValueError, r"damaged/bert_model\.ckpt: .* can't be read, the file is damaged")
+    message = r"damaged/bert_model\.ckpt: .* can't be read, the file is damaged"
+    assert refused(folder, tmp_path, ValueError, message) == {"damaged"}
     data.unlink()
-    refused(folder, tmp_path, ValueError, r"damaged/bert_model\.ckpt")
+    assert refused(folder, tmp_path, ValueError, r"damaged/bert_model\.ckpt") == {"damaged"}
     (folder / "bert_model.ckpt.index").write_bytes(b"no index")
-    refused(folder, tmp_path, ValueError, r"damaged/bert_model\.ckpt: can't be read as a TensorFlow checkpoint")
+    message = r"damaged/bert_model\.ckpt: can't be read as a TensorFlow checkpoint"
+    assert refused(folder, tmp_path, ValueError, message) == {"damaged"}
 
 
 def test_a_checkpoint_of_another_model(tmp_path):
@@ -235,7 +238,8 @@ def test_a_checkpoint_of_another_model(tmp_path):
     folder.mkdir()
     bundles.write_bundle(str(folder / "bert_model.ckpt"), {"conv1/kernel": np.zeros((3, 3), np.float32)})
     BertConfig.from_dict(TINY_CONFIG).save(str(folder / "bert_config.json"))
-    refused(folder, tmp_path, ValueError, r"does not fit .*word_embeddings: expected \[100, 32\], not there")
+    message = r"does not fit .*word_embeddings: expected \[100, 32\], not there"
+    assert refused(folder, tmp_path, ValueError, message) == {"other"}
 
 
 def test_files_that_are_there_are_kept(source, tmp_path):
@@ -313,16 +317,22 @@ def test_half_precision_is_verified_in_float32(tmp_path, dtype):
 def test_a_vocabulary_of_another_model(source, tmp_path):
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("".join(f"t{number}\n" for number in range(101)))
-    refused(source, tmp_path, ValueError, r"vocab\.txt has 101 lines, but vocab_size is 100", vocab_file=str(vocab))
-    refused(source, tmp_path, ValueError, "give --add_tokens", use_unused_slots=True)
+    message = r"vocab\.txt has 101 lines, but vocab_size is 100"
+    assert refused(source, tmp_path, ValueError, message, vocab_file=str(vocab)) == {"vocab.txt"}
+    assert refused(source, tmp_path, ValueError, "give --add_tokens", use_unused_slots=True) == {"vocab.txt"}
 
 
 def test_a_wrong_output_is_an_error_before_anything_is_written(source, tmp_path, monkeypatch):
+    asked = []
+
     def wrong(*arguments):
+        asked.append(arguments)
         return {"sequence_output": np.zeros((3, 24, 32), np.float32)}
 
     monkeypatch.setattr(conversion, "_reference_outputs", wrong)
-    refused(source, tmp_path, ValueError, "Outputs differ: sequence_output of transformers", "huggingface")
+    message = "Outputs differ: sequence_output of transformers"
+    assert refused(source, tmp_path, ValueError, message, "huggingface") == set()
+    assert len(asked) == 1
 
 
 def test_the_script(source, tmp_path):
