@@ -8,6 +8,7 @@ import pytest
 from bert_tf.tasks import classification_data as data
 from bert_tf.tasks import glue
 
+STS_B = ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2"]
 GLUE_LAYOUTS = {
     # task: {file: (header, rows)}, as the official downloads have them
     "cola": {
@@ -22,39 +23,11 @@ GLUE_LAYOUTS = {
     },
     "sts-b": {
         "train.tsv": (
-            [
-                "index",
-                "genre",
-                "filename",
-                "year",
-                "old_index",
-                "source1",
-                "source2",
-                "sentence1",
-                "sentence2",
-                "score",
-            ],
+            [*STS_B, "score"],
             [["0", "g", "f", "2012", "1", "none", "none", "A plane.", "An air plane.", "4.250"]],
         ),
-        "dev.tsv": (
-            [
-                "index",
-                "genre",
-                "filename",
-                "year",
-                "old_index",
-                "source1",
-                "source2",
-                "sentence1",
-                "sentence2",
-                "score",
-            ],
-            [["0", "g", "f", "2012", "1", "none", "none", "A", "B", "0"]],
-        ),
-        "test.tsv": (
-            ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2"],
-            [["0", "g", "f", "2012", "1", "none", "none", "A", "B"]],
-        ),
+        "dev.tsv": ([*STS_B, "score"], [["0", "g", "f", "2012", "1", "none", "none", "A", "B", "0"]]),
+        "test.tsv": (STS_B, [["0", "g", "f", "2012", "1", "none", "none", "A", "B"]]),
     },
     "qqp": {
         "train.tsv": (
