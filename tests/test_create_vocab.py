@@ -130,7 +130,7 @@ def test_most_frequent_pieces_come_first_and_size_is_kept(tmp_path):
 
 def test_korean_is_shredded_only_when_accents_are_stripped(tmp_path, caplog):
     path = write_text(tmp_path, unicodedata.normalize("NFC", TEXTS["korean"]))
-    with caplog.at_level(python_logging.WARNING):
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
         kept = learn(path, strip_accents=False)
         assert "accents" not in caplog.text
         stripped = learn(path)
@@ -141,13 +141,13 @@ def test_korean_is_shredded_only_when_accents_are_stripped(tmp_path, caplog):
 
 @pytest.mark.parametrize(("language", "name"), [("japanese", "kana"), ("thai", "Thai")])
 def test_other_scripts_that_stripping_hurts(tmp_path, caplog, language, name):
-    with caplog.at_level(python_logging.WARNING):
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
         learn(write_text(tmp_path, TEXTS[language]))
     assert name in caplog.text and "Hangul" not in caplog.text
 
 
 def test_fewer_tokens_than_asked_for_is_said(tmp_path, caplog):
-    with caplog.at_level(python_logging.WARNING):
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
         tokens = learn(write_text(tmp_path, TEXTS["english"]))
     assert f"only {len(tokens)} of the 2000" in caplog.text
 
