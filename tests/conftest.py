@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.tokenization import FullTokenizer
+
 _CPU = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 4)
 
@@ -28,6 +30,24 @@ def shared() -> pathlib.Path:
     if not (path / "data").is_dir():
         pytest.skip(f"needs the data folder {path}, which is not part of the project")
     return path
+
+
+# Token windows of the original's golden SQuAD outputs: max_seq_length, doc_stride, max_query_length.
+SQUAD_SIZES = {"S64": (64, 32, 16), "S384": (384, 128, 64)}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, request):
+    """A tokenizer whose vocabulary is the PIECES of the test's module."""
+    path = tmp_path_factory.mktemp("small") / "vocab.txt"
+    path.write_text("".join(piece + "\n" for piece in request.module.PIECES))
+    return FullTokenizer(str(path))
+
+
+@pytest.fixture(scope="session")
+def english():
+    """A tokenizer with a vocabulary of usual size."""
+    return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
 
 
 TINY_CONFIG = {

@@ -9,6 +9,7 @@ import random
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import SQUAD_SIZES
 
 from bert_tf.tasks import squad_features
 from bert_tf.tasks.squad_data import Paragraph, SquadExample, read_articles, read_squad_examples
@@ -26,21 +27,6 @@ from bert_tf.tokenization import FullTokenizer
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "her", "teacher", "met", "ada", "brown", "(", "1801", "-"]
 PIECES += ["1852", ")", ".", "which", "year", "?", "##s", "##a"]
 CONTEXT = "Her teacher met Ada Brown (1801-1852)."
-SIZES = {"S64": (64, 32, 16), "S384": (384, 128, 64)}
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    path = tmp_path_factory.mktemp("features") / "vocab.txt"
-    path.write_text("".join(piece + "\n" for piece in PIECES))
-    return FullTokenizer(str(path))
-
-
-@pytest.fixture(scope="module")
-def english():
-    from conftest import TESTS
-
-    return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
 
 
 def example(context=CONTEXT, answer="1801", start=None, question="Which year?", number=0):
@@ -73,7 +59,7 @@ def assert_windows_equal(one, other):
 def assert_equal_to_original(folder, name, tokenizer, golden_folder):
     """name: mode-version-size. All attributes of all features."""
     mode, version, size = name.split("-")
-    length, stride, query = SIZES[size]
+    length, stride, query = SQUAD_SIZES[size]
     path = golden_folder / f"{mode}-{version}.json"
     data = read_squad_examples([str(path)], mode == "train", version == "v2.0")
     windows = build_windows(data.examples, tokenizer, WindowSettings(length, stride, query), mode == "train")
@@ -129,7 +115,7 @@ def test_training_records_in_the_order_of_the_original(golden, english, tmp_path
         features = [json.loads(line) for line in lines]
     expected = [feature for number in order for feature in features if feature["example_index"] == number]
 
-    settings = WindowSettings(*SIZES["S64"])
+    settings = WindowSettings(*SQUAD_SIZES["S64"])
     windows = build_windows(examples, english, settings, True).of_examples(order)
     write_records(str(tmp_path / "train.tf_record"), windows, 64)
     records = list(decoded(tmp_path / "train.tf_record"))

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from conftest import SQUAD_SIZES
 
 from bert_tf.tasks.squad_data import Paragraph, SquadExample, read_squad_examples
 from bert_tf.tasks.squad_features import WindowSettings, build_windows
@@ -19,24 +20,9 @@ from bert_tf.tasks.squad_predictions import (
     predict_answers,
     write_predictions,
 )
-from bert_tf.tokenization import BasicTokenizer, FullTokenizer
+from bert_tf.tokenization import BasicTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "year", "?", "ada", "brown", "(", ")", "1801", "met"]
-SIZES = {"S64": (64, 32, 16), "S384": (384, 128, 64)}
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    path = tmp_path_factory.mktemp("predictions") / "vocab.txt"
-    path.write_text("".join(piece + "\n" for piece in PIECES))
-    return FullTokenizer(str(path))
-
-
-@pytest.fixture(scope="module")
-def english():
-    from conftest import TESTS
-
-    return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
 
 
 # --- the original's files
@@ -48,7 +34,7 @@ def golden_case(folder, questions, name, tokenizer):
     settings = json.loads((folder / name / "settings.json").read_text())
     assert settings.pop("do_lower_case")
     data = read_squad_examples([str(questions / f"predict-{version}.json")], False, version == "v2.0")
-    windows = build_windows(data.examples, tokenizer, WindowSettings(*SIZES[size]), False)
+    windows = build_windows(data.examples, tokenizer, WindowSettings(*SQUAD_SIZES[size]), False)
     with np.load(folder / f"logits-{version}-{size}.npz") as logits:
         assert logits["unique_ids"].tolist() == windows.unique_ids.tolist()
         starts, ends = logits["start_logits"], logits["end_logits"]
