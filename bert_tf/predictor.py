@@ -4,6 +4,7 @@ import numpy as np
 
 from bert_tf import model_files, weight_files
 from bert_tf.config import BertConfig
+from bert_tf.progress import progress_bar
 from bert_tf.task_models import BertForSequenceClassification
 from bert_tf.tasks import batching, classification_features, classification_metrics
 from bert_tf.tasks.classification_data import InputExample, Task
@@ -65,7 +66,7 @@ class Predictor:
         rows = batching.evaluation_rows(encoded.lengths, self.batch_size)
         outputs = (
             np.asarray(self.model(encoded.batch(part, int(encoded.lengths[part].max())), training=False))
-            for part in rows
+            for part in progress_bar(rows, desc="predict", unit="batch", leave=False, delay=2)
         )
         return batching.in_order(encoded, self.batch_size, outputs)
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from bert_tf import model_files, weight_files
+from bert_tf.progress import progress_bar
 from bert_tf.task_models import BertForQuestionAnswering
 from bert_tf.tasks import batching, squad
 from bert_tf.tasks.squad_data import Paragraph, SquadExample
@@ -71,7 +72,8 @@ class QuestionAnswerer:
             return []
         windows = build_windows(examples, self.tokenizer, self.windows, False, num_processes=1)
         starts, ends = [None] * len(windows), [None] * len(windows)
-        for rows in batching.evaluation_rows(windows.lengths, self.batch_size):
+        batches = batching.evaluation_rows(windows.lengths, self.batch_size)
+        for rows in progress_bar(batches, desc="answer", unit="batch", leave=False, delay=2):
             outputs = self.model(windows.batch(rows, int(windows.lengths[rows].max())), training=False)
             first, last = (np.asarray(outputs[name]) for name in ("start_logits", "end_logits"))
             for place, row in enumerate(rows.tolist()):

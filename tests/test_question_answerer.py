@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from conftest import TESTS, TINY_CONFIG
 
+from bert_tf import question_answerer
 from bert_tf.config import BertConfig
 from bert_tf.modeling import BertModel
+from bert_tf.progress import progress_bar
 from bert_tf.question_answerer import QuestionAnswerer
 from bert_tf.task_models import BertForQuestionAnswering
 
@@ -96,6 +98,23 @@ def test_several_questions_of_any_length_in_one_call(plain):
         assert one["score"] == pytest.approx(many["score"], abs=1e-5)
     for one, many in zip(QuestionAnswerer(plain, batch_size=64, doc_stride=8).predict(questions), results, strict=True):
         assert one["start"] == many["start"] and one["score"] == pytest.approx(many["score"], abs=1e-5)
+
+
+def test_progress_shows_only_where_it_takes_long(plain, monkeypatch, capfd):
+    questions = [("which ?", "w1 gold")] * 5
+    answerer = QuestionAnswerer(plain, batch_size=2)
+    answers = answerer.predict(questions)
+    assert capfd.readouterr().err == ""
+    given = []
+
+    def without_delay(iterable, **options):
+        given.append(options)
+        return progress_bar(iterable, **{**options, "delay": 0})
+
+    monkeypatch.setattr(question_answerer, "progress_bar", without_delay)
+    assert answerer.predict(questions) == answers
+    assert [options["delay"] >= 2 for options in given] == [True]
+    assert "answer" in (shown := capfd.readouterr().err) and "/3 " in shown  # batches
 
 
 def test_nothing_to_ask_or_to_read(plain):
