@@ -3,10 +3,15 @@
 TensorFlow is imported inside the functions: that takes seconds, and tokenizers and configs are used without it.
 """
 
+import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 _READ_BYTES = 1 << 20
+_ZSTD_STEP = 1 << 14  # compressed bytes at a time: a thousandfold compression stays within memory
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
+
+Progress = Callable[[int], None]
 
 
 def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
@@ -37,7 +42,7 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
     return files
 
 
-def read_text_lines(path: str, progress: Callable[[int], None] | None = None) -> Iterator[str]:
+def read_text_lines(path: str, progress: Progress | None = None) -> Iterator[str]:
     """Yields the lines of a UTF-8 text file as the original reads them, holding one megabyte or one line at a time.
 
     Carriage returns are dropped wherever they stand and only a newline ends a line, as TensorFlow's GFile reader does;
@@ -50,54 +55,171 @@ def read_text_lines(path: str, progress: Callable[[int], None] | None = None) ->
     Raises:
       ValueError: bytes that are not UTF-8; names the file, the line (from 1) and the byte offset in the file (from 0).
     """
+    file = TextFile(path)
+    for offset, block in whole_lines(file.chunks(progress=progress)):
+        lines = file.decode(offset, block).split("\n")
+        if not lines[-1]:  # what stands after the last newline is no line
+            lines.pop()
+        yield from lines
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFile:
+    """The bytes of a text file, in pieces, and what to say of them when they are wrong.
+
+    Offsets are those of the text: for a compressed file they count what comes out of it.
+    """
+
+    path: str
+    compression: str = ""  # "" | gzip | bzip2 | zstd
+
+    def chunks(self, begin: int = 0, end: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
+        """The bytes from `begin` to `end`, about a megabyte at a time; a compressed file is read from its beginning.
+
+        Args:
+          progress: called with the number of bytes that each read took from the disk.
+
+        Raises:
+          ValueError: a compressed file is truncated or damaged, or zstandard is not installed; names the file.
+        """
+        if self.compression:
+            return _decompressed(self, progress)
+        return _plain(self.path, begin, end, progress)
+
+    def decode(self, offset: int, block: bytes) -> str:
+        """Text of a block that begins at `offset` and cuts no character, without its carriage returns.
+
+        Raises:
+          ValueError: bytes that are not UTF-8; see `read_text_lines`. The file is read again, to count its lines.
+        """
+        try:
+            return block.replace(b"\r", b"").decode("utf-8")
+        except UnicodeDecodeError as error:
+            kept = [place for place, byte in enumerate(block) if byte != 0x0D]
+            place = kept[error.start]
+            what = "the uncompressed text" if self.compression else "the file"
+            raise ValueError(
+                f"{self.path}, line {self.line_number(offset + place)}: not UTF-8 at byte offset {offset + place} of "
+                f"{what} (byte 0x{block[place]:02x}, {error.reason}). Convert the file to UTF-8, for example by iconv."
+            ) from None
+
+    def line_number(self, offset: int) -> int:
+        """Number, from 1, of the line that byte `offset` is in; reads the file up to there."""
+        newlines = position = 0
+        for chunk in self.chunks(end=offset):
+            newlines += chunk.count(b"\n", 0, max(offset - position, 0))
+            position += len(chunk)
+            if position >= offset:
+                break
+        return newlines + 1
+
+
+def whole_lines(chunks: Iterable[bytes], longest: int | None = None, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """(offset, block): the same bytes in blocks that end after a newline, or at the end of the text.
+
+    Args:
+      longest: a line longer than so many bytes is cut after a space (if it has one there), so that it need not be held.
+      offset: of the first byte.
+    """
+    held: list[bytes] = []
+    for chunk in chunks:
+        end = chunk.rfind(b"\n") + 1
+        if not end and longest is not None and sum(map(len, held)) + len(chunk) > longest:
+            end = chunk.rfind(b" ") + 1
+        if not end:
+            held.append(chunk)
+            continue
+        block = b"".join((*held, chunk[:end]))
+        held = [chunk[end:]] if end < len(chunk) else []
+        yield offset, block
+        offset += len(block)
+    if held:
+        yield offset, b"".join(held)
+
+
+def compression_of(path: str) -> tuple[str, str]:
+    """(compression, name without its suffix), by the name: `wiki.txt.gz` -> ("gzip", "wiki.txt")."""
+    name, suffix = os.path.splitext(path)
+    compression = _COMPRESSIONS.get(suffix.lower(), "")
+    return compression, name if compression else path
+
+
+def _plain(path: str, begin: int, end: int | None, progress: Progress | None) -> Iterator[bytes]:
     import tensorflow as tf
 
-    line_number, offset, held = 1, 0, []
     with tf.io.gfile.GFile(path, "rb") as file:
-        while True:
-            chunk = file.read(_READ_BYTES)
-            if progress and chunk:
-                progress(len(chunk))
-            end = chunk.rfind(b"\n") + 1
-            if chunk and not end:
-                held.append(chunk)
-                continue
-            block = b"".join([*held, chunk[:end]])
-            held = [chunk[end:]] if chunk[end:] else []
-            if block:
-                lines = _decode_lines(block, path, line_number, offset)
-                yield from lines
-                line_number += len(lines)
-                offset += len(block)
+        if begin:
+            file.seek(begin)
+        while end is None or begin < end:
+            chunk = file.read(_READ_BYTES if end is None else min(_READ_BYTES, end - begin))
             if not chunk:
                 return
+            if progress:
+                progress(len(chunk))
+            yield chunk
+            begin += len(chunk)
 
 
-def _decode_lines(block: bytes, path: str, line_number: int, offset: int) -> list[str]:
-    """The lines of whole-line `block`, whose first byte is byte `offset` and line `line_number` of `path`."""
-    try:
-        lines = block.replace(b"\r", b"").decode("utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise _decoding_error(block, path, line_number, offset) from None
-    if not lines[-1]:  # what stands after the last newline is no line
-        lines.pop()
-    return lines
+def _decompressed(file: TextFile, progress: Progress | None) -> Iterator[bytes]:
+    import bz2
+    import gzip
+    import zlib
 
-
-def _decoding_error(block: bytes, path: str, line_number: int, offset: int) -> ValueError:
-    for line in block.split(b"\n"):
-        kept = [place for place, byte in enumerate(line) if byte != 0x0D]
+    source = _Source(TextFile(file.path).chunks(progress=progress))
+    damaged: tuple = (EOFError, OSError, zlib.error)
+    if file.compression == "zstd":
         try:
-            line.replace(b"\r", b"").decode("utf-8")
-        except UnicodeDecodeError as error:
-            byte = offset + kept[error.start]
-            return ValueError(
-                f"{path}, line {line_number}: not UTF-8 at byte offset {byte} of the file "
-                f"(byte 0x{line[byte - offset]:02x}, {error.reason}). Convert the file to UTF-8, for example by iconv."
-            )
-        line_number += 1
-        offset += len(line) + 1
-    raise AssertionError("unreachable: the block as a whole could not be decoded")
+            import zstandard
+        except ImportError:
+            raise ValueError(f"{file.path}: to read .zst files, `pip install zstandard`") from None
+        damaged += (zstandard.ZstdError,)
+        chunks = _zstd_chunks(source)
+    else:
+        stream = gzip.GzipFile(fileobj=source) if file.compression == "gzip" else bz2.BZ2File(source)
+        chunks = iter(lambda: stream.read(_READ_BYTES), b"")
+    while True:
+        try:
+            chunk = next(chunks, b"")
+        except damaged as error:
+            raise ValueError(f"{file.path}: truncated or damaged {file.compression} file ({error})") from None
+        if not chunk:
+            return
+        yield chunk
+
+
+class _Source:
+    """Chunks as a file to read from, for the decompressors."""
+
+    def __init__(self, chunks: Iterator[bytes]):
+        self._chunks, self._held, self._place = chunks, b"", 0
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes, none at the end."""
+        if self._place == len(self._held):
+            self._held, self._place = next(self._chunks, b""), 0
+        data = self._held[self._place : self._place + size]
+        self._place += len(data)
+        return data
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _zstd_chunks(source: _Source) -> Iterator[bytes]:
+    import zstandard
+
+    # Frames one by one: zstandard's readers over many frames take a truncated one for the end of the file.
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    frame, data = None, b""
+    while data := data or source.read(_ZSTD_STEP):
+        frame = frame or decompressor.decompressobj()
+        if text := frame.decompress(data):
+            yield text
+        data = b""
+        if frame.eof:
+            data, frame = frame.unused_data, None
+    if frame is not None:
+        raise EOFError("it ends within a frame")
 
 
 def write_text_file(path: str, text: str) -> None:
