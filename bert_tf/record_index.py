@@ -1,0 +1,364 @@
+"""Where the records of TFRecord files lie: found once, every checksum verified, and kept for the next start."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import struct
+import uuid
+import zipfile
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.gzip_records import FRAME_BYTES, GzipDamage, GzipReader, gzip_records, is_gzip, masked_crc32c, next_member
+from bert_tf.progress import progress_bar
+
+RECORDS_PER_BLOCK = 1024
+
+_READ_BUFFER_BYTES = 256 * 1024
+_INDEX_THREADS = 8
+_CACHE_VERSION = 2
+
+
+class RecordError(ValueError):
+    """A record file that cannot be used as it is; the message names file, record, byte offset and flag."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordIndex:
+    """Where the records lie: one row for each block of at most 1024 consecutive, intact records.
+
+    Attributes:
+      files: names, in reading order.
+      file_sizes, file_times: bytes and modification time (ns) of each file when it was indexed.
+      skipped: corrupt records or unreadable ends left out, for each file.
+      compressed: whether each file is gzip-compressed.
+      file_number, byte_offset, inner_offset, num_records: [blocks] int64; the block's file, where its first frame
+        begins (in a gzip file: where the member begins that holds it, and where in the member's content; in others
+        inner_offset is 0), and how many records it holds.
+    """
+
+    files: tuple[str, ...]
+    file_sizes: tuple[int, ...]
+    file_times: tuple[int, ...]
+    skipped: tuple[int, ...]
+    compressed: tuple[bool, ...]
+    file_number: np.ndarray
+    byte_offset: np.ndarray
+    inner_offset: np.ndarray
+    num_records: np.ndarray
+
+    @property
+    def total_records(self) -> int:
+        """Number of records one epoch holds."""
+        return int(self.num_records.sum())
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what the order of batches depends on: two indexes with the same one give the same order.
+
+        Folders are left out, so that data may move between runs.
+        """
+        digest = hashlib.sha256()
+        names = [os.path.basename(name) for name in self.files]
+        digest.update(json.dumps([names, list(self.file_sizes)]).encode())
+        rows = [self.file_number, self.byte_offset, self.num_records]
+        rows += [self.inner_offset] if self.inner_offset.any() else []
+        for row in rows:
+            digest.update(row.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def blocks(self, order=slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """File number, byte offset, inner offset and number of records of the blocks in `order`."""
+        return self.file_number[order], self.byte_offset[order], self.inner_offset[order], self.num_records[order]
+
+    @property
+    def first_blocks(self) -> list[int]:
+        """The first block of each file that holds any records."""
+        return np.unique(self.file_number, return_index=True)[1].tolist()
+
+
+# --- Finding the records ----------------------------------------------------------------------------------------------
+
+
+def find_records(files: Sequence[str], skip_corrupt_records: bool, cache_file: str | None) -> RecordIndex:
+    """The index of TFRecord files, from `cache_file` if it holds that of these very files.
+
+    Raises:
+      RecordError: a corrupt or truncated record (without `skip_corrupt_records`), or a directory.
+    """
+    sizes, times = [], []
+    for name in files:
+        if (stat := tf.io.gfile.stat(name)).is_directory:
+            raise RecordError(f"{name} is a directory, not a TFRecord file")
+        sizes.append(int(stat.length))
+        times.append(int(stat.mtime_nsec))
+    key = json.dumps(
+        [_CACHE_VERSION, RECORDS_PER_BLOCK, bool(skip_corrupt_records), list(zip(files, sizes, times, strict=True))]
+    )
+    index = _load_index(cache_file, key, files, sizes, times) if cache_file else None
+    if index is None:
+        index = _scan_files(files, sizes, times, skip_corrupt_records)
+        if cache_file:
+            _save_index(cache_file, key, index)
+    return index
+
+
+def _scan_files(
+    files: Sequence[str], sizes: Sequence[int], times: Sequence[int], skip_corrupt_records: bool
+) -> RecordIndex:
+    with (
+        # Nothing is drawn unless it takes over two seconds.
+        progress_bar(total=sum(sizes), desc="indexing records", unit="B", unit_scale=True, delay=2) as progress,
+        concurrent.futures.ThreadPoolExecutor(min(_INDEX_THREADS, len(files) or 1)) as pool,
+    ):
+        scans = [
+            pool.submit(_scan_file, name, size, skip_corrupt_records, progress)
+            for name, size in zip(files, sizes, strict=True)
+        ]
+        try:
+            results = [scan.result() for scan in scans]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    rows = [(number, *block) for number, (blocks, *_) in enumerate(results) for block in blocks]
+    columns = np.array(rows, np.int64).reshape(-1, 4).T
+    skipped = tuple(skipped for _, skipped, _ in results)
+    compressed = tuple(compressed for *_, compressed in results)
+    return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, compressed, *columns)
+
+
+def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, ...]], int, bool]:
+    """Blocks (byte offset, inner offset, records) of a file, how many records were left out, and whether it is gzip."""
+    compressed = size > 0 and is_gzip(name)
+    scan = _scan_gzip if compressed else _scan_plain
+    return *scan(name, size, skip_corrupt_records, progress), compressed
+
+
+def _scan_plain(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, ...]], int]:
+    blocks: list[tuple[int, ...]] = []
+    offset = records = skipped = 0
+    while offset < size:
+        try:
+            for count, payload_bytes in _payload_sizes(name, offset, RECORDS_PER_BLOCK):
+                blocks.append((offset, 0, count))
+                records += count
+                offset += payload_bytes + FRAME_BYTES * count
+                progress.update(payload_bytes + FRAME_BYTES * count)
+            if offset >= size:
+                break
+        except tf.errors.DataLossError:
+            pass
+        # Either an error instead of the block with the damage: go through it record by record to find the place. Or
+        # less than a record's header is left, which TensorFlow takes for a regular end.
+        start, count = offset, 0
+        with contextlib.suppress(tf.errors.DataLossError):
+            for _, payload_bytes in _payload_sizes(name, offset, 1):
+                count += 1
+                offset += payload_bytes + FRAME_BYTES
+        following, damage = damage_at(name, offset, size)
+        if not skip_corrupt_records:
+            raise RecordError(
+                f"{name}: record {records + skipped + count} (counted from 0) at byte {offset} is {damage}; "
+                "write the file again, or leave such records out with --skip_corrupt_records"
+            )
+        if count:
+            blocks.append((start, 0, count))
+            records += count
+        skipped += 1
+        lost = (following or size) - offset
+        logging.warning("%s: %d of %d bytes left out; the record at byte %d is %s", name, lost, size, offset, damage)
+        if following is None:
+            break
+        progress.update(following - start)
+        offset = following
+    return blocks, skipped
+
+
+def _scan_gzip(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, ...]], int]:
+    """The checksums compared are gzip's, over each member, and those of the records' lengths.
+
+    In a corrupt member nothing can be trusted, so it is left out as a whole; in a truncated one what came is good.
+    """
+    blocks: list[list[int]] = []
+    skipped, start = 0, 0
+    while start is not None:
+        member = start  # the one being read
+        # Before it: blocks, and records in the last of them.
+        checked = len(blocks), blocks[-1][2] if blocks else 0
+        try:
+            for first, inner, last, _ in gzip_records(name, start):
+                if last != member:
+                    progress.update(last - member)
+                    member, checked = last, (len(blocks), blocks[-1][2] if blocks else 0)
+                # A block begins with a member where it can.
+                if not blocks or blocks[-1][2] >= RECORDS_PER_BLOCK or inner == 0:
+                    blocks.append([first, inner, 0])
+                blocks[-1][2] += 1
+            progress.update(size - member)
+            break
+        except GzipDamage as damage:
+            if damage.member == member and not damage.truncated:
+                del blocks[checked[0] :]
+                if blocks:
+                    blocks[-1][2] = checked[1]
+            records = sum(block[2] for block in blocks)
+            if not skip_corrupt_records:
+                raise RecordError(
+                    f"{damage}, after {records} records; write the file again, or leave out what can't be read with "
+                    "--skip_corrupt_records"
+                ) from damage
+            skipped += 1
+            start = None if damage.truncated else next_member(name, damage.member, size)
+            going_on = "nothing after it can be read" if start is None else f"reading goes on at byte {start}"
+            logging.warning("%s, after %d records; %s", damage, records, going_on)
+            progress.update((start or size) - member)
+    if any(inner for _, inner, _ in blocks):
+        logging.info(
+            "%s is gzip-compressed in pieces of more than %d records: reading from the middle of one means to "
+            "decompress what stands before, which is slow. create_pretraining_data.py --compression=gzip makes files "
+            "without that.",
+            name,
+            RECORDS_PER_BLOCK,
+        )
+    return [tuple(block) for block in blocks], skipped
+
+
+def _payload_sizes(name: str, offset: int, batch: int) -> Iterator[tuple[int, int]]:
+    """(records, bytes of their payloads) for each batch of consecutive records from `offset` on."""
+
+    def measure(payloads):
+        return tf.size(payloads), tf.reduce_sum(tf.cast(tf.strings.length(payloads), tf.int64))
+
+    dataset = tf.data.Dataset.from_tensors(np.int64(offset)).flat_map(lambda start: open_at(name, start))
+    for count, total in dataset.batch(batch).map(measure).as_numpy_iterator():
+        yield int(count), int(total)
+
+
+def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
+    """Where reading can go on after the bad record at `offset` (None: nowhere), and what is wrong with it, in words."""
+    with tf.io.gfile.GFile(name, "rb") as stream:
+        stream.seek(offset)
+        header = stream.read(12)
+    if len(header) == 12:
+        length, checksum = struct.unpack("<QI", header)
+        if checksum != masked_crc32c(header[:8]):
+            return None, "corrupt: its length field does not match its checksum, the rest of the file can't be read"
+        following = offset + FRAME_BYTES + length
+        if following <= size:
+            return following, "corrupt: its bytes do not match their checksum"
+    return None, f"truncated: the file ends inside it, at byte {size}"
+
+
+def _load_index(
+    cache_file: str, key: str, files: Sequence[str], sizes: Sequence[int], times: Sequence[int]
+) -> RecordIndex | None:
+    if not tf.io.gfile.exists(cache_file):
+        return None
+    try:
+        with tf.io.gfile.GFile(cache_file, "rb") as stream:
+            stored = np.load(io.BytesIO(stream.read()), allow_pickle=False)
+        if stored["key"].item() != key:
+            logging.info("%s belongs to other files or an older state of them; indexing again", cache_file)
+            return None
+        skipped = tuple(stored["skipped"].tolist())
+        compressed = tuple(stored["compressed"].tolist())
+        return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, compressed, *stored["blocks"])
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, tf.errors.OpError) as error:
+        logging.warning("cannot use %s (%s); indexing again", cache_file, error)
+        return None
+
+
+def _save_index(cache_file: str, key: str, index: RecordIndex) -> None:
+    content = io.BytesIO()
+    np.savez(
+        content,
+        key=np.array(key),
+        skipped=np.array(index.skipped, np.int64),
+        compressed=np.array(index.compressed, bool),
+        blocks=np.stack(index.blocks()),
+    )
+    # Several workers may write it at once: each has its own temporary name, and the last rename wins.
+    temporary = f"{cache_file}.{uuid.uuid4().hex}.tmp"
+    try:
+        with tf.io.gfile.GFile(temporary, "wb") as stream:
+            stream.write(content.getvalue())
+        tf.io.gfile.rename(temporary, cache_file, overwrite=True)
+    except tf.errors.OpError as error:
+        logging.warning("cannot keep the index of the records in %s (%s); going on without", cache_file, error)
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.remove(temporary)
+
+
+# --- Reading from a place on ------------------------------------------------------------------------------------------
+
+
+def first_payload(index: RecordIndex, block: int) -> bytes:
+    """The first record of a block."""
+    number, offset, inner, _ = (int(value) for value in index.blocks(block))
+    if index.compressed[number]:
+        return next(gzip_records(index.files[number], offset, inner))[-1]
+    with tf.io.gfile.GFile(index.files[number], "rb") as stream:
+        stream.seek(offset)
+        length = struct.unpack("<Q", stream.read(12)[:8])[0]
+        return stream.read(length)
+
+
+def open_at(name, offset) -> tf.data.Dataset:
+    """Records of an uncompressed file from a frame's byte offset on. Only inside a function given to a tf.data method.
+
+    tf.data.TFRecordDataset has no argument for the offset; the op under it has. (As the outermost dataset it fails in
+    TF 2.20, which then tries, and is not able, to write the op into a graph.)
+
+    Args:
+      name, offset: scalars, or both [1], or both [0] for no records.
+    """
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=tf.reshape(name, [-1]),
+        compression_type="",
+        buffer_size=_READ_BUFFER_BYTES,
+        byte_offsets=tf.reshape(offset, [-1]),
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+
+
+def window_reader(index: RecordIndex):
+    """Function (*index.blocks(...)), each [blocks] -> serialized records [sum of the counts], in order."""
+    gzip_reader = GzipReader()
+
+    def read_gzip(name, member, inner, count):
+        payloads = gzip_reader.read(name.decode(), int(member), int(inner), int(count))
+        return np.array([*payloads, None], object)[:-1]  # so that NumPy takes them for bytes of any length
+
+    def block(name, offset, inner, count, compressed):
+        plain = tf.logical_not(compressed)[None]
+        records = open_at(tf.boolean_mask(name[None], plain), tf.boolean_mask(offset[None], plain)).take(count)
+        if not any(index.compressed):
+            return records
+        unpacked = tf.data.Dataset.from_tensors((name, offset, inner, count)).take(tf.cast(compressed, tf.int64))
+        unpacked = unpacked.flat_map(
+            lambda *place: tf.data.Dataset.from_tensor_slices(
+                tf.ensure_shape(tf.numpy_function(read_gzip, place, tf.string), [None])
+            )
+        )
+        return records.concatenate(unpacked)
+
+    def read(number, offset, inner, count):
+        names = tf.gather(tf.constant(list(index.files), tf.string), number)
+        compressed = tf.gather(tf.constant(index.compressed, tf.bool), number)
+        total = tf.reduce_sum(count)
+        records = tf.data.Dataset.from_tensor_slices((names, offset, inner, count, compressed)).flat_map(block)
+        records = records.batch(total).get_single_element()
+        complete = tf.debugging.Assert(
+            tf.equal(tf.size(records, tf.int64), total), ["a file holds fewer records than when it was indexed", names]
+        )
+        with tf.control_dependencies([complete]):
+            return tf.identity(records)
+
+    return read
