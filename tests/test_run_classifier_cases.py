@@ -1,7 +1,6 @@
-"""run_classifier.py with many settings, all in one process: a start of the script takes longer than a tiny run."""
+"""run_classifier.py with many settings."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -10,34 +9,14 @@ import keras
 import numpy as np
 import pytest
 from conftest import TESTS, TINY_CONFIG
+from script_cases import arguments_of, results_of, run_cases
 
-from bert_tf import weight_files
+from bert_tf import Predictor, predictor, weight_files
 from bert_tf.config import BertConfig
 from bert_tf.modeling import BertModel
+from bert_tf.progress import progress_bar
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
-
-# Runs the script's main for each line of the input, with a fresh set of flags each.
-PROGRAM = """
-import json, sys
-from absl import flags
-sys.argv = sys.argv[:1]
-sys.path.insert(0, {root!r})
-import run_classifier
-for line in sys.stdin:
-    name, arguments = json.loads(line)
-    flags.FLAGS.unparse_flags()
-    for flag in flags.FLAGS:
-        flags.FLAGS[flag].unparse()
-    flags.FLAGS(["run_classifier.py", *arguments])
-    print("CASE", name, file=sys.stderr, flush=True)
-    try:
-        run_classifier.main([])
-        outcome = "done"
-    except Exception as error:
-        outcome = f"{{type(error).__name__}}: {{error}}"
-    print(json.dumps([name, outcome]), flush=True)
-"""
 
 
 def write_table(path, count, seed, label=lambda number: "ab"[number % 2]):
@@ -148,28 +127,12 @@ def cases_of(folder, golden) -> dict:
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Folders and outcomes by case, and what each wrote on stderr."""
-    lines = []
-    for name, values in cases_of(folder, TESTS / "golden").items():
-        values = {"output_dir": folder / "out" / name, **values}
-        lines.append(json.dumps([name, [f"--{flag}={value}" for flag, value in values.items()]]) + "\n")
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(root=str(TESTS.parent))],
-        input="".join(lines),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-    )
-    outcomes = dict(json.loads(line) for line in result.stdout.splitlines() if line.startswith("["))
-    assert len(outcomes) == len(lines), result.stderr[-3000:]
-    logs = dict(part.split("\n", 1) for part in result.stderr.split("CASE ")[1:])
-    return folder / "out", outcomes, logs
-
-
-def results_of(path, suffix="") -> dict:
-    lines = (path / f"eval_results{suffix}.txt").read_text().splitlines()
-    return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
+    """The folder of the cases' output directories, outcomes by case, and what each wrote on stderr."""
+    cases = {
+        name: {"output_dir": folder / "out" / name, **values}
+        for name, values in cases_of(folder, TESTS / "golden").items()
+    }
+    return folder / "out", *run_cases("run_classifier", cases)
 
 
 def numbers_of(path) -> np.ndarray:
@@ -282,6 +245,23 @@ def test_a_regression_predicts_numbers(ran):
     assert not list((out / "numbers").glob("confusion_matrix*"))
 
 
+def test_a_predictor_shows_progress_only_where_it_takes_long(ran, monkeypatch, capfd):
+    model = Predictor(str(ran[0] / "patience" / "best_model"), batch_size=2)
+    texts = [("w1 w2", "w3")] * 5
+    predictions = model.predict(texts)
+    assert capfd.readouterr().err == "" and len(predictions) == 5
+    given = []
+
+    def without_delay(iterable, **options):
+        given.append(options)
+        return progress_bar(iterable, **{**options, "delay": 0})
+
+    monkeypatch.setattr(predictor, "progress_bar", without_delay)
+    assert model.predict(texts) == predictions
+    assert [options["delay"] >= 2 for options in given] == [True]
+    assert "predict" in (shown := capfd.readouterr().err) and "/3 " in shown  # batches
+
+
 def test_labels_come_with_the_model(ran):
     """Neither labels nor a training file are given: only the directory of the model."""
     out, outcomes, _ = ran
@@ -356,9 +336,10 @@ def test_an_evaluation_that_a_kill_prevented_is_made_up_for(ran, folder, golden)
     assert len(lines) == 2
     (lost / "evaluations.jsonl").write_text(lines[0])
     values = {**cases_of(folder, golden)["seeds"], "num_seeds": 1, "do_eval": False, "output_dir": lost}
-    arguments = [f"--{flag}={value}" for flag, value in values.items()]
     script = str(TESTS.parent / "run_classifier.py")
-    result = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, script, *arguments_of(values)], capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     assert "Step 10 was saved, but the earlier run ended before its evaluation" in result.stderr
     assert (lost / "evaluations.jsonl").read_text() == "".join(lines)
