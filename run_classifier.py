@@ -149,7 +149,7 @@ def main(_):
     import numpy as np
     import tensorflow as tf
 
-    from bert_tf import best_model, checkpoints, distribution, fine_tuning, heads, task_models, train_step, training
+    from bert_tf import best_model, checkpoints, fine_tuning, task_models, train_step, training
     from bert_tf.tasks import batching, classification, classification_features, classification_metrics
 
     logging.set_verbosity(logging.INFO)
@@ -158,13 +158,7 @@ def main(_):
     if FLAGS.num_seeds > 1 and not FLAGS.do_train:
         raise ValueError(f"--num_seeds={FLAGS.num_seeds} compares trained models: give --do_train.")
     newest = checkpoints.latest_checkpoint(FLAGS.output_dir)
-    if not FLAGS.do_train:
-        fine_tuning.check_trained(newest or FLAGS.init_checkpoint, FLAGS.output_dir, "output_weights")
-
-    # --- model files: configuration, vocabulary, casing
-    files = script_flags.describe_model(FLAGS, newest)
-    tokenizer = fine_tuning.make_tokenizer(files, FLAGS.max_seq_length, FLAGS.init_checkpoint)
-
+    files, tokenizer = fine_tuning.describe_model(FLAGS, newest, "output_weights")
     earlier = training.read_settings(FLAGS.output_dir)
     for name in ("task_name", "tfds_name") if newest and earlier else ():
         then, now = (value or "none" for value in (earlier.get(name), FLAGS[name].value))
@@ -175,19 +169,14 @@ def main(_):
             )
 
     # --- devices
-    strategy = script_flags.set_up_devices(FLAGS)
-    parts = FLAGS.gradient_accumulation_steps
-    distribution.check_batch_size(FLAGS.train_batch_size, strategy, parts, "train_batch_size")
-    distribution.check_batch_size(FLAGS.eval_batch_size, strategy, 1, "eval_batch_size")
-    distribution.check_batch_size(FLAGS.predict_batch_size, strategy, 1, "predict_batch_size")
+    strategy = fine_tuning.set_up_devices(FLAGS, "eval_batch_size", "predict_batch_size")
     chief = training.is_chief(strategy)
-    static_padding = FLAGS.static_padding or script_flags.strategy_name(FLAGS) == "tpu"
-    padding = {"max_seq_length": FLAGS.max_seq_length, "static_padding": static_padding}
+    padding = fine_tuning.padding(FLAGS)
 
     # --- data
     task, read = load_task(files.config)
     config = classification.configure(files.config, task)
-    files.config, files.max_seq_length = config, FLAGS.max_seq_length
+    files.config = config
 
     def encode(kind: str, flag: str) -> dict:
         """Set name -> encoded examples; none where the task has no such set."""
@@ -218,7 +207,6 @@ def main(_):
     for name in ("num_seeds", "early_stopping_patience", "use_best_model"):
         if FLAGS.do_train and not dev_sets and FLAGS[name].value != FLAGS[name].default:
             raise ValueError(f"--{name} chooses by the results on a dev set, and there is none.")
-    steps_per_epoch = len(train_set) // FLAGS.train_batch_size if train_set else 0
     num_train_steps = 0
     if FLAGS.do_train:
         num_train_steps = fine_tuning.number_of_steps(len(train_set), FLAGS.train_batch_size, FLAGS.num_train_epochs)
@@ -228,19 +216,16 @@ def main(_):
         """Trains, evaluates and predicts with one seed; returns the results on the main dev set."""
         script_flags.set_seed(seed, FLAGS.deterministic)
         training.check_output_dir(output_dir, config.to_json_string())
-        with strategy.scope():
-            model = task_models.BertForSequenceClassification(
-                config,
-                num_labels=1 if task.is_regression else len(task.labels),
-                dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype],
+
+        def create_model():
+            num_labels = 1 if task.is_regression else len(task.labels)
+            return task_models.BertForSequenceClassification(
+                config, num_labels=num_labels, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype]
             )
-            model.build()
-            optimizer = None
-            if FLAGS.do_train:
-                optimizer = fine_tuning.make_optimizer(
-                    model, FLAGS.optimizer, FLAGS.learning_rate, num_train_steps, FLAGS.warmup_proportion
-                )
-        step = training.restore(model, optimizer, output_dir, FLAGS.init_checkpoint, FLAGS.init_with_optimizer)
+
+        model, optimizer, step = fine_tuning.build_and_restore(
+            FLAGS, strategy, create_model, num_train_steps, output_dir
+        )
         keeper = best_model.BestModel(
             output_dir, files, main_metric, patience=FLAGS.early_stopping_patience, active=chief
         )
@@ -260,16 +245,8 @@ def main(_):
 
         # --- train
         if FLAGS.do_train:
-            mean_length = FLAGS.max_seq_length if static_padding else float(train_set.lengths.mean())
-            plan = script_flags.training_plan(
-                FLAGS,
-                seed=seed,
-                num_train_steps=num_train_steps,
-                batch_size=FLAGS.train_batch_size,
-                eval_every_steps=(FLAGS.eval_every_steps or max(steps_per_epoch, 1)) if dev_sets else 0,
-                eval_at_end=True,
-                tokens_per_example=mean_length,
-                flops_per_example=3.0 * heads.encoder_flops_per_example(config, mean_length),
+            plan = fine_tuning.training_plan(
+                FLAGS, config, train_set.lengths, num_train_steps, evaluates=bool(dev_sets), seed=seed
             )
 
             def training_batches(first_step: int) -> tf.data.Dataset:

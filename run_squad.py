@@ -103,8 +103,7 @@ def main(_):
     # TensorFlow is imported here, so that --help and a wrong flag answer at once.
     import tensorflow as tf
 
-    from bert_tf import best_model, checkpoints, distribution, fine_tuning, heads, model_files, task_models, train_step
-    from bert_tf import training  # isort: skip
+    from bert_tf import best_model, checkpoints, fine_tuning, model_files, task_models, train_step, training
     from bert_tf.tasks import batching, squad, squad_data, squad_features, squad_predictions
     from bert_tf.text_files import list_files, write_text_file
 
@@ -114,17 +113,13 @@ def main(_):
     )
     newest = checkpoints.latest_checkpoint(FLAGS.output_dir)
     start = newest or FLAGS.init_checkpoint
-    if not FLAGS.do_train:
-        fine_tuning.check_trained(start, FLAGS.output_dir, "cls/squad/output_weights")
-
-    # --- model files: configuration, vocabulary, casing
-    files = script_flags.describe_model(FLAGS, newest)
-    tokenizer = fine_tuning.make_tokenizer(files, FLAGS.max_seq_length, FLAGS.init_checkpoint)
-    files.max_seq_length = FLAGS.max_seq_length
+    files, tokenizer = fine_tuning.describe_model(FLAGS, newest, "cls/squad/output_weights")
     config = files.config
+    training.check_output_dir(FLAGS.output_dir, config.to_json_string())
 
     # --- how answers are chosen
-    stored = squad.QuestionAnsweringSettings.read(model_files.directory_of(start)) if start else None
+    with fine_tuning.named_by("--output_dir" if newest else "--init_checkpoint"):
+        stored = squad.QuestionAnsweringSettings.read(model_files.directory_of(start)) if start else None
     threshold, threshold_is_given = FLAGS.null_score_diff_threshold, FLAGS["null_score_diff_threshold"].present > 0
     if stored and FLAGS.version_2_with_negative and not threshold_is_given:
         threshold = stored.predictions.null_score_diff_threshold
@@ -141,68 +136,73 @@ def main(_):
     )
 
     # --- devices
-    strategy = script_flags.set_up_devices(FLAGS)
-    distribution.check_batch_size(
-        FLAGS.train_batch_size, strategy, FLAGS.gradient_accumulation_steps, "train_batch_size"
-    )
-    distribution.check_batch_size(FLAGS.predict_batch_size, strategy, 1, "predict_batch_size")
+    strategy = fine_tuning.set_up_devices(FLAGS, "predict_batch_size")
     chief = training.is_chief(strategy)
-    static_padding = FLAGS.static_padding or script_flags.strategy_name(FLAGS) == "tpu"
+    static_padding = fine_tuning.padding(FLAGS)["static_padding"]
 
-    # --- data
-    cache_dir = FLAGS.feature_cache_dir or posixpath.join(FLAGS.output_dir, "windows")
-    cache_dir = None if cache_dir == "none" or not chief else cache_dir
-
-    def load(patterns: str, flag: str, is_training: bool):
+    # --- data: everything is read and checked before the first window is cut, which takes long
+    def read(patterns: str, flag: str, is_training: bool):
         paths = list_files(patterns, flag)
-        data = squad_data.read_squad_examples(paths, is_training, FLAGS.version_2_with_negative, FLAGS.answer_from)
+        with fine_tuning.named_by(flag):
+            data = squad_data.read_squad_examples(paths, is_training, FLAGS.version_2_with_negative, FLAGS.answer_from)
         if not data.examples:
             left_out = f" to train on: {len(data.skipped)} are left out, see above." if data.skipped else "."
             raise ValueError(f"{flag}={patterns} has no questions{left_out}")
+        if not any(tokenizer.tokenize(example.paragraph.context) for example in data.examples):
+            raise ValueError(f"{flag}={patterns} has no context with any text.")
+        return data
+
+    dev_flag = "--dev_file" if FLAGS.dev_file else "--predict_file"
+    dev_files = FLAGS.dev_file or FLAGS.predict_file
+    train_data = read(FLAGS.train_file, "--train_file", True) if FLAGS.do_train else None
+    predict_data = read(FLAGS.predict_file, "--predict_file", False) if FLAGS.do_predict else None
+    dev_data = None
+    if FLAGS.do_eval:
+        same = FLAGS.do_predict and dev_files == FLAGS.predict_file
+        dev_data = predict_data if same else read(dev_files, dev_flag, False)
+        if dev_data.unanswered:
+            raise ValueError(f"--do_eval: {dev_flag}={dev_files} can't be scored: {dev_data.unanswered}.")
+
+    def steps_for(count: int) -> int:
+        return fine_tuning.number_of_steps(count, FLAGS.train_batch_size, FLAGS.num_train_epochs)
+
+    num_train_steps = steps_for(len(train_data.examples)) if FLAGS.do_train and not FLAGS.steps_from_windows else 0
+
+    # --- windows
+    cache_dir = FLAGS.feature_cache_dir or posixpath.join(FLAGS.output_dir, "windows")
+    cache_dir = None if cache_dir == "none" or not chief else cache_dir
+
+    def cut(data, flag: str, is_training: bool):
         windows = squad_features.cached_windows(data.examples, tokenizer, window_settings, is_training, cache_dir)
         logging.info("%s: %d questions, %d windows", flag, len(data.examples), len(windows))
-        if not len(windows):
-            raise ValueError(f"{flag}={patterns} has no context with any text.")
         if FLAGS.verbose_logging:
             for skipped in data.skipped:
                 logging.info("Left out: %s", skipped)
             for description in squad_features.describe_windows(windows, tokenizer, range(min(20, len(windows)))):
                 logging.info("Window: %s", description)
-        return data, windows
+        return windows
 
-    train_data = train_windows = None
-    num_train_steps = 0
+    train_windows = predict_windows = dev_windows = None
     if FLAGS.do_train:
-        train_data, train_windows = load(FLAGS.train_file, "--train_file", True)
         # The original shuffles the questions before it cuts their contexts, and so orders train.tf_record.
         order = list(range(len(train_data.examples)))
         random.Random(12345).shuffle(order)
-        train_windows = train_windows.of_examples(order)
-        count = len(train_windows) if FLAGS.steps_from_windows else len(train_data.examples)
-        num_train_steps = fine_tuning.number_of_steps(count, FLAGS.train_batch_size, FLAGS.num_train_epochs)
-    predict_data = predict_windows = dev_data = dev_windows = None
+        train_windows = cut(train_data, "--train_file", True).of_examples(order)
+        num_train_steps = num_train_steps or steps_for(len(train_windows))
     if FLAGS.do_predict:
-        predict_data, predict_windows = load(FLAGS.predict_file, "--predict_file", False)
+        predict_windows = cut(predict_data, "--predict_file", False)
     if FLAGS.do_eval:
-        same = FLAGS.do_predict and FLAGS.dev_file in (None, FLAGS.predict_file)
-        flag = "--dev_file" if FLAGS.dev_file else "--predict_file"
-        loaded = (predict_data, predict_windows) if same else load(FLAGS[flag[2:]].value, flag, False)
-        dev_data, dev_windows = loaded
-        if dev_data.unanswered:
-            raise ValueError(f"--do_eval: {flag}={FLAGS[flag[2:]].value} can't be scored: {dev_data.unanswered}.")
+        dev_windows = predict_windows if dev_data is predict_data else cut(dev_data, dev_flag, False)
 
     # --- model
     script_flags.set_seed(FLAGS.seed, FLAGS.deterministic)
-    training.check_output_dir(FLAGS.output_dir, config.to_json_string())
-    with strategy.scope():
-        model = task_models.BertForQuestionAnswering(config, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype])
-        model.build()
-        optimizer = None
-        if FLAGS.do_train:
-            optimizer = fine_tuning.make_optimizer(
-                model, FLAGS.optimizer, FLAGS.learning_rate, num_train_steps, FLAGS.warmup_proportion
-            )
-    step = training.restore(model, optimizer, FLAGS.output_dir, FLAGS.init_checkpoint, FLAGS.init_with_optimizer)
+    model, optimizer, step = fine_tuning.build_and_restore(
+        FLAGS,
+        strategy,
+        lambda: task_models.BertForQuestionAnswering(config, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype]),
+        num_train_steps,
+        FLAGS.output_dir,
+    )
     main_metric = "eval_best_f1" if FLAGS.version_2_with_negative else "eval_f1"
     keeper = best_model.BestModel(
         FLAGS.output_dir, files, main_metric, patience=FLAGS.early_stopping_patience, active=chief
@@ -222,7 +222,7 @@ def main(_):
         answered.clear()
         answered[step] = answer(dev_data, dev_windows)
         results = squad.score(dev_data, answered[step], FLAGS.version_2_with_negative)
-        chosen = settings if threshold_is_given else squad.choose_threshold(settings, results)
+        chosen = settings if threshold_is_given else squad.choose_threshold(settings, results, answered[step])
         keeper.further_files[squad.SETTINGS_FILE] = chosen.to_json()
         if chief:
             write_text_file(posixpath.join(FLAGS.output_dir, squad.SETTINGS_FILE), chosen.to_json())
@@ -231,15 +231,8 @@ def main(_):
 
     # --- train
     if FLAGS.do_train:
-        mean_length = FLAGS.max_seq_length if static_padding else float(train_windows.lengths.mean())
-        plan = script_flags.training_plan(
-            FLAGS,
-            num_train_steps=num_train_steps,
-            batch_size=FLAGS.train_batch_size,
-            eval_every_steps=FLAGS.eval_every_steps or max(len(train_windows) // FLAGS.train_batch_size, 1),
-            eval_at_end=True,
-            tokens_per_example=mean_length,
-            flops_per_example=3.0 * heads.encoder_flops_per_example(config, mean_length),
+        plan = fine_tuning.training_plan(
+            FLAGS, config, train_windows.lengths, num_train_steps, evaluates=FLAGS.do_eval, seed=FLAGS.seed
         )
 
         def training_batches(first_step: int) -> tf.data.Dataset:
@@ -274,7 +267,7 @@ def main(_):
         predictions = answered.get(step) or answer(dev_data, dev_windows)
         results = squad.score(dev_data, predictions, FLAGS.version_2_with_negative)
         if not threshold_is_given:
-            settings = squad.choose_threshold(settings, results)
+            settings = squad.choose_threshold(settings, results, predictions)
         predictions = squad.apply_threshold(predictions, settings.predictions.null_score_diff_threshold)
         results = squad.score(dev_data, predictions, FLAGS.version_2_with_negative)
         if chief and step == last_step:  # the best model has its own, in best_model/

@@ -137,16 +137,48 @@ def test_the_chosen_threshold_reaches_the_score_it_promised(data):
     results = squad.score(data, predictions_at(0.0), True)
     assert results["eval_f1"] == pytest.approx(40.0) and results["eval_best_f1"] == pytest.approx(70.0)
     settings = squad.QuestionAnsweringSettings(WindowSettings(), PredictionSettings(version_2_with_negative=True))
-    chosen = squad.choose_threshold(settings, results)
-    assert chosen.predictions == dataclasses.replace(settings.predictions, null_score_diff_threshold=2.0)
+    assert results["eval_best_f1_threshold"] == 2.0  # the official one: the odds of e
+    chosen = squad.choose_threshold(settings, results, predictions_at(0.0))
+    assert chosen.predictions == dataclasses.replace(settings.predictions, null_score_diff_threshold=3.0)
     assert chosen.windows == settings.windows
-    applied = squad.apply_threshold(predictions_at(0.0), 2.0)
+    applied = squad.apply_threshold(predictions_at(0.0), 3.0)
     assert applied == predictions_at(2.0) and [prediction.text for prediction in applied].count("") == 1
     assert squad.score(data, applied, True)["eval_f1"] == pytest.approx(70.0)
     # Other results choose nothing, and without odds there is nothing to apply.
-    assert squad.choose_threshold(settings, {"eval_f1": 1.0}) is settings
+    assert squad.choose_threshold(settings, {"eval_f1": 1.0}, applied) is settings
     plain = [dataclasses.replace(prediction, null_odds=None) for prediction in predictions_at(0.0)]
     assert squad.apply_threshold(plain, 1e9) == plain
+
+
+@pytest.mark.parametrize(
+    ("odds", "official", "chosen"),
+    [
+        ({"a": -3.0, "b": -1.0, "c": 1.0, "d": 4.0, "e": 2.0}, 2.0, 3.0),
+        ({"a": -3.0, "b": 9.0, "c": 1.0, "d": 8.0, "e": 1.25}, 1.25, 4.625),
+        ({"a": -3.0, "b": 5.0, "c": 1.0, "d": 4.0, "e": None}, 1.0, 2.5),  # e: nothing that could be an answer
+        ({"a": 1.0, "b": None, "c": 2.0, "d": None, "e": 3.0}, 3.0, 3.5),  # the largest of all
+        ({"a": None, "b": 1.0, "c": None, "d": -2.0, "e": None}, 0.0, 0.0),  # better never to answer
+    ],
+)
+def test_the_chosen_threshold_keeps_clear_of_every_question(data, odds, official, chosen):
+    """All answers stay as by the official threshold, and do so when the odds are a little off."""
+    predictions = []
+    for key, text in BEST.items():
+        best = None if odds[key] is None else Answer(text, 1.0, 1.0, 0.5)
+        predictions.append(Prediction("", [Answer("", 0.0, 0.0, 1.0)], best, 1e6 if best is None else odds[key]))
+    results = squad.score(data, predictions, True)
+    assert results["eval_best_f1_threshold"] == official
+    settings = squad.QuestionAnsweringSettings(WindowSettings(), PredictionSettings(version_2_with_negative=True))
+    threshold = squad.choose_threshold(settings, results, predictions).predictions.null_score_diff_threshold
+    assert threshold == chosen
+    applied = squad.apply_threshold(predictions, official)
+    assert squad.apply_threshold(predictions, threshold) == applied
+    texts = [prediction.text for prediction in applied]
+    for noise in (-0.1, 0.1):
+        moved = [dataclasses.replace(each, null_odds=each.null_odds + noise) for each in predictions]
+        assert [prediction.text for prediction in squad.apply_threshold(moved, threshold)] == texts
+    if official:
+        assert squad.score(data, applied, True)["eval_f1"] == pytest.approx(results["eval_best_f1"])
 
 
 def test_a_question_with_nothing_to_say_scores_as_none(data):

@@ -117,14 +117,29 @@ def score(data: SquadData, predictions: list[Prediction], version_2_with_negativ
     return {f"eval_{name}": value for name, value in scores.items()}
 
 
-def choose_threshold(settings: QuestionAnsweringSettings, results: dict[str, float]) -> QuestionAnsweringSettings:
-    """The settings with the threshold that gave the best F1 on a dev set, if the results have one."""
+def choose_threshold(
+    settings: QuestionAnsweringSettings, results: dict[str, float], predictions: list[Prediction]
+) -> QuestionAnsweringSettings:
+    """The settings with the threshold that gave the best F1 on a dev set, if the results have one.
+
+    The official script's threshold is the odds of one of the questions, on which rounding would then decide: on another
+    device, or in a batch with others, its odds differ in the last digits. Half-way to the next larger odds, where the
+    threshold is put, all questions are answered as at the official one.
+
+    Args:
+      results: of `score`. predictions: those that were scored.
+    """
     threshold = results.get("eval_best_f1_threshold")
     if threshold is None:
         return settings
+    # Where there is nothing to answer, no threshold changes that.
+    odds = [prediction.null_odds for prediction in predictions if prediction.best]
+    if threshold in odds:  # and not the official script's 0.0 for "better never to answer"
+        following = min((value for value in odds if value > threshold), default=threshold + 1.0)
+        threshold = (threshold + following) / 2
     logging.info("null_score_diff_threshold %.4f gives the best F1 on the dev set.", threshold)
-    predictions = dataclasses.replace(settings.predictions, null_score_diff_threshold=threshold)
-    return dataclasses.replace(settings, predictions=predictions)
+    chosen = dataclasses.replace(settings.predictions, null_score_diff_threshold=threshold)
+    return dataclasses.replace(settings, predictions=chosen)
 
 
 def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Prediction]:
