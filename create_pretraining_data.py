@@ -4,9 +4,13 @@
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
 
 The text: one sentence a line, a blank line between documents; it need not be perfect sentences. A file that doesn't end
-with a blank line goes on in the next one. Text and instances are held in memory: cut a large corpus into several runs,
-with another --random_seed each. Beside the records, pretraining_data.<name of the first of them>.json says what is in
-them and how they were made.
+with a blank line goes on in the next one. JSONL, WikiExtractor's output, raw paragraphs (--split_sentences) and
+compressed files (.gz, .bz2, .zst) are read as well.
+
+The text may be larger than memory. All of it is one shard, as in the original, unless --num_shards cuts it into several
+that are made on all cores (--num_workers) or on a cluster (--beam_runner); a run that was killed goes on from the
+shards that are finished. Beside the records, pretraining_data.<name of the first of them>.json says what is in them
+and how they were made.
 """
 
 from absl import flags, logging
@@ -18,14 +22,14 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "input_file",
     None,
-    "Text files in UTF-8: a comma-separated list of globs. They are read in the order of the list and, within a glob, "
-    "by name (the original took the order of the file system, which differs between machines).",
+    "Text files in UTF-8: a comma-separated list of globs, local or gs://... They are read in the order of the list "
+    "and, within a glob, by name (the original took the order of the file system, which differs between machines).",
 )
 flags.DEFINE_string(
     "output_file",
     None,
-    "TFRecord files to write, separated by commas; instances are dealt out to them in turn. Several files let "
-    "run_pretraining.py read in parallel.",
+    "TFRecord files to write, separated by commas; instances are dealt out to them in turn. With --num_shards=10 each "
+    "name becomes ten: out.tfrecord-00000-of-00010 and so on.",
 )
 flags.DEFINE_string("vocab_file", None, "The vocabulary the model is, or will be, trained with: one token a line.")
 flags.DEFINE_bool(
@@ -58,13 +62,16 @@ flags.DEFINE_integer(
     "Give run_pretraining.py the same.",
 )
 flags.DEFINE_integer(
-    "random_seed", 12345, "Seed of everything random here. Use another for each part of a corpus cut into several runs."
+    "random_seed",
+    12345,
+    "Seed of everything random here. Each of several shards has a seed made of this one and its number. Use another "
+    "for each part of a corpus cut into several runs.",
 )
 flags.DEFINE_integer(
     "dupe_factor",
     10,
     "How often to go over the text, with other pairs and other masks each time. Disk grows with it; less is enough for "
-    "much text.",
+    "much text. If unset, 1 under --masking=dynamic.",
 )
 flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens to predict; 0.15 as in the paper.")
 flags.DEFINE_float(
@@ -74,10 +81,72 @@ flags.DEFINE_float(
     "input. 0: never.",
 )
 
+# Beyond the original: larger texts, less disk, other kinds of text.
+flags.DEFINE_integer(
+    "num_shards",
+    1,
+    "Parts to cut the text into, at the ends of documents. 1 gives the original's instances, bit for bit. More are "
+    "made on several cores or machines; random next sentences come from the same shard. What a shard holds depends on "
+    "--random_seed, its number and the number of shards only.",
+)
+flags.DEFINE_integer(
+    "num_workers", None, "Processes: they make the shards, or tokenize the only one. If unset, as many as cores."
+)
+flags.DEFINE_string(
+    "scratch_dir",
+    None,
+    "Local directory for what does not fit in memory: about 1.5 bytes for each byte of the text of the shards in work, "
+    "and 60% of the size of their records. If unset, the system's (TMPDIR).",
+)
+flags.DEFINE_enum(
+    "masking",
+    "static",
+    ["static", "dynamic"],
+    "static: masks are drawn here, as in the original. dynamic: the records hold the pairs once, unmasked, and "
+    "run_pretraining.py --vocab_file=... draws other masks each epoch; that takes about a tenth of the disk.",
+)
+flags.DEFINE_bool(
+    "pack_sequences",
+    False,
+    "With --masking=dynamic: put several short pairs, which don't see each other, into one record, so that less of it "
+    "is padding.",
+)
+flags.DEFINE_enum(
+    "compression",
+    None,
+    ["gzip"],
+    "Compress the records; run_pretraining.py sees it by itself. About a fifth of the size, and slower to write.",
+)
+flags.DEFINE_enum(
+    "input_format",
+    "auto",
+    ["auto", "text", "jsonl", "wikiextractor"],
+    "What the files hold. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz and the like) or first line, "
+    "WikiExtractor's <doc> form by the first bytes, else text.",
+)
+flags.DEFINE_string("text_key", "text", "JSONL: the key of a line's object that holds the text of the document.")
+flags.DEFINE_bool("split_sentences", False, "A line is a paragraph, to be cut into sentences.")
+flags.DEFINE_string("language", "en", "Of --split_sentences, as in Wikipedia's addresses: en, de, ko, zh, ...")
+flags.DEFINE_enum(
+    "errors",
+    "strict",
+    ["strict", "replace"],
+    "What is not UTF-8 is an error that names the place (strict), or dropped and counted (replace).",
+)
+flags.DEFINE_string(
+    "beam_runner",
+    None,
+    "Make the shards on Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, ... Needs "
+    "pip install 'bert-tf[beam]'; text, vocabulary and output must lie where all workers reach them.",
+)
+flags.DEFINE_multi_string(
+    "beam_option", [], "A further option of Beam, as often as needed: --beam_option=--project=my-project"
+)
+
 
 def main(_):
     # TensorFlow comes with this import: --help and a wrong flag answer without it.
-    from bert_tf import model_files, pretraining_data
+    from bert_tf import corpus_files, model_files, pretraining_data
 
     logging.set_verbosity(logging.INFO)
     casing = model_files.resolve_casing(
@@ -95,9 +164,20 @@ def main(_):
         max_seq_length=FLAGS.max_seq_length,
         max_predictions_per_seq=FLAGS.max_predictions_per_seq,
         random_seed=FLAGS.random_seed,
-        dupe_factor=FLAGS.dupe_factor,
+        dupe_factor=FLAGS.dupe_factor if FLAGS["dupe_factor"].present else None,
         masked_lm_prob=FLAGS.masked_lm_prob,
         short_seq_prob=FLAGS.short_seq_prob,
+        masking=FLAGS.masking,
+        pack_sequences=FLAGS.pack_sequences,
+        compression=FLAGS.compression,
+        num_shards=FLAGS.num_shards,
+        num_workers=FLAGS.num_workers,
+        scratch_dir=FLAGS.scratch_dir,
+        text=corpus_files.TextSettings(
+            FLAGS.input_format, FLAGS.text_key, FLAGS.split_sentences, FLAGS.language, FLAGS.errors
+        ),
+        beam_runner=FLAGS.beam_runner,
+        beam_options=FLAGS.beam_option,
     )
 
 

@@ -1,23 +1,26 @@
-"""Masked LM and next sentence instances of tokenized documents (original: create_pretraining_data.py).
+"""Masked LM and next sentence instances of tokenized text (original: create_pretraining_data.py).
 
-The same documents, vocabulary and seed give the original's instances in the original's order: every draw from the one
-random stream is made where the original makes it. A token is its id in the vocabulary here; a sentence is a list of
-ids, a document a list of sentences.
+The same text, vocabulary and seed give the original's instances in the original's order: every draw from the one random
+stream is made where the original makes it. The loops themselves are in `pretraining_kernel`; what they give lies on
+disk, where memory would bound the size of the text.
 
 Dimensions: S max_seq_length, P max_predictions_per_seq.
 """
 
 import dataclasses
-import itertools
+import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+from absl import logging
+
+from bert_tf import pretraining_kernel as kernel
 from bert_tf.progress import progress_bar
+from bert_tf.token_store import TokenStore
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
-
-Sentence = list[int]
-Document = list[Sentence]
+_INSTANCES_PER_CALL = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,261 +79,165 @@ class TrainingInstance:
         return [inv_vocab[index] for index in self.masked_lm_ids]
 
 
-def check_settings(
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-    dupe_factor: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-) -> None:
-    """Refuses settings no instance can be made with. ValueError: names the flag and its value."""
-    rules = (
-        (
-            "max_seq_length",
-            max_seq_length,
-            max_seq_length >= MIN_SEQ_LENGTH,
-            "at least 5, for [CLS] A [SEP] B [SEP] with one token in A and one in B",
-        ),
-        ("max_predictions_per_seq", max_predictions_per_seq, max_predictions_per_seq >= 1, "at least 1"),
-        ("dupe_factor", dupe_factor, dupe_factor >= 1, "at least 1: it counts the passes over the text"),
-        ("short_seq_prob", short_seq_prob, 0 <= short_seq_prob <= 1, "a probability from 0 to 1"),
-        ("masked_lm_prob", masked_lm_prob, 0 < masked_lm_prob <= 1, "a probability above 0, at most 1"),
-    )
-    for name, value, holds, rule in rules:
-        if not holds:
-            raise ValueError(f"--{name}={value} must be {rule}")
+@dataclasses.dataclass(frozen=True)
+class InstanceSettings:
+    """How instances are made; the fields are the flags of create_pretraining_data.py.
 
-
-def create_instances_from_documents(
-    documents: list[Document],
-    max_seq_length: int,
-    dupe_factor: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocabulary: VocabularyIds,
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-    show_progress: bool = True,
-) -> list[TrainingInstance]:
-    """Goes dupe_factor times over the documents, with fresh pairs and masks each time, and shuffles what comes out.
-
-    Args:
-      documents: as `read_documents` gives them; their order is shuffled in place.
+    Attributes:
       max_seq_length: S, longest instance in tokens, [CLS] and both [SEP] included.
-      dupe_factor: passes over the documents.
+      max_predictions_per_seq: P, most tokens to predict in an instance; 0 leaves the masks to the training.
+      dupe_factor: passes over the documents, each with other pairs and masks.
       short_seq_prob: how often, per document and pass, instances are made shorter than S on purpose.
       masked_lm_prob: share of tokens to predict.
-      max_predictions_per_seq: P, most tokens to predict in an instance.
-      vocabulary: of the tokenizer.
-      rng: the only source of randomness; a `random.Random`.
       do_whole_word_mask: mask all pieces of a word or none.
-      show_progress: a bar in sentences.
 
     Raises:
-      ValueError: settings no instance can be made with; names the flag.
+      ValueError: settings no instance can be made with; names the flag and its value.
     """
-    check_settings(max_seq_length, max_predictions_per_seq, dupe_factor, short_seq_prob, masked_lm_prob)
-    shuffle(documents, rng)
-    instances: list[TrainingInstance] = []
-    with progress_bar(
-        total=dupe_factor * sum(map(len, documents)),
-        desc="building instances",
-        unit="sentences",
-        unit_scale=True,
-        disable=not show_progress,
-    ) as bar:
-        for _ in range(dupe_factor):
-            for document_index, document in enumerate(documents):
-                instances.extend(
-                    create_instances_from_document(
-                        documents,
-                        document_index,
-                        max_seq_length,
-                        short_seq_prob,
-                        masked_lm_prob,
-                        max_predictions_per_seq,
-                        vocabulary,
-                        rng,
-                        do_whole_word_mask,
-                    )
-                )
-                bar.update(len(document))
-    shuffle(instances, rng)
-    return instances
+
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    dupe_factor: int = 10
+    short_seq_prob: float = 0.1
+    masked_lm_prob: float = 0.15
+    do_whole_word_mask: bool = False
+
+    def __post_init__(self):
+        rules = (
+            (
+                "max_seq_length",
+                self.max_seq_length >= MIN_SEQ_LENGTH,
+                "at least 5, for [CLS] A [SEP] B [SEP] with one token in A and one in B",
+            ),
+            ("max_predictions_per_seq", self.max_predictions_per_seq >= 0, "at least 1"),
+            ("dupe_factor", self.dupe_factor >= 1, "at least 1: it counts the passes over the text"),
+            ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "a probability from 0 to 1"),
+            ("masked_lm_prob", 0 < self.masked_lm_prob <= 1, "a probability above 0, at most 1"),
+        )
+        for name, holds, rule in rules:
+            if not holds:
+                raise ValueError(f"--{name}={getattr(self, name)} must be {rule}")
 
 
-def create_instances_from_document(
-    all_documents: Sequence[Document],
-    document_index: int,
-    max_seq_length: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
+class Instances(Sequence[TrainingInstance]):
+    """The instances of a text, in their final, shuffled order; read from disk when asked for.
+
+    Attributes:
+      store: the text. settings, vocabulary: what they were made with.
+      spans: int64 [n, 6], see `pretraining_kernel`. positions, replacements: int32 [n, P]. All in the order of making.
+      order: int64 [n], the final order.
+    """
+
+    def __init__(self, store, settings, vocabulary, spans, positions, replacements, order):
+        self.store, self.settings, self.vocabulary = store, settings, vocabulary
+        self.spans, self.positions, self.replacements, self.order = spans, positions, replacements, order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, place):
+        if isinstance(place, slice):
+            return [self[k] for k in range(*place.indices(len(self)))]
+        number = self.order[place]
+        span, vocabulary = self.spans[number], self.vocabulary
+        row = np.empty(self.settings.max_seq_length, np.int32)
+        length = kernel.gather(self.store.tokens, span, vocabulary.cls_id, vocabulary.sep_id, row)
+        positions = self.positions[number, : span[kernel.NUM_MASKED]]
+        labels = row[positions].tolist()
+        row[positions] = self.replacements[number, : len(positions)]
+        second_start = int(span[kernel.A_LENGTH]) + 2
+        return TrainingInstance(
+            row[:length].tolist(), second_start, bool(span[kernel.IS_RANDOM]), positions.tolist(), labels
+        )
+
+
+def create_instances(
+    store: TokenStore,
+    settings: InstanceSettings,
     vocabulary: VocabularyIds,
     rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> list[TrainingInstance]:
-    """One pass over one document (original: create_instances_from_document).
+    directory: str,
+    bar: Callable = progress_bar,
+) -> Instances:
+    """Goes dupe_factor times over the documents in random order and shuffles the instances that come out.
 
     Sentences are gathered until they fill the target length. The first few of them are A; B is the rest or, half of
-    the time and whenever there is no rest, sentences from a random place of the text. In that case the rest is not
-    lost but begins the next instance.
-    """
-    document = all_documents[document_index]
-    max_num_tokens = max_seq_length - 3  # [CLS], [SEP], [SEP]
-    target_length = max_num_tokens
-    # Once a document and pass, not once an instance: this is the original's way.
-    if rng.random() < short_seq_prob:
-        target_length = _randint(rng, 2, max_num_tokens)
+    the time and whenever there is no rest, sentences from a random place of another document. In that case the rest is
+    not lost but begins the next instance (original: create_training_instances, create_instances_from_document).
 
-    instances = []
-    start = end = length = 0  # the sentences gathered are document[start:end], `length` tokens
-    while end < len(document):
-        length += len(document[end])
-        end += 1
-        if length < target_length and end < len(document):
-            continue
-        num_sentences = end - start
-        a_end = start + 1 if num_sentences == 1 else start + _randint(rng, 1, num_sentences - 1)
-        tokens_a = list(itertools.chain.from_iterable(document[start:a_end]))
-        is_random_next = num_sentences == 1 or rng.random() < 0.5
-        if is_random_next:
-            tokens_b = _random_next(all_documents, document_index, target_length - len(tokens_a), rng)
-            end = a_end
-        else:
-            tokens_b = list(itertools.chain.from_iterable(document[a_end:end]))
-        truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng)
-        tokens = [vocabulary.cls_id, *tokens_a, vocabulary.sep_id, *tokens_b, vocabulary.sep_id]
-        masked = create_masked_lm_predictions(
-            tokens, masked_lm_prob, max_predictions_per_seq, vocabulary, rng, do_whole_word_mask
+    Args:
+      store: the text.
+      vocabulary: of the tokenizer.
+      rng: the only source of randomness; left where the original would leave it.
+      directory: local; instances are kept in files there.
+      bar: makes the progress bar, in documents.
+    """
+    state = kernel.generator_state(rng)
+    order = np.arange(len(store.document_ends), dtype=np.int64)
+    kernel.shuffle(state, order, len(order))
+    is_continuation = np.zeros(max(vocabulary.all_ids) + 1, np.bool_)
+    is_continuation[list(vocabulary.continuations)] = True
+    place = np.array([0, 0, 0, -1], np.int64)
+    width = settings.max_predictions_per_seq
+    shapes = {"spans": (np.int64, 6), "positions": (np.int32, width), "replacements": (np.int32, width)}
+    chunk = [np.empty((_INSTANCES_PER_CALL, columns), kind) for kind, columns in shapes.values()]
+    paths = [os.path.join(directory, name) for name in shapes]
+    files = [open(path, "wb") for path in paths]  # noqa: SIM115
+    total, done = settings.dupe_factor * len(order), 0
+    try:
+        with bar(total=total, desc="building instances", unit="documents", unit_scale=True) as progress:
+            made = _INSTANCES_PER_CALL
+            while made == _INSTANCES_PER_CALL:
+                made = kernel.plan_instances(
+                    store.tokens,
+                    store.sentence_ends,
+                    store.document_ends,
+                    order,
+                    state,
+                    place,
+                    (
+                        settings.max_seq_length,
+                        settings.dupe_factor,
+                        width,
+                        int(settings.do_whole_word_mask),
+                        vocabulary.cls_id,
+                        vocabulary.sep_id,
+                        vocabulary.mask_id,
+                    ),
+                    (settings.short_seq_prob, settings.masked_lm_prob),
+                    np.array(vocabulary.all_ids, np.int32),
+                    is_continuation,
+                    *chunk,
+                )
+                for file, rows in zip(files, chunk, strict=True):
+                    file.write(rows[:made].data)
+                now = min(total, int(place[kernel.PLACE_PASS]) * len(order) + int(place[kernel.PLACE_DOCUMENT]))
+                progress.update(now - done)
+                done = now
+    finally:
+        for file in files:
+            file.close()
+    count = os.path.getsize(paths[0]) // (6 * 8)
+    columns = [
+        np.memmap(path, kind, "r", shape=(count, columns)) if count * columns else np.empty((count, columns), kind)
+        for path, (kind, columns) in zip(paths, shapes.values(), strict=True)
+    ]
+    final_order = np.arange(count, dtype=np.int64)
+    kernel.shuffle(state, final_order, count)
+    rng.setstate((3, tuple(state.tolist()), None))
+    return Instances(store, settings, vocabulary, *columns, final_order)
+
+
+def log_instances(instances: Sequence[TrainingInstance], inv_vocab: Mapping[int, str]) -> None:
+    """Logs instances to read: whether what was made is what was meant is best seen by eye."""
+    for number, instance in enumerate(instances):
+        masked = zip(instance.masked_lm_positions, instance.masked_lm_labels(inv_vocab), strict=True)
+        logging.info(
+            "Instance %d, second part %s\n  tokens: %s\n  masked: %s\n  input_ids: %s\n  segment_ids: %s",
+            number,
+            "random" if instance.is_random_next else "follows",
+            " ".join(instance.tokens(inv_vocab)),
+            " ".join(f"{position}={token}" for position, token in masked),
+            " ".join(map(str, instance.token_ids)),
+            " ".join(map(str, instance.segment_ids)),
         )
-        instances.append(TrainingInstance(masked[0], len(tokens_a) + 2, is_random_next, masked[1], masked[2]))
-        start, length = end, 0
-    return instances
-
-
-def _random_next(
-    all_documents: Sequence[Document], document_index: int, target_length: int, rng: random.Random
-) -> list[int]:
-    """Sentences from a random place of, if ten draws find one, another document: at least one, until they are long
-    enough or their document ends."""
-    for _ in range(10):
-        random_index = _randint(rng, 0, len(all_documents) - 1)
-        if random_index != document_index:
-            break
-    document = all_documents[random_index]
-    tokens = []
-    for position in range(_randint(rng, 0, len(document) - 1), len(document)):
-        tokens.extend(document[position])
-        if len(tokens) >= target_length:
-            break
-    return tokens
-
-
-def truncate_seq_pair(tokens_a: list[int], tokens_b: list[int], max_num_tokens: int, rng: random.Random) -> None:
-    """Shortens the longer of the two (B if they are equal) one token at a time, in place, until both together fit.
-
-    A coin decides each time whether the first or the last token goes (original: truncate_seq_pair).
-    """
-    draw = rng.random
-    length_a, length_b = len(tokens_a), len(tokens_b)
-    front_a = front_b = 0
-    while length_a + length_b > max_num_tokens:
-        if length_a > length_b:
-            length_a -= 1
-            front_a += draw() < 0.5
-        else:
-            length_b -= 1
-            front_b += draw() < 0.5
-    tokens_a[:] = tokens_a[front_a : front_a + length_a]
-    tokens_b[:] = tokens_b[front_b : front_b + length_b]
-
-
-def create_masked_lm_predictions(
-    tokens: Sequence[int],
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocabulary: VocabularyIds,
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> tuple[list[int], list[int], list[int]]:
-    """Chooses positions to predict and hides what stands there (original: create_masked_lm_predictions).
-
-    Of the chosen positions 80% become [MASK], 10% stay and 10% become any token of the vocabulary. The number of them
-    is masked_lm_prob of all tokens, [CLS] and [SEP] counted, rounded half to even, at least 1 and at most P. With
-    do_whole_word_mask a word that would exceed it is passed over, so there may be fewer, even none.
-
-    Returns:
-      (masked tokens, increasing positions, ids that stood there).
-    """
-    num_to_predict = min(max_predictions_per_seq, max(1, round(len(tokens) * masked_lm_prob)))
-    specials = (vocabulary.cls_id, vocabulary.sep_id)
-    candidates = [position for position, token in enumerate(tokens) if token not in specials]
-    if do_whole_word_mask:
-        chosen = _choose_words(_word_sets(tokens, candidates, vocabulary.continuations), num_to_predict, rng)
-    else:
-        shuffle(candidates, rng)
-        chosen = candidates[:num_to_predict]
-
-    masked = list(tokens)
-    draw, mask_id, all_ids = rng.random, vocabulary.mask_id, vocabulary.all_ids
-    for position in chosen:  # in shuffled order, since each draws from the stream
-        if draw() < 0.8:
-            masked[position] = mask_id
-        elif draw() >= 0.5:
-            masked[position] = all_ids[_randint(rng, 0, len(all_ids) - 1)]
-    chosen.sort()
-    return masked, chosen, [tokens[position] for position in chosen]
-
-
-def _word_sets(tokens: Sequence[int], candidates: Sequence[int], continuations: frozenset[int]) -> list[list[int]]:
-    """Positions of each word. The original lets a "##" piece at the start of B (its beginning was cut off) join the
-    last word of A, over the [SEP] between them; so does this."""
-    words: list[list[int]] = []
-    for position in candidates:
-        if words and tokens[position] in continuations:
-            words[-1].append(position)
-        else:
-            words.append([position])
-    return words
-
-
-def _choose_words(words: list[list[int]], num_to_predict: int, rng: random.Random) -> list[int]:
-    shuffle(words, rng)
-    chosen: list[int] = []
-    for word in words:
-        if len(chosen) >= num_to_predict:
-            break
-        if len(chosen) + len(word) <= num_to_predict:
-            chosen.extend(word)
-    return chosen
-
-
-# ---- the random stream -----------------------------------------------------------------------------------------------
-# What `random.Random.randint` and `.shuffle` of CPython do, written out: a third of their time, and the stream no
-# longer depends on the Python version (Python promises a stable stream for `random()` only).
-
-
-def _randint(rng: random.Random, low: int, high: int) -> int:
-    """A whole number from low to high, both included."""
-    count = high - low + 1
-    bits = count.bit_length()
-    number = rng.getrandbits(bits)
-    while number >= count:
-        number = rng.getrandbits(bits)
-    return low + number
-
-
-def shuffle(items: list, rng: random.Random) -> None:
-    """Shuffles a list in place, from its end, with the draws that `rng.shuffle(items)` makes."""
-    getrandbits = rng.getrandbits
-    total = len(items)
-    for bits in range(total.bit_length(), 1, -1):
-        # All numbers of items that have so many bits.
-        for count in range(min(total, (1 << bits) - 1), (1 << (bits - 1)) - 1, -1):
-            number = getrandbits(bits)
-            while number >= count:
-                number = getrandbits(bits)
-            last = count - 1
-            items[last], items[number] = items[number], items[last]

@@ -354,6 +354,8 @@ class WordpieceTokenizer:
         """Word pieces of one non-empty word."""
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
+        if word in self.vocab:
+            return [word]
         vocab, pieces, start = self.vocab, [], 0
         while start < len(word):
             prefix = "##" if start else ""

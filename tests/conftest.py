@@ -86,3 +86,14 @@ def write_pretraining_records(path, count, max_seq_length=16, max_predictions_pe
             weights = [1.0] * max_predictions_per_seq
             feature["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=weights))
             writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+
+
+@pytest.fixture
+def letters(tmp_path) -> tuple[str, str]:
+    """(corpus, vocabulary): the original's results for them are known draw by draw."""
+    from pretraining_records_read import LETTERS, LETTERS_CORPUS
+
+    corpus, vocab = tmp_path / "letters.txt", tmp_path / "letters_vocab.txt"
+    corpus.write_text(LETTERS_CORPUS)
+    vocab.write_text("\n".join(LETTERS) + "\n")
+    return str(corpus), str(vocab)

@@ -1,0 +1,203 @@
+"""A tokenized corpus as three flat arrays on disk, so that its size is not bound by memory.
+
+    tokens         int32  ids, one after the other
+    sentence_ends  int64  where each sentence ends in tokens
+    document_ends  int64  where each document ends in sentences
+
+Text is tokenized a megabyte at a time: each word between spaces is looked up, and only a word that was not seen before
+is cleaned, cut and encoded by the tokenizer's own rules (`FullTokenizer`, which gives the same ids).
+"""
+
+import dataclasses
+import itertools
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from bert_tf.pretraining_kernel import cut_sentences, find_words
+from bert_tf.tokenization import FullTokenizer, convert_tokens_to_ids
+
+_NAMES = ("tokens", "sentence_ends", "document_ends")
+_TYPES = (np.int32, np.int64, np.int64)
+_HASH_SLOTS = 1 << 20  # twice the words held at once
+_ARENA_BYTES = 1 << 24  # for these words
+_NUMBERS_AT_ONCE = 1 << 20
+_CACHED_TOKENS = 400_000
+_PRIVATE_CHARACTERS = range(0xF0000, 0x10FFFE)
+_COPY_BYTES = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenStore:
+    """Tokenized documents; each sentence has a token and each document a sentence."""
+
+    tokens: np.ndarray
+    sentence_ends: np.ndarray
+    document_ends: np.ndarray
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.sentence_ends[-1]) if len(self.sentence_ends) else 0
+
+    @classmethod
+    def open(cls, directory: str) -> "TokenStore":
+        """The store in a local directory, mapped into memory and not read."""
+        return cls(*(_mapped(os.path.join(directory, n), t) for n, t in zip(_NAMES, _TYPES, strict=True)))
+
+
+def _mapped(path: str, kind: type) -> np.ndarray:
+    # Read-only in any case: Numba compiles anew for an array that may be written to.
+    return np.memmap(path, kind, "r") if os.path.getsize(path) else np.frombuffer(b"", kind)
+
+
+class TokenStoreWriter:
+    """Tokenizes text into a store.
+
+    Args:
+      directory: local, made if missing; what is in it is overwritten.
+    """
+
+    def __init__(self, directory: str, tokenizer: FullTokenizer):
+        os.makedirs(directory, exist_ok=True)
+        self.directory = directory
+        self._words = _WordTable(tokenizer)
+        self._files = [open(os.path.join(directory, name), "wb") for name in _NAMES]  # noqa: SIM115
+        # Tokens and sentences so far, the tokens at the last sentence's end, the sentences at the last document's end,
+        # and whether the open line has anything to see.
+        self._carry = np.zeros(5, np.int64)
+
+    def __enter__(self) -> "TokenStoreWriter":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for file in self._files:
+            file.close()
+
+    def add(self, text: str) -> None:
+        """Goes on with the text: one sentence a line, a blank line between documents; cut anywhere after a newline, or
+        after a space.
+
+        A line without any token (only control characters, say) is left out and ends no document.
+        """
+        for numbers, pieces, starts, visible in self._words.look_up(text):
+            lines = int(np.count_nonzero(numbers == 0))
+            arrays = (
+                np.empty(int((starts[numbers + 1] - starts[numbers]).sum()), np.int32),
+                np.empty(lines, np.int64),
+                np.empty(lines, np.int64),
+            )
+            counts = cut_sentences(numbers, pieces, starts, visible, self._carry, *arrays)
+            for file, values, count in zip(self._files, arrays, counts, strict=True):
+                file.write(values[:count].data)
+
+    def end_document(self) -> None:
+        """Ends the open document, as a blank line does."""
+        self.add("\n\n")
+
+
+class _WordTable:
+    """Numbers for words: 0 is a newline; the ids of word n are pieces[starts[n]:starts[n + 1]].
+
+    When it is full it starts afresh, which follows a change of text.
+    """
+
+    def __init__(self, tokenizer: FullTokenizer):
+        self._basic_tokenizer = tokenizer.basic_tokenizer
+        self._ids_of_token = _TokenIds(tokenizer)
+        self._slots = np.zeros(_HASH_SLOTS, np.int32)
+        self._arena = np.empty(_ARENA_BYTES, np.uint8)
+        self._arena_ends = np.zeros(_HASH_SLOTS // 2, np.int64)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._slots[:] = 0
+        self._count = 1
+        self._pieces, self._starts = np.empty(0, np.int32), np.zeros(2, np.int64)
+        self._visible = np.zeros(1, np.uint8)
+
+    def look_up(self, text: str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """(numbers of the words and newlines, pieces, starts, whether word n is more than whitespace), for one part of
+        the text after the other."""
+        data = np.frombuffer(text.encode(), np.uint8)
+        if len(data) > len(self._arena):  # a word may be as long as the text
+            self._arena = np.empty(len(data), np.uint8)
+            self._clear()
+        numbers = np.empty(min(len(data), _NUMBERS_AT_ONCE), np.int32)
+        at = 0
+        while at < len(data):
+            known, begin = self._count, at
+            at, found, self._count = find_words(data, at, self._slots, self._arena, self._arena_ends, known, numbers)
+            if self._count > known:
+                self._learn(known)
+            if found:
+                yield numbers[:found], self._pieces, self._starts, self._visible
+            if at == begin:
+                self._clear()
+
+    def _learn(self, known: int) -> None:
+        """Encodes the words from number `known` on."""
+        ends = self._arena_ends[known - 1 : self._count].tolist()
+        raw = self._arena[ends[0] : ends[-1]].tobytes()
+        words = [raw[begin - ends[0] : end - ends[0]].decode() for begin, end in itertools.pairwise(ends)]
+        # All at once, with a mark between them that stays a token of its own: a character for private use.
+        text = " ".join(words)
+        mark = next(chr(code) for code in _PRIVATE_CHARACTERS if chr(code) not in text)
+        pieces, starts, ids_of_token = [], [], self._ids_of_token
+        for token in self._basic_tokenizer.tokenize(f" {mark} ".join([*words, ""])):
+            if token == mark:
+                starts.append(len(pieces))
+            else:
+                pieces.extend(ids_of_token[token])
+        before = len(self._pieces)
+        self._pieces = np.concatenate([self._pieces, np.array(pieces, np.int32)])
+        self._starts = np.concatenate([self._starts, before + np.array(starts, np.int64)])
+        visible = [not word.isspace() for word in words]
+        self._visible = np.concatenate([self._visible, np.array(visible, np.uint8)])
+
+
+class _TokenIds(dict):
+    """Ids of a basic token, remembered up to a number of them."""
+
+    def __init__(self, tokenizer: FullTokenizer):
+        super().__init__()
+        self._cut, self._vocab = tokenizer.wordpiece_tokenizer.cut, tokenizer.vocab
+
+    def __missing__(self, token: str) -> list[int]:
+        if len(self) > _CACHED_TOKENS:
+            self.clear()
+        ids = self[token] = convert_tokens_to_ids(self._vocab, self._cut(token))
+        return ids
+
+
+def merge_stores(sources: Sequence[str], directory: str) -> TokenStore:
+    """The stores of several directories, in their order, as one; the sources are removed as they are copied."""
+    os.makedirs(directory, exist_ok=True)
+    ends = [0, 0]  # tokens, sentences before this source
+    files = [open(os.path.join(directory, name), "wb") for name in _NAMES]  # noqa: SIM115
+    try:
+        for source in sources:
+            with open(os.path.join(source, _NAMES[0]), "rb") as file:
+                shutil.copyfileobj(file, files[0], _COPY_BYTES)
+            store = TokenStore.open(source)
+            for number, values in ((1, store.sentence_ends), (2, store.document_ends)):
+                for begin in range(0, len(values), _COPY_BYTES // 8):
+                    files[number].write((values[begin : begin + _COPY_BYTES // 8] + ends[number - 1]).data)
+            ends[0] += store.num_tokens
+            ends[1] += len(store.sentence_ends)
+            del store
+            shutil.rmtree(source)
+    finally:
+        for file in files:
+            file.close()
+    return TokenStore.open(directory)
+
+
+def tokenize(pieces: Iterable[str], tokenizer: FullTokenizer, directory: str) -> TokenStore:
+    """Text, in pieces as `TokenStoreWriter.add` takes them, to a store in a local directory."""
+    with TokenStoreWriter(directory, tokenizer) as writer:
+        for piece in pieces:
+            writer.add(piece)
+        writer.end_document()
+    return TokenStore.open(directory)
