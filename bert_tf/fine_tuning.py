@@ -11,9 +11,19 @@ import numpy as np
 import tensorflow as tf
 from absl import flags, logging
 
-from bert_tf import best_model, checkpoints, distribution, heads, model_files, optimization, pretrained, script_flags
-
-from bert_tf import tokenization, training, weight_files  # isort: skip
+from bert_tf import (
+    best_model,
+    checkpoints,
+    distribution,
+    heads,
+    model_files,
+    optimization,
+    pretrained,
+    script_flags,
+    tokenization,
+    training,
+    weight_files,
+)
 from bert_tf.config import BertConfig, check_vocab_size
 from bert_tf.model_files import ModelFiles
 from bert_tf.train_step import TrainingPlan
@@ -69,7 +79,7 @@ def describe_model(
     files = script_flags.describe_model(values, newest)
     tokenizer = make_tokenizer(files, values.max_seq_length, values.init_checkpoint)
     files.max_seq_length = values.max_seq_length
-    if weights and not newest:  # a run that is gone on with has its own check: `training.check_output_dir`
+    if weights is not None and not newest:  # a run that is gone on with has its own check: `training.check_output_dir`
         _check_sizes(weights, files)
     return files, tokenizer
 

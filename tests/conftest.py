@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.progress import progress_bar
 from bert_tf.tokenization import FullTokenizer
 
 _CPU = tf.config.list_physical_devices("CPU")[0]
@@ -48,6 +49,18 @@ def small(tmp_path_factory, request):
 def english():
     """A tokenizer with a vocabulary of usual size."""
     return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
+
+
+def show_progress_at_once(monkeypatch, module) -> list[dict]:
+    """Takes the delay from the progress bars of a module; returns a list of the options that each is given."""
+    given = []
+
+    def without_delay(iterable, **options):
+        given.append(options)
+        return progress_bar(iterable, **{**options, "delay": 0})
+
+    monkeypatch.setattr(module, "progress_bar", without_delay)
+    return given
 
 
 TINY_CONFIG = {

@@ -6,12 +6,11 @@ import unicodedata
 import keras
 import numpy as np
 import pytest
-from conftest import TESTS, TINY_CONFIG
+from conftest import TESTS, TINY_CONFIG, show_progress_at_once
 
 from bert_tf import question_answerer
 from bert_tf.config import BertConfig
 from bert_tf.modeling import BertModel
-from bert_tf.progress import progress_bar
 from bert_tf.question_answerer import QuestionAnswerer
 from bert_tf.task_models import BertForQuestionAnswering
 
@@ -105,13 +104,7 @@ def test_progress_shows_only_where_it_takes_long(plain, monkeypatch, capfd):
     answerer = QuestionAnswerer(plain, batch_size=2)
     answers = answerer.predict(questions)
     assert capfd.readouterr().err == ""
-    given = []
-
-    def without_delay(iterable, **options):
-        given.append(options)
-        return progress_bar(iterable, **{**options, "delay": 0})
-
-    monkeypatch.setattr(question_answerer, "progress_bar", without_delay)
+    given = show_progress_at_once(monkeypatch, question_answerer)
     assert answerer.predict(questions) == answers
     assert [options["delay"] >= 2 for options in given] == [True]
     assert "answer" in (shown := capfd.readouterr().err) and "/3 " in shown  # batches

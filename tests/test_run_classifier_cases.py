@@ -8,13 +8,12 @@ import sys
 import keras
 import numpy as np
 import pytest
-from conftest import TESTS, TINY_CONFIG
+from conftest import TESTS, TINY_CONFIG, show_progress_at_once
 from script_cases import arguments_of, results_of, run_cases
 
 from bert_tf import Predictor, predictor, weight_files
 from bert_tf.config import BertConfig
 from bert_tf.modeling import BertModel
-from bert_tf.progress import progress_bar
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
 
@@ -250,13 +249,7 @@ def test_a_predictor_shows_progress_only_where_it_takes_long(ran, monkeypatch, c
     texts = [("w1 w2", "w3")] * 5
     predictions = model.predict(texts)
     assert capfd.readouterr().err == "" and len(predictions) == 5
-    given = []
-
-    def without_delay(iterable, **options):
-        given.append(options)
-        return progress_bar(iterable, **{**options, "delay": 0})
-
-    monkeypatch.setattr(predictor, "progress_bar", without_delay)
+    given = show_progress_at_once(monkeypatch, predictor)
     assert model.predict(texts) == predictions
     assert [options["delay"] >= 2 for options in given] == [True]
     assert "predict" in (shown := capfd.readouterr().err) and "/3 " in shown  # batches
