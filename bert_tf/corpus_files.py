@@ -271,7 +271,7 @@ def _line_before(sources: Sequence[_Source], place: int) -> tuple[int, int]:
     """(offset, newlines before it, 0 to 2) from where what precedes `place` can be judged.
 
     That is the beginning of the line that the byte before `place` is in, carriage returns aside; or a place in that
-    line which has text after it, should the line be long. Before the first of all lines stand two newlines, as it were.
+    line which has text after it, should the line be long.
     """
     for source in reversed(sources):
         position, seen = min(place, source.end) - source.begin, False
@@ -290,8 +290,8 @@ def _line_before(sources: Sequence[_Source], place: int) -> tuple[int, int]:
                 return source.begin + begin, 0
             position = begin
         if seen:
-            return source.begin, 2 if source is sources[0] else 1
-    return sources[0].begin, 2
+            return source.begin, 1
+    return sources[0].begin, 2  # no line before it
 
 
 def _after_newline(block: bytes, number: int) -> int:
@@ -363,10 +363,10 @@ class _Reading:
 
     def lines_of(self, text: str) -> str:
         """The lines of a text, or their sentences, without blank ones; each with its newline."""
-        lines: Iterable[str] = filter(str.strip, text.split("\n"))
+        lines = [line for line in text.split("\n") if line and not line.isspace()]
         if self.splitter is not None:
-            lines = itertools.chain.from_iterable(map(self.splitter, lines))
-        return "".join(line + "\n" for line in lines)
+            lines = [sentence for line in lines for sentence in self.splitter(line)]
+        return "\n".join([*lines, ""])
 
 
 def _is_bad(line: bytes) -> bool:
@@ -510,6 +510,7 @@ def _without_surrogates(file: TextFile, line: _PlacedLine, text: str, reading: _
     return replaced
 
 
+_LINE_ENDS_TO_SPACES = {ord("\n"): " ", ord("\r"): " "}
 _TITLE = re.compile(r'\btitle="(.*)"\s*>$')
 
 
@@ -530,10 +531,12 @@ def _doc_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: _Reading) 
         if not opened:
             raise _problem(file, line, "text outside of <doc ...> and </doc>")
         closed = text.endswith("</doc>")
-        # Entities of newlines and the like must not make lines.
-        text = re.sub("[\r\n]", " ", html.unescape(text.removesuffix("</doc>")))
-        if stripped := text.strip():
-            if stripped != title and (sentences := reading.lines_of(text)):
+        if closed:
+            text = text.removesuffix("</doc>")
+        if "&" in text:  # whose entities of newlines and the like must not make lines
+            text = html.unescape(text).translate(_LINE_ENDS_TO_SPACES)
+        if text and not text.isspace():
+            if text.strip() != title and (sentences := reading.lines_of(text)):
                 has_text = True
                 yield sentences
             title = ""  # it is repeated once, before all other text
