@@ -52,8 +52,15 @@ flags.DEFINE_string(
 )
 
 # Data and schedule; the defaults are the original's.
-flags.DEFINE_integer("max_seq_length", 128, "Tokens a sequence. Must be that of the data.")
-flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions a sequence. Must be that of the data.")
+flags.DEFINE_integer(
+    "max_seq_length", 128, "Tokens a sequence. Must be that of the data; of unmasked records at least that."
+)
+flags.DEFINE_integer(
+    "max_predictions_per_seq",
+    20,
+    "Masked positions a sequence. Must be that of the data; for unmasked records it is free, about max_seq_length * "
+    "masked_lm_prob.",
+)
 flags.DEFINE_integer("train_batch_size", 32, "Examples a step, over all devices.", lower_bound=1)
 flags.DEFINE_integer("eval_batch_size", 8, "Examples a batch in evaluation, over all devices.", lower_bound=1)
 flags.DEFINE_float(
@@ -73,18 +80,87 @@ flags.DEFINE_integer(
     "records.",
     lower_bound=1,
 )
+# For unmasked records.
+flags.DEFINE_string(
+    "vocab_file",
+    None,
+    "For unmasked records (create_pretraining_data.py --masking=dynamic), which are masked while training: the "
+    "vocabulary they were made with. If unset, the one beside --init_checkpoint.",
+)
+flags.DEFINE_float(
+    "masked_lm_prob",
+    0.15,
+    "For unmasked records: the share of tokens to predict. Masked records have theirs from create_pretraining_data.py.",
+)
+flags.DEFINE_bool(
+    "do_whole_word_mask",
+    False,
+    "For unmasked records: mask all pieces of a word or none. Masked records are as create_pretraining_data.py made "
+    "them.",
+)
 flags.DEFINE_bool("skip_corrupt_records", False, "Count damaged records and go on, instead of stopping.")
+
+_FOR_UNMASKED_RECORDS = ("vocab_file", "masked_lm_prob", "do_whole_word_mask")
 
 script_flags.define_device_flags()
 script_flags.define_training_flags()
 flags.adopt_module_key_flags(script_flags)  # so that --help shows them, too
 
 
+def create_masking(config):
+    """How unmasked records are masked, by the flags.
+
+    Raises:
+      ValueError: no vocabulary, or one that does not fit the model, or a flag out of range.
+    """
+    from bert_tf import dynamic_masking, pretrained
+    from bert_tf.tokenization import load_vocab
+
+    vocab_file = FLAGS.vocab_file
+    if not vocab_file and FLAGS.init_checkpoint:
+        vocab_file = pretrained.read_model(FLAGS.init_checkpoint)[1].vocab_file
+    if not vocab_file:
+        raise ValueError(
+            "The records are unmasked (create_pretraining_data.py --masking=dynamic), to be masked while training: "
+            "give --vocab_file, the vocabulary they were made with, or --init_checkpoint with one beside it."
+        )
+    masking = dynamic_masking.Masking.from_vocab(
+        load_vocab(vocab_file),
+        vocab_file,
+        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
+        masked_lm_prob=FLAGS.masked_lm_prob,
+        do_whole_word_mask=FLAGS.do_whole_word_mask,
+    )
+    if (largest := masking.all_ids.max()) >= config.vocab_size:
+        raise ValueError(
+            f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is {config.vocab_size}."
+        )
+    logging.info(
+        "The records are unmasked: %g of the tokens (%s) will be masked while training, at most %d a row, with the "
+        "vocabulary %s.",
+        masking.masked_lm_prob,
+        "whole words" if masking.do_whole_word_mask else "single pieces",
+        masking.max_predictions_per_seq,
+        vocab_file,
+    )
+    return masking
+
+
 def main(_):
     # TensorFlow is imported here, so that --help and a wrong flag answer at once.
     import tensorflow as tf
 
-    from bert_tf import checkpoints, distribution, heads, optimization, pretrained, records, train_step, training
+    from bert_tf import (
+        checkpoints,
+        distribution,
+        dynamic_masking,
+        heads,
+        optimization,
+        pretrained,
+        records,
+        train_step,
+        training,
+    )
     from bert_tf.text_files import list_files
 
     logging.set_verbosity(logging.INFO)
@@ -109,7 +185,6 @@ def main(_):
     chief = training.is_chief(strategy)
 
     # --- data
-    features = records.pretraining_features(FLAGS.max_seq_length, FLAGS.max_predictions_per_seq)
     training.check_output_dir(FLAGS.output_dir, config.to_json_string())
     if not FLAGS.do_train and not FLAGS.init_checkpoint and not checkpoints.latest_checkpoint(FLAGS.output_dir):
         raise ValueError(
@@ -119,25 +194,48 @@ def main(_):
         tf.io.gfile.makedirs(FLAGS.output_dir)
 
     def index(patterns, flag_name):
+        """Index, features, and pairs a row (None: masked records)."""
         cache_name = f"{flag_name}.index.npz"
-        return records.index_records(
+        found = records.index_records(
             list_files(patterns, f"--{flag_name}"),
-            features,
+            None,
             skip_corrupt_records=FLAGS.skip_corrupt_records,
             cache_file=posixpath.join(FLAGS.output_dir, cache_name) if chief else None,
         )
+        return found, *records.features_of(found, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq)
 
-    train_index = index(FLAGS.input_file, "input_file") if FLAGS.do_train or not FLAGS.eval_input_file else None
-    eval_index = index(FLAGS.eval_input_file, "eval_input_file") if FLAGS.eval_input_file else train_index
+    data = {}
+    if FLAGS.do_train or not FLAGS.eval_input_file:
+        data["input_file"] = index(FLAGS.input_file, "input_file")
+    if FLAGS.eval_input_file:
+        data["eval_input_file"] = index(FLAGS.eval_input_file, "eval_input_file")
+    train_index, train_features, _ = data.get("input_file") or (None, None, None)
+    eval_index, eval_features, _ = data.get("eval_input_file") or data["input_file"]
 
-    batches = records.evaluation_batches(train_index or eval_index, features, batch_size=64, repeat=False, max_steps=1)
-    for batch in batches:
-        largest = int(tf.reduce_max(batch["input_ids"]))
-        if largest >= config.vocab_size:  # GPUs and TPUs would not notice, and train on NaN
+    masking = create_masking(config) if any(pairs for *_, pairs in data.values()) else None
+    for name in ("masked_lm_prob", "do_whole_word_mask"):
+        if FLAGS[name].value != FLAGS[name].default and not masking:
             raise ValueError(
-                f"--input_file has token id {largest}, but vocab_size={config.vocab_size} in {config_name}: "
-                "the data was made with another, larger vocabulary."
+                f"--{name} is for unmasked records; these were masked by create_pretraining_data.py already, with its "
+                "own flags."
             )
+
+    def masker(flag_name, seed):
+        """Masks the batches of unmasked records."""
+        if not data[flag_name][2]:
+            return None
+        return lambda rows, step: dynamic_masking.mask_rows(rows, seed, step, masking)
+
+    for name, (found, features, pairs) in data.items():
+        for batch in records.evaluation_batches(found, features, batch_size=64, repeat=False, max_steps=1):
+            largest = int(tf.reduce_max(batch["input_ids"]))
+            if largest >= config.vocab_size:  # GPUs and TPUs would not notice, and train on NaN
+                raise ValueError(
+                    f"--{name} has token id {largest}, but vocab_size={config.vocab_size} in {config_name}: "
+                    "the data was made with another, larger vocabulary."
+                )
+            if pairs and (problem := masking.problem(batch)):
+                raise ValueError(f"--{name} {problem}: the records were made with another vocabulary (--vocab_file).")
 
     # --- model
     with strategy.scope():
@@ -163,6 +261,10 @@ def main(_):
 
     settings = {flag.name: flag.value for flag in FLAGS.get_key_flags_for_module(__name__)}
     settings |= {"input_file_fingerprint": train_index.fingerprint} if train_index else {}
+    if masking:
+        settings["vocab_file_fingerprint"] = masking.fingerprint
+    else:
+        settings = {name: settings[name] for name in settings if name not in _FOR_UNMASKED_RECORDS}
     if chief and FLAGS.do_train and step < FLAGS.num_train_steps:
         training.claim_output_dir(FLAGS.output_dir, config.to_json_string())
         pretrained.copy_description(FLAGS.init_checkpoint, FLAGS.output_dir)
@@ -175,12 +277,15 @@ def main(_):
     def evaluate(step: int) -> dict:
         batches = records.evaluation_batches(
             eval_index,
-            features,
+            eval_features,
             batch_size=FLAGS.eval_batch_size,
             repeat=not FLAGS.eval_input_file,
             max_steps=FLAGS.max_eval_steps,
+            prepare=masker(
+                "eval_input_file" if FLAGS.eval_input_file else "input_file", dynamic_masking.EVALUATION_SEED
+            ),
         )
-        with records.explained_errors(eval_index, features):
+        with records.explained_errors(eval_index, eval_features):
             results = evaluate_batches(batches)
         evaluated[step] = results
         return results
@@ -200,14 +305,15 @@ def main(_):
         def training_batches(first_step: int) -> tf.data.Dataset:
             return records.training_batches(
                 train_index,
-                features,
+                train_features,
                 batch_size=FLAGS.train_batch_size,
                 seed=FLAGS.seed,
                 start_step=first_step,
                 shuffle_window=FLAGS.shuffle_window,
+                prepare=masker("input_file", FLAGS.seed),
             )
 
-        with records.explained_errors(train_index, features):
+        with records.explained_errors(train_index, train_features):
             step = training.train(
                 model,
                 optimizer,

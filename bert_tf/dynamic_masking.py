@@ -31,7 +31,7 @@ class Masking:
       cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK].
       all_ids: [V] every id of the vocabulary; replacements are drawn from them.
       continuations: bool [largest id + 1], True for the tokens that begin with "##".
-      max_seq_length: S. max_predictions_per_seq: P.
+      max_predictions_per_seq: P.
       masked_lm_prob: share of a pair's tokens to predict.
       do_whole_word_mask: mask all pieces of a word or none.
     """
@@ -41,7 +41,6 @@ class Masking:
     mask_id: int
     all_ids: np.ndarray
     continuations: np.ndarray
-    max_seq_length: int
     max_predictions_per_seq: int
     masked_lm_prob: float = 0.15
     do_whole_word_mask: bool = False

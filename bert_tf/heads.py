@@ -2,7 +2,8 @@
 
 Original: run_pretraining.py (get_masked_lm_output, get_next_sentence_output). Paper: section 3.1.
 
-Shape legend: B batch, S sequence length, H hidden size, P predictions per sequence, V vocabulary, C classes.
+Shape legend: B batch, S sequence length, H hidden size, P predictions per sequence, M pairs per sequence (packed rows),
+V vocabulary, C classes.
 """
 
 import keras
@@ -10,21 +11,20 @@ from keras import ops
 
 from bert_tf import kernels
 from bert_tf.config import BertConfig
-from bert_tf.modeling import BertModel, ConfiguredLayer, LayerNorm, Pretrained, Projection, truncated_normal
+from bert_tf.modeling import (
+    BertModel,
+    ConfiguredLayer,
+    LayerNorm,
+    Pretrained,
+    Projection,
+    gather_positions,
+    truncated_normal,
+)
 
 _PACKAGE = "bert_tf"
 
 # Added to the number of predictions, so that a batch without any has loss 0 and not 0/0 (original: 1e-5).
 MASKED_LM_EPSILON = 1e-5
-
-
-def gather_positions(sequence, positions):
-    """Rows of sequence [B, S, H] at positions [B, P]: [B, P, H]."""
-    batch, length, size = ops.shape(sequence)[0], ops.shape(sequence)[1], sequence.shape[-1]
-    offsets = ops.expand_dims(ops.arange(batch, dtype="int32") * length, 1)
-    flat = ops.reshape(ops.cast(positions, "int32") + offsets, (-1,))
-    rows = ops.take(ops.reshape(sequence, (-1, size)), flat, axis=0)
-    return ops.reshape(rows, (batch, -1, size))
 
 
 def cross_entropy(logits, labels):
@@ -146,24 +146,37 @@ class PretrainingObjective:
 
     @staticmethod
     def totals(features: dict) -> dict:
-        """What the loss divides by, from the features of a whole batch: `masked_lm_weight` and `examples`."""
-        if "example_weights" in features:  # 0 for examples that only fill up the batch
-            examples = ops.sum(ops.cast(features["example_weights"], "float32"))
-        else:
+        """What the loss divides by, from the features of a whole batch: `masked_lm_weight` and `examples` (pairs)."""
+        weights = PretrainingObjective._next_sentence_weights(features)
+        if weights is None:
             examples = ops.cast(ops.shape(features["next_sentence_labels"])[0], "float32")
+        else:
+            examples = ops.sum(weights)
         return {
             "masked_lm_weight": ops.sum(ops.cast(features["masked_lm_weights"], "float32")),
             "examples": examples,
         }
 
     @staticmethod
+    def _next_sentence_weights(features: dict):
+        """[B] or, in packed rows, [B * M] float32: 0 for examples that only fill up; None where all count."""
+        weights = None
+        if "example_weights" in features:
+            weights = ops.cast(features["example_weights"], "float32")
+        if "next_sentence_weights" in features:
+            pairs = ops.cast(features["next_sentence_weights"], "float32")
+            pairs = pairs if weights is None else pairs * ops.expand_dims(weights, 1)
+            weights = ops.reshape(pairs, (-1,))
+        return weights
+
+    @staticmethod
     def sums(outputs: dict, features: dict) -> dict:
         """Adds up over a batch or a part of one.
 
         Args:
-          outputs: `masked_lm_logits` [B, P, V], `next_sentence_logits` [B, 2].
+          outputs: `masked_lm_logits` [B, P, V], `next_sentence_logits` [B, 2], of packed rows [B, M, 2].
           features: `masked_lm_ids` [B, P], `masked_lm_weights` [B, P], `next_sentence_labels` [B, 1] or [B], and
-            optionally `example_weights` [B].
+            optionally `example_weights` [B]; of packed rows `next_sentence_labels` and `next_sentence_weights` [B, M].
 
         Returns:
           dict of float32 scalars: `masked_lm_loss`, `masked_lm_correct`, `next_sentence_loss`,
@@ -174,11 +187,13 @@ class PretrainingObjective:
         weights = ops.cast(features["masked_lm_weights"], "float32")
         correct = ops.cast(ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), ids), "float32")
         next_logits = outputs["next_sentence_logits"]
+        if "next_sentence_weights" in features:
+            next_logits = ops.reshape(next_logits, (-1, 2))
         labels = ops.reshape(ops.cast(features["next_sentence_labels"], "int32"), (-1,))
         next_correct = ops.cast(ops.equal(ops.cast(ops.argmax(next_logits, axis=-1), "int32"), labels), "float32")
         next_loss = cross_entropy(next_logits, labels)
-        if "example_weights" in features:
-            examples = ops.cast(features["example_weights"], "float32")
+        examples = PretrainingObjective._next_sentence_weights(features)
+        if examples is not None:
             next_loss, next_correct = next_loss * examples, next_correct * examples
         return {
             "masked_lm_loss": ops.sum(weights * cross_entropy(logits, ids)),
@@ -211,8 +226,8 @@ class PretrainingObjective:
 class BertForPreTraining(Pretrained, keras.Model):
     """Encoder, masked-LM head and next-sentence head.
 
-    Works with Keras `compile` and `fit`: the features that create_pretraining_data.py writes are the input, and the
-    loss and four metrics are computed from them.
+    Works with Keras `compile` and `fit`: the features that create_pretraining_data.py writes, or those of
+    `dynamic_masking.mask_rows`, are the input, and the loss and four metrics are computed from them.
 
     Example:
 
@@ -248,6 +263,7 @@ class BertForPreTraining(Pretrained, keras.Model):
 
         Returns:
           dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next), float32.
+          With `pooled_positions` [B, M] among the inputs `next_sentence_logits` is [B, M, 2].
         """
         encoded = self.bert(inputs, training=training, dropout_seed=dropout_seed)
         table = self.bert.get_embedding_table()

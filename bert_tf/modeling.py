@@ -6,7 +6,7 @@ Variable paths follow the names of the original's TF1 checkpoints (`bert/encoder
 so that checkpoints.py needs no table of names.
 
 Shape legend: B batch, S sequence length, H hidden size, N attention heads, D = H / N, I intermediate size,
-V vocabulary, T segment types.
+V vocabulary, T segment types, M sequences packed into one row.
 """
 
 import math
@@ -23,6 +23,15 @@ _PACKAGE = "bert_tf"
 def truncated_normal(standard_deviation: float) -> keras.initializers.Initializer:
     """Normal with values beyond two standard deviations drawn again (original: create_initializer)."""
     return keras.initializers.TruncatedNormal(stddev=standard_deviation)
+
+
+def gather_positions(sequence, positions):
+    """Rows of sequence [B, S, H] at positions [B, P]: [B, P, H]."""
+    batch, length, size = ops.shape(sequence)[0], ops.shape(sequence)[1], sequence.shape[-1]
+    offsets = ops.expand_dims(ops.arange(batch, dtype="int32") * length, 1)
+    flat = ops.reshape(ops.cast(positions, "int32") + offsets, (-1,))
+    rows = ops.take(ops.reshape(sequence, (-1, size)), flat, axis=0)
+    return ops.reshape(rows, (batch, -1, size))
 
 
 class ConfiguredLayer(keras.layers.Layer):
@@ -128,11 +137,11 @@ class Embeddings(ConfiguredLayer):
         self.layer_norm.build((None, None, config.hidden_size))
         self.built = True
 
-    def call(self, input_ids, segment_ids, dropout_seed=None, training=False):
+    def call(self, input_ids, segment_ids, position_ids=None, dropout_seed=None, training=False):
         length = input_ids.shape[1]
         if length is None:
             length = ops.shape(input_ids)[1]
-        elif length > self.config.max_position_embeddings:
+        elif length > self.config.max_position_embeddings and position_ids is None:
             raise ValueError(
                 f"A sequence of {length} tokens is longer than max_position_embeddings="
                 f"{self.config.max_position_embeddings} of bert_config.json: lower max_seq_length."
@@ -142,7 +151,11 @@ class Embeddings(ConfiguredLayer):
         types = ops.matmul(
             ops.one_hot(segment_ids, self.config.type_vocab_size, dtype="float32"), self.token_type_embeddings
         )
-        x = words + types + self.position_embeddings[:length]  # [B, S, H]
+        if position_ids is None:
+            positions = self.position_embeddings[:length]
+        else:
+            positions = kernels.embedding_lookup(self.position_embeddings, position_ids, dense_gradient=True)
+        x = words + types + positions  # [B, S, H]
         x = self.layer_norm(x, training=training)
         return kernels.dropout(x, self.config.hidden_dropout_prob, dropout_seed)
 
@@ -307,7 +320,7 @@ class Encoder(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Pooler(ConfiguredLayer):
-    """tanh(x[:, 0] W + b): always tanh, whatever hidden_act says."""
+    """tanh(x[:, 0] W + b), or at other positions than 0: always tanh, whatever hidden_act says."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
@@ -318,8 +331,10 @@ class Pooler(ConfiguredLayer):
         self.dense.build((None, self.config.hidden_size))
         self.built = True
 
-    def call(self, sequence_output):
-        return ops.tanh(self.dense(sequence_output[:, 0]))
+    def call(self, sequence_output, positions=None):
+        """sequence_output: [B, S, H]; positions: [B, M] or None. Returns [B, H], or [B, M, H] with positions."""
+        first = sequence_output[:, 0] if positions is None else gather_positions(sequence_output, positions)
+        return ops.tanh(self.dense(first))
 
 
 def attention_bias(input_mask):
@@ -409,14 +424,18 @@ class BertModel(Pretrained, keras.Model):
 
         Args:
           inputs: input_ids [B, S], or a dict with `input_ids` and optionally `input_mask` ([B, S] or [B, S, S],
-            default all ones) and `segment_ids` ([B, S], default all zeros); other keys are ignored.
+            default all ones) and `segment_ids` ([B, S], default all zeros); other keys are ignored. For several
+            sequences in a row also `sequence_ids` [B, S], the number of the sequence that a token belongs to, from 1,
+            0 for padding: a token sees only tokens of its own number, and input_mask is not used;
+            `position_ids` [B, S], where the token stands in its sequence; `pooled_positions` [B, M], where the
+            sequences begin.
           dropout_seed: int32 [2]. The same seed gives the same dropout masks; if None, the model's own generator
             gives one per call.
           return_all_layers: also return every intermediate layer.
 
         Returns:
-          dict with `sequence_output` [B, S, H] and `pooled_output` [B, H]; on request also `embedding_output`
-          [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H].
+          dict with `sequence_output` [B, S, H] and `pooled_output` [B, H] ([B, M, H] with pooled_positions); on request
+          also `embedding_output` [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H].
 
         Raises:
           ValueError: input_ids is not of rank 2, or longer than max_position_embeddings.
@@ -427,13 +446,19 @@ class BertModel(Pretrained, keras.Model):
             raise ValueError(f"input_ids must be [batch, sequence]; got shape {tuple(input_ids.shape)}.")
         segment_ids = inputs.get("segment_ids")
         segment_ids = ops.zeros_like(input_ids) if segment_ids is None else segment_ids
-        input_mask = inputs.get("input_mask")
+        input_mask, sequence_ids = inputs.get("input_mask"), inputs.get("sequence_ids")
+        if sequence_ids is not None:
+            sequence_ids = ops.convert_to_tensor(sequence_ids)
+            input_mask = ops.equal(sequence_ids[:, :, None], sequence_ids[:, None, :])
         bias = attention_bias(ops.ones_like(input_ids) if input_mask is None else input_mask)
         seed = self.resolve_dropout_seed(dropout_seed) if training else None
 
-        embedding_output = self.embeddings(input_ids, segment_ids, dropout_seed=seed, training=training)
+        embedding_output = self.embeddings(
+            input_ids, segment_ids, position_ids=inputs.get("position_ids"), dropout_seed=seed, training=training
+        )
         layers = self.encoder(embedding_output, bias, dropout_seed=seed, training=training)
-        outputs = {"sequence_output": layers[-1], "pooled_output": self.pooler(layers[-1])}
+        pooled_output = self.pooler(layers[-1], inputs.get("pooled_positions"))
+        outputs = {"sequence_output": layers[-1], "pooled_output": pooled_output}
         if return_all_layers:
             outputs |= {"embedding_output": embedding_output, "encoder_layers": layers}
         return outputs
