@@ -191,23 +191,22 @@ def _read_summary(path: str) -> dict | None:
 
 def _make_shards(job: ShardJob, missing: Sequence[int], num_workers: int, show_progress: bool) -> dict[int, dict]:
     corpus, summaries = Corpus(job.input_files, job.text), {}
-    ranges = [corpus.shard_range(shard, job.num_shards) for shard in missing]
-    logging.info("%d shards by %d processes", len(missing), min(num_workers, len(missing)))
+    weights = [end - begin for begin, end in (corpus.shard_range(shard, job.num_shards) for shard in missing)]
+    num_workers = min(num_workers, len(missing))
+    logging.info("%d shards by %d process%s", len(missing), num_workers, "es" if num_workers > 1 else "")
     with progress_bar(
-        total=sum(end - begin for begin, end in ranges),
-        desc="making shards",
-        unit="B",
-        unit_scale=True,
-        disable=not show_progress,
+        total=sum(weights), desc="making shards", unit="B", unit_scale=True, disable=not show_progress
     ) as bar:
-        tasks = [(job, shard) for shard in missing]
-        for number, summary in worker_pool.run_tasks(
-            pretraining_shard.make_shard_in_worker, tasks, num_workers, bar.update
-        ):
+        tasks = [(job, shard, weight) for shard, weight in zip(missing, weights, strict=True)]
+        done = worker_pool.run_tasks(pretraining_shard.make_shard_as_task, tasks, num_workers, bar.update)
+        for number, summary in done:
             summaries[missing[number]] = summary
-            done = len(summaries) + job.num_shards - len(missing)
             logging.info(
-                "shard %d: %d instances (%d of %d)", missing[number], summary["instances"], done, job.num_shards
+                "shard %d: %d instances (%d of %d)",
+                missing[number],
+                summary["instances"],
+                len(summaries) + job.num_shards - len(missing),
+                job.num_shards,
             )
     return summaries
 

@@ -174,10 +174,9 @@ def finished_summary(job: ShardJob, shard: int) -> dict | None:
     return summary if sizes == summary["output_bytes"] else None
 
 
-def make_shard_in_worker(job: ShardJob, shard: int) -> dict:
-    """`make_shard` as a task of `worker_pool.run_tasks`, whose weight is the bytes of the shard's text."""
-    begin, end = Corpus(job.input_files, job.text).shard_range(shard, job.num_shards)
-    return make_shard(job, shard, bar=_StageProgress.maker(end - begin))
+def make_shard_as_task(job: ShardJob, shard: int, weight: float) -> dict:
+    """`make_shard` for `worker_pool.run_tasks`; all of it counts `weight` in the progress."""
+    return make_shard(job, shard, bar=_StageProgress.maker(weight))
 
 
 class _StageProgress:

@@ -11,7 +11,7 @@ from absl import logging
 _POLL_SECONDS = 0.5
 _DEATHS_ALLOWED = 3  # in a row, without any task done in between
 
-_counter = None  # in a worker: shared with the parent
+_report: Callable[[float], None] | None = None  # where progress goes while a task is done
 
 
 def available_cores() -> int:
@@ -21,14 +21,19 @@ def available_cores() -> int:
 
 def report_progress(amount: float) -> None:
     """Called by a task: so much more of its weight is done."""
-    if _counter is not None:
-        with _counter.get_lock():
-            _counter.value += amount
+    if _report is not None:
+        _report(amount)
 
 
-def _start_worker(counter, verbosity):
-    global _counter
-    _counter = counter
+def _start_worker(counter, verbosity) -> None:
+    """In a new process: progress is added to a number shared with the parent."""
+    global _report
+
+    def report(amount: float) -> None:
+        with counter.get_lock():
+            counter.value += amount
+
+    _report = report
     logging.set_verbosity(verbosity)
 
 
@@ -42,11 +47,15 @@ def run_tasks(
 
     Args:
       function: of a module, so that another process finds it; it may call `report_progress`.
+      num_workers: processes; 1: this one.
       on_progress: given the amounts reported, every half second.
 
     Raises:
       RuntimeError: processes keep dying. What `function` raises is raised; tasks not begun are dropped.
     """
+    if num_workers == 1:
+        yield from _run_here(function, tasks, on_progress)
+        return
     # "spawn" on every system: forking a process that has threads (TensorFlow's) is unsafe.
     context = multiprocessing.get_context("spawn")
     counter, shown = context.Value("d", 0.0), 0.0
@@ -79,3 +88,15 @@ def run_tasks(
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+
+
+def _run_here(function: Callable, tasks: Sequence[tuple], on_progress: Callable[[float], None]) -> Iterator:
+    """`run_tasks` in this process."""
+    global _report
+    for number, task in enumerate(tasks):
+        _report = on_progress
+        try:
+            result = function(*task)
+        finally:
+            _report = None
+        yield number, result
