@@ -9,12 +9,13 @@ nothing remembered, `warm` has seen the text once. `same` counts the lines whose
 import pathlib
 import sys
 import time
-import unicodedata
 
 from absl import app, flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from plain_tokenization import PlainTokenizer  # noqa: E402
 
 from bert_tf import text_files, tokenization  # noqa: E402
 
@@ -25,56 +26,6 @@ flags.DEFINE_string(
 flags.DEFINE_string("vocab_file", str(ROOT / "tests" / "golden" / "vocab.txt"), "Vocabulary, uncased.")
 flags.DEFINE_integer("max_megabytes", 3, "Read no more text than this.")
 flags.DEFINE_integer("repeats", 3, "Runs of each tokenizer; the best counts.")
-
-
-class PlainTokenizer:
-    """The rules one character at a time, as they are worded: the yardstick, and an independent check."""
-
-    def __init__(self, vocab):
-        self.vocab = vocab
-
-    def encode(self, text: str) -> list[int]:
-        cleaned = []
-        for char in text:
-            if char in ("\0", "\ufffd") or tokenization._is_control(char):
-                continue
-            if tokenization._is_whitespace(char):
-                cleaned.append(" ")
-            elif tokenization._is_cjk(char):
-                cleaned.extend((" ", char, " "))
-            else:
-                cleaned.append(char)
-        ids = []
-        for word in "".join(cleaned).split():
-            word = unicodedata.normalize("NFD", word.lower())
-            parts = [[]]
-            for char in word:
-                if unicodedata.category(char) == "Mn":
-                    continue
-                if tokenization._is_punctuation(char):
-                    parts.extend(([char], []))
-                else:
-                    parts[-1].append(char)
-            for part in filter(None, parts):
-                ids.extend(self.vocab[piece] for piece in self.pieces("".join(part)))
-        return ids
-
-    def pieces(self, word: str) -> list[str]:
-        if len(word) > 200:
-            return ["[UNK]"]
-        pieces, start = [], 0
-        while start < len(word):
-            end = len(word)
-            while end > start:
-                piece = ("##" if start else "") + word[start:end]
-                if piece in self.vocab:
-                    break
-                end -= 1
-            if end == start:
-                return ["[UNK]"]
-            pieces.append(piece)
-            start = end
-        return pieces
 
 
 def main(_):

@@ -75,6 +75,8 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
     assert [text.split()[1] for text in shell] == [
         "create_pretraining_data.py",
         "run_pretraining.py",
+        "create_pretraining_data.py",
+        "run_pretraining.py",
         "create_vocab.py",
         "Google's",
         "run_classifier.py",
@@ -82,7 +84,7 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
         "run_squad.py",
         "run_squad.py",
     ]
-    data, training, vocabulary, conversions, classifier, predictions, squad, squad_2 = shell
+    data, training, wiki_data, wiki_training, vocabulary, conversions, classifier, predictions, squad, squad_2 = shell
     run(data, environment, tmp_path, "bash", "-c")
     summary = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert summary["documents"] == 3
@@ -90,6 +92,17 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
     assert re.search(r"Initialised 46 of 46 variables", log)
     results = (tmp_path / "pretraining_output" / "eval_results.txt").read_text()
     assert "global_step = 20\n" in results
+    (tmp_path / "wiki" / "AA").mkdir(parents=True)
+    article = "The first sentence of {0}. Another one follows it here. " * 6 + "\nA paragraph more, about {0}. It ends."
+    records = [json.dumps({"id": str(k), "title": f"T{k}", "text": article.format(f"house {k}")}) for k in range(90)]
+    (tmp_path / "wiki" / "AA" / "wiki_00").write_text("\n".join(records[:50]) + "\n")
+    (tmp_path / "wiki" / "AA" / "wiki_01").write_text("\n".join(records[50:]) + "\n")
+    run(wiki_data, environment, tmp_path, "bash", "-c")
+    summary = json.loads((tmp_path / "wiki_records" / "pretraining_data.wiki.json").read_text())
+    assert (summary["documents"], summary["sentences"]) == (90, 90 * 14)
+    assert summary["padding_share"] < 0.4 < summary["padding_share_unpacked"]
+    log = run(wiki_training, environment, tmp_path, "bash", "-c").stderr
+    assert (tmp_path / "wiki_model" / "model.ckpt-4.index").exists()
     run(vocabulary, environment, tmp_path, "bash", "-c")
     assert len((tmp_path / "vocab.txt").read_text().splitlines()) <= 600
     out = run(conversions, environment, tmp_path, "bash", "-ec").stdout
