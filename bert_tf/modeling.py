@@ -180,7 +180,11 @@ class SelfAttention(ConfiguredLayer):
         self.built = True
 
     def call(self, x, attention_bias, dropout_seed=None, training=False):
-        """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S]. Returns [B, S, H]."""
+        """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].
+
+        Returns:
+          [B, S, H], and the probabilities [B, N, S, S] that the values were weighted with: queries by keys.
+        """
         batch, length = ops.shape(x)[0], ops.shape(x)[1]
         heads = self.config.num_attention_heads
         size = self.config.hidden_size // heads
@@ -201,7 +205,7 @@ class SelfAttention(ConfiguredLayer):
             training=training,
         )  # [B, N, S, S]
         context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, S, N, D]
-        return ops.reshape(context, (batch, length, heads * size))
+        return ops.reshape(context, (batch, length, heads * size)), probabilities
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -245,10 +249,12 @@ class Attention(ConfiguredLayer):
         self.built = True
 
     def call(self, x, attention_bias, dropout_seed=None, training=False):
-        context = self.self_attention(
+        """x: [B, S, H]. Returns [B, S, H], and the probabilities [B, N, S, S] of self-attention."""
+        context, probabilities = self.self_attention(
             x, attention_bias, dropout_seed=kernels.fold_in(dropout_seed, 1), training=training
         )
-        return self.attention_output(context, x, dropout_seed=kernels.fold_in(dropout_seed, 2), training=training)
+        x = self.attention_output(context, x, dropout_seed=kernels.fold_in(dropout_seed, 2), training=training)
+        return x, probabilities
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -287,15 +293,20 @@ class TransformerBlock(ConfiguredLayer):
         self.built = True
 
     def call(self, x, attention_bias, dropout_seed=None, training=False):
-        """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S]. Returns [B, S, H]."""
-        x = self.attention(x, attention_bias, dropout_seed=dropout_seed, training=training)
+        """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].
+
+        Returns:
+          [B, S, H], and the probabilities [B, N, S, S] of self-attention.
+        """
+        x, probabilities = self.attention(x, attention_bias, dropout_seed=dropout_seed, training=training)
         hidden = self.intermediate(x, training=training)  # [B, S, I]
-        return self.block_output(hidden, x, dropout_seed=kernels.fold_in(dropout_seed, 3), training=training)
+        x = self.block_output(hidden, x, dropout_seed=kernels.fold_in(dropout_seed, 3), training=training)
+        return x, probabilities
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Encoder(ConfiguredLayer):
-    """The stack of transformer blocks; returns the output of every block, in order."""
+    """The stack of transformer blocks."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
@@ -309,13 +320,21 @@ class Encoder(ConfiguredLayer):
             block.build()
         self.built = True
 
-    def call(self, x, attention_bias, dropout_seed=None, training=False):
-        outputs = []
+    def call(self, x, attention_bias, dropout_seed=None, training=False, return_attention=False):
+        """x: [B, S, H]; attention_bias: see `TransformerBlock`.
+
+        Returns:
+          Two lists in the order of the blocks: their outputs [B, S, H]; with `return_attention` their attention
+          probabilities [B, N, S, S], else nothing, so that outside of a graph their memory is free again at once.
+        """
+        outputs, attention = [], []
         for number, block in enumerate(self.blocks):
             seed = kernels.fold_in(dropout_seed, 4 * (number + 1))
-            x = block(x, attention_bias, dropout_seed=seed, training=training)
+            x, probabilities = block(x, attention_bias, dropout_seed=seed, training=training)
             outputs.append(x)
-        return outputs
+            if return_attention:
+                attention.append(probabilities)
+        return outputs, attention
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -419,7 +438,7 @@ class BertModel(Pretrained, keras.Model):
         self.pooler.build()
         self.built = True
 
-    def call(self, inputs, training=False, dropout_seed=None, return_all_layers=False):
+    def call(self, inputs, training=False, dropout_seed=None, return_all_layers=False, return_attention=False):
         """Runs the encoder.
 
         Args:
@@ -432,10 +451,13 @@ class BertModel(Pretrained, keras.Model):
           dropout_seed: int32 [2]. The same seed gives the same dropout masks; if None, the model's own generator
             gives one per call.
           return_all_layers: also return every intermediate layer.
+          return_attention: also return what each token attends to.
 
         Returns:
           dict with `sequence_output` [B, S, H] and `pooled_output` [B, H] ([B, M, H] with pooled_positions); on request
-          also `embedding_output` [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H].
+          also `embedding_output` [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H]; and
+          `attention_probabilities`, a list of L tensors [B, N, S, S], queries by keys: the weights of the values, so
+          after dropout when training, and in the dtype of the computation. Each query's add up to 1 (but for dropout).
 
         Raises:
           ValueError: input_ids is not of rank 2, or longer than max_position_embeddings.
@@ -456,11 +478,15 @@ class BertModel(Pretrained, keras.Model):
         embedding_output = self.embeddings(
             input_ids, segment_ids, position_ids=inputs.get("position_ids"), dropout_seed=seed, training=training
         )
-        layers = self.encoder(embedding_output, bias, dropout_seed=seed, training=training)
+        layers, attention = self.encoder(
+            embedding_output, bias, dropout_seed=seed, training=training, return_attention=return_attention
+        )
         pooled_output = self.pooler(layers[-1], inputs.get("pooled_positions"))
         outputs = {"sequence_output": layers[-1], "pooled_output": pooled_output}
         if return_all_layers:
             outputs |= {"embedding_output": embedding_output, "encoder_layers": layers}
+        if return_attention:
+            outputs["attention_probabilities"] = attention
         return outputs
 
     def resolve_dropout_seed(self, dropout_seed=None):

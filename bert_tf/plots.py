@@ -1,12 +1,21 @@
-"""Plots of a training run, drawn from the train_log.jsonl that it writes."""
+"""Plots: of a training run from its train_log.jsonl, of a classifier's confusions, and of what a model does inside.
+
+Each returns a matplotlib Figure, which a notebook shows (after `%matplotlib inline`), and writes a PNG if asked to.
+Figure itself is used, not pyplot: no window system is asked for, and a notebook's own figures stay as they are.
+
+Shape legend: S sequence length, N attention heads.
+"""
 
 import io
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
+
+from bert_tf.masked_lm import MASK
 
 # Title of each panel, the value it shows, and how the two kinds of record are called in the legend.
 _PANELS = (
@@ -43,21 +52,23 @@ def read_training_log(train_log: str) -> dict[str, list[dict]]:
     return {kind: [by_step[step] for step in sorted(by_step)] for kind, by_step in records.items()}
 
 
-def plot_training_log(train_log: str, png: str, baselines: Mapping[str, tuple[str, float]] | None = None) -> None:
-    """Draws loss and accuracies over the steps, of training and held-out data, as a PNG.
+def plot_training_log(train_log: str, png: str | None, baselines: Mapping[str, tuple[str, float]] | None = None):
+    """Draws loss and accuracies over the steps, of training and held-out data.
 
         plot_training_log("runs/pretraining/train_log.jsonl", "loss.png")
 
     Args:
       train_log: what run_pretraining.py writes into its output_dir.
-      png: the picture to write.
+      png: the picture to write; None for none.
       baselines: for comparison, name of a value -> (label, value), drawn as a dotted line; e.g.
         {"masked_lm_loss": ("unigram", 6.5)}.
+
+    Returns:
+      The matplotlib Figure.
 
     Raises:
       ValueError: the log has nothing to draw, or is no such log; names file and line.
     """
-    # Figure itself, not pyplot: no window system is asked for, and a notebook's own figures stay as they are.
     from matplotlib.figure import Figure
 
     records = read_training_log(train_log)
@@ -78,22 +89,26 @@ def plot_training_log(train_log: str, png: str, baselines: Mapping[str, tuple[st
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
         axes.legend()
+    return _finished(figure, png)
+
+
+def _finished(figure, path: str | None):
+    """The figure, laid out; written as a PNG, whole or not at all, if there is a path."""
+    figure.draw_without_rendering()  # texts take fonts and settings that hold now, not those of whoever shows it
+    if path is None:
+        return figure
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=120)
-    _write_bytes(png, content.getvalue())
-
-
-def _write_bytes(path: str, content: bytes) -> None:
-    """Writes a file whole or not at all."""
     temporary = posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)}.tmp")
     try:
         with tf.io.gfile.GFile(temporary, "wb") as file:
-            file.write(content)
+            file.write(content.getvalue())
         tf.io.gfile.rename(temporary, path, overwrite=True)
     except BaseException:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.remove(temporary)
         raise
+    return figure
 
 
 # Fonts with Chinese, Japanese and Korean letters, as systems have them.
@@ -104,7 +119,7 @@ _CJK_FONTS = (
 )  # fmt: skip
 
 
-def _fonts_for(names: list[str]) -> tuple[list[str], list[str]]:
+def _fonts_for(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Fonts to write names in, and the names; numbers instead of them if no font here has their letters."""
     from matplotlib import font_manager, ft2font
 
@@ -118,20 +133,27 @@ def _fonts_for(names: list[str]) -> tuple[list[str], list[str]]:
             fonts.append(entry.name)
             known |= set(ft2font.FT2Font(entry.fname).get_charmap())
     if wanted <= known:
-        return fonts, names
+        return fonts, list(names)
     logging.warning(
-        "No font here has all letters of the classes' names: the picture shows their numbers (%s). Install Noto Sans "
-        "CJK, for example.",
+        "No font here has all letters of the names: the picture shows their numbers (%s). Install Noto Sans CJK, for "
+        "example.",
         ", ".join(f"{number}: {name}" for number, name in enumerate(names)),
     )
     return fonts[:1], [str(number) for number in range(len(names))]
 
 
-def plot_confusion_matrix(labels, predictions, names: list[str], png: str) -> None:
-    """Draws how often each class was taken for each, as a PNG.
+# matplotlib takes what stands between two dollar signs for a formula; names and texts are shown as they are.
+_AS_WRITTEN = {"text.parse_math": False}
+
+
+def plot_confusion_matrix(labels, predictions, names: Sequence[str], png: str | None = None):
+    """Draws how often each class was taken for each.
 
     Args:
-      labels, predictions: numbers of classes [n]. names: of the classes. png: the picture to write.
+      labels, predictions: numbers of classes [n]. names: of the classes. png: the picture to write; None for none.
+
+    Returns:
+      The matplotlib Figure.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -141,10 +163,107 @@ def plot_confusion_matrix(labels, predictions, names: list[str], png: str) -> No
     matrix = confusion_matrix(labels, predictions, labels=list(range(len(names))))
     side = min(20.0, 3.0 + 0.6 * len(names))
     rotation = "horizontal" if len(names) <= 4 else "vertical"
-    content = io.BytesIO()
-    with rc_context({"font.family": fonts}):
+    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
         figure = Figure(figsize=(side, side), layout="constrained")
         display = ConfusionMatrixDisplay(matrix, display_labels=names)
         display.plot(ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d")
-        figure.savefig(content, format="png", dpi=120)
-    _write_bytes(png, content.getvalue())
+        return _finished(figure, png)
+
+
+def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None, *, title: str | None = None):
+    """Draws what each token attends to: a panel for each head, a row for each token that looks, dark where it looks.
+
+        tokens = ["[CLS]", *tokenizer.tokenize("The lighthouse was sold."), "[SEP]"]
+        ids = tokenizer.convert_tokens_to_ids(tokens)
+        outputs = model.bert({"input_ids": np.array([ids])}, return_attention=True)
+        plot_attention(outputs["attention_probabilities"][0][0], tokens, title="First layer")
+
+    Every panel has the same scale, from 0 (white) to 1.
+
+    Args:
+      probabilities: [N, S, S] of one layer and one example, or [S, S] of one head: queries by keys.
+      tokens: S of them. png: the picture to write; None for none.
+      title: above all panels.
+
+    Returns:
+      The matplotlib Figure.
+
+    Raises:
+      ValueError: shapes don't fit, or these are no probabilities.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    heads = np.asarray(probabilities, np.float32)
+    heads = heads[None] if heads.ndim == 2 else heads
+    length = len(tokens)
+    if heads.ndim != 3 or not heads.shape[0] or not length or heads.shape[1:] != (length, length):
+        raise ValueError(
+            f"probabilities of {length} tokens must be [heads, {length}, {length}] or [{length}, {length}], not "
+            f"{list(np.shape(probabilities))}. One layer and one example at a time."
+        )
+    if not (heads >= 0).all() or not (heads <= 1.01).all():  # bfloat16 may round up; NaN fails both
+        raise ValueError(f"probabilities are between 0 and 1, these are between {heads.min()} and {heads.max()}.")
+    columns = min(4, len(heads))
+    rows = -(-len(heads) // columns)
+    side = min(10.0, 1.2 + 0.2 * length)
+    size = 8 if length <= 40 else 5
+    fonts, names = _fonts_for(tokens)
+    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
+        figure = Figure(figsize=(side * columns, side * rows), layout="constrained")
+        panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for number, (axes, head) in enumerate(zip(panels, heads, strict=False)):
+            axes.imshow(head, vmin=0, vmax=1, cmap="Blues")
+            axes.set_xticks(range(length), names, rotation="vertical", fontsize=size)
+            axes.set_yticks(range(length), names, fontsize=size)
+            axes.set_title(f"head {number}", fontsize=9)
+        for axes in panels[len(heads) :]:
+            axes.remove()
+        if title:
+            figure.suptitle(title)
+        return _finished(figure, png)
+
+
+def plot_masked_words(text: str, guesses: Sequence[Sequence[tuple[str, float]]], png: str | None = None):
+    """Draws what a model takes for the words behind [MASK]: a panel for each mask, a bar for each guess.
+
+        text = "The [MASK] was sold in [MASK]."
+        plot_masked_words(text, fill_mask(model, tokenizer, [text])[0])
+
+    Args:
+      text: with one or more literal "[MASK]".
+      guesses: what `fill_mask` gives for this text: for each mask pairs of token and probability, the best first.
+      png: the picture to write; None for none.
+
+    Returns:
+      The matplotlib Figure.
+
+    Raises:
+      ValueError: not as many lists of guesses as masks, or an empty one.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    masks = text.count(MASK)
+    if not masks or len(guesses) != masks or not all(guesses):
+        raise ValueError(
+            f"{text!r:.80} has {masks} {MASK}, but guesses are there for {len(guesses)} "
+            f"({[len(mask) for mask in guesses]}): give what fill_mask returns for this one text."
+        )
+    fonts, names = _fonts_for([text, *(token for mask in guesses for token, _ in mask)])
+    title, *names = names
+    longest = max(map(len, guesses))
+    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
+        figure = Figure(figsize=(max(6.0, 3.2 * masks), 1.2 + 0.3 * longest), layout="constrained")
+        figure.suptitle(title, fontsize=10, wrap=True)
+        for number, (axes, mask) in enumerate(zip(figure.subplots(1, masks, squeeze=False)[0], guesses, strict=True)):
+            shown, names = names[: len(mask)], names[len(mask) :]
+            bars = axes.barh(range(len(mask)), [probability for _, probability in mask], color="tab:blue")
+            axes.bar_label(bars, [f"{probability:.0%}" for _, probability in mask], padding=2, fontsize=8)
+            axes.set_yticks(range(len(mask)), shown)
+            axes.set_ylim(longest - 0.5, -0.5)  # the best on top
+            axes.set_xlim(0, 1.15)
+            axes.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
+            if masks > 1:
+                axes.set_title(f"{MASK} {number + 1}", fontsize=9)
+        return _finished(figure, png)
