@@ -160,11 +160,11 @@ def main(_):
         FLAGS.repair_tags,
     )  # fmt: skip
     newest = checkpoints.latest_checkpoint(FLAGS.output_dir)
-    files, tokenizer = fine_tuning.describe_model(FLAGS, newest, "output_weights")
     start = newest or FLAGS.init_checkpoint
     with fine_tuning.named_by("--output_dir" if newest else "--init_checkpoint"):
         stored = ner.TaggingSettings.read(model_files.directory_of(start)) if start else None
     settings = choose_settings(stored, start, bool(newest) or not FLAGS.do_train)
+    files, tokenizer = fine_tuning.describe_model(FLAGS, newest, ner.output_layer(settings))
     scheme = settings.learned_scheme
     plain = scheme == "plain"
 

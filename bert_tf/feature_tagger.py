@@ -9,7 +9,8 @@ import keras
 from keras import ops
 
 from bert_tf import kernels, objectives
-from bert_tf.task_models import CLASSIFIER_DROPOUT, ClassifierModel
+from bert_tf.heads import LinearHead
+from bert_tf.task_models import CLASSIFIER_DROPOUT, TaskModel
 
 # What of the encoder's outputs a token is described by: the rows of Table 7.
 FEATURES = ("last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings")
@@ -38,10 +39,11 @@ def select_features(outputs: dict, features: str):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertFeatureTagger(ClassifierModel):
+class BertFeatureTagger(TaskModel):
     """A classifier of every token on BiLSTMs on the outputs of a BERT that stays as it is.
 
-    The encoder's variables are saved and loaded with the model; no gradient reaches them.
+    The encoder's variables are saved and loaded with the model; no gradient reaches them. The classifier's are called
+    `tagger/output_weights` and `tagger/output_bias`: it is no output layer of a BERT.
 
     Args:
       config: a `BertConfig` or its dict. num_labels: C.
@@ -66,8 +68,7 @@ class BertFeatureTagger(ClassifierModel):
         name="feature_tagger",
         **kwargs,
     ):
-        objective = objectives.TokenClassificationObjective
-        super().__init__(objective, config, num_labels, seed, dropout_rate=dropout_rate, name=name, **kwargs)
+        super().__init__(objectives.TokenClassificationObjective, config, seed, name=name, **kwargs)
         if features not in FEATURES:
             raise ValueError(f"features={features!r} is none of {', '.join(FEATURES)}.")
         needed = {"second_to_last": 2, "sum_last_four": 4, "concat_last_four": 4}.get(features, 1)
@@ -75,6 +76,7 @@ class BertFeatureTagger(ClassifierModel):
             raise ValueError(
                 f"features={features} needs {needed} layers, the model has {self.config.num_hidden_layers}."
             )
+        self.num_labels, self.dropout_rate = num_labels, dropout_rate
         self.features, self.lstm_size, self.lstm_layers = features, lstm_size, lstm_layers
         self.recurrent = [
             keras.layers.Bidirectional(
@@ -84,6 +86,8 @@ class BertFeatureTagger(ClassifierModel):
             )
             for number in range(lstm_layers)
         ]
+        self.head = LinearHead(num_labels, name="tagger", dtype=self.dtype_policy)
+        self.head.supports_masking = True  # Keras hands it the LSTMs' mask, and would warn that it makes no use of it
 
     def build_head(self):
         size = self.config.hidden_size * (4 if self.features == "concat_last_four" else 1)
@@ -107,5 +111,5 @@ class BertFeatureTagger(ClassifierModel):
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 
     def get_config(self) -> dict:
-        own = {"features": self.features, "lstm_size": self.lstm_size, "lstm_layers": self.lstm_layers}
-        return {**super().get_config(), **own}
+        names = ("num_labels", "features", "lstm_size", "lstm_layers", "dropout_rate")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

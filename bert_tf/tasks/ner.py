@@ -98,6 +98,11 @@ def create_model(config: BertConfig, settings: TaggingSettings, dtype: str) -> k
     )
 
 
+def output_layer(settings: TaggingSettings) -> str:
+    """What the weights of the model's output layer are called in its checkpoints."""
+    return "output_weights" if settings.features is None else "tagger/output_weights"
+
+
 # --- predictions -----------------------------------------------------------------------------------------------------
 
 
