@@ -84,7 +84,7 @@ flags.DEFINE_enum(
     "Leave BERT as it is, and train BiLSTMs on these outputs of its layers (Table 7 of the paper). If unset, all of "
     "BERT is trained. Take a --learning_rate of about 1e-3 with it.",
 )
-flags.DEFINE_integer("lstm_size", 768, "--features: units of each direction of a BiLSTM.", lower_bound=1)
+flags.DEFINE_integer("lstm_size", 768, "--features: width of a BiLSTM, half of it for each direction.", lower_bound=2)
 flags.DEFINE_integer("lstm_layers", 2, "--features: BiLSTMs one on another.", lower_bound=1)
 
 script_flags.define_model_flags()

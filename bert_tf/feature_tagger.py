@@ -2,7 +2,7 @@
 
 Paper: Devlin et al. 2019, section 5.3 and Table 7.
 
-Shape legend: B batch, S sequence length, H hidden size, F size of the features, U units of an LSTM, C classes.
+Shape legend: B batch, S sequence length, H hidden size, F size of the features, U width of a BiLSTM, C classes.
 """
 
 import keras
@@ -48,12 +48,13 @@ class BertFeatureTagger(TaskModel):
     Args:
       config: a `BertConfig` or its dict. num_labels: C.
       features: one of FEATURES.
-      lstm_size: U of each direction. lstm_layers: BiLSTMs one on another. The paper has two of 768.
+      lstm_size: U of a BiLSTM, half of it for each direction. lstm_layers: BiLSTMs one on another. The paper has "a
+        two-layer 768-dimensional BiLSTM".
       dropout_rate: dropout of the features and of the classifier's input in training.
       seed: see `BertModel`. dtype: Keras dtype policy.
 
     Raises:
-      ValueError: features is none of FEATURES, or needs more layers than the encoder has.
+      ValueError: features is none of FEATURES, or needs more layers than the encoder has; lstm_size is odd.
     """
 
     def __init__(
@@ -76,11 +77,13 @@ class BertFeatureTagger(TaskModel):
             raise ValueError(
                 f"features={features} needs {needed} layers, the model has {self.config.num_hidden_layers}."
             )
+        if lstm_size < 2 or lstm_size % 2:
+            raise ValueError(f"lstm_size={lstm_size} must be even: half of it is for each direction.")
         self.num_labels, self.dropout_rate = num_labels, dropout_rate
         self.features, self.lstm_size, self.lstm_layers = features, lstm_size, lstm_layers
         self.recurrent = [
             keras.layers.Bidirectional(
-                keras.layers.LSTM(lstm_size, return_sequences=True, dtype=self.dtype_policy, name="lstm"),
+                keras.layers.LSTM(lstm_size // 2, return_sequences=True, dtype=self.dtype_policy, name="lstm"),
                 dtype=self.dtype_policy,
                 name=f"bilstm_{number}",
             )
@@ -93,7 +96,7 @@ class BertFeatureTagger(TaskModel):
         size = self.config.hidden_size * (4 if self.features == "concat_last_four" else 1)
         for layer in self.recurrent:
             layer.build((None, None, size))
-            size = 2 * self.lstm_size
+            size = self.lstm_size
         self.head.build((None, size))
 
     def call(self, inputs, training=False, dropout_seed=None):
@@ -107,7 +110,7 @@ class BertFeatureTagger(TaskModel):
         # With the mask the backward LSTM begins at a row's own end, not in its padding.
         mask = None if mask is None else ops.cast(mask, "bool")
         for layer in self.recurrent:
-            x = layer(x, mask=mask, training=training)  # [B, S, 2 U]
+            x = layer(x, mask=mask, training=training)  # [B, S, U]
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 
     def get_config(self) -> dict:

@@ -98,6 +98,8 @@ def test_bad_arguments():
     shallow = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 3})
     with pytest.raises(ValueError, match="features=sum_last_four needs 4 layers, the model has 3"):
         BertFeatureTagger(shallow, 3, "sum_last_four")
+    with pytest.raises(ValueError, match="lstm_size=7 must be even"):
+        BertFeatureTagger(CONFIG, 3, "last", lstm_size=7)
 
 
 def test_settings_stay_with_the_model(tmp_path):
