@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEXT ?=
+# Two processes: most of the tests' time is spent in one thread. A file's tests stay together, as they share models.
+PYTEST_FLAGS ?= -n 2 --dist loadfile
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 

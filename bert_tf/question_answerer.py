@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from bert_tf import model_files, weight_files
+from bert_tf.config import BertConfig
 from bert_tf.progress import progress_bar
 from bert_tf.task_models import BertForQuestionAnswering
 from bert_tf.tasks import batching, squad
@@ -38,24 +39,8 @@ class QuestionAnswerer:
             raise ValueError(f"{path} has no output layer for answers: fine-tune it first (run_squad.py).")
         self.model = BertForQuestionAnswering.from_pretrained(path)
         self.batch_size = batch_size
-        stored = squad.QuestionAnsweringSettings.read(model_files.directory_of(path))
-        known = {}
-        if stored:
-            known = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions)
-        limit = self.model.config.max_position_embeddings
-        known = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | known
-        values = known | settings | {"answer_from": "offsets"}  # whoever asks wants to know where the answer stands
-        names = {
-            kind: {field.name for field in dataclasses.fields(kind)} for kind in (WindowSettings, PredictionSettings)
-        }
-        unknown = set(settings) - set().union(*names.values())
-        if unknown:
-            raise ValueError(f"No such settings: {', '.join(sorted(unknown))}.")
-        if values["max_seq_length"] > limit:
-            raise ValueError(f"max_seq_length={values['max_seq_length']} is more than max_position_embeddings={limit}.")
-        self.windows, self.predictions = (
-            kind(**{name: values[name] for name in fields if name in values}) for kind, fields in names.items()
-        )
+        chosen = settings_of(path, self.model.config, **settings)
+        self.windows, self.predictions = chosen.windows, chosen.predictions
 
     def predict(self, questions: list[tuple[str, str]]) -> list[dict]:
         """For each (question, context): answer, score, start, end, nbest.
@@ -98,3 +83,28 @@ def _describe(prediction: Prediction) -> dict:
     nothing = {"text": "", "score": 0.0, "start": None, "end": None}
     chosen = next((entry for entry in entries if entry["text"] == prediction.text), nothing)
     return {"answer": chosen["text"], **{key: chosen[key] for key in ("score", "start", "end")}, "nbest": nbest}
+
+
+def settings_of(path: str, config: BertConfig, **settings) -> squad.QuestionAnsweringSettings:
+    """How a model in a directory cuts windows and chooses answers: as it was trained, but for what `settings` say.
+
+    Raises:
+      ValueError: no such setting, or max_seq_length is more than the model can take.
+    """
+    stored = squad.QuestionAnsweringSettings.read(model_files.directory_of(path))
+    known = {}
+    if stored:
+        known = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions)
+    limit = config.max_position_embeddings
+    known = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | known
+    values = known | settings | {"answer_from": "offsets"}  # whoever asks wants to know where the answer stands
+    names = {kind: {field.name for field in dataclasses.fields(kind)} for kind in (WindowSettings, PredictionSettings)}
+    unknown = set(settings) - set().union(*names.values())
+    if unknown:
+        raise ValueError(f"No such settings: {', '.join(sorted(unknown))}.")
+    if values["max_seq_length"] > limit:
+        raise ValueError(f"max_seq_length={values['max_seq_length']} is more than max_position_embeddings={limit}.")
+    windows, predictions = (
+        kind(**{name: values[name] for name in fields if name in values}) for kind, fields in names.items()
+    )
+    return squad.QuestionAnsweringSettings(windows, predictions)

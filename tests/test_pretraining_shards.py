@@ -333,7 +333,7 @@ def test_a_text_larger_than_memory(golden, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA bounds anonymous memory on Linux only")
 def test_a_text_many_times_larger_than_memory(golden, tmp_path):
-    check_memory(tmp_path, golden, megabytes_of_text=1000, megabytes_of_memory=200)
+    check_memory(tmp_path, golden, megabytes_of_text=500, megabytes_of_memory=150)
 
 
 # ---- Apache Beam -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,179 @@
+"""Latency and throughput of exports, beside transformers with PyTorch: raw text in, answer out on both sides.
+
+    python benchmarks/serving.py --model=reviews_hf --texts=dev.txt
+    python benchmarks/serving.py --model=squad_hf --squad_file=dev-v1.1.json
+
+`--model` is a Hugging Face directory of a fine-tuned model (convert_checkpoint.py makes one), so that both sides have
+the same weights. Each side is measured in a process of its own, in turn: the export as any program calls it
+(tf.saved_model.load, TensorFlow and tensorflow_text only), transformers with its fast tokenizer and dynamic padding.
+Batch 1: p50 and p99 of single requests. Batch 32: texts in the file's order, whatever their lengths.
+Nothing else should run beside it.
+"""
+
+import concurrent.futures
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from absl import app, flags, logging  # noqa: E402
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("model", None, "Hugging Face directory of a classifier, or of a model for questions.")
+flags.DEFINE_string("texts", None, "For a classifier: real texts, one a line.")
+flags.DEFINE_string("squad_file", None, "For questions: SQuAD JSON.")
+flags.DEFINE_integer("requests", 200, "Requests of one example.")
+flags.DEFINE_integer("examples", 640, "Examples in batches of 32 (of questions a quarter of it).")
+flags.DEFINE_multi_string(
+    "variant", ["float32", "float32 frozen", "bfloat16", "bfloat16 frozen"], "Exports to measure."
+)
+
+BATCH = 32
+
+
+def measure(answer, rows: list[tuple], requests: int, examples: int) -> dict:
+    """Seconds: p50 and p99 of one row, and examples a second in batches."""
+    several = list(itertools.islice(itertools.cycle(rows), examples))
+    for row in several[:3]:
+        answer([row])
+    times = []
+    for row in itertools.islice(itertools.cycle(rows), requests):
+        start = time.perf_counter()
+        answer([row])
+        times.append(time.perf_counter() - start)
+    times.sort()
+    answer(several[:BATCH])
+    start = time.perf_counter()
+    for begin in range(0, len(several), BATCH):
+        answer(several[begin : begin + BATCH])
+    seconds = time.perf_counter() - start
+    return {
+        "p50": times[len(times) // 2],
+        "p99": times[min(len(times) - 1, int(len(times) * 0.99))],
+        "throughput": len(several) / seconds,
+    }
+
+
+def measure_export(path: str, names: tuple, rows, requests: int, examples: int) -> dict:
+    """An export in a process that knows only TensorFlow."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401
+
+    signature = tf.saved_model.load(path).signatures["serving_default"]
+
+    def answer(part):
+        columns = zip(*part, strict=True)
+        outputs = signature(**{name: tf.constant(list(column)) for name, column in zip(names, columns, strict=True)})
+        return {name: value.numpy() for name, value in outputs.items()}
+
+    return measure(answer, rows, requests, examples)
+
+
+def measure_transformers(model_dir: str, is_squad: bool, dtype: str, rows, requests: int, examples: int) -> dict:
+    """The same by transformers."""
+    import numpy as np
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
+    kind = transformers.BertForQuestionAnswering if is_squad else transformers.BertForSequenceClassification
+    model = kind.from_pretrained(model_dir).eval()
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bfloat16")
+
+    def classify(part):
+        batch = tokenizer([row[0] for row in part], padding=True, truncation=True, return_tensors="pt")
+        with torch.inference_mode(), autocast:
+            probabilities = model(**batch).logits.float().softmax(-1)
+        return [model.config.id2label[k] for k in probabilities.argmax(-1).tolist()]
+
+    def find(part):
+        encoded = tokenizer(
+            [row[0] for row in part],
+            [row[1] for row in part],
+            truncation="only_second",
+            max_length=384,
+            stride=128,
+            padding=True,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            return_tensors="pt",
+        )
+        owners, offsets = encoded.pop("overflow_to_sample_mapping").tolist(), encoded.pop("offset_mapping").numpy()
+        with torch.inference_mode(), autocast:
+            output = model(**encoded)
+        starts, ends = output.start_logits.float().numpy(), output.end_logits.float().numpy()
+        best = [(-1e9, 0, 0)] * len(part)
+        for window, owner in enumerate(owners):
+            inside = np.array([kind == 1 for kind in encoded.sequence_ids(window)])
+            first = np.argsort(-np.where(inside, starts[window], -1e9))[:20]
+            last = np.argsort(-np.where(inside, ends[window], -1e9))[:20]
+            scores = starts[window][first][:, None] + ends[window][last][None]
+            lengths = last[None] - first[:, None]
+            scores = np.where((lengths >= 0) & (lengths < 30), scores, -1e9)
+            a, b = np.unravel_index(scores.argmax(), scores.shape)
+            if scores[a, b] > best[owner][0]:
+                best[owner] = (float(scores[a, b]), offsets[window][first[a]][0], offsets[window][last[b]][1])
+        return [row[1][a:b] for row, (_, a, b) in zip(part, best, strict=True)]
+
+    return measure(find if is_squad else classify, rows, requests, examples)
+
+
+def in_process(function, *arguments):
+    """The result of a function in a new process."""
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def export(model_dir: str, folder: str, variant: str) -> str:
+    """An export of a variant such as "bfloat16 frozen"."""
+    from bert_tf import exporting
+
+    logging.set_verbosity(logging.ERROR)
+    dtype, *rest = variant.split()
+    return exporting.export_saved_model(model_dir, folder, dtype=dtype, freeze=rest == ["frozen"], warm_up=False)
+
+
+def main(_):
+    is_squad = FLAGS.squad_file is not None
+    if is_squad:
+        with open(FLAGS.squad_file, encoding="utf-8") as file:
+            data = json.load(file)["data"]
+        rows = [
+            (question["question"], paragraph["context"])
+            for article in data
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        ]
+    else:
+        rows = [(line,) for line in pathlib.Path(FLAGS.texts).read_text(encoding="utf-8").splitlines() if line]
+    examples = FLAGS.examples // 4 if is_squad else FLAGS.examples
+    rows = rows[:: max(1, len(rows) // examples)][:examples]  # from all over the file
+    names = ("question", "context") if is_squad else ("text",)
+    size = (FLAGS.requests, examples)
+    print(f"{'':32} {'p50 ms':>8} {'p99 ms':>8} {'batch 32, examples/s':>20}")
+
+    def show(name, figures):
+        print(
+            f"{name:32} {figures['p50'] * 1e3:8.2f} {figures['p99'] * 1e3:8.2f} {figures['throughput']:20.1f}",
+            flush=True,
+        )
+
+    for dtype in ("float32", "bfloat16"):
+        show(f"transformers {dtype}", in_process(measure_transformers, FLAGS.model, is_squad, dtype, rows, *size))
+    with tempfile.TemporaryDirectory() as folder:
+        for number, variant in enumerate(FLAGS.variant):
+            path = in_process(export, FLAGS.model, os.path.join(folder, str(number)), variant)
+            show(f"bert_tf {variant}", in_process(measure_export, path, names, rows, *size))
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["model"])
+    app.run(main)

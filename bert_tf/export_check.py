@@ -1,0 +1,187 @@
+"""What an export costs: its answers on real data beside those of the model in float32."""
+
+import dataclasses
+import json
+import posixpath
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf import exporting
+from bert_tf.predictor import Predictor
+from bert_tf.progress import progress_bar
+from bert_tf.question_answerer import QuestionAnswerer
+from bert_tf.tasks import classification_features, squad_data, squad_metrics
+from bert_tf.tasks.classification_data import InputExample
+from bert_tf.text_files import read_text_lines
+
+_ROWS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Scores of the model and of its export on the same data.
+
+    Attributes:
+      examples: how many. model, export: metric -> value. same: share of examples with the same answer.
+      largest_difference: of a probability (or a regression's score).
+    """
+
+    examples: int
+    model: dict[str, float]
+    export: dict[str, float]
+    same: float
+    largest_difference: float
+
+    def text(self) -> str:
+        """A few lines to read."""
+        lines = [f"{self.examples} examples, {self.same:.2%} with the same answer"]
+        for name, value in self.model.items():
+            change = self.export[name] - value
+            lines.append(f"{name}: model {value:.4f}, export {self.export[name]:.4f} ({change:+.4f})")
+        lines.append(f"largest difference of a score: {self.largest_difference:.2g}")
+        return "\n".join(lines)
+
+
+def compare(export: str, model_dir: str, check_file: str) -> Comparison:
+    """Compares an export with the model it was made of.
+
+    Args:
+      export: the directory of a version, or a .tflite file of a classifier.
+      check_file: of a classifier or regression lines `text TAB label`, or `text TAB text TAB label`; of squad a JSON
+        file in SQuAD format.
+
+    Raises:
+      ValueError: another task; a line without its columns or with an unknown label (names file and line).
+    """
+    if export.endswith(".tflite"):
+        return _compare_classifier(_tflite_scores(export), Predictor(model_dir), check_file)
+    with tf.io.gfile.GFile(posixpath.join(export, exporting.EXPORT_FILE)) as file:
+        task = json.loads(file.read())["task"]
+    if task == "squad":
+        return _compare_answers(export, model_dir, check_file)
+    if task not in ("classification", "regression"):
+        raise ValueError(f"--check_file is for classification, regression and squad, not for {task}")
+    return _compare_classifier(_saved_model_scores(export), Predictor(model_dir), check_file)
+
+
+# ---- classifiers -----------------------------------------------------------------------------------------------------
+
+Scores = Callable[[Predictor, list], np.ndarray]
+
+
+def _saved_model_scores(export: str) -> Scores:
+    import tensorflow_text  # noqa: F401  registers its ops
+
+    loaded = tf.saved_model.load(export)
+
+    def scores(predictor: Predictor, texts: list) -> np.ndarray:
+        names = ("text", "text_pair")[: len(texts[0])]
+        signatures = loaded.signatures
+        signature = signatures["serving_default"]
+        if len(names) == 2 and "serve_pairs" in signatures:
+            signature = signatures["serve_pairs"]
+        columns = {name: tf.constant([row[place] for row in texts]) for place, name in enumerate(names)}
+        outputs = signature(**columns)
+        return (outputs["probabilities"] if "probabilities" in outputs else outputs["score"][:, None]).numpy()
+
+    return scores
+
+
+def _tflite_scores(path: str) -> Scores:
+    from ai_edge_litert.interpreter import Interpreter
+
+    runner = Interpreter(path).get_signature_runner()
+    length = runner.get_input_details()["input_ids"]["shape"][1]
+
+    def scores(predictor: Predictor, texts: list) -> np.ndarray:
+        examples = [InputExample(str(number), *row) for number, row in enumerate(texts)]
+        encoded = classification_features.encode_examples(
+            examples, predictor.task, predictor.tokenizer, int(length), num_processes=1
+        )
+        rows = [runner(**encoded.batch(np.array([number]), int(length))) for number in range(len(examples))]
+        return _probabilities(predictor, np.concatenate([row["logits"] for row in rows]))
+
+    return scores
+
+
+def _probabilities(predictor: Predictor, logits: np.ndarray) -> np.ndarray:
+    if predictor.task.is_regression:
+        return logits
+    if predictor.task.multi_label:
+        return tf.sigmoid(logits).numpy()
+    return tf.nn.softmax(logits).numpy()
+
+
+def _compare_classifier(scores: Scores, predictor: Predictor, check_file: str) -> Comparison:
+    rows, labels = _read_rows(check_file, predictor)
+    mine, theirs = [], []
+    for begin in progress_bar(range(0, len(rows), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
+        part = rows[begin : begin + _ROWS]
+        theirs.append(scores(predictor, part))
+        mine.append(_probabilities(predictor, predictor.logits(part)))
+    mine, theirs = np.concatenate(mine), np.concatenate(theirs)
+    largest = float(np.abs(mine - theirs).max())
+    if predictor.task.is_regression:
+        metrics = [{"pearson": float(np.corrcoef(values[:, 0], labels)[0, 1])} for values in (mine, theirs)]
+        return Comparison(len(rows), *metrics, float((np.abs(mine - theirs) < 0.05).mean()), largest)
+    if predictor.task.multi_label:
+        raise ValueError("--check_file does not know how to score several labels an example")
+    guesses = [values.argmax(-1) for values in (mine, theirs)]
+    metrics = [{"accuracy": float((guess == np.array(labels)).mean())} for guess in guesses]
+    return Comparison(len(rows), *metrics, float((guesses[0] == guesses[1]).mean()), largest)
+
+
+def _read_rows(check_file: str, predictor: Predictor) -> tuple[list[tuple], list]:
+    """Texts and labels (numbers) of the lines."""
+    numbers = {label: number for number, label in enumerate(predictor.labels)}
+    rows, labels = [], []
+    for number, line in enumerate(read_text_lines(check_file), 1):
+        *texts, label = line.split("\t")
+        if len(texts) not in (1, 2) or (rows and len(texts) != len(rows[0])):
+            raise ValueError(f"{check_file}, line {number}: expected text, perhaps a second text, and label, with tabs")
+        if predictor.task.is_regression:
+            labels.append(float(label))
+        elif label in numbers:
+            labels.append(numbers[label])
+        else:
+            raise ValueError(f"{check_file}, line {number}: the model has no label {label!r}; it has {list(numbers)}")
+        rows.append(tuple(texts))
+    if not rows:
+        raise ValueError(f"{check_file} has no line")
+    return rows, labels
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+def _compare_answers(export: str, model_dir: str, check_file: str) -> Comparison:
+    import tensorflow_text  # noqa: F401  registers its ops
+
+    answer = tf.saved_model.load(export).signatures["serving_default"]
+    articles = squad_data.read_articles(check_file)
+    questions = [
+        (question["id"], question["question"], paragraph["context"])
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    answerer = QuestionAnswerer(model_dir)
+    mine, theirs, largest = {}, {}, 0.0
+    for begin in progress_bar(range(0, len(questions), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
+        part = questions[begin : begin + _ROWS]
+        outputs = answer(
+            question=tf.constant([question for _, question, _ in part]),
+            context=tf.constant([context for *_, context in part]),
+        )
+        answers = answerer.predict([(question, context) for _, question, context in part])
+        for place, ((key, *_), found) in enumerate(zip(part, answers, strict=True)):
+            mine[key], theirs[key] = found["answer"], outputs["answer"][place].numpy().decode()
+            if mine[key] == theirs[key]:
+                largest = max(largest, abs(found["score"] - float(outputs["score"][place])))
+    names = ("exact_match", "f1")
+    version_2 = answerer.predictions.version_2_with_negative
+    metrics = [squad_metrics.evaluate(articles, answers, version_2) for answers in (mine, theirs)]
+    same = float(np.mean([mine[key] == theirs[key] for key in mine]))
+    return Comparison(len(questions), *({name: values[name] for name in names} for values in metrics), same, largest)

@@ -1,0 +1,95 @@
+"""Exports a fine-tuned model as a SavedModel for TensorFlow Serving: strings in, answers out.
+
+    python export_saved_model.py --model_dir=mrpc_output/best_model --export_dir=serving/mrpc --text_pairs
+    python export_saved_model.py --model_dir=squad_output/best_model --export_dir=serving/squad --freeze
+
+Written is export_dir/VERSION with three signatures: serving_default takes raw strings (the exact tokenizer is in the
+graph), serve_ids takes token ids, serve_examples takes serialized tf.Examples of token ids. It loads wherever
+TensorFlow and tensorflow_text do. docs/serving.md says how to serve it and ask it.
+"""
+
+from absl import flags, logging
+
+from bert_tf import script_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "model_dir",
+    None,
+    "The model: a directory with weights, configuration and vocabulary, as run_*.py leave it (output_dir, or better "
+    "its best_model), or of any other format that convert_checkpoint.py reads.",
+)
+flags.DEFINE_string("export_dir", None, "Directory of the versions that a server is pointed to.")
+flags.DEFINE_enum(
+    "task",
+    None,
+    ["encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm"],
+    "What the model answers. If unset, seen from its output layer.",
+)
+flags.DEFINE_integer("version", None, "Number of the version. If unset, one more than the newest in export_dir.")
+flags.DEFINE_enum(
+    "dtype", "float32", ["float32", "bfloat16"], "In what matrix products are computed; bfloat16 is faster where the "
+    "processor has it."
+)  # fmt: skip
+flags.DEFINE_bool(
+    "freeze", False, "Make the weights constants of the graph, which lets the CPU's library pack them once."
+)
+flags.DEFINE_enum(
+    "format",
+    "saved_model",
+    ["saved_model", "tflite", "tflite_int8"],
+    "tflite: a file for LiteRT (phones, small machines) that takes token ids; tflite_int8: its weights in 8 bits.",
+)
+flags.DEFINE_integer(
+    "max_seq_length",
+    None,
+    "Longer texts are cut there; contexts of questions are windowed. If unset, what the model was trained with.",
+)
+flags.DEFINE_bool("text_pairs", False, "A classifier of pairs: serving_default takes text and text_pair.")
+flags.DEFINE_integer("top_k", 5, "masked_lm: guesses for each [MASK].", lower_bound=1)
+flags.DEFINE_bool("warm_up", True, "Add requests that a server runs before it says that it is ready.")
+flags.DEFINE_string(
+    "check_file",
+    None,
+    "Real texts (one a line; text, tab, second text for pairs) on which the export is compared with the model in "
+    "float32, and the differences are printed. --dtype, --freeze and --format=tflite_int8 cost a little accuracy.",
+)
+
+
+def main(_):
+    # TensorFlow comes with this import: --help and a wrong flag answer without it.
+    from bert_tf import export_check, exporting
+
+    logging.set_verbosity(logging.INFO)
+    if FLAGS.format == "saved_model":
+        path = exporting.export_saved_model(
+            FLAGS.model_dir,
+            FLAGS.export_dir,
+            task=FLAGS.task,
+            dtype=FLAGS.dtype,
+            freeze=FLAGS.freeze,
+            version=FLAGS.version,
+            max_seq_length=FLAGS.max_seq_length,
+            text_pairs=FLAGS.text_pairs,
+            top_k=FLAGS.top_k,
+            warm_up=FLAGS.warm_up,
+        )
+    else:
+        from bert_tf import exporting_tflite
+
+        path = exporting_tflite.export_tflite(
+            FLAGS.model_dir,
+            FLAGS.export_dir,
+            task=FLAGS.task,
+            int8=FLAGS.format == "tflite_int8",
+            max_seq_length=FLAGS.max_seq_length,
+        )
+    print(path)
+    if FLAGS.check_file:
+        print(export_check.compare(path, FLAGS.model_dir, FLAGS.check_file).text())
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["model_dir", "export_dir"])
+    script_flags.run(main)

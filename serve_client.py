@@ -1,0 +1,75 @@
+"""Asks a model that TensorFlow Serving serves, and prints the answers, one JSON object a line.
+
+    python serve_client.py --server=localhost:8501 --rest --model=mrpc --input="text=One text." --input="text_pair=Two."
+    python serve_client.py --server=localhost:8500 --model=squad --input="question=Who?" --input="context=Ada was here."
+    python serve_client.py --server=localhost:8500 --model=reviews --input_file=texts.jsonl
+
+The same request with curl:
+    curl -d '{"inputs": {"text": ["One text."], "text_pair": ["Two."]}}' http://localhost:8501/v1/models/mrpc:predict
+"""
+
+import json
+import sys
+
+from absl import flags, logging
+
+from bert_tf import script_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("server", "localhost:8500", "host:port; TensorFlow Serving has gRPC at 8500 and REST at 8501.")
+flags.DEFINE_string("model", None, "Name of the model on the server (--model_name, or in model.config).")
+flags.DEFINE_bool("rest", False, "Ask by REST (HTTP) instead of gRPC.")
+flags.DEFINE_string("signature", "serving_default", "Signature; export.json of the export lists them.")
+flags.DEFINE_integer("version", None, "Version of the model; the newest one served if unset.")
+flags.DEFINE_multi_string("input", [], "name=value of one example, as often as the signature has inputs.")
+flags.DEFINE_string("input_file", None, 'Examples: JSON objects, one a line: {"text": "..."}; instead of --input.')
+flags.DEFINE_integer("batch_size", 32, "Examples of --input_file sent together.", lower_bound=1)
+flags.DEFINE_float("timeout", 60.0, "Seconds to wait for an answer.")
+
+
+def _read_examples() -> list[dict]:
+    from bert_tf.text_files import read_text_lines
+
+    if bool(FLAGS.input) == bool(FLAGS.input_file):
+        raise ValueError("Give --input (once for each input of the signature) or --input_file.")
+    if FLAGS.input:
+        pairs = [text.partition("=") for text in FLAGS.input]
+        wrong = next((name for name, equals, _ in pairs if not equals), None)
+        if wrong is not None:
+            raise ValueError(f"--input={wrong}: expected name=value")
+        return [{name: value for name, _, value in pairs}]
+    examples = []
+    for number, line in enumerate(read_text_lines(FLAGS.input_file), 1):
+        try:
+            example = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{FLAGS.input_file}, line {number}: no JSON ({error})") from None
+        if not isinstance(example, dict) or (examples and set(example) != set(examples[0])):
+            raise ValueError(f"{FLAGS.input_file}, line {number}: expected an object with the same keys as line 1")
+        examples.append(example)
+    return examples
+
+
+def main(_):
+    import numpy as np
+
+    from bert_tf import serving_client
+
+    logging.set_verbosity(logging.WARNING)
+    examples = _read_examples()
+    ask = serving_client.ask_rest if FLAGS.rest else serving_client.ask_grpc
+    for begin in range(0, len(examples), FLAGS.batch_size):
+        part = examples[begin : begin + FLAGS.batch_size]
+        inputs = {name: [example[name] for example in part] for name in part[0]}
+        outputs = ask(
+            FLAGS.server, FLAGS.model, inputs, signature=FLAGS.signature, version=FLAGS.version, timeout=FLAGS.timeout
+        )
+        for row in range(len(part)):
+            answer = {name: np.asarray(values)[row].tolist() for name, values in sorted(outputs.items())}
+            sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["model"])
+    script_flags.run(main)

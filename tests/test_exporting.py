@@ -1,0 +1,356 @@
+"""Exported models answer as the scripts' models do, in a process that knows nothing of this project."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import export_check, exporting, exporting_tflite, heads, task_models
+from bert_tf.config import BertConfig
+from bert_tf.example_encoding import example, int64_feature, pack
+from bert_tf.masked_lm import fill_mask
+from bert_tf.modeling import BertModel
+from bert_tf.predictor import Predictor
+from bert_tf.tokenization import FullTokenizer
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+VOCAB = str(ROOT / "tests" / "golden" / "vocab.txt")
+CONFIG = {
+    "vocab_size": 30522,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+}
+TEXTS = [
+    "Hello, world!",
+    "",
+    "   \t ",
+    "a much longer text that goes on and on " * 20,
+    "서울은 한국의 수도이다. 日本語のテキスト ΑΣ",
+    "x" * 300,
+]
+PAIRS = [
+    ("One text.", "Its pair."),
+    ("long " * 80, "b " * 10),
+    ("a", "long " * 80),
+    ("long " * 60, "other " * 60),
+    ("c", ""),
+]
+
+
+def save(folder, model_class, config=None, **arguments) -> str:
+    """A model with random weights, large enough that its outputs differ."""
+    model = model_class(BertConfig.from_dict({**CONFIG, **(config or {})}, allow_unknown=True), **arguments)
+    model.build()
+    generator = np.random.default_rng(7)
+    for variable in model.trainable_variables:
+        noise = generator.normal(size=variable.shape) * (0.3 if len(variable.shape) > 1 else 0.02)
+        variable.assign(noise + (1 if variable.name == "gamma" else 0))
+    model.save_pretrained(str(folder), vocab_file=VOCAB, do_lower_case=True)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    names = {"0": "bad", "1": "fair", "2": "좋다"}
+    return save(
+        tmp_path_factory.mktemp("classifier"),
+        task_models.BertForSequenceClassification,
+        {"id2label": names},
+        num_labels=3,
+    )
+
+
+def probabilities(predictions) -> np.ndarray:
+    return np.array([list(prediction["probabilities"].values()) for prediction in predictions])
+
+
+# ---- classifier ------------------------------------------------------------------------------------------------------
+
+FRESH_PROCESS = """
+import json, sys
+import tensorflow as tf
+import tensorflow_text
+path, texts, firsts, seconds = sys.argv[1], *map(json.loads, sys.argv[2:])
+signatures = tf.saved_model.load(path).signatures
+single = signatures["serving_default"](text=tf.constant(texts))
+pairs = signatures["serve_pairs"](text=tf.constant(firsts), text_pair=tf.constant(seconds))
+assert not [name for name in sys.modules if name.startswith("bert_tf")]
+print(json.dumps([single["probabilities"].numpy().tolist(), [x.decode() for x in single["label"].numpy()],
+                  pairs["probabilities"].numpy().tolist(), [x.decode() for x in single["labels"].numpy()[0]]]))
+"""
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_fresh_process_gives_the_predictors_answers(classifier, tmp_path, freeze):
+    path = exporting.export_saved_model(classifier, str(tmp_path), freeze=freeze)
+    assert path == f"{tmp_path}/1"
+    firsts, seconds = zip(*PAIRS, strict=True)
+    command = [sys.executable, "-c", FRESH_PROCESS, path, *(json.dumps(part) for part in (TEXTS, firsts, seconds))]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-2000:]
+    single, labels, pairs, names = json.loads(result.stdout.splitlines()[-1])
+    predictor = Predictor(classifier)
+    expected = predictor.predict(TEXTS)
+    np.testing.assert_allclose(single, probabilities(expected), atol=1e-5)
+    assert labels == [prediction["label"] for prediction in expected]
+    assert names == ["bad", "fair", "좋다"]
+    np.testing.assert_allclose(pairs, probabilities(predictor.predict(PAIRS)), atol=1e-5)
+    assert len({tuple(np.round(row, 3)) for row in single}) >= 4  # the rows differ
+
+
+def test_ids_and_examples_give_the_same(classifier, tmp_path):
+    signatures = tf.saved_model.load(exporting.export_saved_model(classifier, str(tmp_path))).signatures
+    tokenizer = FullTokenizer(VOCAB)
+    rows = [[101, *tokenizer.encode(text)[:62], 102] for text in TEXTS]
+    width = max(map(len, rows))
+    ids = np.array([row + [0] * (width - len(row)) for row in rows], np.int32)
+    mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows], np.int32)
+    expected = signatures["serving_default"](text=tf.constant(TEXTS))["probabilities"].numpy()
+    by_ids = signatures["serve_ids"](input_ids=ids, input_mask=mask, segment_ids=np.zeros_like(ids))
+    np.testing.assert_allclose(by_ids["probabilities"], expected, atol=1e-6)
+    short = [example([int64_feature(b"input_ids", pack(row))]) for row in rows]
+    full = [
+        example(
+            [
+                int64_feature(b"input_ids", pack(row.tolist())),
+                int64_feature(b"input_mask", pack(real.tolist())),
+                int64_feature(b"segment_ids", pack([0] * width)),
+            ]
+        )
+        for row, real in zip(ids, mask, strict=True)
+    ]
+    for serialized in (short, full, [short[0], *full[1:]]):
+        found = signatures["serve_examples"](examples=tf.constant(serialized))["probabilities"]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_odd_requests_are_answered_and_spoil_nothing(classifier, tmp_path):
+    default = tf.saved_model.load(exporting.export_saved_model(classifier, str(tmp_path))).signatures["serving_default"]
+    alone = default(text=tf.constant(["Hello, world!"]))["probabilities"].numpy()[0]
+    odd = [b"Hello, world!", b"\xff\xfe broken \x80", b"", b" ", b"y" * 100_000, b"word " * 20_000, b"\x00\xef\xbf\xbd"]
+    outputs = default(text=tf.constant(odd))
+    np.testing.assert_allclose(outputs["probabilities"][0], alone, atol=1e-6)
+    assert np.isfinite(outputs["probabilities"]).all()
+    np.testing.assert_allclose(outputs["probabilities"][2], outputs["probabilities"][3], atol=1e-6)
+    nothing = default(text=tf.zeros([0], tf.string))
+    assert nothing["probabilities"].shape == (0, 3)
+    assert nothing["label"].shape == (0,)
+
+
+def test_pairs_as_the_default(classifier, tmp_path):
+    path = exporting.export_saved_model(classifier, str(tmp_path), text_pairs=True)
+    signatures = tf.saved_model.load(path).signatures
+    assert set(signatures) == {"serving_default", "serve_ids", "serve_examples"}
+    firsts, seconds = zip(*PAIRS, strict=True)
+    found = signatures["serving_default"](text=tf.constant(firsts), text_pair=tf.constant(seconds))
+    np.testing.assert_allclose(found["probabilities"], probabilities(Predictor(classifier).predict(PAIRS)), atol=1e-5)
+
+
+def test_bfloat16_is_close(classifier, tmp_path):
+    for number, freeze in enumerate((False, True), 1):
+        path = exporting.export_saved_model(classifier, str(tmp_path), dtype="bfloat16", freeze=freeze)
+        assert path == f"{tmp_path}/{number}"
+        found = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant(TEXTS))["probabilities"]
+        difference = np.abs(found.numpy() - probabilities(Predictor(classifier).predict(TEXTS))).max()
+        assert 1e-6 < difference < 0.05
+
+
+def test_regression_and_several_labels(tmp_path):
+    regression = save(
+        tmp_path / "regression",
+        task_models.BertForSequenceClassification,
+        {"problem_type": "regression"},
+        num_labels=1,
+    )
+    assert exporting.task_in(regression) == "regression"
+    path = exporting.export_saved_model(regression, str(tmp_path / "r"))
+    found = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant(TEXTS))
+    expected = [prediction["score"] for prediction in Predictor(regression).predict(TEXTS)]
+    np.testing.assert_allclose(found["score"], expected, atol=1e-5)
+    several = save(
+        tmp_path / "several",
+        task_models.BertForSequenceClassification,
+        {"problem_type": "multi_label_classification", "id2label": {"0": "a", "1": "b"}},
+        num_labels=2,
+    )
+    path = exporting.export_saved_model(several, str(tmp_path / "s"))
+    found = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant(TEXTS))
+    expected = Predictor(several).predict(TEXTS)
+    np.testing.assert_allclose(found["probabilities"], probabilities(expected), atol=1e-5)
+    chosen = [[name for name, holds in zip(("a", "b"), row, strict=True) if holds] for row in found["holds"].numpy()]
+    assert chosen == [prediction["labels"] for prediction in expected]
+
+
+# ---- other tasks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_encoder(tmp_path, freeze):
+    folder = save(tmp_path / "model", BertModel)
+    path = exporting.export_saved_model(folder, str(tmp_path / "out"), freeze=freeze)
+    found = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant(TEXTS))
+    model = BertModel.from_pretrained(folder)
+    inputs = {"input_ids": found["input_ids"], "input_mask": found["input_mask"]}
+    expected = model(inputs)
+    np.testing.assert_allclose(found["pooled_output"], expected["pooled_output"], atol=1e-4)
+    np.testing.assert_allclose(found["sequence_output"], expected["sequence_output"], atol=1e-4)
+    assert found["input_ids"].shape == (len(TEXTS), 64)
+    tokenizer = FullTokenizer(VOCAB)
+    for row, mask, text in zip(found["input_ids"].numpy(), found["input_mask"].numpy(), TEXTS, strict=True):
+        assert row[mask == 1].tolist() == [101, *tokenizer.encode(text)[:62], 102]
+
+
+def test_masked_words(tmp_path):
+    folder = save(tmp_path / "model", heads.BertForPreTraining)
+    assert exporting.task_in(folder) == "masked_lm"
+    path = exporting.export_saved_model(folder, str(tmp_path / "out"), top_k=3)
+    texts = ["The [MASK] of [MASK] is here.", "No word is [MASK]", "[MASK][MASK]!"]
+    signatures = tf.saved_model.load(path).signatures
+    found = signatures["serving_default"](text=tf.constant([*texts, "nothing hidden", ""]))
+    expected = fill_mask(heads.BertForPreTraining.from_pretrained(folder), FullTokenizer(VOCAB), texts, top_k=3)
+    for row, guesses in enumerate(expected):
+        for place, candidates in enumerate(guesses):
+            assert [token.decode() for token in found["tokens"][row, place].numpy()] == [
+                token for token, _ in candidates
+            ]
+            np.testing.assert_allclose(found["scores"][row, place], [score for _, score in candidates], atol=1e-5)
+    assert found["positions"].numpy().tolist() == [[2, 4], [4, -1], [1, 2], [-1, -1], [-1, -1]]
+    assert set(found["tokens"].numpy()[3:].ravel()) == {b""}
+    ids = np.array([[101, 103, 2003, 103, 102]], np.int32)
+    by_ids = signatures["serve_ids"](input_ids=ids, input_mask=np.ones_like(ids), segment_ids=np.zeros_like(ids))
+    assert by_ids["positions"].numpy().tolist() == [[1, 3]]
+
+
+def test_multiple_choice(tmp_path):
+    folder = save(tmp_path / "model", task_models.BertForMultipleChoice)
+    with pytest.raises(ValueError, match="give --task=regression or --task=multiple_choice"):
+        exporting.export_saved_model(folder, str(tmp_path / "out"))
+    path = exporting.export_saved_model(folder, str(tmp_path / "out"), task="multiple_choice")
+    context, question = ["It rained all day.", "x " * 100], ["So they", ""]
+    choices = [["went in.", "went out to play.", ""], ["a", "b b b", "c " * 90]]
+    found = tf.saved_model.load(path).signatures["serving_default"](
+        context=tf.constant(context), question=tf.constant(question), choices=tf.constant(choices)
+    )
+    predictor_rows = [(context[row], f"{question[row]} {choice}") for row in range(2) for choice in choices[row]]
+    single = Predictor(save(tmp_path / "same", task_models.BertForSequenceClassification, num_labels=1))
+    # The same random numbers in the same order: one score a pair.
+    scores = single.logits(predictor_rows).reshape(2, 3)
+    expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
+    assert found["choice"].numpy().tolist() == expected.argmax(-1).tolist()
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_lies_in_a_version(classifier, tmp_path):
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    path = pathlib.Path(exporting.export_saved_model(classifier, str(tmp_path), version=42))
+    assert path.name == "42"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["42"]
+    assert (path / "assets" / "vocab.txt").read_text() == pathlib.Path(VOCAB).read_text()
+    assert (path / "assets" / "labels.txt").read_text() == "bad\nfair\n좋다\n"
+    description = json.loads((path / "export.json").read_text())
+    assert description["task"] == "classification"
+    assert description["max_seq_length"] == 64
+    assert description["lowest_serving_version"] == "2.7"
+    assert "FastWordpieceTokenizeWithOffsets" in description["ops"]
+    assert description["signatures"]["serving_default"]["inputs"] == {"text": ["string", [None]]}
+    assert description["signatures"]["serving_default"]["outputs"]["probabilities"] == ["float32", [None, 3]]
+    signatures = tf.saved_model.load(str(path)).signatures
+    records = tf.data.TFRecordDataset(str(path / "assets.extra" / "tf_serving_warmup_requests"))
+    requests = [prediction_log_pb2.PredictionLog.FromString(r.numpy()).predict_log.request for r in records]
+    assert len(requests) == 2
+    for request in requests:  # they are requests that the signatures take
+        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+        assert signatures[request.model_spec.signature_name](**inputs)["label"].shape[0] in (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"task": "squad"}, "--task=squad: .* has no output layer for it \\(cls/squad/output_weights\\)"),
+        ({"task": "masked_lm"}, "--task=masked_lm: .* no output layer"),
+        ({"task": "poetry"}, "--task=poetry: it is one of encoder, classification"),
+        ({"dtype": "int4"}, "--dtype=int4: it is one of float32, bfloat16"),
+        ({"version": 0}, "--version=0 must be at least 1"),
+        ({"version": 7}, "--version=7: .*7 exists already"),
+        ({"max_seq_length": 65}, "--max_seq_length=65: the model takes 3 to 64"),
+    ],
+)
+def test_wrong_flags_leave_nothing(classifier, tmp_path, arguments, message):
+    (tmp_path / "7").mkdir()
+    with pytest.raises(ValueError, match=message):
+        exporting.export_saved_model(classifier, str(tmp_path), **arguments)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["7"]
+
+
+def test_no_model_there(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises((FileNotFoundError, ValueError), match="empty"):
+        exporting.export_saved_model(str(tmp_path / "empty"), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_ops_a_server_lacks_are_named():
+    function = tf.function(lambda x: tf.numpy_function(np.sin, [x], tf.float32), [tf.TensorSpec([], tf.float32)])
+    ops = exporting.used_ops({"serving_default": function.get_concrete_function()})
+    with pytest.raises(ValueError, match="TensorFlow Serving has no op .*PyFunc"):
+        exporting.check_ops(ops)
+    assert exporting.check_ops({"MatMul", "BatchMatMulV3"}) == "2.6"
+
+
+# ---- TFLite and what exports cost ------------------------------------------------------------------------------------
+
+
+def test_tflite_and_the_cost_of_an_export(classifier, tmp_path):
+    predictor = Predictor(classifier)
+    texts = [f"sentence number {number} of {number % 7} words" for number in range(40)]
+    labels = [prediction["label"] for prediction in predictor.predict(texts)]
+    labels[:4] = ["fair", "bad", "좋다", "bad"]
+    check_file = tmp_path / "dev.tsv"
+    check_file.write_text("".join(f"{text}\t{label}\n" for text, label in zip(texts, labels, strict=True)))
+    accuracy = np.mean([p["label"] == label for p, label in zip(predictor.predict(texts), labels, strict=True)])
+    path = exporting.export_saved_model(classifier, str(tmp_path / "saved"))
+    same = export_check.compare(path, classifier, str(check_file))
+    assert (same.examples, same.same) == (40, 1.0)
+    assert same.model == same.export == {"accuracy": accuracy}
+    assert same.largest_difference < 1e-5
+    lite = exporting_tflite.export_tflite(classifier, str(tmp_path / "lite"), max_seq_length=32)
+    assert export_check.compare(lite, classifier, str(check_file)).largest_difference < 1e-4
+    small = exporting_tflite.export_tflite(classifier, str(tmp_path / "int8"), int8=True, max_seq_length=32)
+    cost = export_check.compare(small, classifier, str(check_file))
+    assert 1e-5 < cost.largest_difference < 0.2
+    assert os.path.getsize(small) < os.path.getsize(lite) / 2
+    text = cost.text()
+    assert "40 examples, " in text
+    assert f"accuracy: model {accuracy:.4f}, export " in text
+    check_file.write_text("one\tgreat\n")
+    with pytest.raises(ValueError, match="dev.tsv, line 1: the model has no label 'great'"):
+        export_check.compare(path, classifier, str(check_file))
+    with pytest.raises(ValueError, match="--task=masked_lm: TFLite files are for"):
+        exporting_tflite.export_tflite(classifier, str(tmp_path / "none"), task="masked_lm")
+
+
+def test_the_script(classifier, tmp_path):
+    command = [
+        sys.executable, str(ROOT / "export_saved_model.py"), f"--model_dir={classifier}",
+        f"--export_dir={tmp_path}/out", "--freeze", "--dtype=bfloat16", f"--check_file={tmp_path}/dev.tsv",
+    ]  # fmt: skip
+    (tmp_path / "dev.tsv").write_text("one text\tbad\nanother\tfair\n")
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout.splitlines()[0] == f"{tmp_path}/out/1"
+    assert "2 examples, 100.00% with the same answer" in result.stdout
+    assert "all of TensorFlow Serving 2.7 or later" in result.stderr

@@ -1,0 +1,126 @@
+"""Exported taggers and question answerers against run_ner.py's and QuestionAnswerer's own results."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_exporting import VOCAB, save
+
+from bert_tf import exporting, task_models
+from bert_tf.question_answerer import QuestionAnswerer
+from bert_tf.tasks import ner, ner_data, ner_features
+from bert_tf.tasks.ner_data import Sentence
+from bert_tf.tasks.squad import SETTINGS_FILE, QuestionAnsweringSettings
+from bert_tf.tasks.squad_features import WindowSettings
+from bert_tf.tasks.squad_predictions import PredictionSettings
+from bert_tf.tokenization import FullTokenizer
+
+SENTENCES = [
+    ["Ada", "Lovelace", "lived", "in", "London", "."],
+    ["U.S.", "soldiers", "(1990)", "met", "Élodie", "and", "김철수"],
+    ["\u200b\u0007", "one"],
+    [f"word{number}" for number in range(150)],  # longer than the model
+    ["x" * 300],
+]
+
+
+def tagger(folder, scheme) -> tuple[str, list[str]]:
+    labels = ner_data.tag_set(scheme, ["LOC", "PER"]) if scheme != "plain" else ["NOUN", "VERB", "X"]
+    config = {"id2label": {str(number): label for number, label in enumerate(labels)}}
+    save(folder, task_models.BertForTokenClassification, config, num_labels=len(labels))
+    (folder / ner.SETTINGS_FILE).write_text(ner.TaggingSettings(learned_scheme=scheme).to_json())
+    return str(folder), labels
+
+
+def tags_of_the_script(path, labels, scheme) -> tuple[list[list[str]], np.ndarray]:
+    """What run_ner.py does with sentences: tags, and the probability of the likeliest tag of each word."""
+    sentences = [make_sentence(words) for words in SENTENCES]
+    rows = ner_features.encode_sentences(sentences, FullTokenizer(VOCAB), 64)
+    model = task_models.BertForTokenClassification.from_pretrained(path)
+
+    def predict(batches):
+        for batch in batches:
+            yield np.asarray(model(batch, training=False))
+
+    logits = ner.predict_logits(predict, rows, batch_size=3, max_seq_length=64, static_padding=False)
+    probabilities = np.exp(logits - logits.max(-1, keepdims=True))
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    return ner.predicted_tags(sentences, logits, labels, scheme), probabilities.max(-1)
+
+
+def make_sentence(words) -> Sentence:
+    return Sentence(words, ["O"] * len(words), [1] * len(words))
+
+
+@pytest.mark.parametrize("scheme", ["iob2", "bioes", "plain"])
+def test_tags_of_words_are_the_scripts(tmp_path, scheme):
+    path, labels = tagger(tmp_path / "model", scheme)
+    assert exporting.task_in(path) == "ner"
+    export = exporting.export_saved_model(path, str(tmp_path / "out"), freeze=scheme == "bioes")
+    width = max(map(len, SENTENCES))
+    words = tf.constant([row + [""] * (width - len(row)) for row in SENTENCES])
+    found = tf.saved_model.load(export).signatures["serve_words"](words=words)
+    tags, scores = tags_of_the_script(path, labels, scheme)
+    for row, expected in enumerate(tags):
+        got = [tag.decode() for tag in found["tags"][row].numpy()]
+        assert got == expected + [""] * (width - len(expected))
+    flat = np.concatenate([found["scores"][row, : len(words)].numpy() for row, words in enumerate(SENTENCES)])
+    np.testing.assert_allclose(flat, scores, atol=1e-5)
+    assert len({tag for row in tags for tag in row}) >= (1 if scheme == "plain" else 2)
+
+
+def test_tags_of_texts_have_the_words_places(tmp_path):
+    path, _ = tagger(tmp_path / "model", "iob2")
+    signatures = tf.saved_model.load(exporting.export_saved_model(path, str(tmp_path / "out"))).signatures
+    texts = ["Ada Lovelace lived in London.", "", "  ", "서울에 (Élodie) 갔다 日本", "a " * 200, "\u200b\u0007"]
+    found = signatures["serving_default"](text=tf.constant(texts))
+    basic = FullTokenizer(VOCAB).basic_tokenizer
+    for row, text in enumerate(texts):
+        words = [word.decode() for word in found["words"][row].numpy() if word]
+        starts, ends = (found[name][row].numpy()[: len(words)].tolist() for name in ("starts", "ends"))
+        assert [text[start:end] for start, end in zip(starts, ends, strict=True)] == words
+        assert len(words) == len(basic.tokenize(text))
+        assert set(found["starts"][row].numpy()[len(words) :].tolist()) <= {-1}
+        assert all(tag for tag in found["tags"][row].numpy()[: len(words)])
+    # The same words given one by one have the same tags.
+    words = [word.decode() for word in found["words"][0].numpy() if word]
+    assert words == ["Ada", "Lovelace", "lived", "in", "London", "."]
+    given = signatures["serve_words"](words=tf.constant([words]))
+    assert given["tags"].numpy()[0].tolist() == found["tags"].numpy()[0, : len(words)].tolist()
+    nothing = signatures["serving_default"](text=tf.zeros([0], tf.string))
+    assert nothing["tags"].shape[0] == 0
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_answers_are_the_question_answerers(tmp_path, freeze):
+    folder = tmp_path / "model"
+    save(folder, task_models.BertForQuestionAnswering)
+    settings = QuestionAnsweringSettings(
+        WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=10),
+        PredictionSettings(n_best_size=5, max_answer_length=8, version_2_with_negative=True),
+    )
+    (folder / SETTINGS_FILE).write_text(settings.to_json())
+    assert exporting.task_in(str(folder)) == "squad"
+    export = exporting.export_saved_model(str(folder), str(tmp_path / "out"), freeze=freeze)
+    assert json.loads((tmp_path / "out/1/export.json").read_text())["max_seq_length"] == 48
+    pairs = [
+        ("Who met Ada?", "Her teacher met Ada Brown (1801-1852) in London, where she was born. " * 4),
+        ("누가 왔나요?", "김철수는 서울에 왔다. 이영희는 부산에 갔다."),
+        ("Empty?", ""),
+    ]
+    found = tf.saved_model.load(export).signatures["serving_default"](
+        question=tf.constant([question for question, _ in pairs]),
+        context=tf.constant([context for _, context in pairs]),
+    )
+    expected = QuestionAnswerer(str(folder)).predict(pairs)
+    for row, answer in enumerate(expected):
+        assert found["answer"][row].numpy().decode() == answer["answer"]
+        assert found["start"][row].numpy() == (-1 if answer["start"] is None else answer["start"])
+        assert found["end"][row].numpy() == (-1 if answer["end"] is None else answer["end"])
+    np.testing.assert_allclose(found["score"][:2], [answer["score"] for answer in expected[:2]], atol=1e-4)
+    ids = np.array([[101, 2040, 102, 2016, 102]], np.int32)
+    scores = tf.saved_model.load(export).signatures["serve_ids"](
+        input_ids=ids, input_mask=np.ones_like(ids), segment_ids=np.array([[0, 0, 0, 1, 1]], np.int32)
+    )
+    assert scores["start_logits"].shape == scores["end_logits"].shape == (1, 5)
