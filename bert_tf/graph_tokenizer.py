@@ -157,10 +157,13 @@ class GraphTokenizer(tf.Module):
         known = np.zeros(_CODE_POINTS, bool)
         known[[ord(char) for char in alphabet]] = True
         entries = kinds | np.where(kinds & _KEPT, np.where(known[outputs], outputs, self._stranger), 0) << _ENTRY_BITS
-        pages = np.stack([entries, contexts], -1).reshape(-1, 2 * _PAGE)  # [pages, 2 * _PAGE]
-        pages, numbers = np.unique(pages, axis=0, return_inverse=True)
-        pages = pages.reshape(-1, 2)
-        self._page_starts = tf.constant(numbers.reshape(-1) * _PAGE, tf.int32)
+        numbers = {}  # page -> its number among different ones
+        places = [
+            numbers.setdefault(page.tobytes(), len(numbers))
+            for page in np.stack([entries, contexts], -1).astype(np.int32).reshape(-1, 2 * _PAGE)
+        ]
+        pages = np.frombuffer(b"".join(numbers), np.int32).reshape(-1, 2)
+        self._page_starts = tf.constant(np.array(places) * _PAGE, tf.int32)
         self._entries = tf.constant(pages[:, 0], tf.int32)
         self._contexts = tf.constant(pages[:, 1], tf.int32)
         self._sequences = tf.constant(sequences, tf.int32)
