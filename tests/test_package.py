@@ -9,7 +9,17 @@ import pytest
 import bert_tf
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SCRIPTS = ("create_vocab", "create_pretraining_data", "run_pretraining", "run_classifier", "convert_checkpoint")
+SCRIPTS = (
+    "create_vocab",
+    "create_pretraining_data",
+    "run_pretraining",
+    "run_classifier",
+    "run_squad",
+    "run_ner",
+    "convert_checkpoint",
+    "export_saved_model",
+    "serve_client",
+)
 
 
 def test_every_public_name_is_there():
