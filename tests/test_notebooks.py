@@ -23,6 +23,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = {
     "ask_questions",
     "classify_reviews",
+    "export_and_serve",
     "look_inside",
     "pretrain_on_your_text",
 }
@@ -31,7 +32,7 @@ NAMES = {
 _PROGRAM = """
 import faulthandler, json, socket, sys
 
-faulthandler.dump_traceback_later(240, exit=True)  # shows where, if one hangs
+faulthandler.dump_traceback_later(600, exit=True)  # shows where, if one hangs
 
 def refuse(self, address, *rest):
     raise OSError(f"a notebook under test reached for {address}")
@@ -75,7 +76,6 @@ def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions:
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=300,
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -249,20 +249,23 @@ def write_model_zip(path: pathlib.Path) -> None:
 _CLASSIFIER_VALUES = {
     "accuracy": "accuracy",
     "history": "history",
-    "kind": "predictor('Great cast.')",
+    "kind": "predictor('The cast was great. Seen 5 times.')",
     "text": "train_examples[0].text_a",
     "matrix": "[int(text.get_text()) for text in __import__('bert_tf').plots.plot_confusion_matrix("
     "test_labels, numbers, list(task.labels)).axes[0].texts]",
 }
 
 
-def test_classify_reviews(tmp_path):
-    archive, model = tmp_path / "reviews.tar.gz", tmp_path / "small_model.zip"
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory):
+    """classify_reviews.ipynb on small reviews: its folder, values and prints."""
+    folder = tmp_path_factory.mktemp("reviews")
+    archive, model = folder / "reviews.tar.gz", folder / "small_model.zip"
     write_archive(archive)
     write_model_zip(model)
     values, printed = run_notebook(
         "classify_reviews",
-        tmp_path,
+        folder,
         {
             "REVIEWS_URL": archive.as_uri(),
             "MODEL_URL": model.as_uri(),
@@ -274,6 +277,11 @@ def test_classify_reviews(tmp_path):
         },
         _CLASSIFIER_VALUES,
     )
+    return folder, values, printed
+
+
+def test_classify_reviews(reviews):
+    folder, values, printed = reviews
     assert values["accuracy"] > 0.9
     assert values["history"]["loss"][-1] < 0.5 * values["history"]["loss"][0]
     assert values["kind"]["label"] == "positive" and values["kind"]["probabilities"]["positive"] > 0.8
@@ -281,9 +289,33 @@ def test_classify_reviews(tmp_path):
     matrix = np.array(values["matrix"]).reshape(2, 2)
     assert matrix.sum() == 100 and matrix.trace() == round(100 * values["accuracy"])
     assert "Classes: ('negative', 'positive')" in printed
-    header, *rows = (tmp_path / "train.csv").read_text().splitlines()
+    header, *rows = (folder / "train.csv").read_text().splitlines()
     assert header == "text,label" and len(rows) == 300
-    assert not {"odd"} & {word for row in rows for word in row.split()}  # unlabelled ones are left out
+    assert not any("odd" in row for row in rows)  # unlabelled ones are left out
+
+
+def test_export_and_serve(reviews, tmp_path):
+    folder, _, _ = reviews
+    texts = ["The cast was great.", "A dull plot, awful.", ""]
+    values, printed = run_notebook(
+        "export_and_serve",
+        tmp_path,
+        {"MODEL_DIR": str(folder / "reviews_model"), "EXPORT_DIR": "serving", "TEXTS": texts, "MAX_SEQ_LENGTH": 24},
+        {
+            "signatures": "sorted(loaded.signatures)",
+            "answers": "[label.decode() for label in answers['label'].numpy()]",
+            "labels": "labels",
+            "difference": "difference",
+            "request": "json.loads(request)",
+        },
+    )
+    assert {"serving_default", "serve_ids", "serve_examples"} <= set(values["signatures"])
+    assert values["answers"][:2] == ["positive", "negative"]
+    assert values["labels"] == values["answers"]  # of a process without this project
+    assert values["difference"] < 1e-4
+    assert values["request"] == {"signature_name": "serving_default", "inputs": {"text": texts}}
+    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
+    assert "tensorflow/serving" in printed
 
 
 @pytest.mark.slow
@@ -291,7 +323,7 @@ def test_classify_sentences_of_a_csv_of_ones_own(shared, tmp_path):
     """Real sentences (SST-2) and real weights."""
     import csv
 
-    for name, part, count in (("train", "train", 1000), ("test", "dev", 400)):
+    for name, part, count in (("train", "train", 800), ("test", "dev", 300)):
         lines = (shared / "data" / "glue" / "SST-2" / f"{part}.tsv").read_text().splitlines()[1 : count + 1]
         with open(tmp_path / f"own_{name}.csv", "w", newline="") as file:
             csv.writer(file).writerows([("text", "label"), *(line.split("\t") for line in lines)])
@@ -302,13 +334,13 @@ def test_classify_sentences_of_a_csv_of_ones_own(shared, tmp_path):
             "TRAIN_CSV": "own_train.csv",
             "TEST_CSV": "own_test.csv",
             "MODEL_DIR": str(shared / "weights" / "minilm-l6-h384"),
-            "MAX_SEQ_LENGTH": 48,
+            "MAX_SEQ_LENGTH": 32,
             "NUM_EPOCHS": 2,
         },
         {"accuracy": "accuracy", "labels": "task.labels"},
     )
     assert values["labels"] == ["0", "1"]
-    assert values["accuracy"] > 0.75
+    assert values["accuracy"] > 0.7
 
 
 # ---- questions and answers -------------------------------------------------------------------------------------------
