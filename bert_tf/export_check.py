@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import exporting
+from bert_tf import exports
 from bert_tf.predictor import Predictor
 from bert_tf.progress import progress_bar
 from bert_tf.question_answerer import QuestionAnswerer
@@ -57,7 +57,7 @@ def compare(export: str, model_dir: str, check_file: str) -> Comparison:
     """
     if export.endswith(".tflite"):
         return _compare_classifier(_tflite_scores(export), Predictor(model_dir), check_file)
-    with tf.io.gfile.GFile(posixpath.join(export, exporting.EXPORT_FILE)) as file:
+    with tf.io.gfile.GFile(posixpath.join(export, exports.EXPORT_FILE)) as file:
         task = json.loads(file.read())["task"]
     if task == "squad":
         return _compare_answers(export, model_dir, check_file)

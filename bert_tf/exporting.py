@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import model_files, serving_tasks, task_models, weight_files
+from bert_tf import exports, model_files, serving_tasks, task_models, weight_files
 from bert_tf.modeling import BertModel
 from bert_tf.predictor import task_of
 from bert_tf.serving_ner import ServedTagger
@@ -25,7 +25,6 @@ from bert_tf.tokenization import FullTokenizer
 
 TASKS = ("encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm")
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
-EXPORT_FILE = "export.json"
 
 # Ops of the graphs that are younger than TensorFlow 2.4, by the first release of TensorFlow Serving that has them.
 _YOUNG_OPS = {"FastWordpieceTokenizeWithOffsets": "2.7", "BatchMatMulV3": "2.6"}
@@ -104,7 +103,7 @@ def export_saved_model(
             "ops": sorted(ops),
             "lowest_serving_version": lowest,
         }
-        write_text_file(posixpath.join(temporary, EXPORT_FILE), json.dumps(description, indent=2) + "\n")
+        write_text_file(posixpath.join(temporary, exports.EXPORT_FILE), json.dumps(description, indent=2) + "\n")
         tf.io.gfile.rename(temporary, target)
     except BaseException:
         if tf.io.gfile.exists(temporary):

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from bert_tf import model_files, weight_files
+from bert_tf import exports, model_files, weight_files
 from bert_tf.config import BertConfig
 from bert_tf.progress import progress_bar
 from bert_tf.task_models import BertForQuestionAnswering
@@ -23,7 +23,8 @@ class QuestionAnswerer:
         # {"answer": "Her teacher", "score": 0.93, "start": 0, "end": 11, "nbest": [...]}
 
     Args:
-      path: a directory that describes itself: weights for questions and answers, configuration, vocabulary. How it was
+      path: a directory that describes itself: weights for questions and answers, configuration, vocabulary; or what
+        export_saved_model.py wrote (the directory of versions, or one of them). How it was
         trained (question_answering.json) is taken over, where it is there: whether there may be no answer, and from
         which odds on.
       batch_size: parts of texts computed together.
@@ -34,11 +35,19 @@ class QuestionAnswerer:
     """
 
     def __init__(self, path: str, *, batch_size: int = 32, **settings):
+        self.batch_size = batch_size
+        self._export = None
+        if export := exports.find_export(path):
+            if settings:
+                raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(sorted(settings))}")
+            self._export = exports.Export(export)
+            if self._export.task != "squad":
+                raise ValueError(f"{path} is an export for {self._export.task}, not for questions and answers")
+            return
         self.tokenizer = FullTokenizer.from_pretrained(path)
         if "cls/squad/output_weights" not in weight_files.open_weights(path):
             raise ValueError(f"{path} has no output layer for answers: fine-tune it first (run_squad.py).")
         self.model = BertForQuestionAnswering.from_pretrained(path)
-        self.batch_size = batch_size
         chosen = settings_of(path, self.model.config, **settings)
         self.windows, self.predictions = chosen.windows, chosen.predictions
 
@@ -48,6 +57,8 @@ class QuestionAnswerer:
         `score` is the probability of the answer among the candidates `nbest`, which are dicts of text, score, start,
         end. start, end are characters of the context; None, with the answer "", if there is no answer.
         """
+        if self._export is not None:
+            return self._predict_by_export(list(questions))
         paragraphs = {}
         examples = [
             SquadExample(str(number), question, paragraphs.setdefault(context, Paragraph.from_context(context)))
@@ -67,6 +78,21 @@ class QuestionAnswerer:
         found = predict_answers(examples, windows, starts, ends, self.tokenizer, self.predictions)
         return [_describe(prediction) for prediction in found]
 
+    def _predict_by_export(self, questions: list[tuple[str, str]]) -> list[dict]:
+        answers = [None] * len(questions)
+        lengths = np.array([len(context) for _, context in questions], np.int64)
+        rows = batching.evaluation_rows(lengths, self.batch_size) if questions else []
+        for part in progress_bar(rows, desc="answer", unit="batch", leave=False, delay=2):
+            chosen = [questions[row] for row in part.tolist()]
+            outputs = self._export(
+                "serving_default",
+                question=[question for question, _ in chosen],
+                context=[context for _, context in chosen],
+            )
+            for place, row in enumerate(part.tolist()):
+                answers[row] = _describe_outputs({name: value[place] for name, value in outputs.items()})
+        return answers
+
     def __call__(self, question: str, context: str) -> dict:
         """The answer to one question."""
         return self.predict([(question, context)])[0]
@@ -83,6 +109,19 @@ def _describe(prediction: Prediction) -> dict:
     nothing = {"text": "", "score": 0.0, "start": None, "end": None}
     chosen = next((entry for entry in entries if entry["text"] == prediction.text), nothing)
     return {"answer": chosen["text"], **{key: chosen[key] for key in ("score", "start", "end")}, "nbest": nbest}
+
+
+def _describe_outputs(outputs: dict) -> dict:
+    """`_describe` of one row of an export's outputs."""
+
+    def entry(text, score, start, end) -> dict:
+        place = {"start": None, "end": None} if start < 0 else {"start": int(start), "end": int(end)}
+        return {"text": text.decode(), "score": float(score), **place}
+
+    columns = (outputs[f"nbest_{name}"] for name in ("answers", "scores", "starts", "ends"))
+    nbest = [entry(*row) for row in zip(*columns, strict=True) if row[1] > 0]
+    best = entry(*(outputs[name] for name in ("answer", "score", "start", "end")))
+    return {"answer": best.pop("text"), **best, "nbest": nbest}
 
 
 def settings_of(path: str, config: BertConfig, **settings) -> squad.QuestionAnsweringSettings:

@@ -1,5 +1,6 @@
 """Exported models answer as the scripts' models do, in a process that knows nothing of this project."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from bert_tf.example_encoding import example, int64_feature, pack
 from bert_tf.masked_lm import fill_mask
 from bert_tf.modeling import BertModel
 from bert_tf.predictor import Predictor
+from bert_tf.question_answerer import QuestionAnswerer
 from bert_tf.tokenization import FullTokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -165,6 +167,31 @@ def test_bfloat16_is_close(classifier, tmp_path):
         assert 1e-6 < difference < 0.05
 
 
+def test_predictor_takes_an_export(classifier, tmp_path):
+    """The directory of versions or a version; single texts and pairs; eight threads at once."""
+    export_dir = str(tmp_path / "out")
+    exporting.export_saved_model(classifier, export_dir)
+    newest = exporting.export_saved_model(classifier, export_dir)
+    reference = Predictor(classifier)
+    mixed = [*TEXTS, *PAIRS]
+    expected = reference.predict(mixed)
+    for path in (export_dir, newest):
+        predictor = Predictor(path, batch_size=4)
+        assert predictor.labels == ["bad", "fair", "좋다"]
+        found = predictor.predict(mixed)
+        assert [row["label"] for row in found] == [row["label"] for row in expected]
+        np.testing.assert_allclose(probabilities(found), probabilities(expected), atol=1e-5)
+        assert predictor.predict([]) == []
+    for shared in (predictor, reference):
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for rows in pool.map(shared.predict, [mixed] * 16):
+                np.testing.assert_allclose(probabilities(rows), probabilities(expected), atol=1e-5)
+    with pytest.raises(ValueError, match="max_seq_length=10: it is 64 in the export"):
+        Predictor(export_dir, max_seq_length=10)
+    with pytest.raises(ValueError, match="is an export for classification, not for questions and answers"):
+        QuestionAnswerer(export_dir)
+
+
 def test_regression_and_several_labels(tmp_path):
     regression = save(
         tmp_path / "regression",
@@ -177,6 +204,8 @@ def test_regression_and_several_labels(tmp_path):
     found = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant(TEXTS))
     expected = [prediction["score"] for prediction in Predictor(regression).predict(TEXTS)]
     np.testing.assert_allclose(found["score"], expected, atol=1e-5)
+    by_export = [prediction["score"] for prediction in Predictor(path).predict(TEXTS)]
+    np.testing.assert_allclose(by_export, expected, atol=1e-5)
     several = save(
         tmp_path / "several",
         task_models.BertForSequenceClassification,
@@ -189,6 +218,7 @@ def test_regression_and_several_labels(tmp_path):
     np.testing.assert_allclose(found["probabilities"], probabilities(expected), atol=1e-5)
     chosen = [[name for name, holds in zip(("a", "b"), row, strict=True) if holds] for row in found["holds"].numpy()]
     assert chosen == [prediction["labels"] for prediction in expected]
+    assert [prediction["labels"] for prediction in Predictor(path).predict(TEXTS)] == chosen
 
 
 # ---- other tasks -----------------------------------------------------------------------------------------------------

@@ -119,6 +119,15 @@ def test_answers_are_the_question_answerers(tmp_path, freeze):
         assert found["start"][row].numpy() == (-1 if answer["start"] is None else answer["start"])
         assert found["end"][row].numpy() == (-1 if answer["end"] is None else answer["end"])
     np.testing.assert_allclose(found["score"][:2], [answer["score"] for answer in expected[:2]], atol=1e-4)
+    # The export loaded again by QuestionAnswerer.
+    again = QuestionAnswerer(str(tmp_path / "out"), batch_size=2).predict(pairs)
+    for mine, theirs in zip(again, expected, strict=True):
+        assert [mine[name] for name in ("answer", "start", "end")] == [
+            theirs[name] for name in ("answer", "start", "end")
+        ]
+        assert [entry["text"] for entry in mine["nbest"]] == [entry["text"] for entry in theirs["nbest"]]
+    with pytest.raises(ValueError, match="is an export, whose settings are fixed: doc_stride"):
+        QuestionAnswerer(str(tmp_path / "out"), doc_stride=3)
     ids = np.array([[101, 2040, 102, 2016, 102]], np.int32)
     scores = tf.saved_model.load(export).signatures["serve_ids"](
         input_ids=ids, input_mask=np.ones_like(ids), segment_ids=np.array([[0, 0, 0, 1, 1]], np.int32)

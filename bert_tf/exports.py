@@ -1,0 +1,47 @@
+"""Exports of export_saved_model.py, loaded again in Python."""
+
+import json
+import posixpath
+
+import numpy as np
+import tensorflow as tf
+
+EXPORT_FILE = "export.json"
+_GRAPH_FILE = "saved_model.pb"
+
+
+def find_export(path: str) -> str | None:
+    """The export at `path`: that directory, or the newest version in it; None if there is none."""
+    if not tf.io.gfile.isdir(path):
+        return None
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]
+    versions = sorted((int(name) for name in names if name.isdigit()), reverse=True)
+    for candidate in (path, *(posixpath.join(path, str(version)) for version in versions)):
+        if all(tf.io.gfile.exists(posixpath.join(candidate, name)) for name in (EXPORT_FILE, _GRAPH_FILE)):
+            return candidate
+    return None
+
+
+class Export:
+    """A loaded export: `description` is what export.json says; calling it runs a signature. Threads may share it.
+
+    Raises:
+      ValueError: export.json is damaged; names it.
+    """
+
+    def __init__(self, directory: str):
+        import tensorflow_text  # noqa: F401  registers its ops
+
+        path = posixpath.join(directory, EXPORT_FILE)
+        with tf.io.gfile.GFile(path, "rb") as file:
+            try:
+                self.description = json.loads(file.read())
+                self.task = self.description["task"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}: no description of an export ({error!r})") from None
+        self._loaded = tf.saved_model.load(directory)
+
+    def __call__(self, signature: str, **columns: list[str]) -> dict[str, np.ndarray]:
+        """The outputs of a signature for lists of strings."""
+        inputs = {name: tf.constant(values, tf.string) for name, values in columns.items()}
+        return {name: value.numpy() for name, value in self._loaded.signatures[signature](**inputs).items()}
