@@ -1,6 +1,6 @@
 """Makes pre-training records (masked LM and next sentence) of text files.
 
-    python create_pretraining_data.py --input_file='corpus/*.txt' --output_file=tf_examples.tfrecord \
+    python create_pretraining_data.py --input_file='corpus/*.txt' --output_file=tf_examples.tfrecord \\
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
 
 The text: one sentence a line, a blank line between documents; it need not be perfect sentences. A file that doesn't end
@@ -95,8 +95,8 @@ flags.DEFINE_integer(
 flags.DEFINE_string(
     "scratch_dir",
     None,
-    "Local directory for what does not fit in memory: about 1.5 bytes for each byte of the text of the shards in work, "
-    "and 60% of the size of their records. If unset, the system's (TMPDIR).",
+    "Local directory for what does not fit in memory: about six times the text of the shards in work with "
+    "--dupe_factor=10, half a time more for each further pass. If unset, the system's (TMPDIR).",
 )
 flags.DEFINE_enum(
     "masking",
@@ -131,7 +131,8 @@ flags.DEFINE_enum(
     "errors",
     "strict",
     ["strict", "replace"],
-    "What is not UTF-8 is an error that names the place (strict), or dropped and counted (replace).",
+    "What is not UTF-8 is an error that names the place (strict), or counted and replaced by U+FFFD, which the "
+    "tokenizer drops (replace).",
 )
 flags.DEFINE_string(
     "beam_runner",

@@ -114,12 +114,18 @@ def create_pretraining_data(
     final_summary = summary_path(job.output_files[0])
     if scratch_dir:
         os.makedirs(scratch_dir, exist_ok=True)
+    if stale := pretraining_shard.other_shards(job):
+        raise ValueError(
+            f"--num_shards={num_shards}: an earlier run left {len(stale)} files of another number of shards, which "
+            f"would be taken for these: delete {stale[0]}" + (" and the others" if len(stale) > 1 else "")
+        )
     pretraining_shard.remove_leftovers(job)
 
     total_bytes = Corpus(job.input_files, text).total_bytes
     logging.info("%.1f MB of text in %d files, the first is %s", total_bytes / 1e6, len(input_files), input_files[0])
     summaries = _earlier_shards(job, final_summary)
     missing = [shard for shard in range(num_shards) if shard not in summaries]
+    _warn_of_replaced(job, missing, _read_summary(final_summary), flags)
     num_workers = num_workers or worker_pool.available_cores()
     if num_shards == 1 and total_bytes > _LARGE_TEXT and num_workers > 1 and missing:
         logging.info(
@@ -142,7 +148,8 @@ def create_pretraining_data(
         pretraining_shard.remove_shards(job)
         raise ValueError(pretraining_shard.no_text(job))
     for shard, summary in sorted(summaries.items()):
-        pretraining_shard.warn_of_text(summary, f"shard {shard}" if num_shards > 1 else input_file)
+        name = f"shard {shard}" if num_shards > 1 else input_file
+        pretraining_shard.warn_of_text(summary, name, max_seq_length)
     merged = _merged_summary(job, flags, [summaries[shard] for shard in range(num_shards)])
     merged |= {"vocab_sha256": vocab_sha256, "vocab_size": len(tokenizer.vocab)}
     if missing:
@@ -187,6 +194,21 @@ def _read_summary(path: str) -> dict | None:
     except (ValueError, tf.errors.OpError):
         return None
     return summary if isinstance(summary, dict) else None
+
+
+def _warn_of_replaced(job: ShardJob, missing: Sequence[int], earlier: dict | None, flags: dict) -> None:
+    """Says which finished work of other flags or another text is about to be replaced."""
+    replaced = [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]
+    if not replaced:
+        return
+    before = (earlier or {}).get("flags", {})
+    changed = [f"--{name} was {before[name]}" for name in flags if name in before and before[name] != flags[name]]
+    logging.warning(
+        "%d finished files of an earlier run with other flags or another text are replaced, the first is %s%s",
+        len(replaced) * len(job.output_files),
+        job.outputs(replaced[0])[0],
+        f" ({', '.join(changed)})" if changed else "",
+    )
 
 
 def _make_shards(job: ShardJob, missing: Sequence[int], num_workers: int, show_progress: bool) -> dict[int, dict]:

@@ -334,6 +334,13 @@ def no_text(job: ShardJob) -> str:
     return f"no text to make instances of in {', '.join(job.input_files[:5])}: every line is blank"
 
 
+def other_shards(job: ShardJob) -> list[str]:
+    """Record files of these names that an earlier run cut into another number of shards."""
+    mine = {name for shard in range(job.num_shards) for name in job.outputs(shard)}
+    found = [name for path in job.output_files for name in tf.io.gfile.glob(f"{path}-?????-of-?????")]
+    return sorted(set(found) - mine)
+
+
 def _temporary_name(path: str, key: str) -> str:
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}.{key}.tmp")
@@ -375,12 +382,20 @@ def _explained_full_disk(scratch: str) -> Iterator[None]:
         ) from error
 
 
-def warn_of_text(summary: dict, name: str) -> None:
+def warn_of_text(summary: dict, name: str, max_seq_length: int) -> None:
     """Says what looks wrong with the text of a shard."""
+    if summary["tokens"] > max_seq_length * summary["sentences"]:
+        logging.warning(
+            "%s: a line has %d tokens on average, and what goes beyond --max_seq_length=%d is cut off. Are the lines "
+            "paragraphs? --split_sentences makes sentences of them.",
+            name,
+            summary["tokens"] // summary["sentences"],
+            max_seq_length,
+        )
     if summary["documents"] == 1:
         logging.warning(
             "%s: there is only one document, so the random next sentences come from the same document as the first "
-            "ones. Separate documents by a blank line.",
+            "ones. Documents of plain text are separated by a blank line; fewer shards hold more documents each.",
             name,
         )
     if summary["unknown_tokens"] > summary["tokens"] / 10:

@@ -246,6 +246,8 @@ def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
     with tf.io.gfile.GFile(name, "rb") as stream:
         stream.seek(offset)
         header = stream.read(12)
+    if offset == 0 and header[:1] == b"{":
+        return None, "no TFRecord: the file looks like JSON (name the record files only, for example by *.tfrecord*)"
     if len(header) == 12:
         length, checksum = struct.unpack("<QI", header)
         if checksum != masked_crc32c(header[:8]):

@@ -206,12 +206,13 @@ def record_problem(payload: bytes, features: Features) -> str | None:
         found = len(getattr(value, kind).value)
         if isinstance(feature, UpToFeature):
             expected, fits, word = feature.max_length, found <= feature.max_length, "at most "
+            found_flag = "the one they were written with (pretraining_data.*.json beside them)"
         else:
             expected = int(np.prod(feature.shape, dtype=np.int64))
-            fits, word = found == expected, ""
+            fits, word, found_flag = found == expected, "", found
         if not fits:
             flag = _LENGTH_FLAGS.get(name)
-            advice = f"; give --{flag}={found} or write the records again with --{flag}={expected}" if flag else ""
+            advice = f"; give --{flag}={found_flag} or write the records again with --{flag}={expected}" if flag else ""
             return f"has {found} values in feature {name!r}, expected {word}{expected}{advice}"
     if "segment_lengths" in features:
         values = {name: example.features.feature[name].int64_list.value for name in ("segment_lengths", "input_ids")}

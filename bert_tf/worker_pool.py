@@ -3,6 +3,7 @@
 import concurrent.futures
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
@@ -26,8 +27,9 @@ def report_progress(amount: float) -> None:
 
 
 def _start_worker(counter, verbosity) -> None:
-    """In a new process: progress is added to a number shared with the parent."""
+    """In a new process: progress is added to a number shared with the parent, without whom it ends, too."""
     global _report
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def report(amount: float) -> None:
         with counter.get_lock():
@@ -35,6 +37,12 @@ def _start_worker(counter, verbosity) -> None:
 
     _report = report
     logging.set_verbosity(verbosity)
+
+
+def _end_with_parent() -> None:
+    """Waits for the parent process, which may be killed, and ends this one at once."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def run_tasks(

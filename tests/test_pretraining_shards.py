@@ -176,6 +176,31 @@ def test_what_was_made_with_other_flags_or_text_is_made_again(corpus, tmp_path, 
     assert ((folder / "out.tfrecord").read_bytes() == before_bytes) == (change == "output")
 
 
+def test_shards_of_another_number_are_in_the_way(corpus, tmp_path):
+    """run_pretraining.py would read both for out.tfrecord-*."""
+    make(corpus, tmp_path / "out", num_shards=2, num_workers=1)
+    before = contents(tmp_path / "out")
+    with pytest.raises(
+        ValueError, match="--num_shards=3: an earlier run left 2 files of another number.*-00000-of-00002"
+    ):
+        make(corpus, tmp_path / "out", num_shards=3, num_workers=1)
+    assert contents(tmp_path / "out") == before
+
+
+def test_replaced_work_and_long_lines_are_warned_of(corpus, tmp_path, caplog):
+    make(corpus, tmp_path / "out")
+    with caplog.at_level("WARNING", logger="absl"):
+        make(corpus, tmp_path / "out")
+        assert caplog.text == ""
+        make(corpus, tmp_path / "out", dupe_factor=1, random_seed=7)
+        assert "1 finished files of an earlier run with other flags or another text are replaced" in caplog.text
+        assert "(--random_seed was 12345, --dupe_factor was 2)" in caplog.text
+        for number in range(3):
+            (tmp_path / "text" / f"{number}.txt").write_text(("a b c d e . " * 30 + "\n\n") * 20)
+        make(corpus, tmp_path / "paragraphs")
+    assert "a line has 180 tokens on average, and what goes beyond --max_seq_length=32 is cut off" in caplog.text
+
+
 def run_script(corpus, folder, *flags, **options):
     command = [
         sys.executable, str(ROOT / "create_pretraining_data.py"), f"--input_file={corpus[0]}",
@@ -213,11 +238,11 @@ def test_a_killed_worker_and_a_killed_run(corpus, tmp_path):
         wait_until(lambda: len(list(folder.glob("out.tfrecord-*"))) >= 2, process)
         os.kill(children(process.pid)[0], signal.SIGKILL)
         wait_until(lambda: len(list(folder.glob("out.tfrecord-*"))) >= 5, process)
-        os.killpg(process.pid, signal.SIGKILL)
+        os.kill(process.pid, signal.SIGKILL)  # the workers notice by themselves
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    _, log = process.communicate()
+    _, log = process.communicate()  # returns once the workers, who share the log, are gone as well
     assert "A worker process died; its work is begun anew" in log
     finished = {path.name: path.stat().st_mtime_ns for path in folder.glob("pretraining_data.out-*.json")}
     assert 5 <= len(finished) < 12
