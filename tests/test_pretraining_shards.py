@@ -352,13 +352,13 @@ def check_memory(tmp_path, golden, megabytes_of_text, megabytes_of_memory):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA bounds anonymous memory on Linux only")
 def test_a_text_larger_than_memory(golden, tmp_path):
-    check_memory(tmp_path, golden, megabytes_of_text=150, megabytes_of_memory=130)
+    check_memory(tmp_path, golden, megabytes_of_text=140, megabytes_of_memory=130)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA bounds anonymous memory on Linux only")
 def test_a_text_many_times_larger_than_memory(golden, tmp_path):
-    check_memory(tmp_path, golden, megabytes_of_text=500, megabytes_of_memory=150)
+    check_memory(tmp_path, golden, megabytes_of_text=300, megabytes_of_memory=130)
 
 
 # ---- Apache Beam -----------------------------------------------------------------------------------------------------
