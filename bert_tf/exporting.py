@@ -26,7 +26,7 @@ from bert_tf.tokenization import FullTokenizer
 TASKS = ("encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm")
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
-# Ops of the graphs that are younger than TensorFlow 2.4, by the first release of TensorFlow Serving that has them.
+# Ops known to be younger than TensorFlow 2.4, by release: an estimate, not checked against servers of these versions.
 _YOUNG_OPS = {"FastWordpieceTokenizeWithOffsets": "2.7", "BatchMatMulV3": "2.6"}
 _OLDEST_VERSION = "2.4"
 # What a server can't run, or only one built for it.
@@ -110,7 +110,7 @@ def export_saved_model(
             tf.io.gfile.rmtree(temporary)
         raise
     logging.info(
-        "%s: %s of %s, %s%s; %d ops, all of TensorFlow Serving %s or later",
+        "%s: %s of %s, %s%s; %d ops, by estimate in TensorFlow Serving %s or later",
         target,
         task,
         model_dir,

@@ -383,4 +383,4 @@ def test_the_script(classifier, tmp_path):
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.splitlines()[0] == f"{tmp_path}/out/1"
     assert "2 examples, 100.00% with the same answer" in result.stdout
-    assert "all of TensorFlow Serving 2.7 or later" in result.stderr
+    assert "by estimate in TensorFlow Serving 2.7 or later" in result.stderr
