@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 from collections.abc import Mapping
 
 from absl import logging
@@ -22,10 +23,14 @@ _SIZES = (
     "type_vocab_size",
 )
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-_KEYS = (*_SIZES, "hidden_act", *_PROBABILITIES, "initializer_range", "layer_norm_eps")
+_KEYS = (*_SIZES, "hidden_act", *_PROBABILITIES, "initializer_range", "layer_norm_eps", "attention")
 
-# The value built into the original; a config that has it doesn't write the key, which the original doesn't know.
+# What a token may look at: all tokens of its sequence, or itself and those before it.
+ATTENTIONS = ("bidirectional", "causal")
+
+# The values built into the original; a config that has them doesn't write the keys, which the original doesn't know.
 _LAYER_NORM_EPS = 1e-12
+_ATTENTION = "bidirectional"
 
 # Kept without a warning, though no model is changed by them.
 _IDLE_KEYS = (
@@ -68,6 +73,8 @@ class BertConfig:
       initializer_range: standard deviation of the truncated normal that initialises the weights.
       layer_norm_eps: added to the variance in every layer norm. The original's is 1e-12, and that is not written to
         bert_config.json; weights from elsewhere may need another one.
+      attention: one of ATTENTIONS. "causal" is the left-to-right model of the paper's ablations (section 5.1), which
+        stays so in fine-tuning; "bidirectional", the original's, is not written to bert_config.json.
 
     Raises:
       ValueError: a value no model can be made of; names the key.
@@ -87,6 +94,7 @@ class BertConfig:
         type_vocab_size: int = 16,
         initializer_range: float = 0.02,
         layer_norm_eps: float = _LAYER_NORM_EPS,
+        attention: str = _ATTENTION,
     ):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -100,12 +108,36 @@ class BertConfig:
         self.type_vocab_size = type_vocab_size
         self.initializer_range = initializer_range
         self.layer_norm_eps = layer_norm_eps
+        self.attention = attention
         self.validate()
 
     @property
     def activation(self) -> str:
         """hidden_act as one of ACTIVATIONS: lower-cased, "linear" for None and the empty string."""
         return (self.hidden_act or "linear").lower()
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a token sees only itself and the tokens before it."""
+        return self.attention == "causal"
+
+    @classmethod
+    def from_size(cls, size: str, vocab_size: int = 30522) -> "BertConfig":
+        """The configuration of a named size: one of NAMED_SIZES, or L-<layers>_H-<hidden size>[_A-<heads>] of SIZES.
+
+        The rest is that of the released models (2 segment types, 512 positions, dropout 0.1).
+
+        Raises:
+          ValueError: no such size; lists what there is.
+        """
+        try:
+            layers, hidden, heads = SIZES[NAMED_SIZES.get(size, size).removesuffix(_usual_heads(size))]
+        except KeyError:
+            raise ValueError(
+                f"--bert_size={size} is none of {', '.join(NAMED_SIZES)}, {', '.join(SIZES)}. For any other size, "
+                "write a bert_config.json (--bert_config_file)."
+            ) from None
+        return cls(vocab_size, hidden, layers, heads, 4 * hidden, type_vocab_size=2)
 
     @classmethod
     def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> "BertConfig":
@@ -180,10 +212,14 @@ class BertConfig:
         return cls.from_dict(values, allow_unknown, source=json_file)
 
     def to_dict(self) -> dict:
-        """A deep copy of all keys and values, unknown ones included; of layer_norm_eps only if it isn't 1e-12."""
+        """A deep copy of all keys and values, unknown ones included.
+
+        layer_norm_eps is there only if it isn't 1e-12, attention only if it is causal.
+        """
         values = copy.deepcopy(self.__dict__)
-        if values["layer_norm_eps"] == _LAYER_NORM_EPS:
-            del values["layer_norm_eps"]
+        for key, built_in in (("layer_norm_eps", _LAYER_NORM_EPS), ("attention", _ATTENTION)):
+            if values[key] == built_in:
+                del values[key]
         return values
 
     def to_json_string(self) -> str:
@@ -219,6 +255,8 @@ class BertConfig:
             raise ValueError(f"layer_norm_eps must be a positive number, not {self.layer_norm_eps!r}")
         if not isinstance(self.hidden_act, str | None) or self.activation not in ACTIVATIONS:
             raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, not {self.hidden_act!r}")
+        if self.attention not in ATTENTIONS:
+            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, not {self.attention!r}")
 
     def __eq__(self, other) -> bool:
         return self.__dict__ == other.__dict__ if isinstance(other, BertConfig) else NotImplemented
@@ -227,6 +265,36 @@ class BertConfig:
 
     def __repr__(self) -> str:
         return f"BertConfig({', '.join(f'{key}={value!r}' for key, value in self.__dict__.items())})"
+
+
+# (layers, hidden size, heads); the feed-forward layers are four times as wide. The first 24 are those of "Well-Read
+# Students Learn Better" (Turc et al. 2019), the "miniatures" of the original's README; the others complete Table 6 of
+# the paper.
+SIZES = {
+    **{
+        f"L-{layers}_H-{hidden}": (layers, hidden, hidden // 64)
+        for layers in (2, 4, 6, 8, 10, 12)
+        for hidden in (128, 256, 512, 768)
+    },
+    "L-3_H-768": (3, 768, 12),
+    "L-6_H-768_A-3": (6, 768, 3),
+    "L-12_H-1024": (12, 1024, 16),
+    "L-24_H-1024": (24, 1024, 16),
+}
+NAMED_SIZES = {
+    "tiny": "L-2_H-128",
+    "mini": "L-4_H-256",
+    "small": "L-4_H-512",
+    "medium": "L-8_H-512",
+    "base": "L-12_H-768",
+    "large": "L-24_H-1024",
+}
+
+
+def _usual_heads(size: str) -> str:
+    """What names the usual number of heads, one for 64 of the width, at the end of a size's name."""
+    hidden = re.search(r"_H-(\d+)", size)
+    return f"_A-{int(hidden[1]) // 64}" if hidden else ""
 
 
 def _is_number(value) -> bool:

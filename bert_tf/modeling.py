@@ -356,19 +356,29 @@ class Pooler(ConfiguredLayer):
         return ops.tanh(self.dense(first))
 
 
-def attention_bias(input_mask):
+def attention_bias(input_mask, causal: bool = False):
     """The additive form of an attention mask, float32.
 
     Args:
       input_mask: [B, S], 1 for a key that may be seen and 0 for one that may not; or [B, S, S], queries by keys.
+      causal: a query sees no key after itself.
 
     Returns:
-      [B, 1, 1, S] or [B, 1, S, S]: 0 where seen, -10000 where not. The mask is soft on purpose: a row without any key
-      attends to everything instead of giving NaN (original: attention_layer).
+      [B, 1, 1, S] or, of [B, S, S] and causal, [B, 1, S, S]: 0 where seen, -10000 where not. The mask is soft on
+      purpose: a row without any key attends to everything instead of giving NaN (original: attention_layer).
     """
     mask = ops.cast(input_mask, "float32")
     mask = mask[:, None, None, :] if len(mask.shape) == 2 else mask[:, None, :, :]
+    if causal:
+        place = ops.arange(ops.shape(mask)[-1])
+        mask = mask * ops.cast(place[:, None] >= place[None, :], "float32")
     return (1.0 - mask) * kernels.MASK_BIAS
+
+
+def last_positions(input_mask):
+    """int32 [B, 1]: the last place of each row of input_mask [B, S] that is not 0 (0 if there is none)."""
+    place = ops.arange(ops.shape(input_mask)[1], dtype="int32")
+    return ops.max(ops.cast(input_mask, "int32") * place, axis=1, keepdims=True)
 
 
 class Pretrained:
@@ -454,13 +464,15 @@ class BertModel(Pretrained, keras.Model):
           return_attention: also return what each token attends to.
 
         Returns:
-          dict with `sequence_output` [B, S, H] and `pooled_output` [B, H] ([B, M, H] with pooled_positions); on request
-          also `embedding_output` [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H]; and
+          dict with `sequence_output` [B, S, H] and `pooled_output` [B, H] ([B, M, H] with pooled_positions), made of
+          the first token or, where config.attention is causal, of the last, which alone sees all; on request also
+          `embedding_output` [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H]; and
           `attention_probabilities`, a list of L tensors [B, N, S, S], queries by keys: the weights of the values, so
           after dropout when training, and in the dtype of the computation. Each query's add up to 1 (but for dropout).
 
         Raises:
-          ValueError: input_ids is not of rank 2, or longer than max_position_embeddings.
+          ValueError: input_ids is not of rank 2, or longer than max_position_embeddings; a causal model is given
+            sequence_ids or an input_mask of rank 3, but no pooled_positions.
         """
         inputs = inputs if isinstance(inputs, dict) else {"input_ids": inputs}
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
@@ -472,7 +484,8 @@ class BertModel(Pretrained, keras.Model):
         if sequence_ids is not None:
             sequence_ids = ops.convert_to_tensor(sequence_ids)
             input_mask = ops.equal(sequence_ids[:, :, None], sequence_ids[:, None, :])
-        bias = attention_bias(ops.ones_like(input_ids) if input_mask is None else input_mask)
+        input_mask = ops.ones_like(input_ids) if input_mask is None else ops.convert_to_tensor(input_mask)
+        bias = attention_bias(input_mask, self.config.is_causal)
         seed = self.resolve_dropout_seed(dropout_seed) if training else None
 
         embedding_output = self.embeddings(
@@ -481,13 +494,23 @@ class BertModel(Pretrained, keras.Model):
         layers, attention = self.encoder(
             embedding_output, bias, dropout_seed=seed, training=training, return_attention=return_attention
         )
-        pooled_output = self.pooler(layers[-1], inputs.get("pooled_positions"))
+        pooled_output = self._pooled(layers[-1], input_mask, inputs.get("pooled_positions"))
         outputs = {"sequence_output": layers[-1], "pooled_output": pooled_output}
         if return_all_layers:
             outputs |= {"embedding_output": embedding_output, "encoder_layers": layers}
         if return_attention:
             outputs["attention_probabilities"] = attention
         return outputs
+
+    def _pooled(self, sequence_output, input_mask, positions):
+        if positions is not None or not self.config.is_causal:
+            return self.pooler(sequence_output, positions)
+        if len(input_mask.shape) != 2:
+            raise ValueError(
+                "Where the sequences of a row end can't be seen from sequence_ids or a mask of rank 3: a model with "
+                "causal attention needs pooled_positions."
+            )
+        return self.pooler(sequence_output, last_positions(input_mask))[:, 0]
 
     def resolve_dropout_seed(self, dropout_seed=None):
         """int32 [2]: the seed given, or else a new one of the model's generator.
