@@ -39,6 +39,11 @@ class TokenRows:
         """Tokens of each row, [CLS] and [SEP] included."""
         return np.diff(self.offsets).astype(np.int32)
 
+    @property
+    def inner_shape(self) -> tuple[int, ...]:
+        """What stands between B and S in the shape of a batch: tasks with several token rows an example have some."""
+        return ()
+
     def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
         """Padded arrays of some rows: input_ids, input_mask, segment_ids int32 [B, length], and the labels."""
         rows = np.asarray(rows)
@@ -175,7 +180,8 @@ def in_order(rows: TokenRows, batch_size: int, outputs: Iterable[np.ndarray]) ->
 def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, width: int | None):
     import tensorflow as tf
 
-    specs = {name: tf.TensorSpec([batch_size, width], tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
+    shape = [batch_size, *rows.inner_shape, width]
+    specs = {name: tf.TensorSpec(shape, tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
     for name, values in rows.labels.items():
         specs[name] = tf.TensorSpec([batch_size, *values.shape[1:]], tf.as_dtype(values.dtype))
     options = tf.data.Options()

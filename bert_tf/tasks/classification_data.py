@@ -91,7 +91,7 @@ class Task:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _rows(path: str) -> Iterator[tuple[int, list[str] | dict]]:
+def read_rows(path: str) -> Iterator[tuple[int, list[str] | dict]]:
     """Line number (from 1) and fields of each row: a list, or a dict for JSON lines. Blank lines are left out.
 
     The line of a CSV row with newlines in its fields is its first one.
@@ -141,11 +141,12 @@ def _resolve(column: Column | None, header: Sequence[str] | None, path: str) -> 
     if header is None:
         raise ValueError(f"{path}: there is no header to look up the column {column!r} in")
     if column not in header:
-        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {_list(header)}")
+        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}")
     return list(header).index(column)
 
 
-def _list(names) -> str:
+def quoted(names) -> str:
+    """Names as an error lists them."""
     return ", ".join(map(repr, names))
 
 
@@ -158,7 +159,7 @@ def _check_header(split: Split, header: Sequence[str], path: str, task_name: str
         if found != name:
             raise ValueError(
                 f"{path}, line 1: column {column} should be {name!r} and is {found!r}: no file of --task_name="
-                f"{task_name}. The header is {_list(header)}."
+                f"{task_name}. The header is {quoted(header)}."
             )
 
 
@@ -176,17 +177,17 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"{path} does not exist: --task_name={task.name} needs it.")
     examples, header, columns, skipped = [], None, None, 0
-    for index, (line, row) in enumerate(_rows(path)):
+    for index, (line, row) in enumerate(read_rows(path)):
         if columns is None:
             if split.has_header and isinstance(row, list):
                 header = row
                 _check_header(split, header, path, task.name)
                 if split.label is None and (names := _LABEL_NAMES.intersection(header)) and task.name != "custom":
-                    logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, _list(names))
+                    logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, quoted(names))
             named = isinstance(row, dict)
             if named and any(isinstance(column, int) for column in (split.text_a, split.text_b, split.label)):
                 raise ValueError(
-                    f"{path}, line {line}: JSON lines have no numbered columns; the names are {_list(row)}"
+                    f"{path}, line {line}: JSON lines have no numbered columns; the names are {quoted(row)}"
                 )
             columns = [
                 column if named else _resolve(column, header, path)
@@ -199,7 +200,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
             if column >= len(row) or row[column] != value.format(language=task.language):
                 continue
         try:
-            text_a, text_b, label, guid = (_field(row, column, path, line) for column in columns)
+            text_a, text_b, label, guid = (field_of(row, column, path, line) for column in columns)
         except ValueError:
             if not split.skip_short_rows:
                 raise
@@ -208,8 +209,8 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
         examples.append(
             InputExample(
                 f"{split.set_name}-{index if guid is None else guid}",
-                _text(text_a, path, line),
-                None if text_b is None else _text(text_b, path, line),
+                text_of(text_a, path, line),
+                None if text_b is None else text_of(text_b, path, line),
                 None if columns[2] is None else _label(task, label, path, line),
             )
         )
@@ -221,19 +222,21 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
     return examples
 
 
-def _field(row: list | dict, column: Column | None, path: str, line: int):
+def field_of(row: list | dict, column: Column | None, path: str, line: int):
+    """What a row has in a column, None for no column. Raises ValueError, naming file and line, where it lacks it."""
     if column is None:
         return None
     if isinstance(row, dict):
         if column not in row:
-            raise ValueError(f"{path}, line {line}: no {column!r}; the object has {_list(row)}")
+            raise ValueError(f"{path}, line {line}: no {column!r}; the object has {quoted(row)}")
         return row[column]
     if not -len(row) <= column < len(row):
         raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
     return row[column]
 
 
-def _text(value, path: str, line: int) -> str:
+def text_of(value, path: str, line: int) -> str:
+    """The value, which must be a text: ValueError names file and line."""
     if not isinstance(value, str):
         raise ValueError(f"{path}, line {line}: a text is expected, found {value!r}")
     return value
@@ -260,7 +263,7 @@ def _label(task: Task, value, path: str, line: int):
 def _known_label(task: Task, label: str, path: str, line: int) -> str:
     label = task.label_aliases.get(label, label)
     if task.labels and label not in task.labels:
-        raise ValueError(f"{path}, line {line}: the label {label!r} is none of {_list(task.labels)}")
+        raise ValueError(f"{path}, line {line}: the label {label!r} is none of {quoted(task.labels)}")
     return label
 
 
@@ -379,12 +382,12 @@ def tfds_task(
     label = label or "label"
     if label not in features or label in texts or not 1 <= len(chosen) <= 2 or not set(chosen) <= set(texts):
         raise ValueError(
-            f"--tfds_name={name} has the texts {_list(texts)} among the features {_list(features)}: name one or two by "
-            "--text_a and --text_b, and a class or number by --label."
+            f"--tfds_name={name} has the texts {quoted(texts)} among the features {quoted(features)}: name one or two "
+            "by --text_a and --text_b, and a class or number by --label."
         )
     classes = isinstance(features[label], tfds.features.ClassLabel)
     if classes and labels and len(labels) != features[label].num_classes:
-        raise ValueError(f"--labels: {len(labels)} names for the classes {_list(features[label].names)} of {name}.")
+        raise ValueError(f"--labels: {len(labels)} names for the classes {quoted(features[label].names)} of {name}.")
     known = tuple(labels or features[label].names) if classes else None
     task = Task(
         name=name, labels=known, train=None, metrics=("accuracy", "macro_f1") if classes else ("pearson", "spearman")
