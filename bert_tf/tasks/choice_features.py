@@ -67,7 +67,7 @@ def encode_examples(examples: Sequence[ChoiceExample], tokenizer: FullTokenizer,
     """
     if max_seq_length < 5:
         raise ValueError(f"--max_seq_length={max_seq_length} has no room for two texts beside [CLS] and two [SEP].")
-    room, num_choices = max_seq_length - 3, len(examples[0].choices)
+    num_choices = len(examples[0].choices)
     begin, end = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
     texts = [text for example in examples for text in (example.context, example.question, *example.choices)]
     encoded = iter(tokenizer.encode_batch(texts))
@@ -76,9 +76,11 @@ def encode_examples(examples: Sequence[ChoiceExample], tokenizer: FullTokenizer,
         context, question = next(encoded), next(encoded)
         for _ in range(num_choices):
             first, second = list(context), [*question, *next(encoded)]
+            # A choice without any token (control characters) is no second text, as in `classification_features`.
+            room = max_seq_length - (3 if second else 2)
             truncated += len(first) + len(second) > room
             truncate_pair(first, second, room)
-            rows.append([begin, *first, end, *second, end])
+            rows.append([begin, *first, end, *second, *[end] * bool(second)])
             starts.append(len(first) + 2)
     if truncated:
         logging.warning(
