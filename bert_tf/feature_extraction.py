@@ -34,9 +34,10 @@ _PAIR_SEPARATOR = " ||| "
 _SPACES = re.compile("[\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 
 _WINDOW_BYTES = 256 << 20  # of values; padding is 23 % of the tokens of English sentences with it, in BERT-Base
-_LENGTH_STEP = 8  # batches are padded to multiples of it
-# The fused kernels are compiled for each length, half a second or so; fewer batches than this are done sooner without.
+# The fused kernels are compiled for each length, half a second or so: fewer batches than this are done sooner without,
+# more have lengths that are multiples of the step.
 _BATCHES_FOR_FUSED = 200
+_FUSED_LENGTH_STEP = 8
 
 
 def parse_layers(text: str, num_hidden_layers: int) -> tuple[int, ...]:
@@ -239,8 +240,9 @@ def compute_window(
     *,
     batch_size: int,
     max_seq_length: int,
-    static_padding: bool,
-    fill: bool,
+    static_padding: bool = False,
+    length_step: int = 1,
+    fill: bool = False,
     on_progress: Callable[[int], object] = lambda lines: None,
 ) -> np.ndarray:
     """Values float32 [T, L, H] of the tokens of a window, in their order.
@@ -248,6 +250,7 @@ def compute_window(
     Args:
       compute: from `make_layers_function`. size: L, H.
       static_padding: pad all batches to max_seq_length, and leave the lines in their order.
+      length_step: other batches are padded to a multiple of it.
       fill: make a last, smaller batch as large as the others by copies of its last line.
       on_progress: called with the number of lines after each batch.
     """
@@ -259,7 +262,7 @@ def compute_window(
         batches = batching.evaluation_rows(rows.lengths, batch_size)
     for chosen in batches:
         longest = int(rows.lengths[chosen].max())
-        length = max_seq_length if static_padding else min(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, max_seq_length)
+        length = max_seq_length if static_padding else min(-(-longest // length_step) * length_step, max_seq_length)
         full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))]) if fill else chosen
         output = compute(rows.batch(full, length))
         for place, row in enumerate(chosen.tolist()):
@@ -381,9 +384,16 @@ def extract_features(
         while (window := upcoming.result()) is not None:
             upcoming = reading.submit(next, windows, None)
             values = compute_window(
-                window, compute, (len(layers), hidden_size), batch_size=batch_size, max_seq_length=max_seq_length,
-                static_padding=static_padding, fill=fused or static_padding or replicas > 1, on_progress=bar.update,
-            )  # fmt: skip
+                window,
+                compute,
+                (len(layers), hidden_size),
+                batch_size=batch_size,
+                max_seq_length=max_seq_length,
+                static_padding=static_padding,
+                length_step=_FUSED_LENGTH_STEP if fused else 1,
+                fill=fused or static_padding or replicas > 1,
+                on_progress=bar.update,
+            )
             if written:
                 written.result()
             written = writing.submit(write_window, window, values)

@@ -137,7 +137,12 @@ class _Stream:
     """A file that zipfile only writes to, from the beginning to the end: TensorFlow's files can't go back."""
 
     def __init__(self, file):
-        self.write, self.flush = file.write, file.flush
+        self._file, self.flush = file, file.flush
+
+    def write(self, data) -> int:
+        """Bytes written: all."""
+        self._file.write(bytes(data))
+        return len(data)
 
 
 @contextlib.contextmanager
@@ -162,7 +167,9 @@ def _npz(path: str, layers: tuple[int, ...], shape: tuple, sizes: Sizes, pooling
 
             def write(features: Features) -> None:
                 nonlocal place
-                member.write(memoryview(np.ascontiguousarray(features.values, "<f4")).cast("B"))
+                values = np.ascontiguousarray(features.values, "<f4").reshape(-1)
+                for start in range(0, len(values), 1 << 18):  # a megabyte at a time: it is copied on its way
+                    member.write(values[start : start + (1 << 18)].tobytes())
                 arrays = {"tokens": features.names, "offsets": place + features.offsets[1:], "token_ids": features.ids}
                 for name, column in waiting.items():
                     column.write(np.asarray(arrays[name], columns[name][0]).tobytes())

@@ -1,0 +1,129 @@
+"""Lines a second of extract_features.py, beside the original's way on the same model and machine, in one run.
+
+    python benchmarks/extract_features.py --text=heldout.txt --model=minilm-l6-h384
+
+The original's way: lines in their order, each padded to max_seq_length; then every number rounded and printed by
+Python, batch after batch, in one thread. It is done here with this project's model, so that what is compared is what
+the script does around the model; "padded" is the first half of it alone. Everything after loading the model counts,
+tracing and compiling included. Nothing else should run beside it.
+"""
+
+import itertools
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from absl import app, flags, logging  # noqa: E402
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("text", None, "Lines of text.")
+flags.DEFINE_string("model", None, "Directory of a model with its vocabulary, of any format.")
+flags.DEFINE_integer("lines", 1000, "So many lines of the text.")
+flags.DEFINE_integer("batch_size", 32, "Lines a batch.")
+flags.DEFINE_integer("max_seq_length", 128, "Tokens of a line at most, to which the original pads.")
+flags.DEFINE_string("layers", "-1,-2,-3,-4", "Layers to write.")
+flags.DEFINE_string("dtype", "float32", "Keras dtype policy: float32 or mixed_bfloat16.")
+flags.DEFINE_multi_string("format", ["json", "hdf5", "tfrecord", "npz"], "Formats to measure.")
+
+
+def run_padded(model, tokenizer, path: str, layers, output: str | None) -> tuple[float, list]:
+    """Seconds, and the values [tokens, L, H] of each line; output: also write JSON there, as the original does."""
+    from bert_tf import feature_extraction
+
+    start = time.perf_counter()
+    shape = (FLAGS.batch_size, FLAGS.max_seq_length)
+    compute = feature_extraction.make_layers_function(model, layers, shape=shape)
+    lines = (
+        feature_extraction.encode_line(line, tokenizer, FLAGS.max_seq_length)
+        for line in feature_extraction.read_lines(path)
+    )
+    results, number = [], 0
+    with open(output or os.devnull, "w") as file:
+        while held := list(itertools.islice(lines, FLAGS.batch_size)):
+            window = feature_extraction.Window.of_lines(number, held)
+            values = feature_extraction.compute_window(
+                window, compute, (len(layers), model.config.hidden_size), batch_size=FLAGS.batch_size,
+                max_seq_length=FLAGS.max_seq_length, static_padding=True, fill=True,
+            )  # fmt: skip
+            for line, (begin, end) in zip(held, itertools.pairwise(window.rows.offsets.tolist()), strict=True):
+                results.append(values[begin:end])
+                if output:
+                    features = []
+                    for token, rows in zip(tokenizer.convert_ids_to_tokens(line.ids), results[-1], strict=True):
+                        numbers = [[round(float(number), 6) for number in row.flat] for row in rows]
+                        of_layers = [
+                            {"index": layer, "values": own} for layer, own in zip(layers, numbers, strict=True)
+                        ]
+                        features.append({"token": token, "layers": of_layers})
+                    file.write(json.dumps({"linex_index": number, "features": features}) + "\n")
+                number += 1
+    return time.perf_counter() - start, results
+
+
+def run_ours(model, tokenizer, path: str, layers, output: str, output_format: str, static_padding: bool) -> float:
+    from bert_tf import feature_extraction
+
+    start = time.perf_counter()
+    feature_extraction.extract_features(
+        model, tokenizer, path, output, layers=layers, max_seq_length=FLAGS.max_seq_length,
+        batch_size=FLAGS.batch_size, output_format=output_format, static_padding=static_padding,
+    )  # fmt: skip
+    return time.perf_counter() - start
+
+
+def main(_):
+    import h5py
+    import numpy as np
+
+    from bert_tf import BertModel, FullTokenizer, feature_extraction
+
+    logging.set_verbosity(logging.ERROR)
+    model = BertModel.from_pretrained(FLAGS.model, dtype=FLAGS.dtype)
+    tokenizer = FullTokenizer.from_pretrained(FLAGS.model)
+    layers = feature_extraction.parse_layers(FLAGS.layers, model.config.num_hidden_layers)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "text.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(
+                line + "\n" for line in itertools.islice(feature_extraction.read_lines(FLAGS.text), FLAGS.lines)
+            )
+        sizes = feature_extraction.check_input(path, tokenizer, FLAGS.max_seq_length)
+        print(f"{sizes.lines} lines, {sizes.tokens / sizes.lines:.1f} tokens a line, batches of {FLAGS.batch_size}")
+        print(f"{'':>34} {'seconds':>8} {'lines/s':>8} {'times the original':>19} {'MB':>8}")
+
+        def show(name: str, seconds: float, output: str | None) -> None:
+            size = os.path.getsize(output) / 1e6 if output else 0
+            rate = sizes.lines / seconds
+            print(f"{name:>34} {seconds:8.1f} {rate:8.1f} {original / seconds:19.2f} {size:8.1f}", flush=True)
+
+        def output_of(name: str) -> str:
+            return os.path.join(folder, name)
+
+        original, expected = run_padded(model, tokenizer, path, layers, output_of("original"))
+        show("original's way, JSON", original, output_of("original"))
+        seconds, _ = run_padded(model, tokenizer, path, layers, None)
+        show("padded, nothing written", seconds, None)
+        seconds = run_ours(model, tokenizer, path, layers, output_of("padded"), "json", True)
+        show("--static_padding, JSON", seconds, output_of("padded"))
+        for name in FLAGS.format:
+            seconds = run_ours(model, tokenizer, path, layers, output_of(name), name, False)
+            show(f"extract_features, {name}", seconds, output_of(name))
+        if "hdf5" in FLAGS.format:
+            with h5py.File(output_of("hdf5")) as file:
+                largest = 0.0
+                for line, (begin, end) in enumerate(itertools.pairwise(file["offsets"][:].tolist())):
+                    largest = max(largest, float(np.abs(file["values"][begin:end] - expected[line]).max()))
+            print(f"largest difference of a value from the padded ones: {largest:.1e}")
+        with open(output_of("original"), "rb") as first, open(output_of("padded"), "rb") as second:
+            print("JSON of the padded ones is the same, byte by byte:", first.read() == second.read())
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["text", "model"])
+    app.run(main)
