@@ -106,7 +106,11 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
         def body(number, sums, total):
             new_sums, new = part(number)
             new = [tf.convert_to_tensor(gradient) for gradient in new if gradient is not None]
-            return number + 1, tf.nest.map_structure(tf.add, sums, new_sums), tf.nest.map_structure(tf.add, total, new)
+            # The dependency keeps TensorFlow from making one op of this addition and those before it (the gradients of
+            # an embedding table add up from two places): with packed rows that op failed in a loop inside of a loop.
+            with tf.control_dependencies([new_sums["loss"]]):
+                total = tf.nest.map_structure(tf.add, total, new)
+            return number + 1, tf.nest.map_structure(tf.add, sums, new_sums), total
 
         _, sums, dense = tf.while_loop(lambda number, *_: number < parts, body, (1, sums, dense), parallel_iterations=1)
         dense = iter(dense)
