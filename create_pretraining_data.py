@@ -81,6 +81,19 @@ flags.DEFINE_float(
     "input. 0: never.",
 )
 
+# The paper's ablations.
+flags.DEFINE_bool(
+    "nsp",
+    True,
+    "Make pairs for next sentence prediction. false: records of single runs of sentences, [CLS] A [SEP], for "
+    "run_pretraining.py --nsp=false (Table 5 of the paper).",
+)
+flags.DEFINE_float(
+    "mask_rate", 0.8, "Share of the predicted tokens that become [MASK]; the three rates add up to 1 (Table 8)."
+)
+flags.DEFINE_float("random_rate", 0.1, "Share of the predicted tokens that become any token of the vocabulary.")
+flags.DEFINE_float("keep_rate", 0.1, "Share of the predicted tokens that stay as they are.")
+
 # Beyond the original: larger texts, less disk, other kinds of text.
 flags.DEFINE_integer(
     "num_shards",
@@ -168,6 +181,10 @@ def main(_):
         dupe_factor=FLAGS.dupe_factor if FLAGS["dupe_factor"].present else None,
         masked_lm_prob=FLAGS.masked_lm_prob,
         short_seq_prob=FLAGS.short_seq_prob,
+        nsp=FLAGS.nsp,
+        mask_rate=FLAGS.mask_rate,
+        random_rate=FLAGS.random_rate,
+        keep_rate=FLAGS.keep_rate,
         masking=FLAGS.masking,
         pack_sequences=FLAGS.pack_sequences,
         compression=FLAGS.compression,

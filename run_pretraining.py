@@ -28,6 +28,13 @@ flags.DEFINE_string(
     "The model's configuration, as JSON (bert_config.json). If unset, the one that lies beside --init_checkpoint.",
 )
 flags.DEFINE_string(
+    "bert_size",
+    None,
+    "A named size instead of --bert_config_file: tiny, mini, small, medium, base, large, any of the 24 miniatures as "
+    "L-4_H-512, or L-3_H-768, L-6_H-768_A-3, L-12_H-1024, L-24_H-1024. Its vocabulary is --vocab_file, or else of "
+    "30,522 tokens.",
+)
+flags.DEFINE_string(
     "input_file", None, "TFRecord files of create_pretraining_data.py: a comma list, each entry a file or a glob."
 )
 flags.DEFINE_string(
@@ -49,6 +56,21 @@ flags.DEFINE_string(
     "Weights to start from: a checkpoint of the original, of this project or of tf-models-official (prefix or "
     "directory), a Hugging Face directory, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a "
     "checkpoint.",
+)
+
+# What is learned. The defaults are the original's, the others the paper's ablations.
+flags.DEFINE_enum(
+    "objective",
+    "mlm",
+    ["mlm", "ltr"],
+    "mlm: masked tokens are predicted. ltr: each token is predicted from those before it, and the model, marked "
+    '"attention": "causal" in its bert_config.json, looks only backwards, in fine-tuning, too (Table 5 of the paper).',
+)
+flags.DEFINE_bool(
+    "nsp",
+    True,
+    "Predict whether the second part follows the first. false: only tokens are predicted; with records of "
+    "create_pretraining_data.py --nsp=false, or pairs (Table 5).",
 )
 
 # Data and schedule; the defaults are the original's.
@@ -84,8 +106,8 @@ flags.DEFINE_integer(
 flags.DEFINE_string(
     "vocab_file",
     None,
-    "For unmasked records (create_pretraining_data.py --masking=dynamic), which are masked while training: the "
-    "vocabulary they were made with. If unset, the one beside --init_checkpoint.",
+    "For unmasked records (create_pretraining_data.py --masking=dynamic), which are masked while training, and for "
+    "--bert_size: the vocabulary they were made with. If unset, the one beside --init_checkpoint.",
 )
 flags.DEFINE_float(
     "masked_lm_prob",
@@ -98,13 +120,53 @@ flags.DEFINE_bool(
     "For unmasked records: mask all pieces of a word or none. Masked records are as create_pretraining_data.py made "
     "them.",
 )
+flags.DEFINE_float(
+    "mask_rate",
+    0.8,
+    "For unmasked records: share of the predicted tokens that become [MASK]. The three rates add up to 1 (Table 8).",
+)
+flags.DEFINE_float("random_rate", 0.1, "For unmasked records: share of the predicted tokens that become any token.")
+flags.DEFINE_float("keep_rate", 0.1, "For unmasked records: share of the predicted tokens that stay as they are.")
 flags.DEFINE_bool("skip_corrupt_records", False, "Count damaged records and go on, instead of stopping.")
 
-_FOR_UNMASKED_RECORDS = ("vocab_file", "masked_lm_prob", "do_whole_word_mask")
+_MASK_FLAGS = ("masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate", "keep_rate")
+_FOR_UNMASKED_RECORDS = ("vocab_file", *_MASK_FLAGS)
 
 script_flags.define_device_flags()
 script_flags.define_training_flags()
 flags.adopt_module_key_flags(script_flags)  # so that --help shows them, too
+
+
+def create_config():
+    """The model's configuration and what to call it, by the flags.
+
+    Raises:
+      ValueError: none or two are given, there is no such size, or a left-to-right model is to learn masked LM.
+    """
+    from bert_tf import pretrained
+    from bert_tf.config import BertConfig
+    from bert_tf.tokenization import load_vocab
+
+    if FLAGS.bert_size and FLAGS.bert_config_file:
+        raise ValueError(
+            f"--bert_size={FLAGS.bert_size} and --bert_config_file={FLAGS.bert_config_file} both give the model's "
+            "size: leave one out."
+        )
+    if FLAGS.bert_size:
+        size = {"vocab_size": max(load_vocab(FLAGS.vocab_file).values()) + 1} if FLAGS.vocab_file else {}
+        config, name = BertConfig.from_size(FLAGS.bert_size, **size), f"--bert_size={FLAGS.bert_size}"
+    else:
+        config = pretrained.read_config(FLAGS.bert_config_file, FLAGS.init_checkpoint, FLAGS.allow_unknown_config_keys)
+        name = FLAGS.bert_config_file or f"the configuration beside {FLAGS.init_checkpoint}"
+    if FLAGS.objective == "ltr":
+        logging.info("--objective=ltr: attention is causal, here and wherever this model is used.")
+        config.attention = "causal"
+    elif config.is_causal:
+        raise ValueError(
+            f"--objective={FLAGS.objective} needs attention to both sides, but attention is {config.attention} in "
+            f"{name}: give --objective=ltr, or another configuration."
+        )
+    return config, name
 
 
 def create_masking(config):
@@ -130,6 +192,9 @@ def create_masking(config):
         max_predictions_per_seq=FLAGS.max_predictions_per_seq,
         masked_lm_prob=FLAGS.masked_lm_prob,
         do_whole_word_mask=FLAGS.do_whole_word_mask,
+        mask_rate=FLAGS.mask_rate,
+        random_rate=FLAGS.random_rate,
+        keep_rate=FLAGS.keep_rate,
     )
     if (largest := masking.all_ids.max()) >= config.vocab_size:
         raise ValueError(
@@ -137,11 +202,13 @@ def create_masking(config):
         )
     logging.info(
         "The records are unmasked: %g of the tokens (%s) will be masked while training, at most %d a row, with the "
-        "vocabulary %s.",
+        "vocabulary %s; %g of these become [MASK], %g any token.",
         masking.masked_lm_prob,
         "whole words" if masking.do_whole_word_mask else "single pieces",
         masking.max_predictions_per_seq,
         vocab_file,
+        masking.mask_rate,
+        masking.random_rate,
     )
     return masking
 
@@ -155,6 +222,8 @@ def main(_):
         distribution,
         dynamic_masking,
         heads,
+        left_to_right,
+        objectives,
         optimization,
         pretrained,
         records,
@@ -168,8 +237,7 @@ def main(_):
         raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
     if FLAGS.num_train_steps <= 0:
         raise ValueError(f"--num_train_steps={FLAGS.num_train_steps} must be positive.")
-    config = pretrained.read_config(FLAGS.bert_config_file, FLAGS.init_checkpoint, FLAGS.allow_unknown_config_keys)
-    config_name = FLAGS.bert_config_file or f"the configuration beside {FLAGS.init_checkpoint}"
+    config, config_name = create_config()
     if FLAGS.max_seq_length > config.max_position_embeddings:
         raise ValueError(
             f"--max_seq_length={FLAGS.max_seq_length} is more than max_position_embeddings="
@@ -212,16 +280,22 @@ def main(_):
     train_index, train_features, _ = data.get("input_file") or (None, None, None)
     eval_index, eval_features, _ = data.get("eval_input_file") or data["input_file"]
 
-    masking = create_masking(config) if any(pairs for *_, pairs in data.values()) else None
-    for name in ("masked_lm_prob", "do_whole_word_mask"):
+    left_to_right_labels = FLAGS.objective == "ltr"
+    unmasked = any(pairs for *_, pairs in data.values())
+    masking = create_masking(config) if unmasked and not left_to_right_labels else None
+    for name in _MASK_FLAGS:
+        if FLAGS[name].value != FLAGS[name].default and left_to_right_labels:
+            raise ValueError(f"--{name} is for --objective=mlm: under --objective=ltr nothing is masked.")
         if FLAGS[name].value != FLAGS[name].default and not masking:
             raise ValueError(
                 f"--{name} is for unmasked records; these were masked by create_pretraining_data.py already, with its "
                 "own flags."
             )
 
-    def masker(flag_name, seed):
-        """Masks the batches of unmasked records."""
+    def labeller(flag_name, seed):
+        """Makes labels for the batches of a file: next tokens, or masks where the records have none yet."""
+        if left_to_right_labels:
+            return lambda rows, step: left_to_right.predict_next_tokens(rows)
         if not data[flag_name][2]:
             return None
         return lambda rows, step: dynamic_masking.mask_rows(rows, seed, step, masking)
@@ -234,10 +308,17 @@ def main(_):
                     f"--{name} has token id {largest}, but vocab_size={config.vocab_size} in {config_name}: "
                     "the data was made with another, larger vocabulary."
                 )
-            if pairs and (problem := masking.problem(batch)):
+            second = batch["segment_lengths"][:, 1::2] if pairs else batch["segment_ids"]
+            if FLAGS.nsp and not tf.reduce_any(second > 0):
+                raise ValueError(
+                    f"--{name} holds single sequences (create_pretraining_data.py --nsp=false), with no second parts "
+                    "to predict: give --nsp=false here, too."
+                )
+            if masking and pairs and (problem := masking.problem(batch)):
                 raise ValueError(f"--{name} {problem}: the records were made with another vocabulary (--vocab_file).")
 
     # --- model
+    objective = objectives.pretraining_objective(FLAGS.objective, FLAGS.nsp)
     with strategy.scope():
         model = heads.BertForPreTraining(config, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype])
         model.build()
@@ -270,7 +351,7 @@ def main(_):
         pretrained.copy_description(FLAGS.init_checkpoint, FLAGS.output_dir)
         training.record_settings(FLAGS.output_dir, settings, resumed=step > 0)
 
-    evaluate_batches = train_step.make_evaluate_function(model, heads.PretrainingObjective, strategy)
+    evaluate_batches = train_step.make_evaluate_function(model, objective, strategy)
 
     evaluated = {}  # results by step, so that the last step is not evaluated twice
 
@@ -281,7 +362,7 @@ def main(_):
             batch_size=FLAGS.eval_batch_size,
             repeat=not FLAGS.eval_input_file,
             max_steps=FLAGS.max_eval_steps,
-            prepare=masker(
+            prepare=labeller(
                 "eval_input_file" if FLAGS.eval_input_file else "input_file", dynamic_masking.EVALUATION_SEED
             ),
         )
@@ -298,7 +379,9 @@ def main(_):
             batch_size=FLAGS.train_batch_size,
             tokens_per_example=FLAGS.max_seq_length,
             flops_per_example=heads.pretraining_flops_per_example(
-                config, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
+                config,
+                FLAGS.max_seq_length,
+                FLAGS.max_seq_length - 1 if left_to_right_labels else FLAGS.max_predictions_per_seq,
             ),
         )
 
@@ -310,14 +393,14 @@ def main(_):
                 seed=FLAGS.seed,
                 start_step=first_step,
                 shuffle_window=FLAGS.shuffle_window,
-                prepare=masker("input_file", FLAGS.seed),
+                prepare=labeller("input_file", FLAGS.seed),
             )
 
         with records.explained_errors(train_index, train_features):
             step = training.train(
                 model,
                 optimizer,
-                heads.PretrainingObjective,
+                objective,
                 strategy,
                 plan,
                 training_batches,

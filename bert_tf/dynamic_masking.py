@@ -16,11 +16,10 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.pretraining_instances import check_mask_rates
+
 # The seed for evaluation: not the run's, so that evaluations of different runs are of the same masks.
 EVALUATION_SEED = -1
-
-_MASKED_SHARE = 0.8  # of the chosen tokens become [MASK]
-_KEPT_SHARE = 0.1  # stay as they are; the rest become any token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Masking:
       max_predictions_per_seq: P.
       masked_lm_prob: share of a pair's tokens to predict.
       do_whole_word_mask: mask all pieces of a word or none.
+      mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
     """
 
     cls_id: int
@@ -44,6 +44,9 @@ class Masking:
     max_predictions_per_seq: int
     masked_lm_prob: float = 0.15
     do_whole_word_mask: bool = False
+    mask_rate: float = 0.8
+    random_rate: float = 0.1
+    keep_rate: float = 0.1
 
     @classmethod
     def from_vocab(cls, vocab: Mapping[str, int], vocab_file: str, **settings) -> "Masking":
@@ -63,6 +66,7 @@ class Masking:
             raise ValueError(f"--masked_lm_prob={masking.masked_lm_prob} must be above 0, at most 1.")
         if masking.max_predictions_per_seq < 1:
             raise ValueError(f"--max_predictions_per_seq={masking.max_predictions_per_seq} must be at least 1.")
+        check_mask_rates(masking.mask_rate, masking.random_rate, masking.keep_rate)
         return masking
 
     @property
@@ -102,7 +106,8 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
 
     Args:
       rows: int32 `input_ids` [B, S], padded with 0; `segment_lengths` [B, 2 M], tokens of `[CLS] A [SEP]` and of
-        `B [SEP]` of each pair, 0 for absent ones; `next_sentence_labels` [B, M]. B, S and M are static.
+        `B [SEP]` of each pair, 0 for absent ones and for the B of single sequences; `next_sentence_labels` [B, M].
+        B, S and M are static.
       seed: any integer. step: number of the batch, int64.
 
     Returns:
@@ -113,19 +118,9 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     """
     ids, lengths = rows["input_ids"], rows["segment_lengths"]
     batch, length = ids.shape
-    pairs = lengths.shape[1] // 2
     predictions = masking.max_predictions_per_seq
-
-    # --- where things are
-    ends = tf.cumsum(lengths, axis=1)  # [B, 2 M]
-    place = tf.tile(tf.range(length)[None], [batch, 1])
-    segment = tf.searchsorted(ends, place, side="right")  # [B, S], 2 M for padding
-    pair = segment // 2  # M for padding
-    real = pair < pairs
-    pair_ends = ends[:, 1::2]
-    starts = tf.concat([tf.zeros([batch, 1], tf.int32), pair_ends], axis=1)  # [B, M + 1], the padding's start last
-    pair_lengths = lengths[:, ::2] + lengths[:, 1::2]
-    present = pair_lengths > 0
+    features, pair, starts = arrange_rows(rows)
+    real = pair < lengths.shape[1] // 2
 
     # --- which tokens are predicted
     # One draw for all purposes, row by row, so that what a row gets does not depend on the size of the batch.
@@ -138,7 +133,7 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
         alg="philox",
     )
     order_bits, action_bits, token_bits = tf.split(bits, [length, predictions, predictions], axis=1)
-    counts = _counts(pair_lengths, masking)  # [B, M]
+    counts = _counts(lengths[:, ::2] + lengths[:, 1::2], masking)  # [B, M]
     candidate = real & (ids != masking.cls_id) & (ids != masking.sep_id)
     positions = _choose(ids, candidate, pair, starts, counts, order_bits, masking)  # [B, P], S where there is none
     chosen = positions < length
@@ -148,8 +143,10 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     # --- what stands there instead
     number = tf.bitwise.right_shift(_unsigned(token_bits) * len(masking.all_ids), tf.constant(32, tf.int64))
     replacement = tf.gather(tf.constant(masking.all_ids), number)
-    hidden = action_bits < _threshold(_MASKED_SHARE)
-    kept = action_bits < _threshold(_MASKED_SHARE + _KEPT_SHARE)
+    # In int64, since all of it (a rate of 1) is 2^32.
+    action = _unsigned(action_bits)
+    hidden = action < int(masking.mask_rate * 2**32)
+    kept = action < int((masking.mask_rate + masking.keep_rate) * 2**32)
     replacement = tf.where(hidden, masking.mask_id, tf.where(kept, labels, replacement))
     # Places without a prediction write into a column that is cut off again.
     wide = tf.pad(ids, [[0, 0], [0, 1]])
@@ -159,23 +156,50 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     )
     masked_ids = tf.reshape(flat, [batch, length + 1])[:, :length]
 
-    features = {
+    return features | {
         "input_ids": masked_ids,
-        "input_mask": tf.cast(real, tf.int32),
-        "segment_ids": tf.where(real, segment % 2, 0),
         "masked_lm_positions": safe_positions,
         "masked_lm_ids": labels,
         "masked_lm_weights": tf.cast(chosen, tf.float32),
+    }
+
+
+@tf.autograph.experimental.do_not_convert
+def arrange_rows(rows: Mapping[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+    """What a batch of unmasked rows says of where things are.
+
+    Args:
+      rows: as for `mask_rows`.
+
+    Returns:
+      features: what `mask_rows` returns, but for the masks; `input_ids` are those read.
+      pair: [B, S], number of the pair that a token belongs to, M for padding.
+      starts: [B, M + 1], where the pairs begin, and last the padding.
+    """
+    ids, lengths = rows["input_ids"], rows["segment_lengths"]
+    batch, length = ids.shape
+    pairs = lengths.shape[1] // 2
+    ends = tf.cumsum(lengths, axis=1)  # [B, 2 M]
+    place = tf.tile(tf.range(length)[None], [batch, 1])
+    segment = tf.searchsorted(ends, place, side="right")  # [B, S], 2 M for padding
+    pair = segment // 2
+    real = pair < pairs
+    starts = tf.concat([tf.zeros([batch, 1], tf.int32), ends[:, 1::2]], axis=1)
+    features = {
+        "input_ids": ids,
+        "input_mask": tf.cast(real, tf.int32),
+        "segment_ids": tf.where(real, segment % 2, 0),
         "next_sentence_labels": rows["next_sentence_labels"],
     }
     if pairs > 1:
+        present = lengths[:, ::2] + lengths[:, 1::2] > 0
         features |= {
             "sequence_ids": tf.where(real, pair + 1, 0),
             "position_ids": tf.where(real, place - tf.gather(starts, pair, batch_dims=1), 0),
             "pooled_positions": tf.where(present, starts[:, :-1], 0),
             "next_sentence_weights": tf.cast(present, tf.float32),
         }
-    return features
+    return features, pair, starts
 
 
 def _counts(pair_lengths: tf.Tensor, masking: Masking) -> tf.Tensor:
@@ -287,11 +311,6 @@ def _cumsum(values) -> tf.Tensor:
 def _unsigned(bits: tf.Tensor) -> tf.Tensor:
     """Uniform int32 -> the same bits as int64 from 0 to 2^32 - 1."""
     return tf.cast(bits, tf.int64) + 2**31
-
-
-def _threshold(share: float) -> int:
-    """The int32 that `share` of all uniform int32 lie below."""
-    return int(share * 2**32) - 2**31
 
 
 def _signed(seed: int) -> int:

@@ -14,7 +14,7 @@ Shape legend: B batch, S sequence length, C classes, N choices, P predictions pe
 
 from keras import ops
 
-from bert_tf.heads import MASKED_LM_EPSILON, cross_entropy
+from bert_tf.heads import MASKED_LM_EPSILON, PretrainingObjective, cross_entropy
 
 # A sum of weights is at least this where something is divided by it: a batch without any gives 0, not 0/0.
 _TINY = 1e-5
@@ -288,3 +288,46 @@ class MaskedLanguageModelObjective(TokenClassificationObjective):
             "masked_lm_accuracy": _divide(sums["accuracy"], weight),
             "masked_lm_loss": _divide(sums["token_loss"], weight),
         }
+
+
+# --- pre-training of the paper's ablations ----------------------------------------------------------------------------
+
+
+class LanguageModelObjective(MaskedLanguageModelObjective):
+    """`heads.PretrainingObjective` without next sentence prediction ("No NSP" of Table 5).
+
+    Outputs and features: those of `heads.BertForPreTraining`; pooler and next-sentence head get no gradient and stay as
+    they are. Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
+    """
+
+    @classmethod
+    def sums(cls, outputs: dict, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
+        return super().sums(outputs["masked_lm_logits"], features)
+
+
+class NextTokenObjective(LanguageModelObjective):
+    """The same for the labels of `left_to_right.predict_next_tokens`. Metrics: `next_token_accuracy`, `_loss`."""
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        return _named_next_token(LanguageModelObjective.metrics(sums))
+
+
+class NextTokenAndSentenceObjective(PretrainingObjective):
+    """`heads.PretrainingObjective` for the labels of `left_to_right.predict_next_tokens`."""
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        return _named_next_token(PretrainingObjective.metrics(sums))
+
+
+def _named_next_token(metrics: dict) -> dict:
+    return {name.replace("masked_lm", "next_token"): value for name, value in metrics.items()}
+
+
+def pretraining_objective(objective: str, nsp: bool):
+    """What run_pretraining.py minimises by its flags --objective ("mlm" or "ltr") and --nsp."""
+    if objective == "mlm":
+        return PretrainingObjective if nsp else LanguageModelObjective
+    return NextTokenAndSentenceObjective if nsp else NextTokenObjective

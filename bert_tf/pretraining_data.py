@@ -48,6 +48,10 @@ def create_pretraining_data(
     dupe_factor: int | None = None,
     masked_lm_prob: float = 0.15,
     short_seq_prob: float = 0.1,
+    nsp: bool = True,
+    mask_rate: float = 0.8,
+    random_rate: float = 0.1,
+    keep_rate: float = 0.1,
     masking: str = "static",
     pack_sequences: bool = False,
     compression: str | None = None,
@@ -83,6 +87,11 @@ def create_pretraining_data(
     flags["strip_accents"] = do_lower_case if strip_accents is None else strip_accents
     flags["dupe_factor"] = dupe_factor = (10 if masking == "static" else 1) if dupe_factor is None else dupe_factor
     _check_flags(masking, pack_sequences, compression, num_shards, num_workers, max_predictions_per_seq)
+    if masking == "dynamic" and (mask_rate, random_rate, keep_rate) != (0.8, 0.1, 0.1):
+        raise ValueError(
+            "--mask_rate, --random_rate, --keep_rate: the records of --masking=dynamic have no masks yet; give these "
+            "to run_pretraining.py."
+        )
     settings = InstanceSettings(
         max_seq_length,
         max_predictions_per_seq if masking == "static" else 0,
@@ -90,6 +99,10 @@ def create_pretraining_data(
         short_seq_prob,
         masked_lm_prob,
         do_whole_word_mask,
+        nsp,
+        mask_rate,
+        random_rate,
+        keep_rate,
     )
     input_files = list_files(input_file, flag="--input_file")
     tokenizer = FullTokenizer(vocab_file, do_lower_case, flags["strip_accents"])
@@ -149,7 +162,7 @@ def create_pretraining_data(
         raise ValueError(pretraining_shard.no_text(job))
     for shard, summary in sorted(summaries.items()):
         name = f"shard {shard}" if num_shards > 1 else input_file
-        pretraining_shard.warn_of_text(summary, name, max_seq_length)
+        pretraining_shard.warn_of_text(summary, name, settings)
     merged = _merged_summary(job, flags, [summaries[shard] for shard in range(num_shards)])
     merged |= {"vocab_sha256": vocab_sha256, "vocab_size": len(tokenizer.vocab)}
     if missing:
@@ -294,13 +307,14 @@ def _log_summary(summary: dict, path: str) -> None:
     )
     if "padding_share_unpacked" in summary:
         masks += f", packed into {summary['rows']} rows, {summary['padding_share_unpacked']:.1%} padding before"
+    random_next = f"{summary['random_next'] / summary['instances']:.1%} random next"
     logging.info(
-        "%d instances of %d documents (%.1f%% padding, %s, %.1f%% random next), %.1f MB; see %s",
+        "%d instances of %d documents (%.1f%% padding, %s, %s), %.1f MB; see %s",
         summary["instances"],
         summary["documents"],
         100 * summary["padding_share"],
         masks,
-        100 * summary["random_next"] / summary["instances"],
+        random_next if summary["flags"]["nsp"] else "single sequences",
         sum(summary["output_bytes"].values()) / 1e6,
         path,
     )

@@ -52,7 +52,7 @@ class TrainingInstance:
     """One pair of sentence runs (original: TrainingInstance, which holds tokens where this holds ids).
 
     Attributes:
-      token_ids: [CLS] A [SEP] B [SEP] after masking, at most S.
+      token_ids: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] under --nsp=false, after masking, at most S.
       second_start: where B begins, so the number of tokens whose segment id is 0.
       is_random_next: B does not follow A in the text.
       masked_lm_positions: increasing positions in token_ids, at most P.
@@ -90,6 +90,8 @@ class InstanceSettings:
       short_seq_prob: how often, per document and pass, instances are made shorter than S on purpose.
       masked_lm_prob: share of tokens to predict.
       do_whole_word_mask: mask all pieces of a word or none.
+      nsp: make pairs for next sentence prediction; else single runs of sentences.
+      mask_rate, random_rate, keep_rate: shares of the predicted tokens that become [MASK], become any token, stay.
 
     Raises:
       ValueError: settings no instance can be made with; names the flag and its value.
@@ -101,6 +103,10 @@ class InstanceSettings:
     short_seq_prob: float = 0.1
     masked_lm_prob: float = 0.15
     do_whole_word_mask: bool = False
+    nsp: bool = True
+    mask_rate: float = 0.8
+    random_rate: float = 0.1
+    keep_rate: float = 0.1
 
     def __post_init__(self):
         rules = (
@@ -117,6 +123,22 @@ class InstanceSettings:
         for name, holds, rule in rules:
             if not holds:
                 raise ValueError(f"--{name}={getattr(self, name)} must be {rule}")
+        check_mask_rates(self.mask_rate, self.random_rate, self.keep_rate)
+
+
+def check_mask_rates(mask_rate: float, random_rate: float, keep_rate: float) -> None:
+    """Refuses shares that are none.
+
+    Raises:
+      ValueError: one is not from 0 to 1, or together they are not 1; names the flags.
+    """
+    rates = {"mask_rate": mask_rate, "random_rate": random_rate, "keep_rate": keep_rate}
+    for name, rate in rates.items():
+        if not 0 <= rate <= 1:
+            raise ValueError(f"--{name}={rate} must be a share from 0 to 1")
+    if abs(sum(rates.values()) - 1) > 1e-6:
+        given = ", ".join(f"--{name}={rate}" for name, rate in rates.items())
+        raise ValueError(f"{given} must add up to 1: each predicted token is masked, replaced or kept")
 
 
 class Instances(Sequence[TrainingInstance]):
@@ -165,6 +187,8 @@ def create_instances(
     the time and whenever there is no rest, sentences from a random place of another document. In that case the rest is
     not lost but begins the next instance (original: create_training_instances, create_instances_from_document).
 
+    Without settings.nsp all sentences that were gathered are A, and there is no B.
+
     Args:
       store: the text.
       vocabulary: of the tokenizer.
@@ -179,6 +203,9 @@ def create_instances(
     is_continuation[list(vocabulary.continuations)] = True
     place = np.array([0, 0, 0, -1], np.int64)
     width = settings.max_predictions_per_seq
+    # By the original's two draws: one whether the token becomes [MASK], and if not, one whether it stays.
+    not_masked = settings.random_rate + settings.keep_rate
+    keep_share = settings.keep_rate / not_masked if not_masked else 0.0
     shapes = {"spans": (np.int64, 6), "positions": (np.int32, width), "replacements": (np.int32, width)}
     chunk = [np.empty((_INSTANCES_PER_CALL, columns), kind) for kind, columns in shapes.values()]
     paths = [os.path.join(directory, name) for name in shapes]
@@ -200,11 +227,12 @@ def create_instances(
                         settings.dupe_factor,
                         width,
                         int(settings.do_whole_word_mask),
+                        int(settings.nsp),
                         vocabulary.cls_id,
                         vocabulary.sep_id,
                         vocabulary.mask_id,
                     ),
-                    (settings.short_seq_prob, settings.masked_lm_prob),
+                    (settings.short_seq_prob, settings.masked_lm_prob, settings.mask_rate, keep_share),
                     np.array(vocabulary.all_ids, np.int32),
                     is_continuation,
                     *chunk,
@@ -233,9 +261,13 @@ def log_instances(instances: Sequence[TrainingInstance], inv_vocab: Mapping[int,
     for number, instance in enumerate(instances):
         masked = zip(instance.masked_lm_positions, instance.masked_lm_labels(inv_vocab), strict=True)
         logging.info(
-            "Instance %d, second part %s\n  tokens: %s\n  masked: %s\n  input_ids: %s\n  segment_ids: %s",
+            "Instance %d%s\n  tokens: %s\n  masked: %s\n  input_ids: %s\n  segment_ids: %s",
             number,
-            "random" if instance.is_random_next else "follows",
+            ", second part random"
+            if instance.is_random_next
+            else ", second part follows"
+            if instance.second_start < len(instance.token_ids)
+            else "",
             " ".join(instance.tokens(inv_vocab)),
             " ".join(f"{position}={token}" for position, token in masked),
             " ".join(map(str, instance.token_ids)),

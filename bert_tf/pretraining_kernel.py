@@ -21,6 +21,7 @@ _STATE_WORDS = 624
 PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
 # Columns of an instance's spans.
 A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, IS_RANDOM, NUM_MASKED = range(6)
+NO_B = -1  # as B_BEGIN: the instance is no pair but [CLS] A [SEP]
 
 compiled = numba.njit(cache=True, nogil=True, boundscheck=False)
 
@@ -105,8 +106,10 @@ def plan_instances(
       tokens: int32, the whole text. sentence_ends: int64, where each sentence ends in tokens. document_ends: int64,
         where each document ends in sentences. order: int64, the documents in shuffled order.
       state: of the generator. place: int64 [4], where to go on; zeros and PLACE_TARGET -1 to begin with.
-      settings: int64 (S, dupe_factor, P, whether whole words are masked, ids of [CLS], [SEP], [MASK]); P 0: no masks.
-      probabilities: (short_seq_prob, masked_lm_prob).
+      settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, ids of [CLS],
+        [SEP], [MASK]); P 0: no masks. What is no pair is `[CLS] A [SEP]`.
+      probabilities: (short_seq_prob, masked_lm_prob, mask_rate, keep_share: of the positions that don't become [MASK],
+        those that stay).
       all_ids: int32, what random replacements are drawn from. is_continuation: bool by id, whether it continues a word.
       spans: int64 [n, 6], filled in. positions, replacements: int32 [n, P], filled in: masked positions, increasing,
         and what stands there after masking.
@@ -114,9 +117,9 @@ def plan_instances(
     Returns:
       The number of instances made; less than n only at the end.
     """
-    max_seq_length, dupe_factor, max_predictions, whole_words, cls_id, sep_id, mask_id = settings
-    short_seq_prob, masked_lm_prob = probabilities
-    max_num_tokens = max_seq_length - 3
+    max_seq_length, dupe_factor, max_predictions, whole_words, pairs, cls_id, sep_id, mask_id = settings
+    short_seq_prob, masked_lm_prob, mask_rate, keep_share = probabilities
+    max_num_tokens = max_seq_length - 3 if pairs else max_seq_length - 2
     documents = len(order)
     row = np.empty(max_seq_length, np.int32)
     scratch = np.empty((4, max_seq_length), np.int64)
@@ -145,10 +148,15 @@ def plan_instances(
                     if length >= target_length or end == last:
                         break
                 num_sentences = end - start
-                a_end = start + 1 if num_sentences == 1 else start + 1 + _below(state, num_sentences - 1)
+                if not pairs:
+                    a_end = end
+                else:
+                    a_end = start + 1 if num_sentences == 1 else start + 1 + _below(state, num_sentences - 1)
                 a_length = sentence_ends[a_end - 1] - begin
-                is_random = num_sentences == 1 or _random(state) < 0.5
-                if is_random:
+                is_random = pairs != 0 and (num_sentences == 1 or _random(state) < 0.5)
+                if not pairs:
+                    b_begin, b_length = NO_B, 0
+                elif is_random:
                     b_begin, b_length = _random_next(
                         sentence_ends, document_ends, order, number, target_length - a_length, state
                     )
@@ -172,8 +180,8 @@ def plan_instances(
                     row_length = gather(tokens, span, cls_id, sep_id, row)
                     to_predict = min(max_predictions, max(1, _round_half_even(row_length * masked_lm_prob)))
                     span[NUM_MASKED] = _mask(
-                        row, row_length, to_predict, whole_words, cls_id, sep_id, mask_id, all_ids, is_continuation,
-                        state, scratch, positions[made], replacements[made],
+                        row, row_length, to_predict, whole_words, mask_rate, keep_share, cls_id, sep_id, mask_id,
+                        all_ids, is_continuation, state, scratch, positions[made], replacements[made],
                     )  # fmt: skip
                 made += 1
                 place[PLACE_SENTENCE] = end
@@ -207,12 +215,14 @@ def _random_next(sentence_ends, document_ends, order, number, target_length, sta
 
 @compiled
 def gather(tokens, span, cls_id, sep_id, row):
-    """Writes [CLS] A [SEP] B [SEP] of an instance, unmasked, into row; returns its length."""
+    """Writes [CLS] A [SEP] B [SEP] of an instance, or [CLS] A [SEP], unmasked, into row; returns its length."""
     a_begin, a_length, b_begin, b_length = span[A_BEGIN], span[A_LENGTH], span[B_BEGIN], span[B_LENGTH]
     row[0] = cls_id
     for k in range(a_length):
         row[1 + k] = tokens[a_begin + k]
     row[a_length + 1] = sep_id
+    if b_begin == NO_B:
+        return a_length + 2
     for k in range(b_length):
         row[a_length + 2 + k] = tokens[b_begin + k]
     row[a_length + b_length + 2] = sep_id
@@ -230,8 +240,8 @@ def _round_half_even(x):
 
 @compiled
 def _mask(
-    row, length, to_predict, whole_words, cls_id, sep_id, mask_id, all_ids, is_continuation, state, scratch, positions,
-    replacements,
+    row, length, to_predict, whole_words, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids, is_continuation,
+    state, scratch, positions, replacements,
 ):  # fmt: skip
     """Chooses positions of one instance and what will stand there; returns how many."""
     words, order, chosen = scratch[0], scratch[1], scratch[2]  # words: the word that each candidate belongs to
@@ -262,8 +272,8 @@ def _mask(
     for k in range(count):
         position = chosen[k]
         token = mask_id
-        if _random(state) >= 0.8:
-            token = row[position] if _random(state) < 0.5 else all_ids[_below(state, len(all_ids))]
+        if _random(state) >= mask_rate:
+            token = row[position] if _random(state) < keep_share else all_ids[_below(state, len(all_ids))]
         # Sorted in as they come: there are few.
         place = k
         while place and positions[place - 1] > position:

@@ -8,6 +8,8 @@ TFRecord's: length, its checksum, payload, its checksum):
 * unmasked, for masks drawn during training: input_ids, as long as the pairs are; segment_lengths [2 M], tokens of
   `[CLS] A [SEP]` and of `B [SEP]` of each of up to M pairs in a row; next_sentence_labels [M]; int64, padded with 0.
 
+Under --nsp=false both hold single sequences: no `B [SEP]`, segment ids and labels 0.
+
 Dimensions: S max_seq_length, P max_predictions_per_seq, M pairs a row.
 """
 
@@ -20,8 +22,10 @@ import tensorflow as tf
 from bert_tf.pretraining_instances import Instances
 from bert_tf.pretraining_kernel import (
     A_LENGTH,
+    B_BEGIN,
     B_LENGTH,
     IS_RANDOM,
+    NO_B,
     NUM_MASKED,
     compiled,
     gather,
@@ -225,7 +229,7 @@ def _encode_unmasked(row_begins, row_ends, members, tokens, spans, settings, nam
             span = spans[members[member]]
             length += gather(tokens, span, cls_id, sep_id, row[length:])
             lengths[2 * pairs] = span[A_LENGTH] + 2
-            lengths[2 * pairs + 1] = span[B_LENGTH] + 1
+            lengths[2 * pairs + 1] = 0 if span[B_BEGIN] == NO_B else span[B_LENGTH] + 1
             labels[pairs] = span[IS_RANDOM]
             pairs += 1
         at = begin + _HEAD_ROOM

@@ -30,7 +30,7 @@ from bert_tf.pretraining_instances import (
     create_instances,
     log_instances,
 )
-from bert_tf.pretraining_kernel import A_LENGTH, B_LENGTH, IS_RANDOM, NUM_MASKED
+from bert_tf.pretraining_kernel import A_LENGTH, B_BEGIN, B_LENGTH, IS_RANDOM, NO_B, NUM_MASKED
 from bert_tf.progress import progress_bar
 from bert_tf.token_store import TokenStore, merge_stores, tokenize
 from bert_tf.tokenization import FullTokenizer
@@ -271,7 +271,8 @@ def _counted(blocks: Iterator[bytes], rows: int, instances: int, update: Callabl
 
 
 def _lengths(spans: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    return spans[numbers, A_LENGTH] + spans[numbers, B_LENGTH] + 3
+    special_tokens = 3 - (spans[numbers, B_BEGIN] == NO_B)
+    return spans[numbers, A_LENGTH] + spans[numbers, B_LENGTH] + special_tokens
 
 
 def _count_text(store: TokenStore, unknown_id: int) -> dict:
@@ -292,10 +293,11 @@ def _count_instances(instances: Instances, rows: int) -> dict:
     totals = np.zeros(instances.spans.shape[1], np.int64)
     for begin in range(0, len(instances), _ROWS_AT_ONCE):
         totals += instances.spans[begin : begin + _ROWS_AT_ONCE].sum(axis=0)
+    special_tokens = 3 if instances.settings.nsp else 2
     return {
         "instances": len(instances),
         "rows": rows,
-        "instance_tokens": int(totals[A_LENGTH] + totals[B_LENGTH]) + 3 * len(instances),
+        "instance_tokens": int(totals[A_LENGTH] + totals[B_LENGTH]) + special_tokens * len(instances),
         "masked_positions": int(totals[NUM_MASKED]),
         "random_next": int(totals[IS_RANDOM]),
     }
@@ -382,8 +384,9 @@ def _explained_full_disk(scratch: str) -> Iterator[None]:
         ) from error
 
 
-def warn_of_text(summary: dict, name: str, max_seq_length: int) -> None:
+def warn_of_text(summary: dict, name: str, settings: InstanceSettings) -> None:
     """Says what looks wrong with the text of a shard."""
+    max_seq_length = settings.max_seq_length
     if summary["tokens"] > max_seq_length * summary["sentences"]:
         logging.warning(
             "%s: a line has %d tokens on average, and what goes beyond --max_seq_length=%d is cut off. Are the lines "
@@ -392,7 +395,7 @@ def warn_of_text(summary: dict, name: str, max_seq_length: int) -> None:
             summary["tokens"] // summary["sentences"],
             max_seq_length,
         )
-    if summary["documents"] == 1:
+    if summary["documents"] == 1 and settings.nsp:
         logging.warning(
             "%s: there is only one document, so the random next sentences come from the same document as the first "
             "ones. Documents of plain text are separated by a blank line; fewer shards hold more documents each.",

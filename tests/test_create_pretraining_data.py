@@ -60,7 +60,8 @@ def test_flags_are_the_originals():
     further = {name for name in found if name not in originals}
     assert further == {
         "beam_option", "beam_runner", "compression", "errors", "input_format", "language", "masking", "num_shards",
-        "num_workers", "pack_sequences", "scratch_dir", "split_sentences", "text_key",
+        "num_workers", "pack_sequences", "scratch_dir", "split_sentences", "text_key", "nsp", "mask_rate",
+        "random_rate", "keep_rate",
     }  # fmt: skip
 
 

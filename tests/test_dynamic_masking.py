@@ -442,7 +442,7 @@ def test_a_later_record_that_is_too_long_is_named(tmp_path):
     features, _ = records.features_of(index, 16, 4)
     batches = records.training_batches(index, features, batch_size=4, seed=0)
     with (
-        pytest.raises(records.RecordError, match=rf"{tmp_path}/a: record 2 .*30 values.*--max_seq_length=30"),
+        pytest.raises(records.RecordError, match=rf"{tmp_path}/a: record 2 .*30 values.*--max_seq_length=the one"),
         records.explained_errors(index, features),
     ):
         next(iter(batches))
