@@ -58,6 +58,15 @@ def _use_fused(training: bool) -> bool:
     return _fused_enabled and (training or _fused_in_inference)
 
 
+def _on_cpu() -> bool:
+    """Whether TensorFlow computes here, and on nothing but the processor."""
+    if keras.config.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+
+
 def fused_enabled() -> bool:
     """Whether training uses the fused TensorFlow forms."""
     return _fused_enabled
@@ -229,6 +238,11 @@ def attention_probabilities(scores, mask_bias, scale: float, *, training=False, 
       [B, N, S, S] in the dtype of scores.
     """
     rate = rate if seed is not None else 0.0
+    if not training and not rate and _on_cpu():
+        # oneDNN takes scale and mask into the product before, and its softmax has float32 inside.
+        # A row of masked keys only keeps its scores: softmax doesn't see a constant, but bfloat16 would lose them in it.
+        mask_bias = mask_bias - ops.max(mask_bias, axis=-1, keepdims=True)
+        return ops.softmax(scores * ops.cast(scale, scores.dtype) + ops.cast(mask_bias, scores.dtype))
     if _use_fused(training):
         return _fused_attention(scale, rate)(*_tensors(scores, mask_bias, _seed_or_zero(seed)))
     return ops.cast(_apply_dropout(_softmax(scores, mask_bias, scale), rate, seed), scores.dtype)
