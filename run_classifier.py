@@ -13,10 +13,15 @@ format. Your own data, without touching code:
     python run_classifier.py --task_name=custom --train_file=train.csv --dev_file=dev.csv --text_a=review \\
       --label=stars --do_train --do_eval --init_checkpoint=$BERT_BASE_DIR --output_dir=reviews
 
+What BERT adds shows beside a model without it, on the same data with the same flags:
+
+    python run_classifier.py ... --model=bilstm --vocab_file=$BERT_BASE_DIR/vocab.txt --output_dir=without_bert
+
 In output_dir: eval_results.txt, test_results.tsv, predictions.jsonl, best_model/, checkpoints, logs. Started again
 after a crash, the same command goes on exactly where it stood. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
+import dataclasses
 import posixpath
 
 from absl import flags, logging
@@ -57,6 +62,23 @@ flags.DEFINE_integer(
     1,
     "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. Small data "
     "sets vary by several points.",
+    lower_bound=1,
+)
+
+# Model.
+flags.DEFINE_enum(
+    "model",
+    "bert",
+    ["bert", "bilstm", "cnn"],
+    "bilstm, cnn: a model without BERT, on embeddings of word pieces that it learns itself from random ones. It needs "
+    "--vocab_file instead of --init_checkpoint, more epochs, and a --learning_rate of about 1e-3, which is the default "
+    "with it. A trained one is known by its directory.",
+)
+flags.DEFINE_integer("embedding_size", 300, "bilstm, cnn: width of the embeddings.", lower_bound=1)
+flags.DEFINE_integer(
+    "hidden_size",
+    300,
+    "bilstm: width of both directions together. cnn: convolutions of widths 3, 4 and 5 together.",
     lower_bound=1,
 )
 
@@ -149,8 +171,14 @@ def main(_):
     import numpy as np
     import tensorflow as tf
 
-    from bert_tf import best_model, checkpoints, fine_tuning, task_models, train_step, training
-    from bert_tf.tasks import batching, classification, classification_features, classification_metrics
+    from bert_tf import baseline_models, best_model, checkpoints, fine_tuning, task_models, train_step, training
+    from bert_tf.tasks import (
+        batching,
+        classification,
+        classification_baselines,
+        classification_features,
+        classification_metrics,
+    )
 
     logging.set_verbosity(logging.INFO)
     if not FLAGS.do_train and not FLAGS.do_eval and not FLAGS.do_predict:
@@ -158,7 +186,15 @@ def main(_):
     if FLAGS.num_seeds > 1 and not FLAGS.do_train:
         raise ValueError(f"--num_seeds={FLAGS.num_seeds} compares trained models: give --do_train.")
     newest = checkpoints.latest_checkpoint(FLAGS.output_dir)
-    files, tokenizer = fine_tuning.describe_model(FLAGS, newest, "output_weights")
+    chosen = classification_baselines.chosen_model(FLAGS, newest)
+    if chosen == "bert":
+        for name in ("embedding_size", "hidden_size"):
+            if FLAGS[name].present:
+                raise ValueError(f"--{name} is for --model=bilstm and --model=cnn; a BERT has the size of its weights.")
+        files, tokenizer = fine_tuning.describe_model(FLAGS, newest, "output_weights")
+    else:
+        files, tokenizer = classification_baselines.describe_model(FLAGS, newest, chosen)
+        classification_baselines.choose_learning_rate(FLAGS)
     earlier = training.read_settings(FLAGS.output_dir)
     for name in ("task_name", "tfds_name") if newest and earlier else ():
         then, now = (value or "none" for value in (earlier.get(name), FLAGS[name].value))
@@ -218,10 +254,11 @@ def main(_):
         training.check_output_dir(output_dir, config.to_json_string())
 
         def create_model():
+            model_class = task_models.BertForSequenceClassification
+            if chosen != "bert":
+                model_class = baseline_models.BaselineClassifier
             num_labels = 1 if task.is_regression else len(task.labels)
-            return task_models.BertForSequenceClassification(
-                config, num_labels=num_labels, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype]
-            )
+            return model_class(config, num_labels=num_labels, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype])
 
         model, optimizer, step = fine_tuning.build_and_restore(
             FLAGS, strategy, create_model, num_train_steps, output_dir
@@ -248,6 +285,9 @@ def main(_):
             plan = fine_tuning.training_plan(
                 FLAGS, config, train_set.lengths, num_train_steps, evaluates=bool(dev_sets), seed=seed
             )
+            if chosen != "bert":
+                flops = 3.0 * model.flops_per_example(plan.tokens_per_example)
+                plan = dataclasses.replace(plan, flops_per_example=flops)
 
             def training_batches(first_step: int) -> tf.data.Dataset:
                 return batching.training_batches(

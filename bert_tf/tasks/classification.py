@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.baseline_models import ARCHITECTURES
 from bert_tf.config import BertConfig
 from bert_tf.tasks import batching, classification_metrics
 from bert_tf.tasks.classification_data import InputExample, Task
@@ -21,8 +22,11 @@ def configure(config: BertConfig, task: Task) -> BertConfig:
     values = config.to_dict()
     kind = "multi_label_classification" if task.multi_label else "single_label_classification"
     values["problem_type"] = "regression" if task.is_regression else kind
-    for key in ("id2label", "label2id", "architectures"):
+    for key in ("id2label", "label2id"):
         values.pop(key, None)
+    # What a Hugging Face model was before counts no more; of a model without BERT it is what says so.
+    if values.get("architectures") not in [[name] for name in ARCHITECTURES.values()]:
+        values.pop("architectures", None)
     if not task.is_regression:
         values["id2label"] = {str(number): label for number, label in enumerate(task.labels)}
         values["label2id"] = {label: number for number, label in enumerate(task.labels)}
