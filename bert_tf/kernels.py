@@ -240,7 +240,7 @@ def attention_probabilities(scores, mask_bias, scale: float, *, training=False, 
     rate = rate if seed is not None else 0.0
     if not training and not rate and _on_cpu():
         # oneDNN takes scale and mask into the product before, and its softmax has float32 inside.
-        # A row of masked keys only keeps its scores: softmax doesn't see a constant, but bfloat16 would lose them in it.
+        # softmax ignores a constant: without it, a row whose keys are all masked keeps its scores in bfloat16, too.
         mask_bias = mask_bias - ops.max(mask_bias, axis=-1, keepdims=True)
         return ops.softmax(scores * ops.cast(scale, scores.dtype) + ops.cast(mask_bias, scores.dtype))
     if _use_fused(training):
