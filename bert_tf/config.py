@@ -47,6 +47,8 @@ _IDLE_KEYS = (
     "label2id",
     "pad_token_id",
     "problem_type",
+    # Of a classifier: see task_models.BertForSequenceClassification.
+    "lstm_on_top",
 )
 
 

@@ -96,6 +96,8 @@ def describe(
     files = model_files.read_model_files(weights.path, weights.hints, bert_config_file) if weights else ModelFiles("")
     if bert_config_file:
         files.config, files.config_file = model_files.read_config(bert_config_file, allow_unknown), bert_config_file
+        if weights:
+            _check_same_attention(files.config, bert_config_file, weights)
     elif weights and files.config is None:
         files = read_model(init_checkpoint)[1]
     if files.config is None:
@@ -106,6 +108,16 @@ def describe(
     beside_vocabulary = model_files.read_casing(model_files.directory_of(files.vocab_file))
     files.casing = model_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
     return files
+
+
+def _check_same_attention(config: BertConfig, config_file: str, weights: Weights) -> None:
+    """Weights learned looking one way only are of no use looking both ways, and the shapes don't show it."""
+    beside = model_files.read_model_files(weights.path, weights.hints).config
+    if beside is not None and beside.attention != config.attention:
+        raise ValueError(
+            f"--bert_config_file={config_file} says attention={config.attention}, but the model at {weights.path} has "
+            f"{beside.attention} by the configuration beside it: leave --bert_config_file out."
+        )
 
 
 def write_description(directory: str, files: ModelFiles) -> None:
@@ -259,6 +271,12 @@ def write_model(
     if format not in FORMATS:
         raise ValueError(f"--format={format} is none of {', '.join(FORMATS)}.")
     config = needed_config(files)
+    if format != "bert_tf" and (config.is_causal or getattr(config, "lstm_on_top", False)):
+        kind = "looks only backwards (attention=causal)" if config.is_causal else "has a BiLSTM on top (lstm_on_top)"
+        raise ValueError(
+            f"--format={format}: this model {kind}, which the {format} format can't say, so that others would read it "
+            "as an ordinary BERT. Use bert_tf."
+        )
     if with_optimizer and format not in ("tf1", "bert_tf"):
         raise ValueError(f"--with_optimizer: the {format} format has no place for Adam moments and the step; use tf1.")
     if with_optimizer and "global_step" not in weights.shapes:

@@ -168,10 +168,14 @@ class ClassifierModel(TaskModel):
     def build_head(self):
         self.head.build((None, self.config.hidden_size))
 
-    def classify(self, inputs, output: str, training, dropout_seed):
-        """float32 logits [..., C] of an output of the encoder."""
+    def classify(self, inputs, output: str, training, dropout_seed, recurrent=None):
+        """float32 logits [..., C] of an output of the encoder, or of a recurrent layer on that output."""
         seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         x = self.bert(inputs, training=training, dropout_seed=seed)[output]
+        if recurrent:
+            mask = inputs.get("input_mask") if isinstance(inputs, dict) else None
+            # With the mask the backward LSTM begins at a row's own end, not in its padding.
+            x = recurrent(x, mask=None if mask is None else ops.cast(mask, "bool"), training=training)
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 
     def get_config(self) -> dict:
@@ -189,7 +193,8 @@ class BertForSequenceClassification(ClassifierModel):
         model.fit(features, labels, epochs=3)  # dict of input_ids, input_mask, segment_ids [B, S]; labels [B]
 
     Args:
-      config: a `BertConfig` or its dict.
+      config: a `BertConfig` or its dict. With `config.lstm_on_top` a BiLSTM of width H reads the encoder's outputs, and
+        its two last states take the place of the pooled output (paper, section 5.1: "+ BiLSTM").
       num_labels: C; 1 for a regression.
       problem_type: "single_label_classification", "regression" or "multi_label_classification": which objective is the
         model's own. None: that of `config.problem_type` if it has one, else a regression for one label and
@@ -224,10 +229,22 @@ class BertForSequenceClassification(ClassifierModel):
             PROBLEM_TYPES[problem_type], config, num_labels, seed, dropout_rate=dropout_rate, name=name, **kwargs
         )
         self.problem_type = problem_type
+        self.recurrent = None
+        if getattr(self.config, "lstm_on_top", False):
+            lstm = keras.layers.LSTM(self.config.hidden_size // 2, dtype=self.dtype_policy, name="lstm")
+            self.recurrent = keras.layers.Bidirectional(lstm, dtype=self.dtype_policy, name="bilstm")
+
+    def build_head(self):
+        size = self.config.hidden_size
+        if self.recurrent:
+            self.recurrent.build((None, None, size))
+            size = 2 * (size // 2)
+        self.head.build((None, size))
 
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: as for `BertModel`. Returns float32 logits [B, C]."""
-        return self.classify(inputs, "pooled_output", training, dropout_seed)
+        output = "sequence_output" if self.recurrent else "pooled_output"
+        return self.classify(inputs, output, training, dropout_seed, self.recurrent)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "problem_type": self.problem_type}
