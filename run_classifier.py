@@ -82,6 +82,13 @@ flags.DEFINE_integer(
     lower_bound=1,
 )
 
+flags.DEFINE_bool(
+    "lstm_on_top",
+    False,
+    "bert: train a BiLSTM between BERT and the classifier, which reads all tokens; for left-to-right models "
+    "(run_pretraining.py --objective=ltr, Table 5 of the paper). A trained model keeps it.",
+)
+
 script_flags.define_model_flags()
 script_flags.define_fine_tuning_flags()
 script_flags.define_device_flags()
@@ -192,7 +199,13 @@ def main(_):
             if FLAGS[name].present:
                 raise ValueError(f"--{name} is for --model=bilstm and --model=cnn; a BERT has the size of its weights.")
         files, tokenizer = fine_tuning.describe_model(FLAGS, newest, "output_weights")
+        if FLAGS.lstm_on_top:
+            if not FLAGS.do_train and not getattr(files.config, "lstm_on_top", False):
+                raise ValueError("--lstm_on_top needs --do_train: this model was trained without a BiLSTM.")
+            files.config.lstm_on_top = True
     else:
+        if FLAGS.lstm_on_top:
+            raise ValueError(f"--lstm_on_top is for --model=bert; this is a {chosen}.")
         files, tokenizer = classification_baselines.describe_model(FLAGS, newest, chosen)
         classification_baselines.choose_learning_rate(FLAGS)
     earlier = training.read_settings(FLAGS.output_dir)
