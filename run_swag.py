@@ -10,7 +10,7 @@ score, and a softmax over the choices makes probabilities of the scores. SWAG's 
 sent2 the beginning of every choice), and so are JSON lines with context, question, choices and label. Others are named:
 
     python run_swag.py ... --context=1 --choices=2,3,4,5 --label=6       # CODAH, which has no header
-    python run_swag.py ... --context=goal --choices=sol1,sol2            # PIQA
+    python run_swag.py ... --context=goal --choices=sol1,sol2            # PIQA, its labels put in as label
 
 In output_dir: eval_results.txt, predictions.jsonl, test_results.tsv, test_results.txt where --test_file has labels,
 best_model/, checkpoints, logs. Started again after a crash, the same command goes on exactly where it stood. Exit code
@@ -103,7 +103,9 @@ def main(_):
     # --- data: everything is read and checked before anything is computed
     columns = None
     if FLAGS.context:
-        columns = choice_data.Columns(FLAGS.context, FLAGS.question, tuple(FLAGS.choices), FLAGS.label or "label")
+        columns = choice_data.Columns(
+            FLAGS.context, FLAGS.question or None, tuple(FLAGS.choices), FLAGS.label or "label"
+        )
 
     def read(flag: str, labels_needed: bool = True) -> tuple[list, choice_features.ChoiceRows]:
         with fine_tuning.named_by(flag):
