@@ -32,11 +32,10 @@ flags.DEFINE_string("dtype", "float32", "Keras dtype policy: float32 or mixed_bf
 flags.DEFINE_multi_string("format", ["json", "hdf5", "tfrecord", "npz"], "Formats to measure.")
 
 
-def run_padded(model, tokenizer, path: str, layers, output: str | None) -> tuple[float, list]:
-    """Seconds, and the values [tokens, L, H] of each line; output: also write JSON there, as the original does."""
+def run_padded(model, tokenizer, path: str, layers, output: str | None) -> list:
+    """The values [tokens, L, H] of each line; output: also write JSON there, as the original does."""
     from bert_tf import feature_extraction
 
-    start = time.perf_counter()
     shape = (FLAGS.batch_size, FLAGS.max_seq_length)
     compute = feature_extraction.make_layers_function(model, layers, shape=shape)
     lines = (
@@ -63,18 +62,16 @@ def run_padded(model, tokenizer, path: str, layers, output: str | None) -> tuple
                         features.append({"token": token, "layers": of_layers})
                     file.write(json.dumps({"linex_index": number, "features": features}) + "\n")
                 number += 1
-    return time.perf_counter() - start, results
+    return results
 
 
-def run_ours(model, tokenizer, path: str, layers, output: str, output_format: str, static_padding: bool) -> float:
+def run_ours(model, tokenizer, path: str, layers, output: str, output_format: str, static_padding: bool) -> None:
     from bert_tf import feature_extraction
 
-    start = time.perf_counter()
     feature_extraction.extract_features(
         model, tokenizer, path, output, layers=layers, max_seq_length=FLAGS.max_seq_length,
         batch_size=FLAGS.batch_size, output_format=output_format, static_padding=static_padding,
     )  # fmt: skip
-    return time.perf_counter() - start
 
 
 def main(_):
@@ -95,25 +92,30 @@ def main(_):
             )
         sizes = feature_extraction.check_input(path, tokenizer, FLAGS.max_seq_length)
         print(f"{sizes.lines} lines, {sizes.tokens / sizes.lines:.1f} tokens a line, batches of {FLAGS.batch_size}")
-        print(f"{'':>34} {'seconds':>8} {'lines/s':>8} {'times the original':>19} {'MB':>8}")
+        print(f"{'':>34} {'seconds':>8} {'CPU s':>8} {'lines/s':>8} {'times the original':>19} {'MB':>8}")
+        seconds = {}
 
-        def show(name: str, seconds: float, output: str | None) -> None:
+        def measure(name: str, function, *arguments):
+            """Runs function(*arguments), whose fifth is the output file or None, and prints a row of the table."""
+            start, cpu = time.perf_counter(), time.process_time()
+            result = function(*arguments)
+            seconds[name], cpu = time.perf_counter() - start, time.process_time() - cpu
+            output = arguments[4]
             size = os.path.getsize(output) / 1e6 if output else 0
-            rate = sizes.lines / seconds
-            print(f"{name:>34} {seconds:8.1f} {rate:8.1f} {original / seconds:19.2f} {size:8.1f}", flush=True)
+            ratio = seconds["original's way, JSON"] / seconds[name]
+            rate = sizes.lines / seconds[name]
+            print(f"{name:>34} {seconds[name]:8.1f} {cpu:8.1f} {rate:8.1f} {ratio:19.2f} {size:8.1f}", flush=True)
+            return result
 
         def output_of(name: str) -> str:
             return os.path.join(folder, name)
 
-        original, expected = run_padded(model, tokenizer, path, layers, output_of("original"))
-        show("original's way, JSON", original, output_of("original"))
-        seconds, _ = run_padded(model, tokenizer, path, layers, None)
-        show("padded, nothing written", seconds, None)
-        seconds = run_ours(model, tokenizer, path, layers, output_of("padded"), "json", True)
-        show("--static_padding, JSON", seconds, output_of("padded"))
+        given = (model, tokenizer, path, layers)
+        expected = measure("original's way, JSON", run_padded, *given, output_of("original"))
+        measure("padded, nothing written", run_padded, *given, None)
+        measure("--static_padding, JSON", run_ours, *given, output_of("padded"), "json", True)
         for name in FLAGS.format:
-            seconds = run_ours(model, tokenizer, path, layers, output_of(name), name, False)
-            show(f"extract_features, {name}", seconds, output_of(name))
+            measure(f"extract_features, {name}", run_ours, *given, output_of(name), name, False)
         if "hdf5" in FLAGS.format:
             with h5py.File(output_of("hdf5")) as file:
                 largest = 0.0
