@@ -55,6 +55,11 @@ def environment(tmp_path_factory):
     sentence = "Anna\tB-PER\nlives\tO\nin\tO\nNew\tB-LOC\nYork\tI-LOC\n\n"
     for name, count in (("train", 40), ("dev", 8), ("test", 8)):
         (ner / f"{name}.conll").write_text(sentence.replace("\t", " ") * count)
+    swag = tmp_path_factory.mktemp("swag")
+    header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+    for name, count in (("train", 24), ("val", 8)):
+        rows = [f"{k},v,{k},x,She opens a box.,She,gold,sings.,shuts it.,runs.,sleeps.,{k % 4}\n" for k in range(count)]
+        (swag / f"{name}.csv").write_text(header + "".join(rows))
     path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {
         **os.environ,
@@ -62,6 +67,7 @@ def environment(tmp_path_factory):
         "GLUE_DIR": str(glue.parent),
         "SQUAD_DIR": str(squad),
         "NER_DIR": str(ner),
+        "SWAG_DIR": str(swag),
         "PATH": path,
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
@@ -89,10 +95,11 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
         "run_squad.py",
         "run_squad.py",
         "run_ner.py",
+        "run_swag.py",
         "export_saved_model.py",
     ]
     data, training, wiki_data, wiki_training, vocabulary, conversions, classifier, *others = shell
-    predictions, squad, squad_2, ner, export = others
+    predictions, squad, squad_2, ner, swag, export = others
     run(data, environment, tmp_path, "bash", "-c")
     summary = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert summary["documents"] == 3
@@ -138,6 +145,8 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
     lines = (tmp_path / "ner_output" / "predictions.conll").read_text().splitlines()
     assert [len(line.split()) for line in lines[:4]] == [3, 3, 3, 3]
     assert (tmp_path / "ner_output" / "eval_results.txt").exists()
+    run(swag, environment, tmp_path, "bash", "-c")
+    assert "eval_accuracy = " in (tmp_path / "swag_output" / "eval_results.txt").read_text()
     run(export, environment, tmp_path, "bash", "-c")
     assert json.loads((tmp_path / "serving" / "squad" / "1" / "export.json").read_text())["task"] == "squad"
     assert len(python) == 5
