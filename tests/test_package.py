@@ -16,6 +16,7 @@ SCRIPTS = (
     "run_classifier",
     "run_squad",
     "run_ner",
+    "extract_features",
     "convert_checkpoint",
     "export_saved_model",
     "serve_client",

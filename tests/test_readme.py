@@ -96,10 +96,11 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
         "run_squad.py",
         "run_ner.py",
         "run_swag.py",
+        "extract_features.py",
         "export_saved_model.py",
     ]
     data, training, wiki_data, wiki_training, vocabulary, conversions, classifier, *others = shell
-    predictions, squad, squad_2, ner, swag, export = others
+    predictions, squad, squad_2, ner, swag, features, export = others
     run(data, environment, tmp_path, "bash", "-c")
     summary = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert summary["documents"] == 3
@@ -147,6 +148,10 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
     assert (tmp_path / "ner_output" / "eval_results.txt").exists()
     run(swag, environment, tmp_path, "bash", "-c")
     assert "eval_accuracy = " in (tmp_path / "swag_output" / "eval_results.txt").read_text()
+    run(features, environment, tmp_path, "bash", "-c")
+    lines = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
+    assert len(lines) == len((ROOT / "sample_text.txt").read_text().splitlines())
+    assert lines[0]["features"][0]["token"] == "[CLS]"
     run(export, environment, tmp_path, "bash", "-c")
     assert json.loads((tmp_path / "serving" / "squad" / "1" / "export.json").read_text())["task"] == "squad"
     assert len(python) == 5
