@@ -52,8 +52,9 @@ flags.DEFINE_bool("warm_up", True, "Add requests that a server runs before it sa
 flags.DEFINE_string(
     "check_file",
     None,
-    "Real texts (one a line; text, tab, second text for pairs) on which the export is compared with the model in "
-    "float32, and the differences are printed. --dtype, --freeze and --format=tflite_int8 cost a little accuracy.",
+    "Real data with the right answers, on which the export is compared with the model in float32; scores and "
+    "differences are printed. Lines of text, tab, label (of pairs: text, tab, text, tab, label); for squad JSON in "
+    "SQuAD format; for ner a CoNLL file. --dtype=bfloat16 and --format=tflite_int8 cost a little accuracy.",
 )
 
 

@@ -1,18 +1,17 @@
 """What an export costs: its answers on real data beside those of the model in float32."""
 
 import dataclasses
-import json
-import posixpath
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import exports
+from bert_tf import exports, model_files
 from bert_tf.predictor import Predictor
 from bert_tf.progress import progress_bar
 from bert_tf.question_answerer import QuestionAnswerer
-from bert_tf.tasks import classification_features, squad_data, squad_metrics
+from bert_tf.serving_ner import ServedTagger
+from bert_tf.tasks import classification_features, ner, ner_data, ner_metrics, squad_data, squad_metrics
 from bert_tf.tasks.classification_data import InputExample
 from bert_tf.text_files import read_text_lines
 
@@ -50,20 +49,23 @@ def compare(export: str, model_dir: str, check_file: str) -> Comparison:
     Args:
       export: the directory of a version, or a .tflite file of a classifier.
       check_file: of a classifier or regression lines `text TAB label`, or `text TAB text TAB label`; of squad a JSON
-        file in SQuAD format.
+        file in SQuAD format; of ner a CoNLL file, word first and tag (IOB2) last.
 
     Raises:
-      ValueError: another task; a line without its columns or with an unknown label (names file and line).
+      ValueError: another task; a line without its columns or with an unknown label (names file and line); what
+        `ner_data.read_conll` refuses.
     """
     if export.endswith(".tflite"):
         return _compare_classifier(_tflite_scores(export), Predictor(model_dir), check_file)
-    with tf.io.gfile.GFile(posixpath.join(export, exports.EXPORT_FILE)) as file:
-        task = json.loads(file.read())["task"]
+    loaded = exports.Export(export)
+    task = loaded.task
     if task == "squad":
-        return _compare_answers(export, model_dir, check_file)
+        return _compare_answers(loaded, model_dir, check_file)
+    if task == "ner":
+        return _compare_tags(loaded, model_dir, check_file)
     if task not in ("classification", "regression"):
-        raise ValueError(f"--check_file is for classification, regression and squad, not for {task}")
-    return _compare_classifier(_saved_model_scores(export), Predictor(model_dir), check_file)
+        raise ValueError(f"--check_file is for classification, regression, squad and ner, not for {task}")
+    return _compare_classifier(_saved_model_scores(loaded), Predictor(model_dir), check_file)
 
 
 # ---- classifiers -----------------------------------------------------------------------------------------------------
@@ -71,20 +73,12 @@ def compare(export: str, model_dir: str, check_file: str) -> Comparison:
 Scores = Callable[[Predictor, list], np.ndarray]
 
 
-def _saved_model_scores(export: str) -> Scores:
-    import tensorflow_text  # noqa: F401  registers its ops
-
-    loaded = tf.saved_model.load(export)
-
+def _saved_model_scores(loaded: exports.Export) -> Scores:
     def scores(predictor: Predictor, texts: list) -> np.ndarray:
         names = ("text", "text_pair")[: len(texts[0])]
-        signatures = loaded.signatures
-        signature = signatures["serving_default"]
-        if len(names) == 2 and "serve_pairs" in signatures:
-            signature = signatures["serve_pairs"]
-        columns = {name: tf.constant([row[place] for row in texts]) for place, name in enumerate(names)}
-        outputs = signature(**columns)
-        return (outputs["probabilities"] if "probabilities" in outputs else outputs["score"][:, None]).numpy()
+        signature = "serve_pairs" if len(names) == 2 and "serve_pairs" in loaded.signatures else "serving_default"
+        outputs = loaded(signature, **{name: [row[place] for row in texts] for place, name in enumerate(names)})
+        return outputs["probabilities"] if "probabilities" in outputs else outputs["score"][:, None]
 
     return scores
 
@@ -156,10 +150,7 @@ def _read_rows(check_file: str, predictor: Predictor) -> tuple[list[tuple], list
 # ---- questions -------------------------------------------------------------------------------------------------------
 
 
-def _compare_answers(export: str, model_dir: str, check_file: str) -> Comparison:
-    import tensorflow_text  # noqa: F401  registers its ops
-
-    answer = tf.saved_model.load(export).signatures["serving_default"]
+def _compare_answers(loaded: exports.Export, model_dir: str, check_file: str) -> Comparison:
     articles = squad_data.read_articles(check_file)
     questions = [
         (question["id"], question["question"], paragraph["context"])
@@ -171,13 +162,14 @@ def _compare_answers(export: str, model_dir: str, check_file: str) -> Comparison
     mine, theirs, largest = {}, {}, 0.0
     for begin in progress_bar(range(0, len(questions), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
         part = questions[begin : begin + _ROWS]
-        outputs = answer(
-            question=tf.constant([question for _, question, _ in part]),
-            context=tf.constant([context for *_, context in part]),
+        outputs = loaded(
+            "serving_default",
+            question=[question for _, question, _ in part],
+            context=[context for *_, context in part],
         )
         answers = answerer.predict([(question, context) for _, question, context in part])
         for place, ((key, *_), found) in enumerate(zip(part, answers, strict=True)):
-            mine[key], theirs[key] = found["answer"], outputs["answer"][place].numpy().decode()
+            mine[key], theirs[key] = found["answer"], outputs["answer"][place].decode()
             if mine[key] == theirs[key]:
                 largest = max(largest, abs(found["score"] - float(outputs["score"][place])))
     names = ("exact_match", "f1")
@@ -185,3 +177,30 @@ def _compare_answers(export: str, model_dir: str, check_file: str) -> Comparison
     metrics = [squad_metrics.evaluate(articles, answers, version_2) for answers in (mine, theirs)]
     same = float(np.mean([mine[key] == theirs[key] for key in mine]))
     return Comparison(len(questions), *({name: values[name] for name in names} for values in metrics), same, largest)
+
+
+# ---- tags ------------------------------------------------------------------------------------------------------------
+
+
+def _compare_tags(loaded: exports.Export, model_dir: str, check_file: str) -> Comparison:
+    settings = ner.TaggingSettings.read(model_files.directory_of(model_dir)) or ner.TaggingSettings()
+    sentences = ner_data.read_conll(check_file, ner_data.Layout(), settings.learned_scheme).sentences
+    if any(sentence.tags is None for sentence in sentences):
+        raise ValueError(f"{check_file} has no column of tags")
+    exported = loaded.signatures["serve_words"]
+    model = ServedTagger.from_pretrained(model_dir, "float32", loaded.description["max_seq_length"])
+    calls = (lambda words: model.tag_words(words), lambda words: exported(words=words))
+    found, scores = ([], []), ([], [])
+    for begin in progress_bar(range(0, len(sentences), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
+        part = [sentence.words for sentence in sentences[begin : begin + _ROWS]]
+        words = tf.ragged.constant(part, dtype=tf.string).to_tensor("")
+        for call, tags, probabilities in zip(calls, found, scores, strict=True):
+            outputs = call(words)
+            for row, row_tags, row_scores in zip(part, outputs["tags"], outputs["scores"], strict=True):
+                tags.append([tag.decode() for tag in row_tags.numpy()[: len(row)]])
+                probabilities.extend(row_scores.numpy()[: len(row)])
+    gold, plain = [sentence.tags for sentence in sentences], settings.learned_scheme == "plain"
+    metrics = [ner_metrics.evaluate(gold, tags, plain=plain) for tags in found]
+    same = float(np.mean([mine == theirs for mine, theirs in zip(*found, strict=True)]))
+    largest = float(np.abs(np.subtract(*scores)).max())
+    return Comparison(len(sentences), *metrics, same, largest)

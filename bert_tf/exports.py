@@ -23,7 +23,9 @@ def find_export(path: str) -> str | None:
 
 
 class Export:
-    """A loaded export: `description` is what export.json says; calling it runs a signature. Threads may share it.
+    """A loaded export: `description` is what export.json says, `signatures` are functions of tensors by name.
+
+    Calling it runs one of them on strings. Threads may share it.
 
     Raises:
       ValueError: export.json is damaged; names it.
@@ -40,8 +42,9 @@ class Export:
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path}: no description of an export ({error!r})") from None
         self._loaded = tf.saved_model.load(directory)
+        self.signatures = self._loaded.signatures
 
     def __call__(self, signature: str, **columns: list[str]) -> dict[str, np.ndarray]:
         """The outputs of a signature for lists of strings."""
         inputs = {name: tf.constant(values, tf.string) for name, values in columns.items()}
-        return {name: value.numpy() for name, value in self._loaded.signatures[signature](**inputs).items()}
+        return {name: value.numpy() for name, value in self.signatures[signature](**inputs).items()}

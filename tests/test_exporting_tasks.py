@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from test_exporting import VOCAB, save
 
-from bert_tf import exporting, task_models
+from bert_tf import export_check, exporting, task_models
 from bert_tf.question_answerer import QuestionAnswerer
 from bert_tf.tasks import ner, ner_data, ner_features
 from bert_tf.tasks.ner_data import Sentence
@@ -68,6 +68,30 @@ def test_tags_of_words_are_the_scripts(tmp_path, scheme):
     flat = np.concatenate([found["scores"][row, : len(words)].numpy() for row, words in enumerate(SENTENCES)])
     np.testing.assert_allclose(flat, scores, atol=1e-5)
     assert len({tag for row in tags for tag in row}) >= (1 if scheme == "plain" else 2)
+
+
+def test_what_an_export_of_tags_costs(tmp_path):
+    path, labels = tagger(tmp_path / "model", "iob2")
+    tags, _ = tags_of_the_script(path, labels, "iob2")
+    tags[0][-1] = next(tag for tag in ("B-LOC", "B-PER") if tag != tags[0][-1])  # one of the words is then wrong
+    lines = [
+        "".join(f"{word} {tag}\n" for word, tag in zip(*pair, strict=True))
+        for pair in zip(SENTENCES, tags, strict=True)
+    ]
+    gold = tmp_path / "dev.conll"
+    gold.write_text("\n".join(lines))
+    words = sum(map(len, SENTENCES))
+    for settings, closest, farthest in (({}, 0.0, 1e-6), ({"dtype": "bfloat16", "freeze": True}, 1e-6, 0.1)):
+        export = exporting.export_saved_model(path, str(tmp_path / "out"), **settings)
+        cost = export_check.compare(export, path, str(gold))
+        assert cost.examples == len(SENTENCES)
+        assert cost.model["accuracy"] == pytest.approx((words - 1) / words)
+        assert 0.0 < cost.model["f1"] < 1.0
+        assert closest <= cost.largest_difference < farthest
+    assert cost.same > 0.5
+    gold.write_text("one\ntwo\n")
+    with pytest.raises(ValueError, match="dev.conll has no column of tags"):
+        export_check.compare(export, path, str(gold))
 
 
 def test_tags_of_texts_have_the_words_places(tmp_path):
