@@ -80,18 +80,17 @@ def cases_of(folder) -> dict:
     best = {"init_checkpoint": folder / "out" / "trained" / "best_model"}
     predict = {**SHORT, **best, "do_predict": True, "test_file": folder / "test.csv"}
     six = {"context": "premise", "choices": "answers", "label": "gold", "first_label": "A"}
+    two = {"context": 1, "choices": "2,3", "label": 4, "first_label": 1}
+    two |= {f"{name}_file": folder / "numbered.tsv" for name in ("train", "dev", "test")}
     once = {**training, "num_train_epochs": 1, "write_tf_records": False}
     return {
         "trained": {**training, "do_predict": True, "test_file": folder / "dev.csv"},
         "killed": {**training, "save_checkpoints_steps": 5, "iterations_per_loop": 1},
         "predicted": predict,
         "six": {**predict, **six, "test_file": folder / "six.jsonl"},
-        "numbered": {**once, "context": 1, "choices": "2,3", "label": 4, "first_label": 1,
-                     "train_file": folder / "numbered.tsv", "static_padding": True,
-                     "distribution_strategy": "mirrored", "do_predict": True, "test_file": folder / "numbered.tsv",
-                     "dev_file": folder / "numbered.tsv", "early_stopping_patience": 3, "use_best_model": True},
-        "numbered predicted": {**predict, "context": 1, "choices": "2,3", "test_file": folder / "numbered.tsv",
-                               "label": 4, "first_label": 1,
+        "numbered": {**once, **two, "static_padding": True, "do_predict": True, "early_stopping_patience": 3,
+                     "use_best_model": True},
+        "numbered predicted": {**predict, **two, "distribution_strategy": "mirrored",
                                "init_checkpoint": folder / "out" / "numbered" / "best_model"},
         # --- refused
         "nothing to do": {**training, "do_train": False, "do_eval": False},
