@@ -290,7 +290,6 @@ def runs(tmp_path_factory):
     }  # fmt: skip
     cases = {
         "ltr": {"objective": "ltr", "nsp": False, "save_checkpoints_steps": 2},
-        "parts": {"objective": "ltr", "nsp": False, "gradient_accumulation_steps": 2, "use_xla": True},
         "mlm": {"objective": "mlm", "init_checkpoint": folder / "ltr", "bert_config_file": ""},
         "masks": {"objective": "ltr", "mask_rate": 1, "random_rate": 0, "keep_rate": 0},
         "rates": {"mask_rate": 0.5, "random_rate": 0.5, "keep_rate": 0},
@@ -299,7 +298,7 @@ def runs(tmp_path_factory):
     }
     cases = {name: {**common, "output_dir": folder / name, **case} for name, case in cases.items()}
     outcomes, logs = run_cases("run_pretraining", cases)
-    (folder / "train.csv").write_text("text,label\n" + "".join(f"w{k} w{k + 1},{'ab'[k % 2]}\n" for k in range(32)))
+    (folder / "train.csv").write_text("text,label\n" + "".join(f"w{k} w{k + 1},{'ab'[k % 2]}\n" for k in range(16)))
     classifier = {
         "task_name": "custom", "train_file": folder / "train.csv", "dev_file": folder / "train.csv", "text_a": "text",
         "label": "label", "vocab_file": folder / "vocab.txt", "init_checkpoint": folder / "ltr", "do_train": True,
@@ -320,14 +319,12 @@ def runs(tmp_path_factory):
 
 def test_a_left_to_right_run(runs):
     folder, outcomes, logs = runs
-    assert outcomes["ltr"] == outcomes["parts"] == "done"
+    assert outcomes["ltr"] == "done"
     results = results_of(folder / "ltr")
     assert set(results) == {"global_step", "loss", "next_token_accuracy", "next_token_loss"}
     assert abs(results["next_token_loss"] - np.log(100)) < 0.4
     assert json.loads((folder / "ltr" / "bert_config.json").read_text()) == {**TINY_CONFIG, "attention": "causal"}
     assert "attention is causal, here and wherever this model is used" in logs["ltr"]
-    parts = results_of(folder / "parts")
-    assert parts["next_token_loss"] == pytest.approx(results["next_token_loss"], abs=1e-4)
     # What has no part in the loss stays as it was initialised: no decay, no moments.
     reader = tf.train.load_checkpoint(str(folder / "ltr" / "model.ckpt-4"))
     start = tf.train.load_checkpoint(str(folder / "ltr" / "model.ckpt-2"))
