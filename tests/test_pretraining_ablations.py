@@ -127,7 +127,8 @@ def test_records_of_single_sequences(tmp_path, golden):
     """Static, dynamic and packed hold the same sequences, and counts and features that say so."""
     common = {
         "input_file": str(golden / "pretraining" / "corpus_*.txt"), "vocab_file": str(golden / "vocab.txt"),
-        "nsp": False, "max_seq_length": 48, "dupe_factor": 2, "show_progress": False, "num_workers": 1, "random_seed": 3,
+        "nsp": False, "max_seq_length": 48, "dupe_factor": 2, "random_seed": 3, "show_progress": False,
+        "num_workers": 1,
     }  # fmt: skip
     kinds = {"static": {}, "dynamic": {"masking": "dynamic"}, "packed": {"masking": "dynamic", "pack_sequences": True}}
     found, summaries = {}, {}
@@ -157,7 +158,7 @@ def test_records_of_single_sequences(tmp_path, golden):
     tokenizer = FullTokenizer(common["vocab_file"])
     masking = dynamic_masking.Masking.from_vocab(tokenizer.vocab, "v.txt", max_predictions_per_seq=8)
     rows = {
-        "input_ids": tf.ragged.constant([record["input_ids"] for record in found["packed"]]).to_tensor(shape=[None, 48]),
+        "input_ids": tf.ragged.constant([record["input_ids"] for record in found["packed"]]).to_tensor(0, [None, 48]),
         "segment_lengths": tf.constant([record["segment_lengths"] for record in found["packed"]]),
         "next_sentence_labels": tf.constant([record["next_sentence_labels"] for record in found["packed"]]),
     }  # fmt: skip
