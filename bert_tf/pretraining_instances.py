@@ -17,7 +17,7 @@ from absl import logging
 
 from bert_tf import pretraining_kernel as kernel
 from bert_tf.progress import progress_bar
-from bert_tf.token_store import TokenStore
+from bert_tf.token_store import TokenStore, map_file
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 _INSTANCES_PER_CALL = 1 << 15
@@ -247,7 +247,7 @@ def create_instances(
             file.close()
     count = os.path.getsize(paths[0]) // (6 * 8)
     columns = [
-        np.memmap(path, kind, "r", shape=(count, columns)) if count * columns else np.empty((count, columns), kind)
+        map_file(path, kind).reshape(count, columns) if count * columns else np.empty((count, columns), kind)
         for path, (kind, columns) in zip(paths, shapes.values(), strict=True)
     ]
     final_order = np.arange(count, dtype=np.int64)

@@ -1,6 +1,6 @@
 """A tokenized corpus as three flat arrays on disk, so that its size is not bound by memory.
 
-    tokens         int32  ids, one after the other
+    tokens         uint16, or int32 where the vocabulary is larger: ids, one after the other
     sentence_ends  int64  where each sentence ends in tokens
     document_ends  int64  where each document ends in sentences
 
@@ -10,6 +10,7 @@ is cleaned, cut and encoded by the tokenizer's own rules (`FullTokenizer`, which
 
 import dataclasses
 import itertools
+import mmap
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,6 @@ from bert_tf.pretraining_kernel import cut_sentences, find_words
 from bert_tf.tokenization import FullTokenizer, convert_tokens_to_ids
 
 _NAMES = ("tokens", "sentence_ends", "document_ends")
-_TYPES = (np.int32, np.int64, np.int64)
 _HASH_SLOTS = 1 << 20  # twice the words held at once
 _ARENA_BYTES = 1 << 24  # for these words
 _NUMBERS_AT_ONCE = 1 << 20
@@ -44,12 +44,27 @@ class TokenStore:
     @classmethod
     def open(cls, directory: str) -> "TokenStore":
         """The store in a local directory, mapped into memory and not read."""
-        return cls(*(_mapped(os.path.join(directory, n), t) for n, t in zip(_NAMES, _TYPES, strict=True)))
+        paths = [os.path.join(directory, name) for name in _NAMES]
+        sentence_ends, document_ends = (map_file(path, np.int64) for path in paths[1:])
+        count = int(sentence_ends[-1]) if len(sentence_ends) else 0
+        kind = np.int32 if os.path.getsize(paths[0]) == 4 * count else np.uint16
+        return cls(map_file(paths[0], kind), sentence_ends, document_ends)
 
 
-def _mapped(path: str, kind: type) -> np.ndarray:
-    # Read-only in any case: Numba compiles anew for an array that may be written to.
-    return np.memmap(path, kind, "r") if os.path.getsize(path) else np.frombuffer(b"", kind)
+def map_file(path: str, kind: type) -> np.ndarray:
+    """A local file as a read-only array that is in memory only where it is read.
+
+    The system is told not to read ahead: instances come from all over a corpus, and what lies around them would push
+    out of memory what others need.
+    """
+    # Read-only even where it is empty: Numba compiles anew for an array that may be written to.
+    if not os.path.getsize(path):
+        return np.frombuffer(b"", kind)
+    with open(path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_RANDOM"):
+        mapping.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(mapping, kind)
 
 
 class TokenStoreWriter:
@@ -63,6 +78,8 @@ class TokenStoreWriter:
         os.makedirs(directory, exist_ok=True)
         self.directory = directory
         self._words = _WordTable(tokenizer)
+        # Half the size is half the memory, or half the reading where memory is short.
+        self._kind = np.uint16 if max(tokenizer.vocab.values()) < 1 << 16 else np.int32
         self._files = [open(os.path.join(directory, name), "wb") for name in _NAMES]  # noqa: SIM115
         # Tokens and sentences so far, the tokens at the last sentence's end, the sentences at the last document's end,
         # and whether the open line has anything to see.
@@ -84,7 +101,7 @@ class TokenStoreWriter:
         for numbers, pieces, starts, visible in self._words.look_up(text):
             lines = int(np.count_nonzero(numbers == 0))
             arrays = (
-                np.empty(int((starts[numbers + 1] - starts[numbers]).sum()), np.int32),
+                np.empty(int((starts[numbers + 1] - starts[numbers]).sum()), self._kind),
                 np.empty(lines, np.int64),
                 np.empty(lines, np.int64),
             )
