@@ -321,7 +321,7 @@ used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.s
 limit = used * 1024 + int(megabytes) * 2**20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 try:
-    bytearray(int(megabytes) * 2**20)
+    bytearray((int(megabytes) + 64) * 2**20)  # a thread that ends meanwhile gives its stack back
 except MemoryError:
     print("limited")
 summary = p.create_pretraining_data(text, folder + "/out", vocab, **arguments)
