@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import exports, model_files, serving_tasks, task_models, weight_files
+from bert_tf import exports, model_files, serving_ops, serving_tasks, task_models, weight_files
 from bert_tf.modeling import BertModel
 from bert_tf.predictor import task_of
 from bert_tf.serving_ner import ServedTagger
@@ -25,12 +25,6 @@ from bert_tf.tokenization import FullTokenizer
 
 TASKS = ("encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm")
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
-
-# Ops known to be younger than TensorFlow 2.4, by release: an estimate, not checked against servers of these versions.
-_YOUNG_OPS = {"FastWordpieceTokenizeWithOffsets": "2.7", "BatchMatMulV3": "2.6"}
-_OLDEST_VERSION = "2.4"
-# What a server can't run, or only one built for it.
-_FOREIGN_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc", "XlaLaunch", "XlaLaunchV2", "_XlaCompile", "NumpyFunction")
 
 
 def export_saved_model(
@@ -78,7 +72,7 @@ def export_saved_model(
         served.freeze()
     functions = {name: function.get_concrete_function() for name, function in served.signatures().items()}
     ops = used_ops(functions)
-    lowest = check_ops(ops)
+    lowest = serving_ops.lowest_version(ops)
     target = posixpath.join(export_dir, str(version))
     temporary = posixpath.join(export_dir, f".{version}.tmp")
     if tf.io.gfile.exists(temporary):
@@ -110,7 +104,7 @@ def export_saved_model(
             tf.io.gfile.rmtree(temporary)
         raise
     logging.info(
-        "%s: %s of %s, %s%s; %d ops, by estimate in TensorFlow Serving %s or later",
+        "%s: %s of %s, %s%s; %d ops, all in TensorFlow Serving %s or later",
         target,
         task,
         model_dir,
@@ -137,6 +131,8 @@ def task_in(model_dir: str) -> str:
         config = model_files.read_model_files(model_dir).config
         outputs = weights.shapes["output_weights"][0]
         problem_type = getattr(config, "problem_type", None)
+        if getattr(config, "architectures", None) == ["BertForMultipleChoice"]:
+            return "multiple_choice"
         if outputs == 1 and problem_type is None:
             raise ValueError(f"{model_dir} has one output: give --task=regression or --task=multiple_choice.")
         return "regression" if problem_type == "regression" else "classification"
@@ -210,24 +206,6 @@ def used_ops(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) ->
         names |= {node.op for inner in graph.library.function for node in inner.node_def}
     library = {inner.signature.name for f in functions.values() for inner in f.graph.as_graph_def().library.function}
     return names - library
-
-
-def check_ops(names: set[str]) -> str:
-    """The lowest version of TensorFlow Serving that has all these ops.
-
-    Raises:
-      ValueError: an op that a stock server does not have; names it.
-    """
-    import tensorflow_text  # noqa: F401  registers its ops
-
-    text_ops = {"FastWordpieceTokenizeWithOffsets"}
-    foreign = sorted(
-        name for name in names if name in _FOREIGN_OPS or ("Text" in name and ">" in name and name not in text_ops)
-    )
-    if foreign:
-        raise ValueError(f"TensorFlow Serving has no op {', '.join(foreign)}")
-    versions = [_YOUNG_OPS.get(name, _OLDEST_VERSION) for name in names]
-    return max(versions, key=lambda version: tuple(map(int, version.split("."))))
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

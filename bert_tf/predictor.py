@@ -12,6 +12,8 @@ from bert_tf.tasks import batching, classification_features, classification_metr
 from bert_tf.tasks.classification_data import InputExample, Task
 from bert_tf.tokenization import FullTokenizer
 
+_OTHER_SCRIPTS = {"BertForMultipleChoice": "run_swag.py", "BertForTokenClassification": "run_ner.py"}
+
 
 class Predictor:
     """Labels and probabilities for texts, from a directory of weights of any format, or an export.
@@ -43,6 +45,9 @@ class Predictor:
             raise ValueError(f"{path} has no output layer of a classifier: fine-tune it first (run_classifier.py).")
         self.model = BertForSequenceClassification.from_pretrained(path)
         config = self.model.config
+        script = _OTHER_SCRIPTS.get((getattr(config, "architectures", None) or [""])[0])
+        if script:
+            raise ValueError(f"{path} is no classifier of texts; it answers by {script} --do_predict or as an export.")
         known = model_files.read_model_files(path).max_seq_length or config.max_position_embeddings
         self.max_seq_length = max_seq_length or min(known, config.max_position_embeddings)
         if self.max_seq_length > config.max_position_embeddings:

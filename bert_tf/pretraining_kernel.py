@@ -103,8 +103,8 @@ def plan_instances(
     """Goes on making instances until `spans` is full or all passes are done.
 
     Args:
-      tokens: uint16 or int32, the whole text. sentence_ends: int64, where each sentence ends in tokens. document_ends: int64,
-        where each document ends in sentences. order: int64, the documents in shuffled order.
+      tokens: uint16 or int32, the whole text. sentence_ends: int64, where each sentence ends in tokens.
+      document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
       state: of the generator. place: int64 [4], where to go on; zeros and PLACE_TARGET -1 to begin with.
       settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, ids of [CLS],
         [SEP], [MASK]); P 0: no masks. What is no pair is `[CLS] A [SEP]`.

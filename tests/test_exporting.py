@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import export_check, exporting, exporting_tflite, heads, task_models
+from bert_tf import export_check, exporting, exporting_tflite, heads, serving_ops, task_models
 from bert_tf.config import BertConfig
 from bert_tf.example_encoding import example, int64_feature, pack
 from bert_tf.masked_lm import fill_mask
@@ -263,6 +263,13 @@ def test_masked_words(tmp_path):
 
 def test_multiple_choice(tmp_path):
     folder = save(tmp_path / "model", task_models.BertForMultipleChoice)
+    with pytest.raises(ValueError, match=r"is no classifier of texts; it answers by run_swag.py"):
+        Predictor(folder)
+    assert exporting.task_in(folder) == "multiple_choice"
+    config_file = tmp_path / "model/bert_config.json"
+    config = json.loads(config_file.read_text())
+    del config["architectures"]  # as in a checkpoint of the original
+    config_file.write_text(json.dumps(config))
     with pytest.raises(ValueError, match="give --task=regression or --task=multiple_choice"):
         exporting.export_saved_model(folder, str(tmp_path / "out"))
     path = exporting.export_saved_model(folder, str(tmp_path / "out"), task="multiple_choice")
@@ -336,9 +343,10 @@ def test_no_model_there(tmp_path):
 def test_ops_a_server_lacks_are_named():
     function = tf.function(lambda x: tf.numpy_function(np.sin, [x], tf.float32), [tf.TensorSpec([], tf.float32)])
     ops = exporting.used_ops({"serving_default": function.get_concrete_function()})
-    with pytest.raises(ValueError, match="TensorFlow Serving has no op .*PyFunc"):
-        exporting.check_ops(ops)
-    assert exporting.check_ops({"MatMul", "BatchMatMulV3"}) == "2.6"
+    with pytest.raises(ValueError, match=r"TensorFlow Serving is not known to have .*: PyFunc$"):
+        serving_ops.lowest_version(ops)
+    assert serving_ops.lowest_version({"MatMul", "BatchMatMulV3"}) == "2.6"
+    assert set(serving_ops.FIRST_VERSION) - {"FastWordpieceTokenizeWithOffsets"} <= set(dir(tf.raw_ops))
 
 
 # ---- TFLite and what exports cost ------------------------------------------------------------------------------------
