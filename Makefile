@@ -1,4 +1,4 @@
-# make install | test | demo | lint | bench | clean
+# make install | test | test-slow | demo | lint | bench | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ PYTEST_FLAGS ?= -n 2 --dist loadfile
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: install test demo lint format bench clean
+.PHONY: install test test-slow demo lint format bench clean
 install: $(STAMP)
 
 $(STAMP): requirements.txt pyproject.toml
@@ -24,7 +24,11 @@ $(DEV_STAMP): $(STAMP) requirements-dev.txt
 	touch $@
 
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
+
+# The long ones, each of which has a small form among the others.
+test-slow: $(DEV_STAMP)
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
 
 demo: install
 	$(BIN)/python -m demo --text="$(TEXT)"
