@@ -157,7 +157,7 @@ class Run:
 
 
 def result_of(run: Run, output_dir: str) -> dict | None:
-    """What an earlier start kept of a run: `results` and `seconds`; None if it isn't done.
+    """What an earlier start kept of a run: `results`, and `seconds` of its last start; None if it isn't done.
 
     Raises:
       ValueError: it was done with other flags; names them.
@@ -414,7 +414,7 @@ def create_records(cells: Iterable[Cell], results: Mapping[str, dict], vocab_siz
             **dataclasses.asdict(cell.pretraining),
             "lstm_on_top": cell.lstm_on_top,
             "pretraining": None if cell.from_scratch else pretraining["results"],
-            "pretraining_seconds": 0 if cell.from_scratch else pretraining["seconds"],
+            "pretraining_seconds": 0 if cell.from_scratch else pretraining["seconds"],  # of its last start
             "fine_tuning": fine_tuning["results"],
             "fine_tuning_seconds": fine_tuning["seconds"],
         }
