@@ -89,6 +89,7 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
         "create_pretraining_data.py",
         "run_pretraining.py",
         "create_vocab.py",
+        "-m",
         "Google's",
         "run_classifier.py",
         "run_classifier.py",
@@ -99,7 +100,7 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
         "extract_features.py",
         "export_saved_model.py",
     ]
-    data, training, wiki_data, wiki_training, vocabulary, conversions, classifier, *others = shell
+    data, training, wiki_data, wiki_training, vocabulary, ablations, conversions, classifier, *others = shell
     predictions, squad, squad_2, ner, swag, features, export = others
     run(data, environment, tmp_path, "bash", "-c")
     summary = json.loads(next(tmp_path.glob("*.json")).read_text())
@@ -121,6 +122,18 @@ def test_shell_commands_and_python_programs(environment, tmp_path):
     assert (tmp_path / "wiki_model" / "model.ckpt-4.index").exists()
     run(vocabulary, environment, tmp_path, "bash", "-c")
     assert len((tmp_path / "vocab.txt").read_text().splitlines()) <= 600
+    (tmp_path / "novels").mkdir()
+    for name in ("train-00", "train-01", "heldout"):
+        (tmp_path / "novels" / f"{name}.txt").write_text((ROOT / "sample_text.txt").read_text())
+    small = {"SST-2": "MRPC", "5,6,8": "6", "tiny,L-4_H-128,L-2_H-256": "tiny", "steps=1500": "steps=4", "0.3": "1"}
+    small["vocab_size=4000"] = "vocab_file=$BERT_BASE_DIR/vocab.txt"
+    for old, new in small.items():
+        assert old in ablations
+        ablations = ablations.replace(old, new)
+    run(ablations, environment, tmp_path, "bash", "-c")
+    assert (tmp_path / "ablations" / "ablations.md").read_text().startswith("## Table 6: model sizes")
+    (cell,) = json.loads((tmp_path / "ablations" / "ablations.json").read_text())["cells"]
+    assert cell["layers"] == 2 and cell["pretraining"]["token_loss"] > 1
     out = run(conversions, environment, tmp_path, "bash", "-ec").stdout
     assert out.count("each with the same bits as in the source") == 4
     first, last = (tmp_path / name / "tokenizer_config.json" for name in ("bert_hf", "bert"))
