@@ -2,10 +2,15 @@
 
 import json
 import os
+import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 from conftest import TESTS
+
+from bert_tf import weight_files
 
 # For each line of the input: a fresh set of flags, and the script's main.
 _PROGRAM = """
@@ -63,3 +68,28 @@ def results_of(folder, suffix="") -> dict[str, float]:
     """What a script wrote to eval_results<suffix>.txt."""
     lines = (folder / f"eval_results{suffix}.txt").read_text().splitlines()
     return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
+
+
+def kill_at_checkpoint(script: str, arguments: dict, step: int) -> list[str]:
+    """Runs a script until it has saved a step, then kills it; the index files of the checkpoints that it has left."""
+    folder = pathlib.Path(arguments["output_dir"])
+    process = subprocess.Popen(
+        [sys.executable, str(TESTS.parent / f"{script}.py"), *arguments_of(arguments)],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    try:
+        deadline = time.monotonic() + 240
+        reached = folder / f"model.ckpt-{step}.index"
+        while not reached.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    return sorted(path.name for path in folder.glob("*.index"))
+
+
+def weights_of(path) -> dict:
+    """name -> array of all weights at a path."""
+    weights = weight_files.open_weights(str(path))
+    return {name: weights[name] for name in weights}

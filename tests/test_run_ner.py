@@ -1,19 +1,14 @@
 """run_ner.py on a tiny model: learning both ways, going on after a kill, files in and out, and what it refuses."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import keras
 import numpy as np
 import pytest
-from conftest import TESTS, TINY_CONFIG
-from script_cases import arguments_of, results_of, run_cases
+from conftest import TINY_CONFIG
+from script_cases import kill_at_checkpoint, results_of, run_cases, weights_of
 
-from bert_tf import BertForTokenClassification, FullTokenizer, weight_files
+from bert_tf import BertForTokenClassification, FullTokenizer
 from bert_tf.config import BertConfig
 from bert_tf.modeling import BertModel
 from bert_tf.tasks import ner_data
@@ -160,30 +155,13 @@ def ran(folder):
         shallow.save_pretrained(str(folder / name), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
     (folder / "damaged" / "token_classification.json").write_text("[1]")
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
-    script = str(TESTS.parent / "run_ner.py")
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    process = subprocess.Popen(
-        [sys.executable, script, *arguments_of(cases["killed"])], stderr=subprocess.DEVNULL, env=environment
-    )
-    try:
-        deadline, reached = time.monotonic() + 240, folder / "out" / "killed" / "model.ckpt-60.index"
-        while not reached.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    killed_at = sorted(path.name for path in (folder / "out" / "killed").glob("*.index"))
+    killed_at = kill_at_checkpoint("run_ner", cases["killed"], step=60)
     outcomes, logs = run_cases("run_ner", cases)
     return folder / "out", outcomes | {"checkpoints at the kill": killed_at}, logs
 
 
 def lines_of(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def weights_of(path) -> dict:
-    weights = weight_files.open_weights(str(path))
-    return {name: weights[name] for name in weights}
 
 
 def test_a_run_learns(ran):

@@ -4,19 +4,17 @@ import gzip
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import time
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import TESTS, TINY_CONFIG
-from script_cases import arguments_of, results_of, run_cases
+from script_cases import arguments_of, kill_at_checkpoint, results_of, run_cases, weights_of
 
-from bert_tf import QuestionAnswerer, weight_files
+from bert_tf import QuestionAnswerer
 from bert_tf.config import BertConfig
 from bert_tf.modeling import BertModel
 from bert_tf.tasks import squad
@@ -163,30 +161,13 @@ def cases_of(folder) -> dict:
 def ran(folder):
     """Output folder, outcomes by case, and what each wrote on stderr."""
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
-    script = str(TESTS.parent / "run_squad.py")
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    process = subprocess.Popen(
-        [sys.executable, script, *arguments_of(cases["killed"])], stderr=subprocess.DEVNULL, env=environment
-    )
-    try:
-        deadline, reached = time.monotonic() + 120, folder / "out" / "killed" / "model.ckpt-30.index"
-        while not reached.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    killed_at = sorted(path.name for path in (folder / "out" / "killed").glob("*.index"))
+    killed_at = kill_at_checkpoint("run_squad", cases["killed"], step=30)
     outcomes, logs = run_cases("run_squad", cases)
     return folder / "out", outcomes | {"checkpoints at the kill": killed_at}, logs
 
 
 def json_of(path):
     return json.loads(path.read_text())
-
-
-def weights_of(path) -> dict:
-    weights = weight_files.open_weights(str(path))
-    return {name: weights[name] for name in weights}
 
 
 @pytest.mark.parametrize(("case", "version"), [("original 1", "v1.1"), ("original 2", "v2.0")])

@@ -1,17 +1,12 @@
 """run_swag.py on a tiny model: learning, going on after a kill, files in and out, and what it refuses."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import keras
 import numpy as np
 import pytest
-from conftest import TESTS, TINY_CONFIG
-from script_cases import arguments_of, results_of, run_cases
+from conftest import TINY_CONFIG
+from script_cases import kill_at_checkpoint, results_of, run_cases
 
 from bert_tf import BertForMultipleChoice, BertForSequenceClassification, FullTokenizer, weight_files
 from bert_tf.config import BertConfig
@@ -119,20 +114,7 @@ def cases_of(folder) -> dict:
 def ran(folder):
     """Output folder, outcomes by case, and what each wrote on stderr."""
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
-    script = str(TESTS.parent / "run_swag.py")
-    process = subprocess.Popen(
-        [sys.executable, script, *arguments_of(cases["killed"])],
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-    )
-    try:
-        deadline, reached = time.monotonic() + 240, folder / "out" / "killed" / "model.ckpt-20.index"
-        while not reached.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    killed_at = sorted(path.name for path in (folder / "out" / "killed").glob("*.index"))
+    killed_at = kill_at_checkpoint("run_swag", cases["killed"], step=20)
     outcomes, logs = run_cases("run_swag", cases)
     return folder / "out", outcomes | {"checkpoints at the kill": killed_at}, logs
 
