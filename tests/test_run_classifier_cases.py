@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import pytest
 from conftest import TESTS, TINY_CONFIG, show_progress_at_once
-from script_cases import arguments_of, results_of, run_cases, weights_of
+from script_cases import arguments_of, results_of, run_cases
 
-from bert_tf import Predictor, predictor
+from bert_tf import Predictor, predictor, weight_files
 from bert_tf.config import BertConfig
 from bert_tf.modeling import BertModel
 
@@ -136,6 +136,11 @@ def ran(folder):
 
 def numbers_of(path) -> np.ndarray:
     return np.array([line.split("\t") for line in path.read_text().splitlines()], float)
+
+
+def weights_of(path) -> dict:
+    weights = weight_files.open_weights(str(path))
+    return {name: weights[name] for name in weights if "adam" not in name}
 
 
 def test_evaluation_and_prediction_equal_the_original(ran, golden):
