@@ -3,9 +3,9 @@
     python export_saved_model.py --model_dir=mrpc_output/best_model --export_dir=serving/mrpc --text_pairs
     python export_saved_model.py --model_dir=squad_output/best_model --export_dir=serving/squad --freeze
 
-Written is export_dir/VERSION with three signatures: serving_default takes raw strings (the exact tokenizer is in the
-graph), serve_ids takes token ids, serve_examples takes serialized tf.Examples of token ids. It loads wherever
-TensorFlow and tensorflow_text do. docs/serving.md says how to serve it and ask it.
+Written is export_dir/VERSION with these signatures: serving_default takes raw strings (the exact tokenizer is in the
+graph), serve_ids takes token ids, serve_examples takes serialized tf.Examples of token ids; classifiers have
+serve_pairs and taggers serve_words besides. It loads wherever TensorFlow and tensorflow_text do. docs/serving.md says how to serve it and ask it.
 """
 
 from absl import flags, logging
@@ -60,9 +60,14 @@ flags.DEFINE_string(
 
 def main(_):
     # TensorFlow comes with this import: --help and a wrong flag answer without it.
+    import tensorflow as tf
+
     from bert_tf import export_check, exporting
 
     logging.set_verbosity(logging.INFO)
+    # Before anything is published: a server takes a new version as soon as it is there.
+    if FLAGS.check_file and not tf.io.gfile.exists(FLAGS.check_file):
+        raise ValueError(f"--check_file={FLAGS.check_file} does not exist")
     if FLAGS.format == "saved_model":
         path = exporting.export_saved_model(
             FLAGS.model_dir,

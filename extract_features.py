@@ -95,6 +95,10 @@ def check_flags() -> None:
             "--distribution_strategy=multi_worker_mirrored: this script writes one file on one machine; cut the input "
             "into several files and run it on each."
         )
+    ending = posixpath.splitext(FLAGS.output_file)[1]
+    meant = {".npz": "npz", ".hdf5": "hdf5", ".h5": "hdf5", ".tfrecord": "tfrecord"}.get(ending, FLAGS.output_format)
+    if meant != FLAGS.output_format:
+        raise ValueError(f"--output_file={FLAGS.output_file} with --output_format={FLAGS.output_format}: give {meant}.")
 
 
 def main(_):

@@ -38,6 +38,9 @@ def _read_examples() -> list[dict]:
         wrong = next((name for name, equals, _ in pairs if not equals), None)
         if wrong is not None:
             raise ValueError(f"--input={wrong}: expected name=value")
+        names = [name for name, _, _ in pairs]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"--input={twice}=... is given twice; several examples are lines of an --input_file")
         return [{name: value for name, _, value in pairs}]
     examples = []
     for number, line in enumerate(read_text_lines(FLAGS.input_file), 1):
@@ -48,6 +51,8 @@ def _read_examples() -> list[dict]:
         if not isinstance(example, dict) or (examples and set(example) != set(examples[0])):
             raise ValueError(f"{FLAGS.input_file}, line {number}: expected an object with the same keys as line 1")
         examples.append(example)
+    if not examples:
+        raise ValueError(f"--input_file={FLAGS.input_file} has no line")
     return examples
 
 
@@ -57,6 +62,8 @@ def main(_):
     from bert_tf import serving_client
 
     logging.set_verbosity(logging.WARNING)
+    if "://" not in FLAGS.server and not FLAGS.server.rpartition(":")[2].isdecimal():
+        raise ValueError(f"--server={FLAGS.server} has no port: {FLAGS.server}:8500 for gRPC, :8501 for REST")
     examples = _read_examples()
     ask = serving_client.ask_rest if FLAGS.rest else serving_client.ask_grpc
     for begin in range(0, len(examples), FLAGS.batch_size):

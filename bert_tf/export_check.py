@@ -77,6 +77,9 @@ def _saved_model_scores(loaded: exports.Export) -> Scores:
     def scores(predictor: Predictor, texts: list) -> np.ndarray:
         names = ("text", "text_pair")[: len(texts[0])]
         signature = "serve_pairs" if len(names) == 2 and "serve_pairs" in loaded.signatures else "serving_default"
+        wanted = loaded.description["signatures"][signature]["inputs"]
+        if set(wanted) != set(names):
+            raise ValueError(f"--check_file has lines of {len(names)} texts; the export takes {', '.join(wanted)}")
         outputs = loaded(signature, **{name: [row[place] for row in texts] for place, name in enumerate(names)})
         return outputs["probabilities"] if "probabilities" in outputs else outputs["score"][:, None]
 

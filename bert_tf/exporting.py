@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import exports, model_files, serving_ops, serving_tasks, task_models, weight_files
+from bert_tf import baseline_models, exports, model_files, serving_ops, serving_tasks, task_models, weight_files
 from bert_tf.modeling import BertModel
 from bert_tf.predictor import task_of
 from bert_tf.serving_ner import ServedTagger
@@ -150,6 +150,9 @@ def create_served_model(
 ) -> serving_tasks.ServedModel:
     """The model of a directory with what it takes to answer; see `export_saved_model`."""
     tokenizer = FullTokenizer.from_pretrained(model_dir)
+    architecture = (getattr(model_files.read_model_files(model_dir).config, "architectures", None) or [""])[0]
+    if architecture in baseline_models.ARCHITECTURES.values():
+        raise ValueError(f"{model_dir} is a {architecture}, a model without BERT: only models with one are exported.")
     needed = {"squad": "cls/squad/output_weights", "masked_lm": "cls/predictions/output_bias"}.get(
         task, None if task == "encoder" else "output_weights"
     )

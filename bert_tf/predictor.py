@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from bert_tf import exports, model_files, weight_files
+from bert_tf import baseline_models, exports, model_files, weight_files
 from bert_tf.config import BertConfig
 from bert_tf.progress import progress_bar
 from bert_tf.task_models import BertForSequenceClassification
@@ -12,7 +12,12 @@ from bert_tf.tasks import batching, classification_features, classification_metr
 from bert_tf.tasks.classification_data import InputExample, Task
 from bert_tf.tokenization import FullTokenizer
 
-_OTHER_SCRIPTS = {"BertForMultipleChoice": "run_swag.py", "BertForTokenClassification": "run_ner.py"}
+# Models whose weights look like a classifier's, or which are none of BERT's: the script that predicts with them.
+_OTHER_SCRIPTS = {
+    "BertForMultipleChoice": "run_swag.py",
+    "BertForTokenClassification": "run_ner.py",
+    **dict.fromkeys(baseline_models.ARCHITECTURES.values(), "run_classifier.py"),
+}
 
 
 class Predictor:
@@ -41,14 +46,15 @@ class Predictor:
             self._load_export(exports.Export(export), path, max_seq_length)
             return
         self.tokenizer = FullTokenizer.from_pretrained(path)
+        files = model_files.read_model_files(path)
+        architecture = (getattr(files.config, "architectures", None) or [""])[0]
+        if script := _OTHER_SCRIPTS.get(architecture):
+            raise ValueError(f"{path} is a {architecture}: Predictor does not load it; {script} --do_predict does.")
         if "output_weights" not in weight_files.open_weights(path):
             raise ValueError(f"{path} has no output layer of a classifier: fine-tune it first (run_classifier.py).")
         self.model = BertForSequenceClassification.from_pretrained(path)
         config = self.model.config
-        script = _OTHER_SCRIPTS.get((getattr(config, "architectures", None) or [""])[0])
-        if script:
-            raise ValueError(f"{path} is no classifier of texts; it answers by {script} --do_predict or as an export.")
-        known = model_files.read_model_files(path).max_seq_length or config.max_position_embeddings
+        known = files.max_seq_length or config.max_position_embeddings
         self.max_seq_length = max_seq_length or min(known, config.max_position_embeddings)
         if self.max_seq_length > config.max_position_embeddings:
             raise ValueError(

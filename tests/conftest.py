@@ -18,6 +18,12 @@ tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfigu
 TESTS = pathlib.Path(__file__).resolve().parent
 
 
+@pytest.fixture(autouse=True)
+def collectives_of_its_own():
+    """Two strategies in one process number their collective operations alike, and the second one gets the first's."""
+    tf.distribute.MirroredStrategy._collective_key_base += 100_000
+
+
 @pytest.fixture
 def golden() -> pathlib.Path:
     """Outputs of the original on small inputs."""

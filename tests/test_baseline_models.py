@@ -217,7 +217,7 @@ def test_a_trained_one_is_known_by_its_directory(ran):
         ("bilstm from a bert", "which is a bert. A bilstm starts from random weights: give --vocab_file, and no"),
         ("cnn in a bilstm's directory", "--model=cnn contradicts *model.ckpt-96, which is a bilstm"),
         ("no vocabulary", "--model=cnn needs --vocab_file"),
-        ("configuration", "--model=cnn needs --vocab_file, and no --bert_config_file"),
+        ("configuration", "--model=cnn has no --bert_config_file: its sizes are"),
         ("wrong vocabulary", "--vocab_file"),
         ("nothing to predict with", "Nothing to evaluate or predict with"),
         ("sizes of a bert", "--embedding_size is for --model=bilstm and --model=cnn"),

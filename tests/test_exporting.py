@@ -263,7 +263,7 @@ def test_masked_words(tmp_path):
 
 def test_multiple_choice(tmp_path):
     folder = save(tmp_path / "model", task_models.BertForMultipleChoice)
-    with pytest.raises(ValueError, match=r"is no classifier of texts; it answers by run_swag.py"):
+    with pytest.raises(ValueError, match=r"is a BertForMultipleChoice: Predictor does not load it; run_swag.py"):
         Predictor(folder)
     assert exporting.task_in(folder) == "multiple_choice"
     config_file = tmp_path / "model/bert_config.json"
@@ -391,4 +391,4 @@ def test_the_script(classifier, tmp_path):
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.splitlines()[0] == f"{tmp_path}/out/1"
     assert "2 examples, 100.00% with the same answer" in result.stdout
-    assert "by estimate in TensorFlow Serving 2.7 or later" in result.stderr
+    assert "all in TensorFlow Serving 2.7 or later" in result.stderr

@@ -64,10 +64,11 @@ def describe_model(
             if values[name].present and values[name].value != size:
                 raise ValueError(f"--{name}={values[name].value} contradicts {source}, which was trained with {size}.")
         return files, tokenizer
-    if values.bert_config_file or not values.vocab_file:
+    if not values.vocab_file:
+        raise ValueError(f"--model={model} needs --vocab_file.")
+    if values.bert_config_file:
         raise ValueError(
-            f"--model={model} needs --vocab_file, and no --bert_config_file: its sizes are --embedding_size and "
-            "--hidden_size."
+            f"--model={model} has no --bert_config_file: its sizes are --embedding_size and --hidden_size."
         )
     with fine_tuning.named_by("--vocab_file"):
         vocab = tokenization.load_vocab(values.vocab_file)

@@ -228,7 +228,10 @@ def field_of(row: list | dict, column: Column | None, path: str, line: int):
         return None
     if isinstance(row, dict):
         if column not in row:
-            raise ValueError(f"{path}, line {line}: no {column!r}; the object has {quoted(row)}")
+            has = [
+                name for name in row if not name.startswith("-")
+            ]  # columns by number can be counted from the end, too
+            raise ValueError(f"{path}, line {line}: no {column!r}; there is {quoted(has)}")
         return row[column]
     if not -len(row) <= column < len(row):
         raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
