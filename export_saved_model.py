@@ -5,7 +5,8 @@
 
 Written is export_dir/VERSION with these signatures: serving_default takes raw strings (the exact tokenizer is in the
 graph), serve_ids takes token ids, serve_examples takes serialized tf.Examples of token ids; classifiers have
-serve_pairs and taggers serve_words besides. It loads wherever TensorFlow and tensorflow_text do. docs/serving.md says how to serve it and ask it.
+serve_pairs and taggers serve_words besides. It loads wherever TensorFlow and tensorflow_text do. docs/serving.md says
+how to serve it and ask it.
 """
 
 from absl import flags, logging
