@@ -102,7 +102,9 @@ class BaselineClassifier(keras.Model):
         initializer = truncated_normal(0.1)  # wide beside BERT's 0.02: no layer norm follows
 
         def table(name, rows):
-            return self.add_weight(name=name, shape=(rows, size), initializer=initializer, autocast=False)
+            return self.add_weight(
+                name=name, shape=(rows, size), initializer=initializer, autocast=False, dtype="float32"
+            )
 
         self.word_embeddings = table("word_embeddings", self.config.vocab_size)
         self.token_type_embeddings = table("token_type_embeddings", self.config.type_vocab_size)

@@ -24,7 +24,8 @@ from bert_tf.text_files import write_text_file
 from bert_tf.tokenization import FullTokenizer
 
 TASKS = ("encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm")
-DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+# In bfloat16 the weights of matrix products are kept in it, too; tables and layer norms stay in float32.
+DTYPES = ("float32", "bfloat16")
 
 
 def export_saved_model(
@@ -158,11 +159,10 @@ def create_served_model(
     )
     if needed and needed not in weight_files.open_weights(model_dir):
         raise ValueError(f"--task={task}: {model_dir} has no output layer for it ({needed}).")
-    policy = DTYPES[dtype]
     files = model_files.read_model_files(model_dir)
 
     def load(model_class: type, **arguments) -> keras.Model:
-        return model_class.from_pretrained(model_dir, dtype=policy, **arguments)
+        return model_class.from_pretrained(model_dir, dtype=dtype, **arguments)
 
     def length(config, default: int | None = None) -> int:
         limit = config.max_position_embeddings
@@ -181,9 +181,9 @@ def create_served_model(
         model = load(task_models.BertForMultipleChoice)
         return serving_tasks.ServedMultipleChoice(model, tokenizer, length(model.config))
     if task == "squad":
-        return serving_tasks.ServedQuestionAnswering.from_pretrained(model_dir, policy, max_seq_length)
+        return serving_tasks.ServedQuestionAnswering.from_pretrained(model_dir, dtype, max_seq_length)
     if task == "ner":
-        return ServedTagger.from_pretrained(model_dir, policy, max_seq_length)
+        return ServedTagger.from_pretrained(model_dir, dtype, max_seq_length)
     arguments = {"problem_type": "regression"} if task == "regression" else {}
     model = load(task_models.BertForSequenceClassification, **arguments)
     labels = task_of(model.config, model.num_labels, model.problem_type).labels or ()

@@ -9,7 +9,6 @@ V vocabulary, C classes.
 import keras
 from keras import ops
 
-from bert_tf import kernels
 from bert_tf.config import BertConfig
 from bert_tf.modeling import (
     BertModel,
@@ -90,9 +89,7 @@ class PredictionTransform(ConfiguredLayer):
         self.built = True
 
     def call(self, x, training=False):
-        bias = ops.convert_to_tensor(self.dense.bias)
-        x = kernels.bias_activation(self.dense(x, add_bias=False), bias, self.config.activation, training)
-        return self.layer_norm(x, training=training)
+        return self.layer_norm(self.dense.activated(x, self.config.activation, training), training=training)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -106,7 +103,7 @@ class MaskedLanguageModelHead(ConfiguredLayer):
     def build(self, input_shape=None):
         self.transform.build()
         self.output_bias = self.add_weight(
-            name="output_bias", shape=(self.config.vocab_size,), initializer="zeros", autocast=False
+            name="output_bias", shape=(self.config.vocab_size,), initializer="zeros", autocast=False, dtype="float32"
         )
         self.built = True
 

@@ -54,7 +54,8 @@ def fused_inference():
         _fused_in_inference = previous
 
 
-def _use_fused(training: bool) -> bool:
+def fuses(training: bool) -> bool:
+    """Whether a model traced now uses the fused forms."""
     return _fused_enabled and (training or _fused_in_inference)
 
 
@@ -65,6 +66,12 @@ def _on_cpu() -> bool:
     import tensorflow as tf
 
     return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+
+
+def _is_eager() -> bool:
+    import tensorflow as tf
+
+    return tf.executing_eagerly()
 
 
 def fused_enabled() -> bool:
@@ -189,9 +196,22 @@ def _softmax(scores, mask_bias, scale):
 # --- public functions ----------------------------------------------------------------------------------------------
 
 
+def dense(x, kernel, bias, activation: str = "linear"):
+    """activation(x W + b), the activation computed in float32: x [R, in], kernel [in, out], bias [out]."""
+    y = ops.matmul(x, kernel)
+    if activation == "linear":
+        return ops.add(y, bias)
+    if _on_cpu() and not _is_eager():
+        # In this form TensorFlow makes one oneDNN primitive of it, with float32 inside, and no casts are needed.
+        import tensorflow as tf
+
+        return ACTIVATIONS[activation](tf.nn.bias_add(y, bias))
+    return ops.cast(ACTIVATIONS[activation](_add_bias(y, bias)), y.dtype)
+
+
 def bias_activation(x, bias, activation: str, training: bool = False):
     """activation(x + bias) over the last axis, computed in float32, returned in the dtype of x."""
-    if _use_fused(training) and activation in _SLOPES:
+    if fuses(training) and activation in _SLOPES:
         return _fused_bias_activation(activation)(*_tensors(x, bias))
     return ops.cast(ACTIVATIONS[activation](_add_bias(x, bias)), x.dtype)
 
@@ -221,7 +241,7 @@ def layer_norm(
     """
     dtype = keras.backend.standardize_dtype(dtype or x.dtype)
     rate = rate if seed is not None else 0.0
-    if _use_fused(training):
+    if fuses(training):
         return _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, dtype, epsilon)
     centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed), epsilon)
     return ops.cast(centered * inverse * gamma + beta, dtype)
@@ -243,7 +263,7 @@ def attention_probabilities(scores, mask_bias, scale: float, *, training=False, 
         # softmax ignores a constant: without it, a row whose keys are all masked keeps its scores in bfloat16, too.
         mask_bias = mask_bias - ops.max(mask_bias, axis=-1, keepdims=True)
         return ops.softmax(scores * ops.cast(scale, scores.dtype) + ops.cast(mask_bias, scores.dtype))
-    if _use_fused(training):
+    if fuses(training):
         return _fused_attention(scale, rate)(*_tensors(scores, mask_bias, _seed_or_zero(seed)))
     return ops.cast(_apply_dropout(_softmax(scores, mask_bias, scale), rate, seed), scores.dtype)
 

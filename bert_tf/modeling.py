@@ -59,8 +59,8 @@ class LayerNorm(keras.layers.Layer):
 
     def build(self, input_shape):
         size = input_shape[-1]
-        self.gamma = self.add_weight(name="gamma", shape=(size,), initializer="ones", autocast=False)
-        self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False)
+        self.gamma = self.add_weight(name="gamma", shape=(size,), initializer="ones", autocast=False, dtype="float32")
+        self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False, dtype="float32")
         self.built = True
 
     def call(self, x, bias=None, residual=None, rate=0.0, dropout_seed=None, training=False):
@@ -83,10 +83,7 @@ class LayerNorm(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Projection(keras.layers.Layer):
-    """x W + b over the last axis, with W stored [in, out].
-
-    `call(x, add_bias=False)` leaves b out, for a caller that adds it inside a fused chain.
-    """
+    """x W + b over the last axis, with W stored [in, out]."""
 
     def __init__(self, units: int, initializer_range: float = 0.02, **kwargs):
         super().__init__(**kwargs)
@@ -99,12 +96,28 @@ class Projection(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
         self.built = True
 
-    def call(self, x, add_bias=True):
+    def call(self, x, add_bias=True, activation="linear"):
         # Rows as one matrix: a product of rank 2 has the cheaper gradient, with no broadcast to undo.
-        y = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), self.kernel)
+        rows = ops.reshape(x, (-1, x.shape[-1]))
         if add_bias:
-            y = ops.add(y, self.bias)
+            y = kernels.dense(rows, self.kernel, ops.convert_to_tensor(self.bias), activation)
+        else:
+            y = ops.matmul(rows, self.kernel)
         return ops.reshape(y, (*ops.shape(x)[:-1], self.units))
+
+    def activated(self, x, activation: str, training: bool):
+        """activation(x W + b)."""
+        if training or kernels.fuses(training):
+            y = self(x, add_bias=False)
+            return kernels.bias_activation(y, ops.convert_to_tensor(self.bias), activation, training)
+        return self(x, activation=activation)
+
+    def product_and_bias(self, x, training: bool):
+        """(x W, b) for a chain of kernels.py that adds b in float32; at inference (x W + b, None), as oneDNN adds the
+        bias within the product and, of constants, keeps W in the order that it likes best."""
+        if training or kernels.fuses(training):
+            return self(x, add_bias=False), ops.convert_to_tensor(self.bias)
+        return self(x), None
 
     def get_config(self) -> dict:
         return {**super().get_config(), "units": self.units, "initializer_range": self.initializer_range}
@@ -129,7 +142,7 @@ class Embeddings(ConfiguredLayer):
         # The tables stay in float32: casting a whole table to look up a few rows would pass over all of it.
         def table(name, rows):
             shape = (rows, config.hidden_size)
-            return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False)
+            return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False, dtype="float32")
 
         self.word_embeddings = table("word_embeddings", config.vocab_size)
         self.token_type_embeddings = table("token_type_embeddings", config.type_vocab_size)
@@ -146,7 +159,7 @@ class Embeddings(ConfiguredLayer):
                 f"A sequence of {length} tokens is longer than max_position_embeddings="
                 f"{self.config.max_position_embeddings} of bert_config.json: lower max_seq_length."
             )
-        words = kernels.embedding_lookup(self.word_embeddings, input_ids, self.dense_gradient)  # [B, S, H]
+        words = kernels.embedding_lookup(self.word_embeddings, input_ids, self.dense_gradient and training)  # [B, S, H]
         # A product with one-hot rows: a segment id outside the table adds a zero vector instead of failing.
         types = ops.matmul(
             ops.one_hot(segment_ids, self.config.type_vocab_size, dtype="float32"), self.token_type_embeddings
@@ -154,7 +167,7 @@ class Embeddings(ConfiguredLayer):
         if position_ids is None:
             positions = self.position_embeddings[:length]
         else:
-            positions = kernels.embedding_lookup(self.position_embeddings, position_ids, dense_gradient=True)
+            positions = kernels.embedding_lookup(self.position_embeddings, position_ids, dense_gradient=training)
         x = words + types + positions  # [B, S, H]
         x = self.layer_norm(x, training=training)
         return kernels.dropout(x, self.config.hidden_dropout_prob, dropout_seed)
@@ -224,9 +237,10 @@ class ResidualOutput(ConfiguredLayer):
         self.built = True
 
     def call(self, x, residual, dropout_seed=None, training=False):
+        y, bias = self.dense.product_and_bias(x, training)
         return self.layer_norm(
-            self.dense(x, add_bias=False),
-            bias=ops.convert_to_tensor(self.dense.bias),
+            y,
+            bias=bias,
             residual=residual,
             rate=self.config.hidden_dropout_prob,
             dropout_seed=dropout_seed,
@@ -271,8 +285,7 @@ class Intermediate(ConfiguredLayer):
         self.built = True
 
     def call(self, x, training=False):
-        bias = ops.convert_to_tensor(self.dense.bias)
-        return kernels.bias_activation(self.dense(x, add_bias=False), bias, self.config.activation, training)
+        return self.dense.activated(x, self.config.activation, training)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -3,8 +3,10 @@
 The strings' way gives the features of the fine-tuning scripts: `tasks/classification_features.py` for texts and pairs.
 Every op works for a batch of no rows.
 
-Shape legend: B batch, S longest row of the batch.
+Shape legend: B batch, S longest row of the batch, R rows of a folded batch and W the longest of them.
 """
+
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -106,3 +108,87 @@ def _as_wide(rows: tf.RaggedTensor, like: tf.Tensor) -> tf.Tensor:
     lengths = tf.minimum(tf.cast(rows.row_lengths(), tf.int32), width)
     dense = head(rows, lengths).to_tensor()
     return tf.pad(dense, [[0, 0], [0, width - tf.shape(dense)[1]]])
+
+
+class Folded(NamedTuple):
+    """A batch of texts with two of them in one row.
+
+    Attributes:
+      features: what `BertModel` takes for several sequences in a row: input_ids, segment_ids, position_ids int32
+        [R, W], input_mask int32 [R, W, W] (queries by keys: a token sees those of its text), pooled_positions int32
+        [R, 2].
+      places: int32 [B], which of the 2 R pooled outputs is a text's.
+    """
+
+    features: dict[str, tf.Tensor]
+    places: tf.Tensor
+
+
+# Two texts share a row where this part of the tokens is left at most: the wider rows cost more attention.
+_WORTH_FOLDING = 0.85
+
+
+def fold(features: dict[str, tf.Tensor]) -> Folded:
+    """The longest text shares a row with the shortest, the second longest with the second shortest, and so on.
+
+    Of sentences of mixed length, padded to the longest of the batch, that leaves about half of the tokens. Where it
+    would not save much (one text, texts of like length), each has its own row.
+
+    Args:
+      features: input_ids, input_mask, segment_ids [B, S]; each row of the mask is ones and then zeros.
+    """
+    shape = tf.shape(features["input_ids"])
+    number, width = shape[0], shape[1]
+    lengths = tf.reduce_sum(features["input_mask"], 1)
+    order = tf.argsort(-lengths, stable=True)
+    ordered = tf.gather(lengths, order)
+    half = (number + 1) // 2
+    tokens = half * tf.reduce_max(ordered + tf.reverse(ordered, [0]))
+    is_worth_it = tf.cast(tokens, tf.float32) <= _WORTH_FOLDING * tf.cast(number * width, tf.float32)
+    rows = tf.where(is_worth_it, half, number)
+
+    partners = number - 1 - tf.range(rows)  # by length, counted from the shortest
+    has_partner = partners >= rows
+    first, second = order[:rows, None], tf.gather(order, tf.where(has_partner, partners, 0))[:, None]
+    starts = tf.gather(lengths, first)  # [R, 1], of the second text
+    ends = starts + tf.where(has_partner[:, None], tf.gather(lengths, second), 0)
+    columns = tf.range(tf.reduce_max(tf.concat([ends, [[1]]], 0)))[None]  # [1, W]
+    is_first, is_real = columns < starts, columns < ends
+    positions = tf.where(is_real, tf.where(is_first, columns, columns - starts), 0)
+    sources = tf.where(is_first, first, second) * width + positions
+
+    def folded(name: str) -> tf.Tensor:
+        return tf.where(is_real, tf.gather(tf.reshape(features[name], [-1]), sources), 0)
+
+    owners = tf.where(is_first, 1, tf.where(is_real, 2, 0))
+    rank = tf.math.invert_permutation(order)
+    return Folded(
+        {
+            "input_ids": folded("input_ids"),
+            "segment_ids": folded("segment_ids"),
+            "input_mask": tf.cast(tf.equal(owners[:, :, None], owners[:, None, :]), tf.int32),
+            "position_ids": positions,
+            "pooled_positions": tf.concat([tf.zeros_like(starts), tf.minimum(starts, tf.shape(positions)[1] - 1)], 1),
+        },
+        tf.where(rank < rows, 2 * rank, 2 * (number - 1 - rank) + 1),
+    )
+
+
+def unfolded(features: dict[str, tf.Tensor]) -> Folded:
+    """A batch as it is in the form of a folded one: the second pooled output of each row is that of no text.
+
+    Args:
+      features: input_ids, input_mask, segment_ids [B, S], of any mask.
+    """
+    ids = features["input_ids"]
+    number, width = tf.shape(ids)[0], tf.shape(ids)[1]
+    return Folded(
+        {
+            "input_ids": ids,
+            "segment_ids": features["segment_ids"],
+            "input_mask": tf.tile(features["input_mask"][:, None], [1, width, 1]),
+            "position_ids": tf.tile(tf.range(width)[None], [number, 1]),
+            "pooled_positions": tf.zeros([number, 2], tf.int32),
+        },
+        2 * tf.range(number),
+    )

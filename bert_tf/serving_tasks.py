@@ -14,13 +14,19 @@ import tensorflow as tf
 
 from bert_tf.masked_lm import MASK
 from bert_tf.question_answerer import settings_of
-from bert_tf.serving_inputs import TextEncoder, parse_examples
+from bert_tf.serving_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
 from bert_tf.serving_squad import SquadServing
 from bert_tf.task_models import BertForQuestionAnswering
 from bert_tf.tasks.squad import QuestionAnsweringSettings
 from bert_tf.tokenization import FullTokenizer
 
 IDS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
+# Of batches in which texts share rows.
+FOLDED = {
+    **{name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "segment_ids", "position_ids")},
+    "input_mask": tf.TensorSpec([None, None, None], tf.int32, "input_mask"),
+    "pooled_positions": tf.TensorSpec([None, 2], tf.int32, "pooled_positions"),
+}
 
 
 def strings(name: str) -> tf.TensorSpec:
@@ -135,9 +141,30 @@ class ServedClassifier(ServedModel):
     def __init__(self, model, tokenizer, max_seq_length, labels: Sequence[str], problem_type: str, text_pairs: bool):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self._problem_type, self._text_pairs = tuple(labels), problem_type, text_pairs
+        # An LSTM on top would read from one text into the next; a causal model's output is that of the last token.
+        self._can_fold = model.recurrent is None and not model.config.is_causal
+
+    def model_inputs(self):
+        return dict(FOLDED) if self._can_fold else super().model_inputs()
+
+    def run(self, features):
+        """Logits [B, C] of ids, mask and segments [B, S]."""
+        return self._run_folded(unfolded(features)) if self._can_fold else super().run(features)
+
+    def _run_folded(self, folded: Folded):
+        logits = super().run(folded.features)  # [R, 2, C]
+        return tf.gather(tf.reshape(logits, [-1, tf.shape(logits)[-1]]), folded.places)
+
+    def text_outputs(self, *texts: tf.Tensor):
+        """`outputs` of texts, or of the two parts of pairs; string [B] each."""
+        features = self.encoder.features(*texts)
+        return self._answers(self._run_folded(fold(features)) if self._can_fold else super().run(features))
 
     def outputs(self, features):
-        logits = tf.cast(self.run(features), tf.float32)  # [B, C]
+        return self._answers(self.run(features))
+
+    def _answers(self, logits):
+        logits = tf.cast(logits, tf.float32)  # [B, C]
         if self._problem_type == "regression":
             return {"score": logits[:, 0]}
         names = tf.constant(self.labels, tf.string)
@@ -154,9 +181,9 @@ class ServedClassifier(ServedModel):
         }
 
     def signatures(self):
-        single = tf.function(lambda text: self.outputs(self.encoder.features(text)), [strings("text")], autograph=False)
+        single = tf.function(lambda text: self.text_outputs(text), [strings("text")], autograph=False)
         pairs = tf.function(
-            lambda text, text_pair: self.outputs(self.encoder.features(text, text_pair)),
+            lambda text, text_pair: self.text_outputs(text, text_pair),
             [strings("text"), strings("text_pair")],
             autograph=False,
         )

@@ -110,6 +110,23 @@ def test_a_fresh_process_gives_the_predictors_answers(classifier, tmp_path, free
     assert len({tuple(np.round(row, 3)) for row in single}) >= 4  # the rows differ
 
 
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("config", [{}, {"lstm_on_top": True}, {"attention": "causal"}], ids=["bert", "lstm", "causal"])
+def test_texts_of_mixed_length_give_what_each_gives_alone(tmp_path, config, freeze):
+    """Texts of a batch share rows, but for an LSTM on top and a causal model, which stay as they are."""
+    model_dir = save(tmp_path / "model", task_models.BertForSequenceClassification, config, num_labels=3)
+    signatures = tf.saved_model.load(exporting.export_saved_model(model_dir, str(tmp_path / "out"), freeze=freeze))
+    texts = [" ".join(["word", "another", "서울", "!"][k % 4] for k in range(n)) for n in (40, 1, 7, 0, 22, 3, 60)]
+    found = signatures.signatures["serving_default"](text=tf.constant(texts))["probabilities"].numpy()
+    np.testing.assert_allclose(found, probabilities(Predictor(model_dir).predict(texts)), atol=1e-5)
+    pairs = list(zip(texts, reversed(texts), strict=True))
+    firsts, seconds = zip(*pairs, strict=True)
+    of_pairs = signatures.signatures["serve_pairs"](text=tf.constant(firsts), text_pair=tf.constant(seconds))
+    expected = probabilities(Predictor(model_dir).predict(pairs))
+    np.testing.assert_allclose(of_pairs["probabilities"], expected, atol=1e-5)
+    assert len(set(np.round(found[:, 0], 4))) >= 5  # the rows differ
+
+
 def test_ids_and_examples_give_the_same(classifier, tmp_path):
     signatures = tf.saved_model.load(exporting.export_saved_model(classifier, str(tmp_path))).signatures
     tokenizer = FullTokenizer(VOCAB)
