@@ -5,11 +5,15 @@
 
 For each of four settings (128 and 512 tokens, single pieces and whole words masked) the text is tokenized, instances
 are built and records written by one process on one core. Start-up and compilation are not counted: a small run comes
-first. Beside it, on the same machine in the same run, the same work in plain Python: the tokenizer one character at a
-time (tests/plain_tokenization.py), instances by tests/plain_pretraining.py, records by protocol buffers. That is
-the original's way (its random numbers come from `random.shuffle` and `randint`, too), with a little of its work left
-out. `original` is the ratio to what the original itself took on a reference machine (two cores of a Xeon with AMX, one
-used), known for the default text.
+first.
+
+`original way`: the ratio to the same work done as the original does it, on the same core in the same run: Python's own
+random numbers and lists of strings, the tokenizer pass by pass one character at a time, a list and a set for each
+position that may be masked, protocol buffers (tests/plain_tokenization.py, tests/plain_pretraining.py). A part of the
+original's work is left out: lists of segment ids while instances are made, checks. That both make the same records is
+checked on one in 500.
+`reference machine`: the ratio to what the original's own code took on another machine (two cores of a Xeon with AMX,
+one used), known for the default text; processors differ, so it says little.
 
 "own MB" is the most memory the process had of its own, libraries and the tokenizer's tables included, "RSS MB" the same
 with what is mapped from files: libraries, and the scratch files that the system may take away again.
@@ -38,7 +42,7 @@ NOVELS = ROOT.parent / "shared" / "data" / "novels"
 flags.DEFINE_string("text", f"{NOVELS}/train-00.txt,{NOVELS}/train-01.txt", "Text files, a list of globs.")
 flags.DEFINE_string("vocab_file", str(ROOT / "tests" / "golden" / "vocab.txt"), "Vocabulary, uncased.")
 flags.DEFINE_integer("dupe_factor", 5, "As in create_pretraining_data.py.")
-flags.DEFINE_bool("plain", True, "Run the plain Python way, too.")
+flags.DEFINE_bool("plain", True, "Do the work the original's way, too.")
 flags.DEFINE_bool("forms", True, "Also unmasked, packed and compressed records, and all cores.")
 
 # The original on the default text: (S, whole words) -> seconds without start-up.
@@ -58,14 +62,23 @@ def run_ours(text: str, vocab_file: str, warm_up: str, arguments: dict) -> dict:
         start = time.perf_counter()
         summary = create_pretraining_data(text, f"{folder}/out", vocab_file, **arguments)
         seconds = time.perf_counter() - start
+        sample = sample_of(f"{folder}/out") if arguments.get("masking") != "dynamic" else None
     return {
         "seconds": seconds,
+        "sample": sample,
         "instances": summary["instances"],
         "rows": summary["rows"],
         "padding": summary["padding_share"],
         "bytes": sum(summary["output_bytes"].values()),
         **peaks,
     }
+
+
+def sample_of(path: str) -> list[bytes]:
+    """Some of the records of a file."""
+    import tensorflow as tf
+
+    return list(tf.data.TFRecordDataset(path).shard(500, 0).as_numpy_iterator()) if os.path.exists(path) else []
 
 
 def watch_memory(peaks: dict) -> None:
@@ -79,7 +92,8 @@ def watch_memory(peaks: dict) -> None:
 
 
 def run_plain(text: str, vocab_file: str, arguments: dict) -> dict:
-    """The same records in plain Python."""
+    """The same records, made as the original makes them."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     import plain_pretraining
     import tensorflow as tf
     from plain_tokenization import PlainTokenizer
@@ -88,12 +102,12 @@ def run_plain(text: str, vocab_file: str, arguments: dict) -> dict:
     from bert_tf.text_files import list_files
     from bert_tf.tokenization import load_vocab
 
-    # The same stream, drawn as the original draws it.
-    plain_pretraining.shuffle = lambda items, rng: rng.shuffle(items)
-    plain_pretraining._randint = lambda rng, low, high: rng.randint(low, high)
     vocab = load_vocab(vocab_file)
+    # Strings in the places of ids.
+    continuations = frozenset(token for token in vocab if token.startswith("##"))
+    vocabulary = VocabularyIds("[CLS]", "[SEP]", "[MASK]", list(vocab), continuations)
     start = time.perf_counter()
-    documents = plain_pretraining.read_documents(list_files(text), PlainTokenizer(vocab))
+    documents = plain_pretraining.read_documents(list_files(text), PlainTokenizer(vocab).tokenize)
     tokenized = time.perf_counter()
     instances = plain_pretraining.create_instances_from_documents(
         documents,
@@ -102,37 +116,59 @@ def run_plain(text: str, vocab_file: str, arguments: dict) -> dict:
         0.1,
         0.15,
         arguments["max_predictions_per_seq"],
-        VocabularyIds.from_vocab(vocab),
+        vocabulary,
         random.Random(12345),
         arguments["do_whole_word_mask"],
     )
-    with tempfile.TemporaryDirectory() as folder, tf.io.TFRecordWriter(f"{folder}/out") as writer:
-        for instance in instances:
-            writer.write(_protocol_buffer(instance, arguments).SerializeToString())
-    end = time.perf_counter()
-    return {"seconds": end - start, "tokenizing": tokenized - start, "instances": len(instances)}
+    built = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.io.TFRecordWriter(f"{folder}/out") as writer:
+            for instance in instances:
+                writer.write(_protocol_buffer(instance, vocab, arguments).SerializeToString())
+        end = time.perf_counter()
+        sample = sample_of(f"{folder}/out")
+    return {
+        "seconds": end - start,
+        "tokenizing": tokenized - start,
+        "building": built - tokenized,
+        "instances": len(instances),
+        "sample": sample,
+    }
 
 
-def _protocol_buffer(instance, arguments):
+def _protocol_buffer(instance, vocab, arguments):
     import tensorflow as tf
 
     length, width = arguments["max_seq_length"], arguments["max_predictions_per_seq"]
 
     def integers(values, size):
-        values = list(values) + [0] * (size - len(values))
+        values = list(values)
+        while len(values) < size:
+            values.append(0)
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
-    weights = [1.0] * len(instance.masked_lm_ids) + [0.0] * (width - len(instance.masked_lm_ids))
+    weights = [1.0] * len(instance.masked_lm_ids)
+    while len(weights) < width:
+        weights.append(0.0)
     features = {
-        "input_ids": integers(instance.token_ids, length),
+        "input_ids": integers([vocab[token] for token in instance.token_ids], length),
         "input_mask": integers([1] * len(instance.token_ids), length),
         "segment_ids": integers(instance.segment_ids, length),
         "masked_lm_positions": integers(instance.masked_lm_positions, width),
-        "masked_lm_ids": integers(instance.masked_lm_ids, width),
+        "masked_lm_ids": integers([vocab[token] for token in instance.masked_lm_ids], width),
         "masked_lm_weights": tf.train.Feature(float_list=tf.train.FloatList(value=weights)),
         "next_sentence_labels": integers([int(instance.is_random_next)], 1),
     }
     return tf.train.Example(features=tf.train.Features(feature=features))
+
+
+def check_same(ours: list[bytes], theirs: list[bytes]) -> None:
+    """AssertionError if records differ."""
+    import tensorflow as tf
+
+    assert len(ours) == len(theirs) > 0
+    for one, other in zip(ours, theirs, strict=True):
+        assert tf.train.Example.FromString(one) == tf.train.Example.FromString(other)
 
 
 def in_process(function, *arguments):
@@ -152,7 +188,7 @@ def main(_):
     print(f"{megabytes:.2f} MB of text, dupe_factor {FLAGS.dupe_factor}, one core")
     print(
         f"{'S':>4} {'whole words':>11} {'seconds':>8} {'MB/s':>6} {'instances/s':>11} {'bytes/inst.':>11} "
-        f"{'own MB':>7} {'RSS MB':>7} {'plain':>7} {'original':>8}"
+        f"{'own MB':>7} {'RSS MB':>7} {'original way':>14} {'reference machine':>17}"
     )
     results = []
     for length, predictions, whole_words in SETTINGS:
@@ -166,14 +202,17 @@ def main(_):
         if FLAGS.plain:
             plain = in_process(run_plain, FLAGS.text, FLAGS.vocab_file, arguments)
             assert plain["instances"] == ours["instances"]
+            check_same(ours["sample"], plain.pop("sample"))
+            ours["original_way"] = plain
             ratios["plain"] = f"{plain['seconds'] / ours['seconds']:.1f}x"
+        del ours["sample"]
         if is_default and (length, whole_words) in ORIGINAL_SECONDS:
             ratios["original"] = f"{ORIGINAL_SECONDS[length, whole_words] / ours['seconds']:.1f}x"
         seconds, count = ours["seconds"], ours["instances"]
         print(
             f"{length:4} {'yes' if whole_words else 'no':>11} {seconds:8.2f} {megabytes / seconds:6.2f} "
             f"{count / seconds:11,.0f} {ours['bytes'] / count:11.0f} {ours['RssAnon']:7.0f} "
-            f"{ours['VmRSS']:7.0f} {ratios['plain']:>7} {ratios['original']:>8}",
+            f"{ours['VmRSS']:7.0f} {ratios['plain']:>14} {ratios['original']:>17}",
             flush=True,
         )
         results.append(ours)
@@ -196,6 +235,7 @@ def main(_):
                 f"{ours['padding']:8.1%}",
                 flush=True,
             )
+            ours.pop("sample")
             results.append({"form": name, **ours})
     print(json.dumps(results), file=sys.stderr)
 

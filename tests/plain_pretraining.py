@@ -1,32 +1,34 @@
-"""Pre-training instances in plain Python, as the original makes them: what the compiled code is compared with.
+"""Pre-training instances in plain Python, step by step as the original makes them: what the compiled code is compared
+with, in results and in speed.
 
-Every draw from the one random stream is made where the original's create_pretraining_data.py makes it. A token is its
-id in the vocabulary here; a sentence is a list of ids, a document a list of sentences.
+Every draw from the one random stream is made where the original's create_pretraining_data.py makes it. A sentence is a
+list of tokens, a document a list of sentences. A token is its id in tests; benchmarks/create_data.py takes the strings,
+as the original does: nothing here depends on it.
 
 Dimensions: S max_seq_length, P max_predictions_per_seq.
 """
 
-import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bert_tf.example_encoding import example, float_feature, int64_feature, pack
 from bert_tf.pretraining_instances import TrainingInstance, VocabularyIds
 from bert_tf.text_files import read_text_lines
 from bert_tf.tokenization import FullTokenizer
 
-Sentence = list[int]
+Token = int | str
+Sentence = list[Token]
 Document = list[Sentence]
 
 
-def read_documents(input_files: Sequence[str], tokenizer: FullTokenizer) -> list[Document]:
+def read_documents(input_files: Sequence[str], tokenize: Callable[[str], Sentence]) -> list[Document]:
     """One sentence a line, a blank line between documents; a line without any token ends no document."""
     documents: list[Document] = [[]]
     for path in input_files:
         for line in map(str.strip, read_text_lines(path)):
             if not line:
                 documents.append([])
-            elif sentence := tokenizer.encode(line):
+            elif sentence := tokenize(line):
                 documents[-1].append(sentence)
     return [document for document in documents if document]
 
@@ -44,7 +46,7 @@ def create_training_instances(
 ) -> list[TrainingInstance]:
     """Instances of text files (original: create_training_instances)."""
     return create_instances_from_documents(
-        read_documents(input_files, tokenizer),
+        read_documents(input_files, tokenizer.encode),
         max_seq_length,
         dupe_factor,
         short_seq_prob,
@@ -68,7 +70,7 @@ def create_instances_from_documents(
     do_whole_word_mask: bool = False,
 ) -> list[TrainingInstance]:
     """Goes dupe_factor times over the documents, with fresh pairs and masks each time, and shuffles what comes out."""
-    shuffle(documents, rng)
+    rng.shuffle(documents)
     instances: list[TrainingInstance] = []
     for _ in range(dupe_factor):
         for document_index in range(len(documents)):
@@ -83,7 +85,7 @@ def create_instances_from_documents(
                 rng,
                 do_whole_word_mask,
             )
-    shuffle(instances, rng)
+    rng.shuffle(instances)
     return instances
 
 
@@ -109,79 +111,83 @@ def create_instances_from_document(
     target_length = max_num_tokens
     # Once a document and pass, not once an instance: this is the original's way.
     if rng.random() < short_seq_prob:
-        target_length = _randint(rng, 2, max_num_tokens)
+        target_length = rng.randint(2, max_num_tokens)
 
     instances = []
-    start = end = length = 0  # the sentences gathered are document[start:end], `length` tokens
-    while end < len(document):
-        length += len(document[end])
-        end += 1
-        if length < target_length and end < len(document):
-            continue
-        num_sentences = end - start
-        a_end = start + 1 if num_sentences == 1 else start + _randint(rng, 1, num_sentences - 1)
-        tokens_a = list(itertools.chain.from_iterable(document[start:a_end]))
-        is_random_next = num_sentences == 1 or rng.random() < 0.5
-        if is_random_next:
-            tokens_b = _random_next(all_documents, document_index, target_length - len(tokens_a), rng)
-            end = a_end
-        else:
-            tokens_b = list(itertools.chain.from_iterable(document[a_end:end]))
-        truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng)
-        tokens = [vocabulary.cls_id, *tokens_a, vocabulary.sep_id, *tokens_b, vocabulary.sep_id]
-        masked = create_masked_lm_predictions(
-            tokens, masked_lm_prob, max_predictions_per_seq, vocabulary, rng, do_whole_word_mask
-        )
-        instances.append(TrainingInstance(masked[0], len(tokens_a) + 2, is_random_next, masked[1], masked[2]))
-        start, length = end, 0
+    chunk: list[Sentence] = []
+    length = index = 0
+    while index < len(document):
+        chunk.append(document[index])
+        length += len(document[index])
+        if index == len(document) - 1 or length >= target_length:
+            a_end = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
+            tokens_a: list[Token] = []
+            for sentence in chunk[:a_end]:
+                tokens_a.extend(sentence)
+            tokens_b: list[Token] = []
+            is_random_next = len(chunk) == 1 or rng.random() < 0.5
+            if is_random_next:
+                tokens_b = _random_next(all_documents, document_index, target_length - len(tokens_a), rng)
+                index -= len(chunk) - a_end
+            else:
+                for sentence in chunk[a_end:]:
+                    tokens_b.extend(sentence)
+            truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng)
+            tokens = [vocabulary.cls_id]
+            for token in tokens_a:
+                tokens.append(token)
+            tokens.append(vocabulary.sep_id)
+            for token in tokens_b:
+                tokens.append(token)
+            tokens.append(vocabulary.sep_id)
+            masked = create_masked_lm_predictions(
+                tokens, masked_lm_prob, max_predictions_per_seq, vocabulary, rng, do_whole_word_mask
+            )
+            instances.append(TrainingInstance(masked[0], len(tokens_a) + 2, is_random_next, masked[1], masked[2]))
+            chunk, length = [], 0
+        index += 1
     return instances
 
 
 def _random_next(
     all_documents: Sequence[Document], document_index: int, target_length: int, rng: random.Random
-) -> list[int]:
+) -> list[Token]:
     """Sentences from a random place of, if ten draws find one, another document: at least one, until they are long
     enough or their document ends."""
     for _ in range(10):
-        random_index = _randint(rng, 0, len(all_documents) - 1)
+        random_index = rng.randint(0, len(all_documents) - 1)
         if random_index != document_index:
             break
     document = all_documents[random_index]
     tokens = []
-    for position in range(_randint(rng, 0, len(document) - 1), len(document)):
+    for position in range(rng.randint(0, len(document) - 1), len(document)):
         tokens.extend(document[position])
         if len(tokens) >= target_length:
             break
     return tokens
 
 
-def truncate_seq_pair(tokens_a: list[int], tokens_b: list[int], max_num_tokens: int, rng: random.Random) -> None:
+def truncate_seq_pair(tokens_a: list[Token], tokens_b: list[Token], max_num_tokens: int, rng: random.Random) -> None:
     """Shortens the longer of the two (B if they are equal) one token at a time, in place, until both together fit.
 
     A coin decides each time whether the first or the last token goes (original: truncate_seq_pair).
     """
-    draw = rng.random
-    length_a, length_b = len(tokens_a), len(tokens_b)
-    front_a = front_b = 0
-    while length_a + length_b > max_num_tokens:
-        if length_a > length_b:
-            length_a -= 1
-            front_a += draw() < 0.5
+    while len(tokens_a) + len(tokens_b) > max_num_tokens:
+        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
+        if rng.random() < 0.5:
+            del longer[0]
         else:
-            length_b -= 1
-            front_b += draw() < 0.5
-    tokens_a[:] = tokens_a[front_a : front_a + length_a]
-    tokens_b[:] = tokens_b[front_b : front_b + length_b]
+            longer.pop()
 
 
 def create_masked_lm_predictions(
-    tokens: Sequence[int],
+    tokens: Sequence[Token],
     masked_lm_prob: float,
     max_predictions_per_seq: int,
     vocabulary: VocabularyIds,
     rng: random.Random,
     do_whole_word_mask: bool = False,
-) -> tuple[list[int], list[int], list[int]]:
+) -> tuple[list[Token], list[int], list[Token]]:
     """Chooses positions to predict and hides what stands there (original: create_masked_lm_predictions).
 
     Of the chosen positions 80% become [MASK], 10% stay and 10% become any token of the vocabulary. The number of them
@@ -189,78 +195,41 @@ def create_masked_lm_predictions(
     do_whole_word_mask a word that would exceed it is passed over, so there may be fewer, even none.
 
     Returns:
-      (masked tokens, increasing positions, ids that stood there).
+      (masked tokens, increasing positions, what stood there).
     """
     num_to_predict = min(max_predictions_per_seq, max(1, round(len(tokens) * masked_lm_prob)))
-    specials = (vocabulary.cls_id, vocabulary.sep_id)
-    candidates = [position for position, token in enumerate(tokens) if token not in specials]
-    if do_whole_word_mask:
-        chosen = _choose_words(_word_sets(tokens, candidates, vocabulary.continuations), num_to_predict, rng)
-    else:
-        shuffle(candidates, rng)
-        chosen = candidates[:num_to_predict]
-
+    positions = [k for k, token in enumerate(tokens) if token not in (vocabulary.cls_id, vocabulary.sep_id)]
+    words = word_sets(tokens, positions, vocabulary.continuations if do_whole_word_mask else frozenset())
+    rng.shuffle(words)
     masked = list(tokens)
-    draw, mask_id, all_ids = rng.random, vocabulary.mask_id, vocabulary.all_ids
-    for position in chosen:  # in shuffled order, since each draws from the stream
-        if draw() < 0.8:
-            masked[position] = mask_id
-        elif draw() >= 0.5:
-            masked[position] = all_ids[_randint(rng, 0, len(all_ids) - 1)]
-    chosen.sort()
-    return masked, chosen, [tokens[position] for position in chosen]
+    chosen: list[tuple[int, Token]] = []
+    covered: set[int] = set()
+    for word in words:
+        if len(chosen) >= num_to_predict:
+            break
+        if len(chosen) + len(word) > num_to_predict or any(position in covered for position in word):
+            continue
+        for position in word:
+            covered.add(position)
+            if rng.random() < 0.8:
+                masked[position] = vocabulary.mask_id
+            elif rng.random() >= 0.5:
+                masked[position] = vocabulary.all_ids[rng.randint(0, len(vocabulary.all_ids) - 1)]
+            chosen.append((position, tokens[position]))
+    chosen.sort(key=lambda pair: pair[0])
+    return masked, [position for position, _ in chosen], [token for _, token in chosen]
 
 
-def _word_sets(tokens: Sequence[int], candidates: Sequence[int], continuations: frozenset[int]) -> list[list[int]]:
+def word_sets(tokens: Sequence[Token], positions: Sequence[int], continuations: frozenset[Token]) -> list[list[int]]:
     """Positions of each word. The original lets a "##" piece at the start of B (its beginning was cut off) join the
     last word of A, over the [SEP] between them; so does this."""
     words: list[list[int]] = []
-    for position in candidates:
+    for position in positions:
         if words and tokens[position] in continuations:
             words[-1].append(position)
         else:
             words.append([position])
     return words
-
-
-def _choose_words(words: list[list[int]], num_to_predict: int, rng: random.Random) -> list[int]:
-    shuffle(words, rng)
-    chosen: list[int] = []
-    for word in words:
-        if len(chosen) >= num_to_predict:
-            break
-        if len(chosen) + len(word) <= num_to_predict:
-            chosen.extend(word)
-    return chosen
-
-
-# ---- the random stream -----------------------------------------------------------------------------------------------
-# What `random.Random.randint` and `.shuffle` of CPython do, written out: a third of their time, and the stream no
-# longer depends on the Python version (Python promises a stable stream for `random()` only).
-
-
-def _randint(rng: random.Random, low: int, high: int) -> int:
-    """A whole number from low to high, both included."""
-    count = high - low + 1
-    bits = count.bit_length()
-    number = rng.getrandbits(bits)
-    while number >= count:
-        number = rng.getrandbits(bits)
-    return low + number
-
-
-def shuffle(items: list, rng: random.Random) -> None:
-    """Shuffles a list in place, from its end, with the draws that `rng.shuffle(items)` makes."""
-    getrandbits = rng.getrandbits
-    total = len(items)
-    for bits in range(total.bit_length(), 1, -1):
-        # All numbers of items that have so many bits.
-        for count in range(min(total, (1 << bits) - 1), (1 << (bits - 1)) - 1, -1):
-            number = getrandbits(bits)
-            while number >= count:
-                number = getrandbits(bits)
-            last = count - 1
-            items[last], items[number] = items[number], items[last]
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import json
 import random
 
 import numpy as np
-import plain_pretraining as plain
 import pytest
 import tensorflow as tf
 from pretraining_records_read import UNMASKED_FEATURES, read_records
@@ -88,10 +87,10 @@ def test_dynamic_masks_have_the_rates(rates):
 
 def plain_single_sequences(documents, max_seq_length, dupe_factor, short_seq_prob, rng) -> list[list[int]]:
     """What --nsp=false makes of documents, in plain Python, without [CLS] and [SEP]."""
-    plain.shuffle(documents, rng)
+    rng.shuffle(documents)
     limit, found = max_seq_length - 2, []
     for document in documents * dupe_factor:
-        target = plain._randint(rng, 2, limit) if rng.random() < short_seq_prob else limit
+        target = rng.randint(2, limit) if rng.random() < short_seq_prob else limit
         tokens = []
         for number, sentence in enumerate(document):
             tokens += sentence
@@ -101,7 +100,7 @@ def plain_single_sequences(documents, max_seq_length, dupe_factor, short_seq_pro
                 del tokens[0 if rng.random() < 0.5 else -1]
             found.append(tokens)
             tokens = []
-    plain.shuffle(found, rng)
+    rng.shuffle(found)
     return found
 
 

@@ -269,19 +269,6 @@ def masked(crc: int) -> int:
 # ---- the pieces ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 7, 8, 9, 125, 128, 1000])
-def test_shuffle_and_randint_are_those_of_random(length):
-    ours, theirs = list(range(length)), list(range(length))
-    rng, reference = random.Random(length), random.Random(length)
-    plain.shuffle(ours, rng)
-    reference.shuffle(theirs)
-    assert ours == theirs
-    assert rng.getstate() == reference.getstate()
-    for low, high in ((0, 0), (2, 2), (1, 2), (0, 7), (2, 125), (0, 30521), (5, 1 << 40)):
-        assert plain._randint(rng, low, high) == reference.randint(low, high)
-    assert rng.getstate() == reference.getstate()
-
-
 def letter_ids(text) -> list[int]:
     return [LETTERS.index(token) for token in text.split()]
 
@@ -289,7 +276,7 @@ def letter_ids(text) -> list[int]:
 def test_words_join_over_the_separator():
     tokens = letter_ids("[CLS] ##a b ##b [SEP] ##c d [SEP]")
     vocabulary = VocabularyIds.from_vocab({token: index for index, token in enumerate(LETTERS)})
-    sets = plain._word_sets(tokens, [1, 2, 3, 5, 6], vocabulary.continuations)
+    sets = plain.word_sets(tokens, [1, 2, 3, 5, 6], vocabulary.continuations)
     assert sets == [[1], [2, 3, 5], [6]]
     outcomes = set()
     for seed in range(200):
