@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from bert_tf.pretraining_kernel import compiled, generator_state, shuffle
+from bert_tf.pretraining_kernel import compiled, generator_state, restore, shuffle
 
 
 def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
@@ -23,7 +23,7 @@ def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Rando
     new_number = np.arange(num_rows, dtype=np.int64)
     state = generator_state(rng)
     shuffle(state, new_number, num_rows)
-    rng.setstate((3, tuple(state.tolist()), None))
+    restore(rng, state)
     row_of = new_number[row_of]
     members = order[np.argsort(row_of, kind="stable")]
     return members.astype(np.int64), np.cumsum(np.bincount(row_of, minlength=num_rows)).astype(np.int64)

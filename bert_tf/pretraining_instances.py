@@ -252,7 +252,7 @@ def create_instances(
     ]
     final_order = np.arange(count, dtype=np.int64)
     kernel.shuffle(state, final_order, count)
-    rng.setstate((3, tuple(state.tolist()), None))
+    kernel.restore(rng, state)
     return Instances(store, settings, vocabulary, *columns, final_order)
 
 

@@ -4,8 +4,9 @@ They work on flat arrays instead of lists of lists: a document is a range of sen
 an instance two ranges of tokens and a few masked positions. `tests/plain_pretraining.py` has the same in plain Python.
 
 Every draw comes from CPython's Mersenne Twister, in the order in which the original draws (its
-create_pretraining_data.py), so that the same seed gives the same instances. The generator's state is an array of 625
-uint32: the 624 words of MT19937 and the number of words used up; `random.Random.getstate()` gives just these.
+create_pretraining_data.py), so that the same seed gives the same instances. The generator's state is an array of
+uint32: the 624 words of MT19937 and the number of words used up, as in `random.Random.getstate()`, and behind these the
+624 outputs that the words give.
 
 Dimensions: S max_seq_length, P max_predictions_per_seq.
 """
@@ -16,6 +17,7 @@ import numba
 import numpy as np
 
 _STATE_WORDS = 624
+_OUTPUTS = _STATE_WORDS + 1  # where the outputs begin in a state
 
 # What `plan_instances` keeps between two calls, as an int64 array.
 PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
@@ -30,27 +32,54 @@ compiled = numba.njit(cache=True, nogil=True, boundscheck=False)
 
 
 def generator_state(rng: random.Random) -> np.ndarray:
-    """The state of a `random.Random` as uint32 [625]."""
-    return np.array(rng.getstate()[1], np.uint32)
+    """The state of a `random.Random` as uint32 [1249]."""
+    state = np.empty(_OUTPUTS + _STATE_WORDS, np.uint32)
+    state[:_OUTPUTS] = rng.getstate()[1]
+    _fill_outputs(state)
+    return state
+
+
+def restore(rng: random.Random, state: np.ndarray) -> None:
+    """Brings a `random.Random` where compiled code left its state."""
+    rng.setstate((3, tuple(state[:_OUTPUTS].tolist()), None))
+
+
+@compiled
+def _twist(word, following, far):
+    mixed = (word & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
+    return far ^ (mixed >> np.uint32(1)) ^ ((mixed & np.uint32(1)) * np.uint32(0x9908B0DF))
+
+
+@compiled
+def _next_words(state):
+    """The next 624 words (Matsumoto and Nishimura 1998). In simple loops, of which vector instructions can be made."""
+    for k in range(_STATE_WORDS - 397):
+        state[k] = _twist(state[k], state[k + 1], state[k + 397])
+    for k in range(_STATE_WORDS - 397, _STATE_WORDS - 1):
+        state[k] = _twist(state[k], state[k + 1], state[k + 397 - _STATE_WORDS])
+    state[_STATE_WORDS - 1] = _twist(state[_STATE_WORDS - 1], state[0], state[396])
+    _fill_outputs(state)
+
+
+@compiled
+def _fill_outputs(state):
+    for k in range(_STATE_WORDS):
+        word = state[k]
+        word ^= word >> np.uint32(11)
+        word ^= (word << np.uint32(7)) & np.uint32(0x9D2C5680)
+        word ^= (word << np.uint32(15)) & np.uint32(0xEFC60000)
+        state[_OUTPUTS + k] = word ^ (word >> np.uint32(18))
 
 
 @compiled
 def _next_word(state):
-    """The next 32 bits (Matsumoto and Nishimura 1998)."""
-    used = state[_STATE_WORDS]
+    """The next 32 bits."""
+    used = np.int64(state[_STATE_WORDS])
     if used >= _STATE_WORDS:
-        for k in range(_STATE_WORDS):
-            following = state[k + 1] if k + 1 < _STATE_WORDS else state[0]
-            mixed = (state[k] & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
-            far = state[k + 397] if k + 397 < _STATE_WORDS else state[k + 397 - _STATE_WORDS]
-            state[k] = far ^ (mixed >> np.uint32(1)) ^ ((mixed & np.uint32(1)) * np.uint32(0x9908B0DF))
-        used = np.uint32(0)
-    word = state[used]
-    state[_STATE_WORDS] = used + np.uint32(1)
-    word ^= word >> np.uint32(11)
-    word ^= (word << np.uint32(7)) & np.uint32(0x9D2C5680)
-    word ^= (word << np.uint32(15)) & np.uint32(0xEFC60000)
-    return word ^ (word >> np.uint32(18))
+        _next_words(state)
+        used = 0
+    state[_STATE_WORDS] = used + 1
+    return state[_OUTPUTS + used]
 
 
 @compiled
@@ -283,102 +312,3 @@ def _mask(
         positions[place] = position
         replacements[place] = token
     return count
-
-
-# ---- text ------------------------------------------------------------------------------------------------------------
-
-
-@compiled
-def find_words(data, at, slots, arena, arena_ends, count, numbers):
-    """Numbers for the words of UTF-8 text, which are separated by spaces and newlines; a newline itself is number 0.
-
-    Args:
-      data: uint8, the text. at: where to go on in it; the beginning of a word, a space or a newline.
-      slots: int32, a hash table of numbers, 0 where free; its length is a power of two.
-      arena, arena_ends: uint8 and int64; the bytes of word n end at arena_ends[n] and begin where word n - 1 ends.
-      count: numbers given so far. New words get the next ones.
-      numbers: int32, filled in.
-
-    Returns:
-      (where it ended in data, numbers filled in, new count). It ends early when no word more can be held.
-    """
-    found, mask, size = 0, np.int64(len(slots) - 1), len(data)
-    while at < size:
-        byte = data[at]
-        if byte == 0x20:
-            at += 1
-            continue
-        if found == len(numbers):
-            break
-        if byte == 0x0A:
-            numbers[found] = 0
-            found += 1
-            at += 1
-            continue
-        end, key = at, np.uint64(14695981039346656037)  # FNV-1a, mixed once more
-        while end < size and data[end] != 0x20 and data[end] != 0x0A:
-            key = (key ^ np.uint64(data[end])) * np.uint64(1099511628211)
-            end += 1
-        slot = np.int64(key ^ (key >> np.uint64(29))) & mask
-        while True:
-            number = np.int64(slots[slot])
-            if number == 0:
-                break
-            begin = arena_ends[number - 1]
-            if arena_ends[number] - begin == end - at:
-                k = 0
-                while at + k < end and arena[begin + k] == data[at + k]:
-                    k += 1
-                if at + k == end:
-                    break
-            slot = (slot + 1) & mask
-        if number == 0:
-            begin = arena_ends[count - 1]
-            if count == len(arena_ends) or begin + end - at > len(arena):
-                break
-            for k in range(end - at):
-                arena[begin + k] = data[at + k]
-            arena_ends[count] = begin + end - at
-            slots[slot] = count
-            number = count
-            count += 1
-        numbers[found] = number
-        found += 1
-        at = end
-    return at, found, count
-
-
-@compiled
-def cut_sentences(words, pieces, starts, visible, carry, tokens, sentence_ends, document_ends):
-    """Numbers of words to tokens, sentences and documents.
-
-    Args:
-      words: int64, 0 for a newline. pieces, starts: ids of word n are pieces[starts[n]:starts[n + 1]]. visible: whether
-        word n is more than whitespace.
-      carry: int64 [5], see `token_store.TokenStoreWriter`; updated.
-      tokens, sentence_ends, document_ends: filled in.
-
-    Returns:
-      How many of each were filled in.
-    """
-    num_tokens = num_sentences = num_documents = 0
-    total_tokens, total_sentences, sentence_begin, document_begin, line_visible = carry
-    for word in words:
-        if word:
-            line_visible |= visible[word]
-            for k in range(starts[word], starts[word + 1]):
-                tokens[num_tokens] = pieces[k]
-                num_tokens += 1
-        elif line_visible:
-            line_visible = 0
-            if total_tokens + num_tokens > sentence_begin:
-                sentence_begin = total_tokens + num_tokens
-                sentence_ends[num_sentences] = sentence_begin
-                num_sentences += 1
-        elif total_sentences + num_sentences > document_begin:
-            document_begin = total_sentences + num_sentences
-            document_ends[num_documents] = document_begin
-            num_documents += 1
-    carry[0], carry[1] = total_tokens + num_tokens, total_sentences + num_sentences
-    carry[2], carry[3], carry[4] = sentence_begin, document_begin, line_visible
-    return num_tokens, num_sentences, num_documents

@@ -35,7 +35,6 @@ from bert_tf.pretraining_kernel import (
 RECORDS_PER_BLOCK = 1024
 
 _INT64_LIST, _FLOAT_LIST = 0x1A, 0x12
-_FRAME_BYTES = 16
 _CRC32C_POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed
 
 
@@ -110,13 +109,30 @@ def _put_varint(buffer, at, value):
 
 
 @compiled
-def _put_feature_head(buffer, at, name, kind, packed_size):
-    """All of a feature but its packed values: an entry of the map of features."""
+def _packed_size(values, count):
+    """Bytes of `count` integers, from 0 to below 2^35, as varints."""
+    size = np.int64(count)
+    for k in range(count):
+        value = values[k]
+        size += np.int64(value > 0x7F) + (value > 0x3FFF) + (value > 0x1FFFFF) + (value > 0xFFFFFFF)
+    return size
+
+
+@compiled
+def _sizes(name, packed_size):
+    """Bytes of a feature's list, of the feature, and of its entry in the map of features with what is before it."""
     list_size = 1 + _varint_size(packed_size) + packed_size
     feature_size = 1 + _varint_size(list_size) + list_size
     entry_size = 2 + len(name) + 1 + _varint_size(feature_size) + feature_size
+    return list_size, feature_size, 1 + _varint_size(entry_size) + entry_size
+
+
+@compiled
+def _put_feature_head(buffer, at, name, kind, packed_size):
+    """All of a feature but its packed values: an entry of the map of features."""
+    list_size, feature_size, _ = _sizes(name, packed_size)
     buffer[at] = 0x0A
-    at = _put_varint(buffer, at + 1, entry_size)
+    at = _put_varint(buffer, at + 1, 2 + len(name) + 1 + _varint_size(feature_size) + feature_size)
     buffer[at] = 0x0A
     buffer[at + 1] = len(name)
     at += 2
@@ -132,14 +148,20 @@ def _put_feature_head(buffer, at, name, kind, packed_size):
 
 
 @compiled
-def _put_integers(buffer, at, name, values, count, padded_count):
-    """A feature of `count` integers, then zeros up to `padded_count`."""
-    size = padded_count - count
+def _put_integers(buffer, at, name, values, count, size, padded_count):
+    """A feature of `count` integers, which take `size` bytes, then zeros up to `padded_count`."""
+    at = _put_feature_head(buffer, at, name, _INT64_LIST, size + padded_count - count)
     for k in range(count):
-        size += _varint_size(values[k])
-    at = _put_feature_head(buffer, at, name, _INT64_LIST, size)
-    for k in range(count):
-        at = _put_varint(buffer, at, values[k])
+        value = np.int64(values[k])
+        if value >= 1 << 21:
+            at = _put_varint(buffer, at, value)
+            continue
+        # Three bytes, of which the next number overwrites what is too much: ids are of no length that can be foreseen.
+        second, third = np.int64(value > 0x7F), np.int64(value > 0x3FFF)
+        buffer[at] = (value & 0x7F) | (second << 7)
+        buffer[at + 1] = ((value >> 7) & 0x7F) | (third << 7)
+        buffer[at + 2] = value >> 14
+        at += 1 + second + third
     for k in range(padded_count - count):
         buffer[at + k] = 0
     return at + padded_count - count
@@ -159,32 +181,26 @@ def _put_weights(buffer, at, name, ones, padded_count):
     """A feature of floats 1.0, then 0.0."""
     at = _put_feature_head(buffer, at, name, _FLOAT_LIST, 4 * padded_count)
     for k in range(padded_count):
-        at = _put_fixed(buffer, at, 0x3F800000 if k < ones else 0, 4)
-    return at
+        one = k < ones  # 0x3F800000
+        buffer[at + 4 * k] = buffer[at + 4 * k + 1] = 0
+        buffer[at + 4 * k + 2] = one * 0x80
+        buffer[at + 4 * k + 3] = one * 0x3F
+    return at + 4 * padded_count
 
 
 @compiled
-def _frame(buffer, begin, payload_begin, end, tables):
-    """Moves a payload so that it is framed from `begin` on and a message of its own; returns the frame's end.
-
-    The payload is the inside of the outermost field of an Example; key and length come before it.
-    """
-    size = end - payload_begin
-    head = 1 + _varint_size(size)
-    target = begin + 12 + head
-    for k in range(size):  # to the left: payload_begin leaves room for the longest head
-        buffer[target + k] = buffer[payload_begin + k]
-    at = begin + 12
-    buffer[at] = 0x0A
-    _put_varint(buffer, at + 1, size)
-    _put_fixed(buffer, begin, head + size, 8)
+def _open_frame(buffer, begin, payload_size, tables):
+    """What is before the features of an Example in a file: length, its checksum, the outermost field."""
+    _put_fixed(buffer, begin, 1 + _varint_size(payload_size) + payload_size, 8)
     _put_fixed(buffer, begin + 8, np.int64(_masked_checksum(buffer, begin, begin + 8, tables)), 4)
-    end = target + size
-    checksum = np.int64(_masked_checksum(buffer, begin + 12, end, tables))
-    return _put_fixed(buffer, end, checksum, 4)
+    buffer[begin + 12] = 0x0A
+    return _put_varint(buffer, begin + 13, payload_size)
 
 
-_HEAD_ROOM = 12 + 11  # of a frame and of the outermost field
+@compiled
+def _close_frame(buffer, begin, end, tables):
+    """Puts the checksum of the Example behind it; returns where the next frame begins."""
+    return _put_fixed(buffer, end, np.int64(_masked_checksum(buffer, begin + 12, end, tables)), 4)
 
 
 @compiled
@@ -193,6 +209,9 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
     max_seq_length, max_predictions, cls_id, sep_id = settings
     row = np.empty(max_seq_length, np.int32)
     labels = np.empty(max(1, max_predictions), np.int32)
+    fixed_size = np.int64(0)
+    for name, size in ((1, max_seq_length), (2, max_seq_length), (5, 4 * max_predictions), (6, 1)):
+        fixed_size += _sizes(names[name], size)[2]
     begin = 0
     for number in numbers:
         span = spans[number]
@@ -203,15 +222,20 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
             labels[k] = row[position]
             row[position] = replacements[number, k]
         first = span[A_LENGTH] + 2
-        at = begin + _HEAD_ROOM
-        at = _put_integers(buffer, at, names[0], row, length, max_seq_length)
+        ids_size, labels_size = _packed_size(row, length), _packed_size(labels, masked)
+        positions_size = _packed_size(positions[number], masked)
+        size = fixed_size + _sizes(names[0], ids_size + max_seq_length - length)[2]
+        size += _sizes(names[3], positions_size + max_predictions - masked)[2]
+        size += _sizes(names[4], labels_size + max_predictions - masked)[2]
+        at = _open_frame(buffer, begin, size, tables)
+        at = _put_integers(buffer, at, names[0], row, length, ids_size, max_seq_length)
         at = _put_ones(buffer, at, names[1], 0, length, max_seq_length)
         at = _put_ones(buffer, at, names[2], first, length - first, max_seq_length)
-        at = _put_integers(buffer, at, names[3], positions[number], masked, max_predictions)
-        at = _put_integers(buffer, at, names[4], labels, masked, max_predictions)
+        at = _put_integers(buffer, at, names[3], positions[number], masked, positions_size, max_predictions)
+        at = _put_integers(buffer, at, names[4], labels, masked, labels_size, max_predictions)
         at = _put_weights(buffer, at, names[5], masked, max_predictions)
         at = _put_ones(buffer, at, names[6], 0, span[IS_RANDOM], 1)
-        begin = _frame(buffer, begin, begin + _HEAD_ROOM, at, tables)
+        begin = _close_frame(buffer, begin, at, tables)
     return begin
 
 
@@ -232,11 +256,13 @@ def _encode_unmasked(row_begins, row_ends, members, tokens, spans, settings, nam
             lengths[2 * pairs + 1] = 0 if span[B_BEGIN] == NO_B else span[B_LENGTH] + 1
             labels[pairs] = span[IS_RANDOM]
             pairs += 1
-        at = begin + _HEAD_ROOM
-        at = _put_integers(buffer, at, names[0], row, length, length)
-        at = _put_integers(buffer, at, names[1], lengths, 2 * pairs, 2 * max_pairs)
-        at = _put_integers(buffer, at, names[2], labels, pairs, max_pairs)
-        begin = _frame(buffer, begin, begin + _HEAD_ROOM, at, tables)
+        ids_size, lengths_size = _packed_size(row, length), _packed_size(lengths, 2 * pairs)
+        size = _sizes(names[0], ids_size)[2] + _sizes(names[1], lengths_size + 2 * (max_pairs - pairs))[2]
+        at = _open_frame(buffer, begin, size + _sizes(names[2], max_pairs)[2], tables)
+        at = _put_integers(buffer, at, names[0], row, length, ids_size, length)
+        at = _put_integers(buffer, at, names[1], lengths, 2 * pairs, lengths_size, 2 * max_pairs)
+        at = _put_integers(buffer, at, names[2], labels, pairs, pairs, max_pairs)
+        begin = _close_frame(buffer, begin, at, tables)
     return begin
 
 

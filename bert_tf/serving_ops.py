@@ -17,8 +17,8 @@ _SINCE_2_5 = """
     Range Rank ReadVariableOp RealDiv Relu Reshape ResourceGather ReverseV2 RightShift Rsqrt SegmentMax
     SegmentMin Select SelectV2 Shape Sigmoid Size Softmax Split SplitV Sqrt Square SquaredDifference Squeeze
     StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StridedSlice StringJoin StringLower
-    StringSplitV2 Sub Sum Tanh TensorListConcatV2 TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem
-    TensorListStack TensorScatterUpdate Tile TopKV2 Transpose UnicodeDecode UnicodeEncode Unique
+    StringSplitV2 Sub Sum Tanh TensorListConcatV2 TensorListFromTensor TensorListGetItem TensorListReserve
+    TensorListSetItem TensorListStack TensorScatterUpdate Tile TopKV2 Transpose UnicodeDecode UnicodeEncode Unique
     UnsortedSegmentMax UnsortedSegmentMin UpperBound Where While ZerosLike
 """
 

@@ -5,26 +5,24 @@
     document_ends  int64  where each document ends in sentences
 
 Text is tokenized a megabyte at a time: each word between spaces is looked up, and only a word that was not seen before
-is cleaned, cut and encoded by the tokenizer's own rules (`FullTokenizer`, which gives the same ids).
+is cleaned, cut and encoded (`text_kernel`, by the rules of `FullTokenizer`, which gives the same ids).
 """
 
 import dataclasses
-import itertools
 import mmap
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.pretraining_kernel import cut_sentences, find_words
-from bert_tf.tokenization import FullTokenizer, convert_tokens_to_ids
+from bert_tf import text_kernel as kernel
+from bert_tf.tokenization import BasicTokenizer, FullTokenizer
 
 _NAMES = ("tokens", "sentence_ends", "document_ends")
 _HASH_SLOTS = 1 << 20  # twice the words held at once
 _ARENA_BYTES = 1 << 24  # for these words
 _NUMBERS_AT_ONCE = 1 << 20
-_CACHED_TOKENS = 400_000
 _PRIVATE_CHARACTERS = range(0xF0000, 0x10FFFE)
 _COPY_BYTES = 1 << 24
 
@@ -105,7 +103,7 @@ class TokenStoreWriter:
                 np.empty(lines, np.int64),
                 np.empty(lines, np.int64),
             )
-            counts = cut_sentences(numbers, pieces, starts, visible, self._carry, *arrays)
+            counts = kernel.cut_sentences(numbers, pieces, starts, visible, self._carry, *arrays)
             for file, values, count in zip(self._files, arrays, counts, strict=True):
                 file.write(values[:count].data)
 
@@ -122,7 +120,12 @@ class _WordTable:
 
     def __init__(self, tokenizer: FullTokenizer):
         self._basic_tokenizer = tokenizer.basic_tokenizer
-        self._ids_of_token = _TokenIds(tokenizer)
+        self._trie = _trie_of(tokenizer.vocab)
+        wordpiece = tokenizer.wordpiece_tokenizer
+        self._unknown_id = tokenizer.vocab.get(wordpiece.unk_token, -1)
+        self._max_characters = wordpiece.max_input_chars_per_word
+        self._kinds, self._letters = _ascii_rules(tokenizer.basic_tokenizer)
+        self._is_space = np.array([chr(code).isspace() for code in range(128)])
         self._slots = np.zeros(_HASH_SLOTS, np.int32)
         self._arena = np.empty(_ARENA_BYTES, np.uint8)
         self._arena_ends = np.zeros(_HASH_SLOTS // 2, np.int64)
@@ -145,7 +148,9 @@ class _WordTable:
         at = 0
         while at < len(data):
             known, begin = self._count, at
-            at, found, self._count = find_words(data, at, self._slots, self._arena, self._arena_ends, known, numbers)
+            at, found, self._count = kernel.find_words(
+                data, at, self._slots, self._arena, self._arena_ends, known, numbers
+            )
             if self._count > known:
                 self._learn(known)
             if found:
@@ -155,37 +160,73 @@ class _WordTable:
 
     def _learn(self, known: int) -> None:
         """Encodes the words from number `known` on."""
-        ends = self._arena_ends[known - 1 : self._count].tolist()
-        raw = self._arena[ends[0] : ends[-1]].tobytes()
-        words = [raw[begin - ends[0] : end - ends[0]].decode() for begin, end in itertools.pairwise(ends)]
+        ends = self._arena_ends[known - 1 : self._count]
+        is_ascii, visible = np.empty(len(ends) - 1, bool), np.empty(len(ends) - 1, bool)
+        kernel.describe_words(self._arena, ends, self._is_space, is_ascii, visible)
+        others = np.flatnonzero(~is_ascii)
+        words = [
+            self._arena[begin:end].tobytes().decode()
+            for begin, end in zip(ends[others].tolist(), ends[others + 1].tolist(), strict=True)
+        ]
+        visible[others] = [not word.isspace() for word in words]
+        split_text = self._split(words)
+        pieces = np.empty(int(ends[-1] - ends[0]) + len(split_text), np.int32)
+        starts = np.empty(len(ends) - 1, np.int64)
+        count = kernel.cut_words(
+            self._arena,
+            ends,
+            is_ascii,
+            self._kinds,
+            self._letters,
+            split_text,
+            self._trie,
+            self._unknown_id,
+            self._max_characters,
+            pieces,
+            starts,
+        )
+        if self._unknown_id < 0 and (pieces[:count] < 0).any():
+            raise KeyError("[UNK]")
+        before = len(self._pieces)
+        self._pieces = np.concatenate([self._pieces, pieces[:count]])
+        self._starts = np.concatenate([self._starts, before + starts])
+        self._visible = np.concatenate([self._visible, visible.view(np.uint8)])
+
+    def _split(self, words: list[str]) -> np.ndarray:
+        """UTF-8 of the basic tokens of words: spaces between tokens, a newline after each word."""
         # All at once, with a mark between them that stays a token of its own: a character for private use.
         text = " ".join(words)
         mark = next(chr(code) for code in _PRIVATE_CHARACTERS if chr(code) not in text)
-        pieces, starts, ids_of_token = [], [], self._ids_of_token
-        for token in self._basic_tokenizer.tokenize(f" {mark} ".join([*words, ""])):
-            if token == mark:
-                starts.append(len(pieces))
-            else:
-                pieces.extend(ids_of_token[token])
-        before = len(self._pieces)
-        self._pieces = np.concatenate([self._pieces, np.array(pieces, np.int32)])
-        self._starts = np.concatenate([self._starts, before + np.array(starts, np.int64)])
-        visible = [not word.isspace() for word in words]
-        self._visible = np.concatenate([self._visible, np.array(visible, np.uint8)])
+        tokens = self._basic_tokenizer.tokenize(f" {mark} ".join([*words, ""]))
+        return np.frombuffer(" ".join(tokens).replace(mark, "\n").encode(), np.uint8)
 
 
-class _TokenIds(dict):
-    """Ids of a basic token, remembered up to a number of them."""
+def _ascii_rules(tokenizer: BasicTokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """What the tokenizer makes of each ASCII character: its kind and letter, uint8 [128] (see `text_kernel`)."""
+    kinds, letters = np.zeros(128, np.uint8), np.zeros(128, np.uint8)
+    for code in range(128):
+        tokens = tokenizer.tokenize(f"x{chr(code)}x")
+        if len(tokens) == 3:
+            kinds[code], letters[code] = kernel.ALONE, ord(tokens[1])
+        elif len(tokens) == 2:
+            kinds[code] = kernel.SPACE
+        elif len(tokens[0]) == 3:
+            kinds[code], letters[code] = kernel.LETTER, ord(tokens[0][1])
+        else:
+            kinds[code] = kernel.DROPPED
+    return kinds, letters
 
-    def __init__(self, tokenizer: FullTokenizer):
-        super().__init__()
-        self._cut, self._vocab = tokenizer.wordpiece_tokenizer.cut, tokenizer.vocab
 
-    def __missing__(self, token: str) -> list[int]:
-        if len(self) > _CACHED_TOKENS:
-            self.clear()
-        ids = self[token] = convert_tokens_to_ids(self._vocab, self._cut(token))
-        return ids
+def _trie_of(vocab: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See `text_kernel.build_trie`."""
+    continues = np.array([token.startswith("##") for token in vocab])
+    tokens = [token.removeprefix("##").encode() for token in vocab]
+    ends = np.cumsum([len(token) for token in tokens])
+    slots = 1 << int(2 * ends[-1] + 2).bit_length()
+    trie = np.zeros(slots, np.int64), np.zeros(slots, np.int32), np.full(int(ends[-1]) + 2, -1, np.int32)
+    ids = np.fromiter(vocab.values(), np.int32, len(tokens))
+    kernel.build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends, ids, continues, *trie)
+    return trie
 
 
 def merge_stores(sources: Sequence[str], directory: str) -> TokenStore:

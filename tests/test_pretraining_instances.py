@@ -182,7 +182,11 @@ def test_compiled_draws_are_those_of_random():
         kernel.shuffle(state, items, length)
         rng.shuffle(reference)
         assert items.tolist() == reference
-    assert state.tolist() == list(rng.getstate()[1])
+    restored = random.Random()
+    kernel.restore(restored, state)
+    assert restored.getstate() == rng.getstate()
+    rng.random()  # in the middle of a turn
+    assert kernel._next_word(kernel.generator_state(rng)) == rng.getrandbits(32)
 
 
 # max_seq_length, max_predictions_per_seq, short_seq_prob, masked_lm_prob
