@@ -62,7 +62,7 @@ def run_ours(text: str, vocab_file: str, warm_up: str, arguments: dict) -> dict:
         start = time.perf_counter()
         summary = create_pretraining_data(text, f"{folder}/out", vocab_file, **arguments)
         seconds = time.perf_counter() - start
-        sample = sample_of(f"{folder}/out") if arguments.get("masking") != "dynamic" else None
+        sample = [] if arguments.get("compression") else sample_of(f"{folder}/out")
     return {
         "seconds": seconds,
         "sample": sample,
