@@ -8,6 +8,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import pytest
 import tensorflow as tf
+from serving_process import ServingProcess
 
 from bert_tf.progress import progress_bar
 from bert_tf.tokenization import FullTokenizer
@@ -22,6 +23,14 @@ TESTS = pathlib.Path(__file__).resolve().parent
 def collectives_of_its_own():
     """Two strategies in one process number their collective operations alike, and the second one gets the first's."""
     tf.distribute.MirroredStrategy._collective_key_base += 100_000
+
+
+@pytest.fixture(scope="session")
+def clean_process(tmp_path_factory):
+    """Calls exports where there is nothing but TensorFlow: see `ServingProcess.call`."""
+    process = ServingProcess(str(tmp_path_factory.mktemp("clean_process")))
+    yield process.call
+    process.close()
 
 
 @pytest.fixture

@@ -77,37 +77,21 @@ def probabilities(predictions) -> np.ndarray:
 
 # ---- classifier ------------------------------------------------------------------------------------------------------
 
-FRESH_PROCESS = """
-import json, sys
-import tensorflow as tf
-import tensorflow_text
-path, texts, firsts, seconds = sys.argv[1], *map(json.loads, sys.argv[2:])
-signatures = tf.saved_model.load(path).signatures
-single = signatures["serving_default"](text=tf.constant(texts))
-pairs = signatures["serve_pairs"](text=tf.constant(firsts), text_pair=tf.constant(seconds))
-assert not [name for name in sys.modules if name.startswith("bert_tf")]
-print(json.dumps([single["probabilities"].numpy().tolist(), [x.decode() for x in single["label"].numpy()],
-                  pairs["probabilities"].numpy().tolist(), [x.decode() for x in single["labels"].numpy()[0]]]))
-"""
-
 
 @pytest.mark.parametrize("freeze", [False, True])
-def test_a_fresh_process_gives_the_predictors_answers(classifier, tmp_path, freeze):
+def test_a_clean_process_gives_the_predictors_answers(classifier, tmp_path, clean_process, freeze):
     path = exporting.export_saved_model(classifier, str(tmp_path), freeze=freeze)
     assert path == f"{tmp_path}/1"
+    single = clean_process(path, text=TEXTS)
     firsts, seconds = zip(*PAIRS, strict=True)
-    command = [sys.executable, "-c", FRESH_PROCESS, path, *(json.dumps(part) for part in (TEXTS, firsts, seconds))]
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-2000:]
-    single, labels, pairs, names = json.loads(result.stdout.splitlines()[-1])
+    pairs = clean_process(path, "serve_pairs", text=firsts, text_pair=seconds)
     predictor = Predictor(classifier)
     expected = predictor.predict(TEXTS)
-    np.testing.assert_allclose(single, probabilities(expected), atol=1e-5)
-    assert labels == [prediction["label"] for prediction in expected]
-    assert names == ["bad", "fair", "좋다"]
-    np.testing.assert_allclose(pairs, probabilities(predictor.predict(PAIRS)), atol=1e-5)
-    assert len({tuple(np.round(row, 3)) for row in single}) >= 4  # the rows differ
+    np.testing.assert_allclose(single["probabilities"], probabilities(expected), atol=1e-5)
+    assert [label.decode() for label in single["label"].numpy()] == [prediction["label"] for prediction in expected]
+    assert [label.decode() for label in single["labels"].numpy()[0]] == ["bad", "fair", "좋다"]
+    np.testing.assert_allclose(pairs["probabilities"], probabilities(predictor.predict(PAIRS)), atol=1e-5)
+    assert len({tuple(row) for row in single["probabilities"].numpy().round(3)}) >= 4  # the rows differ
 
 
 @pytest.mark.parametrize("freeze", [False, True])
@@ -209,7 +193,7 @@ def test_predictor_takes_an_export(classifier, tmp_path):
         QuestionAnswerer(export_dir)
 
 
-def test_regression_and_several_labels(tmp_path):
+def test_regression_and_several_labels(tmp_path, clean_process):
     regression = save(
         tmp_path / "regression",
         task_models.BertForSequenceClassification,
@@ -218,7 +202,7 @@ def test_regression_and_several_labels(tmp_path):
     )
     assert exporting.task_in(regression) == "regression"
     path = exporting.export_saved_model(regression, str(tmp_path / "r"))
-    found = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant(TEXTS))
+    found = clean_process(path, text=TEXTS)
     expected = [prediction["score"] for prediction in Predictor(regression).predict(TEXTS)]
     np.testing.assert_allclose(found["score"], expected, atol=1e-5)
     by_export = [prediction["score"] for prediction in Predictor(path).predict(TEXTS)]
@@ -230,7 +214,7 @@ def test_regression_and_several_labels(tmp_path):
         num_labels=2,
     )
     path = exporting.export_saved_model(several, str(tmp_path / "s"))
-    found = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant(TEXTS))
+    found = clean_process(path, text=TEXTS)
     expected = Predictor(several).predict(TEXTS)
     np.testing.assert_allclose(found["probabilities"], probabilities(expected), atol=1e-5)
     chosen = [[name for name, holds in zip(("a", "b"), row, strict=True) if holds] for row in found["holds"].numpy()]
@@ -242,10 +226,10 @@ def test_regression_and_several_labels(tmp_path):
 
 
 @pytest.mark.parametrize("freeze", [False, True])
-def test_encoder(tmp_path, freeze):
+def test_encoder(tmp_path, clean_process, freeze):
     folder = save(tmp_path / "model", BertModel)
     path = exporting.export_saved_model(folder, str(tmp_path / "out"), freeze=freeze)
-    found = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant(TEXTS))
+    found = clean_process(path, text=TEXTS)
     model = BertModel.from_pretrained(folder)
     inputs = {"input_ids": found["input_ids"], "input_mask": found["input_mask"]}
     expected = model(inputs)
@@ -257,13 +241,12 @@ def test_encoder(tmp_path, freeze):
         assert row[mask == 1].tolist() == [101, *tokenizer.encode(text)[:62], 102]
 
 
-def test_masked_words(tmp_path):
+def test_masked_words(tmp_path, clean_process):
     folder = save(tmp_path / "model", heads.BertForPreTraining)
     assert exporting.task_in(folder) == "masked_lm"
     path = exporting.export_saved_model(folder, str(tmp_path / "out"), top_k=3)
     texts = ["The [MASK] of [MASK] is here.", "No word is [MASK]", "[MASK][MASK]!"]
-    signatures = tf.saved_model.load(path).signatures
-    found = signatures["serving_default"](text=tf.constant([*texts, "nothing hidden", ""]))
+    found = clean_process(path, text=[*texts, "nothing hidden", ""])
     expected = fill_mask(heads.BertForPreTraining.from_pretrained(folder), FullTokenizer(VOCAB), texts, top_k=3)
     for row, guesses in enumerate(expected):
         for place, candidates in enumerate(guesses):
@@ -274,11 +257,12 @@ def test_masked_words(tmp_path):
     assert found["positions"].numpy().tolist() == [[2, 4], [4, -1], [1, 2], [-1, -1], [-1, -1]]
     assert set(found["tokens"].numpy()[3:].ravel()) == {b""}
     ids = np.array([[101, 103, 2003, 103, 102]], np.int32)
-    by_ids = signatures["serve_ids"](input_ids=ids, input_mask=np.ones_like(ids), segment_ids=np.zeros_like(ids))
+    features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+    by_ids = clean_process(path, "serve_ids", **features)
     assert by_ids["positions"].numpy().tolist() == [[1, 3]]
 
 
-def test_multiple_choice(tmp_path):
+def test_multiple_choice(tmp_path, clean_process):
     folder = save(tmp_path / "model", task_models.BertForMultipleChoice)
     with pytest.raises(ValueError, match=r"is a BertForMultipleChoice: Predictor does not load it; run_swag.py"):
         Predictor(folder)
@@ -292,9 +276,7 @@ def test_multiple_choice(tmp_path):
     path = exporting.export_saved_model(folder, str(tmp_path / "out"), task="multiple_choice")
     context, question = ["It rained all day.", "x " * 100], ["So they", ""]
     choices = [["went in.", "went out to play.", ""], ["a", "b b b", "c " * 90]]
-    found = tf.saved_model.load(path).signatures["serving_default"](
-        context=tf.constant(context), question=tf.constant(question), choices=tf.constant(choices)
-    )
+    found = clean_process(path, context=context, question=question, choices=choices)
     predictor_rows = [(context[row], f"{question[row]} {choice}") for row in range(2) for choice in choices[row]]
     single = Predictor(save(tmp_path / "same", task_models.BertForSequenceClassification, num_labels=1))
     # The same random numbers in the same order: one score a pair.

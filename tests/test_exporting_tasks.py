@@ -54,13 +54,13 @@ def make_sentence(words) -> Sentence:
 
 
 @pytest.mark.parametrize("scheme", ["iob2", "bioes", "plain"])
-def test_tags_of_words_are_the_scripts(tmp_path, scheme):
+def test_tags_of_words_are_the_scripts(tmp_path, clean_process, scheme):
     path, labels = tagger(tmp_path / "model", scheme)
     assert exporting.task_in(path) == "ner"
     export = exporting.export_saved_model(path, str(tmp_path / "out"), freeze=scheme == "bioes")
     width = max(map(len, SENTENCES))
-    words = tf.constant([row + [""] * (width - len(row)) for row in SENTENCES])
-    found = tf.saved_model.load(export).signatures["serve_words"](words=words)
+    words = [row + [""] * (width - len(row)) for row in SENTENCES]
+    found = clean_process(export, "serve_words", words=words)
     tags, scores = tags_of_the_script(path, labels, scheme)
     for row, expected in enumerate(tags):
         got = [tag.decode() for tag in found["tags"][row].numpy()]
@@ -94,11 +94,11 @@ def test_what_an_export_of_tags_costs(tmp_path):
         export_check.compare(export, path, str(gold))
 
 
-def test_tags_of_texts_have_the_words_places(tmp_path):
+def test_tags_of_texts_have_the_words_places(tmp_path, clean_process):
     path, _ = tagger(tmp_path / "model", "iob2")
-    signatures = tf.saved_model.load(exporting.export_saved_model(path, str(tmp_path / "out"))).signatures
+    export = exporting.export_saved_model(path, str(tmp_path / "out"))
     texts = ["Ada Lovelace lived in London.", "", "  ", "서울에 (Élodie) 갔다 日本", "a " * 200, "\u200b\u0007"]
-    found = signatures["serving_default"](text=tf.constant(texts))
+    found = clean_process(export, text=texts)
     basic = FullTokenizer(VOCAB).basic_tokenizer
     for row, text in enumerate(texts):
         words = [word.decode() for word in found["words"][row].numpy() if word]
@@ -110,14 +110,14 @@ def test_tags_of_texts_have_the_words_places(tmp_path):
     # The same words given one by one have the same tags.
     words = [word.decode() for word in found["words"][0].numpy() if word]
     assert words == ["Ada", "Lovelace", "lived", "in", "London", "."]
-    given = signatures["serve_words"](words=tf.constant([words]))
+    given = clean_process(export, "serve_words", words=[words])
     assert given["tags"].numpy()[0].tolist() == found["tags"].numpy()[0, : len(words)].tolist()
-    nothing = signatures["serving_default"](text=tf.zeros([0], tf.string))
+    nothing = clean_process(export, text=tf.zeros([0], tf.string))
     assert nothing["tags"].shape[0] == 0
 
 
 @pytest.mark.parametrize("freeze", [False, True])
-def test_answers_are_the_question_answerers(tmp_path, freeze):
+def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze):
     folder = tmp_path / "model"
     save(folder, task_models.BertForQuestionAnswering)
     settings = QuestionAnsweringSettings(
@@ -133,10 +133,8 @@ def test_answers_are_the_question_answerers(tmp_path, freeze):
         ("누가 왔나요?", "김철수는 서울에 왔다. 이영희는 부산에 갔다."),
         ("Empty?", ""),
     ]
-    found = tf.saved_model.load(export).signatures["serving_default"](
-        question=tf.constant([question for question, _ in pairs]),
-        context=tf.constant([context for _, context in pairs]),
-    )
+    questions, contexts = zip(*pairs, strict=True)
+    found = clean_process(export, question=questions, context=contexts)
     expected = QuestionAnswerer(str(folder)).predict(pairs)
     for row, answer in enumerate(expected):
         assert found["answer"][row].numpy().decode() == answer["answer"]
