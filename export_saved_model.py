@@ -61,14 +61,12 @@ flags.DEFINE_string(
 
 def main(_):
     # TensorFlow comes with this import: --help and a wrong flag answer without it.
-    import tensorflow as tf
-
     from bert_tf import export_check, exporting
 
     logging.set_verbosity(logging.INFO)
-    # Before anything is published: a server takes a new version as soon as it is there.
-    if FLAGS.check_file and not tf.io.gfile.exists(FLAGS.check_file):
-        raise ValueError(f"--check_file={FLAGS.check_file} does not exist")
+    if FLAGS.check_file:
+        task = FLAGS.task or exporting.task_in(FLAGS.model_dir)
+        export_check.refuse_unfit(FLAGS.check_file, FLAGS.model_dir, task, FLAGS.text_pairs)
     if FLAGS.format == "saved_model":
         path = exporting.export_saved_model(
             FLAGS.model_dir,

@@ -43,6 +43,29 @@ class Comparison:
         return "\n".join(lines)
 
 
+def refuse_unfit(check_file: str, model_dir: str, task: str, text_pairs: bool = False) -> None:
+    """Says that a file is not for an export before this is made: a server takes a new version as soon as it is there.
+
+    Args:
+      check_file, model_dir: as for `compare`. task, text_pairs: as for `exporting.export_saved_model`.
+
+    Raises:
+      FileNotFoundError: no such file. ValueError: as of `compare`; single texts for an export that takes pairs.
+    """
+    if not tf.io.gfile.exists(check_file):
+        raise FileNotFoundError(f"--check_file={check_file} does not exist")
+    if task == "squad":
+        squad_data.read_articles(check_file)
+    elif task == "ner":
+        _read_sentences(check_file, _tagging_settings(model_dir))
+    elif task in ("classification", "regression"):
+        rows, _ = _read_rows(check_file, Predictor(model_dir))
+        if text_pairs and len(rows[0]) == 1:
+            raise ValueError(f"{check_file} has lines of one text; an export with --text_pairs takes two")
+    else:
+        raise ValueError(f"--check_file is for classification, regression, squad and ner, not for {task}")
+
+
 def compare(export: str, model_dir: str, check_file: str) -> Comparison:
     """Compares an export with the model it was made of.
 
@@ -123,8 +146,6 @@ def _compare_classifier(scores: Scores, predictor: Predictor, check_file: str) -
     if predictor.task.is_regression:
         metrics = [{"pearson": float(np.corrcoef(values[:, 0], labels)[0, 1])} for values in (mine, theirs)]
         return Comparison(len(rows), *metrics, float((np.abs(mine - theirs) < 0.05).mean()), largest)
-    if predictor.task.multi_label:
-        raise ValueError("--check_file does not know how to score several labels an example")
     guesses = [values.argmax(-1) for values in (mine, theirs)]
     metrics = [{"accuracy": float((guess == np.array(labels)).mean())} for guess in guesses]
     return Comparison(len(rows), *metrics, float((guesses[0] == guesses[1]).mean()), largest)
@@ -132,6 +153,8 @@ def _compare_classifier(scores: Scores, predictor: Predictor, check_file: str) -
 
 def _read_rows(check_file: str, predictor: Predictor) -> tuple[list[tuple], list]:
     """Texts and labels (numbers) of the lines."""
+    if predictor.task.multi_label:
+        raise ValueError("--check_file does not know how to score several labels an example")
     numbers = {label: number for number, label in enumerate(predictor.labels)}
     rows, labels = [], []
     for number, line in enumerate(read_text_lines(check_file), 1):
@@ -139,7 +162,10 @@ def _read_rows(check_file: str, predictor: Predictor) -> tuple[list[tuple], list
         if len(texts) not in (1, 2) or (rows and len(texts) != len(rows[0])):
             raise ValueError(f"{check_file}, line {number}: expected text, perhaps a second text, and label, with tabs")
         if predictor.task.is_regression:
-            labels.append(float(label))
+            try:
+                labels.append(float(label))
+            except ValueError:
+                raise ValueError(f"{check_file}, line {number}: {label!r} is no number") from None
         elif label in numbers:
             labels.append(numbers[label])
         else:
@@ -185,11 +211,20 @@ def _compare_answers(loaded: exports.Export, model_dir: str, check_file: str) ->
 # ---- tags ------------------------------------------------------------------------------------------------------------
 
 
-def _compare_tags(loaded: exports.Export, model_dir: str, check_file: str) -> Comparison:
-    settings = ner.TaggingSettings.read(model_files.directory_of(model_dir)) or ner.TaggingSettings()
+def _tagging_settings(model_dir: str) -> ner.TaggingSettings:
+    return ner.TaggingSettings.read(model_files.directory_of(model_dir)) or ner.TaggingSettings()
+
+
+def _read_sentences(check_file: str, settings: ner.TaggingSettings) -> list[ner_data.Sentence]:
     sentences = ner_data.read_conll(check_file, ner_data.Layout(), settings.learned_scheme).sentences
     if any(sentence.tags is None for sentence in sentences):
         raise ValueError(f"{check_file} has no column of tags")
+    return sentences
+
+
+def _compare_tags(loaded: exports.Export, model_dir: str, check_file: str) -> Comparison:
+    settings = _tagging_settings(model_dir)
+    sentences = _read_sentences(check_file, settings)
     exported = loaded.signatures["serve_words"]
     model = ServedTagger.from_pretrained(model_dir, "float32", loaded.description["max_seq_length"])
     calls = (lambda words: model.tag_words(words), lambda words: exported(words=words))

@@ -391,3 +391,38 @@ def test_the_script(classifier, tmp_path):
     assert result.stdout.splitlines()[0] == f"{tmp_path}/out/1"
     assert "2 examples, 100.00% with the same answer" in result.stdout
     assert "all in TensorFlow Serving 2.7 or later" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "task", "text_pairs", "message"),
+    [
+        ("one\tbad\n", "classification", True, "has lines of one text; an export with --text_pairs takes two"),
+        ("one\tbad\ntwo\tgreat\n", "classification", False, "line 2: the model has no label 'great'"),
+        ("one\n", "classification", False, "line 1: expected text, perhaps a second text, and label"),
+        ("", "classification", False, "has no line"),
+        ("one\tbad\n", "encoder", False, "is for classification, regression, squad and ner, not for encoder"),
+        ("[1, 2]", "squad", False, "check.txt"),
+        ("Ada\n", "ner", False, "has no column of tags"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_before_the_export(
+    classifier, tmp_path, content, task, text_pairs, message
+):
+    check_file = tmp_path / "check.txt"
+    check_file.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        export_check.refuse_unfit(str(check_file), classifier, task, text_pairs)
+    with pytest.raises(FileNotFoundError, match="--check_file=nowhere does not exist"):
+        export_check.refuse_unfit("nowhere", classifier, task, text_pairs)
+
+
+def test_the_script_publishes_nothing_if_the_check_file_is_wrong(classifier, tmp_path):
+    (tmp_path / "dev.tsv").write_text("one text\tbad\n")
+    command = [
+        sys.executable, str(ROOT / "export_saved_model.py"), f"--model_dir={classifier}",
+        f"--export_dir={tmp_path}/out", "--text_pairs", f"--check_file={tmp_path}/dev.tsv",
+    ]  # fmt: skip
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode != 0
+    assert "takes two" in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
