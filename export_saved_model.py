@@ -1,7 +1,7 @@
 """Exports a fine-tuned model as a SavedModel for TensorFlow Serving: strings in, answers out.
 
     python export_saved_model.py --model_dir=mrpc_output/best_model --export_dir=serving/mrpc --text_pairs
-    python export_saved_model.py --model_dir=squad_output/best_model --export_dir=serving/squad --freeze
+    python export_saved_model.py --model_dir=squad_output/best_model --export_dir=serving/squad --dtype=bfloat16
 
 Written is export_dir/VERSION with these signatures: serving_default takes raw strings (the exact tokenizer is in the
 graph), serve_ids takes token ids, serve_examples takes serialized tf.Examples of token ids; classifiers have
@@ -34,7 +34,10 @@ flags.DEFINE_enum(
     "processor has it."
 )  # fmt: skip
 flags.DEFINE_bool(
-    "freeze", False, "Make the weights constants of the graph, which lets the CPU's library pack them once."
+    "freeze",
+    None,
+    "Make the weights constants of the graph, which lets the CPU's library pack them once. If unset, done where they "
+    "are less than 1.9 GB: a graph can't hold more.",
 )
 flags.DEFINE_enum(
     "format",

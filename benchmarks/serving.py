@@ -7,7 +7,8 @@
 the same weights. Each side is measured in a process of its own, in turn: the export as any program calls it
 (tf.saved_model.load, TensorFlow and tensorflow_text only), transformers with its fast tokenizer and dynamic padding.
 Batch 1: p50 and p99 of single requests. Batch 32: texts in the file's order, whatever their lengths.
-Nothing else should run beside it.
+All take their turn --rounds times, since machines are faster at one time than at another; the medians are shown, and
+the lowest and highest p50. Nothing else should run beside it.
 """
 
 import concurrent.futures
@@ -16,6 +17,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import statistics
 import sys
 import tempfile
 import time
@@ -31,8 +33,9 @@ flags.DEFINE_string("texts", None, "For a classifier: real texts, one a line.")
 flags.DEFINE_string("squad_file", None, "For questions: SQuAD JSON.")
 flags.DEFINE_integer("requests", 200, "Requests of one example.")
 flags.DEFINE_integer("examples", 640, "Examples in batches of 32 (of questions a quarter of it).")
+flags.DEFINE_integer("rounds", 3, "Turns of each.")
 flags.DEFINE_multi_string(
-    "variant", ["float32", "float32 frozen", "bfloat16", "bfloat16 frozen"], "Exports to measure."
+    "variant", ["float32", "float32 nofreeze", "bfloat16", "bfloat16 nofreeze"], "Exports to measure."
 )
 
 BATCH = 32
@@ -133,12 +136,12 @@ def in_process(function, *arguments):
 
 
 def export(model_dir: str, folder: str, variant: str) -> str:
-    """An export of a variant such as "bfloat16 frozen"."""
+    """An export of a variant such as "bfloat16 nofreeze"."""
     from bert_tf import exporting
 
     logging.set_verbosity(logging.ERROR)
     dtype, *rest = variant.split()
-    return exporting.export_saved_model(model_dir, folder, dtype=dtype, freeze=rest == ["frozen"], warm_up=False)
+    return exporting.export_saved_model(model_dir, folder, dtype=dtype, freeze=not rest, warm_up=False)
 
 
 def main(_):
@@ -158,20 +161,28 @@ def main(_):
     rows = rows[:: max(1, len(rows) // examples)][:examples]  # from all over the file
     names = ("question", "context") if is_squad else ("text",)
     size = (FLAGS.requests, examples)
-    print(f"{'':32} {'p50 ms':>8} {'p99 ms':>8} {'batch 32, examples/s':>20}")
-
-    def show(name, figures):
-        print(
-            f"{name:32} {figures['p50'] * 1e3:8.2f} {figures['p99'] * 1e3:8.2f} {figures['throughput']:20.1f}",
-            flush=True,
-        )
-
-    for dtype in ("float32", "bfloat16"):
-        show(f"transformers {dtype}", in_process(measure_transformers, FLAGS.model, is_squad, dtype, rows, *size))
     with tempfile.TemporaryDirectory() as folder:
+        contenders = {
+            f"transformers {dtype}": (measure_transformers, FLAGS.model, is_squad, dtype, rows, *size)
+            for dtype in ("float32", "bfloat16")
+        }
         for number, variant in enumerate(FLAGS.variant):
             path = in_process(export, FLAGS.model, os.path.join(folder, str(number)), variant)
-            show(f"bert_tf {variant}", in_process(measure_export, path, names, rows, *size))
+            contenders[f"bert_tf {variant}"] = (measure_export, path, names, rows, *size)
+        found = {name: [] for name in contenders}
+        for number in range(FLAGS.rounds):
+            for name, (function, *arguments) in contenders.items():
+                found[name].append(in_process(function, *arguments))
+                print(f"round {number + 1}: {name}: {found[name][-1]}", file=sys.stderr, flush=True)
+    print(f"{'':32} {'p50 ms':>8} {'from':>7} {'to':>7} {'p99 ms':>8} {'batch 32, examples/s':>20}")
+    for name, figures in found.items():
+        p50, p99, throughput = (
+            statistics.median(figure[key] for figure in figures) for key in ("p50", "p99", "throughput")
+        )
+        lowest, highest = (choose(figure["p50"] for figure in figures) for choose in (min, max))
+        print(
+            f"{name:32} {p50 * 1e3:8.2f} {lowest * 1e3:7.2f} {highest * 1e3:7.2f} {p99 * 1e3:8.2f} {throughput:20.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from bert_tf.tokenization import FullTokenizer
 TASKS = ("encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm")
 # In bfloat16 the weights of matrix products are kept in it, too; tables and layer norms stay in float32.
 DTYPES = ("float32", "bfloat16")
+MOST_FROZEN_BYTES = 1_900_000_000  # a graph is a protocol buffer, which is less than 2 GiB
 
 
 def export_saved_model(
@@ -34,7 +35,7 @@ def export_saved_model(
     *,
     task: str | None = None,
     dtype: str = "float32",
-    freeze: bool = False,
+    freeze: bool | None = None,
     version: int | None = None,
     max_seq_length: int | None = None,
     text_pairs: bool = False,
@@ -47,7 +48,7 @@ def export_saved_model(
       model_dir: a directory that describes itself: weights, configuration, vocabulary; of any format.
       task: one of TASKS; seen from the output layer, if None.
       dtype: "float32" or "bfloat16", in which the matrix products are computed.
-      freeze: weights become constants of the graph, which lets oneDNN pack them once.
+      freeze: weights become constants of the graph, which lets oneDNN pack them once; None: unless they are too large.
       version: a positive integer; by default one more than the newest in export_dir.
       max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
@@ -69,7 +70,14 @@ def export_saved_model(
     served = create_served_model(
         model_dir, task, dtype=dtype, max_seq_length=max_seq_length, text_pairs=text_pairs, top_k=top_k
     )
+    if freeze is None:
+        freeze = served.weight_bytes < MOST_FROZEN_BYTES
     if freeze:
+        if served.weight_bytes >= MOST_FROZEN_BYTES:
+            raise ValueError(
+                f"--freeze: the weights take {served.weight_bytes / 1e9:.1f} GB, and a graph holds less than 2 of "
+                "constants: --nofreeze"
+            )
         served.freeze()
     functions = {name: function.get_concrete_function() for name, function in served.signatures().items()}
     ops = used_ops(functions)

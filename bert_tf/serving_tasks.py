@@ -61,6 +61,11 @@ class ServedModel(tf.Module):
         """The model's outputs."""
         return self._model({name: features[name] for name in self.model_inputs()}, training=False)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of all the model's variables."""
+        return sum(variable.dtype.size * variable.shape.num_elements() for variable in self.variables_of_model)
+
     def freeze(self) -> None:
         """Turns the variables into constants of one function, which all signatures call."""
         from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2

@@ -339,6 +339,19 @@ def test_no_model_there(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_weights_too_large_for_a_graph_stay_variables(classifier, tmp_path, monkeypatch):
+    for number, limit in enumerate((10**9, 1000), 1):
+        monkeypatch.setattr(exporting, "MOST_FROZEN_BYTES", limit)
+        path = pathlib.Path(exporting.export_saved_model(classifier, str(tmp_path)))
+        assert path.name == str(number)
+        is_frozen = json.loads((path / "export.json").read_text())["frozen"]
+        assert is_frozen == (limit > 1000)
+        weights = sum(entry.stat().st_size for entry in (path / "variables").glob("*.data*"))
+        assert (weights > 3_000_000) != is_frozen  # 30,522 rows of 32 numbers
+    with pytest.raises(ValueError, match="--freeze: the weights take 0.0 GB, and a graph holds less than 2"):
+        exporting.export_saved_model(classifier, str(tmp_path), freeze=True)
+
+
 def test_ops_a_server_lacks_are_named():
     function = tf.function(lambda x: tf.numpy_function(np.sin, [x], tf.float32), [tf.TensorSpec([], tf.float32)])
     ops = exporting.used_ops({"serving_default": function.get_concrete_function()})
@@ -383,7 +396,7 @@ def test_tflite_and_the_cost_of_an_export(classifier, tmp_path):
 def test_the_script(classifier, tmp_path):
     command = [
         sys.executable, str(ROOT / "export_saved_model.py"), f"--model_dir={classifier}",
-        f"--export_dir={tmp_path}/out", "--freeze", "--dtype=bfloat16", f"--check_file={tmp_path}/dev.tsv",
+        f"--export_dir={tmp_path}/out", "--dtype=bfloat16", f"--check_file={tmp_path}/dev.tsv",
     ]  # fmt: skip
     (tmp_path / "dev.tsv").write_text("one text\tbad\nanother\tfair\n")
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
