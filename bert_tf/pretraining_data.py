@@ -7,7 +7,7 @@ Where things are:
   pretraining_instances   pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
   packing                 several short pairs in a row
   pretraining_records     tf.train.Example records in TFRecord files
-  pretraining_kernel      the loops of these, compiled
+  text_kernel, pretraining_kernel   the loops of these, compiled: over characters, and over tokens
   pretraining_shard       all of it for one shard of the text
   worker_pool, pretraining_beam   many shards, on this machine or on a cluster
 
