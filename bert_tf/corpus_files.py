@@ -557,13 +557,16 @@ def sentence_splitter(language: str) -> Splitter:
     """A function that gives the sentences of a paragraph, stripped.
 
     Raises:
-      ValueError: the library is not installed.
+      ValueError: the library is not installed; language is no code such as en or zh.
     """
     try:
         import sentencex
     except ImportError:
         raise ValueError("--split_sentences: the library for it is missing; `pip install sentencex`") from None
     language = language.lower()
+    # The library takes any name and falls back to rules for none in particular.
+    if not re.fullmatch(r"[a-z]{2,3}(-[a-z]+)*", language):
+        raise ValueError(f"--language={language}: it is a code such as en, de, ko or zh")
 
     def split(paragraph: str) -> list[str]:
         sentences: list[str] = []

@@ -429,6 +429,13 @@ def test_sentences_between_spaces(language, sentences):
     assert sentence_splitter(language)(f"  {' '.join(sentences)} ") == sentences
 
 
+@pytest.mark.parametrize("language", ["korean", "e", "en_US", "한국어"])
+def test_a_language_is_a_code(language):
+    with pytest.raises(ValueError, match=f"--language={language.lower()}: it is a code such as en"):
+        sentence_splitter(language)
+    assert sentence_splitter("be-tarask")("Адзін. Два.") == ["Адзін.", "Два."]
+
+
 @pytest.mark.parametrize(
     "language, sentences, space",
     [
