@@ -128,7 +128,8 @@ flags.DEFINE_enum(
     "compression",
     None,
     ["gzip"],
-    "Compress the records; run_pretraining.py sees it by itself. About a fifth of the size, and slower to write.",
+    "Compress the records; run_pretraining.py sees it by itself. A third of the size (unmasked records: half), and "
+    "slower to write.",
 )
 flags.DEFINE_enum(
     "input_format",

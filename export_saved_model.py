@@ -67,6 +67,10 @@ def main(_):
     from bert_tf import export_check, exporting
 
     logging.set_verbosity(logging.INFO)
+    if FLAGS.format != "saved_model":
+        for name in ("dtype", "freeze", "version", "text_pairs", "top_k", "warm_up"):
+            if not FLAGS[name].using_default_value:
+                raise ValueError(f"--{name} is for --format=saved_model, not for {FLAGS.format}")
     if FLAGS.check_file:
         task = FLAGS.task or exporting.task_in(FLAGS.model_dir)
         export_check.refuse_unfit(FLAGS.check_file, FLAGS.model_dir, task, FLAGS.text_pairs)

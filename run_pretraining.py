@@ -230,7 +230,7 @@ def main(_):
         train_step,
         training,
     )
-    from bert_tf.text_files import list_files
+    from bert_tf.text_files import list_files, warn_of_missing_shards
 
     logging.set_verbosity(logging.INFO)
     if not FLAGS.do_train and not FLAGS.do_eval:
@@ -264,8 +264,10 @@ def main(_):
     def index(patterns, flag_name):
         """Index, features, and pairs a row (None: masked records)."""
         cache_name = f"{flag_name}.index.npz"
+        files = list_files(patterns, f"--{flag_name}")
+        warn_of_missing_shards(files, f"--{flag_name}")
         found = records.index_records(
-            list_files(patterns, f"--{flag_name}"),
+            files,
             None,
             skip_corrupt_records=FLAGS.skip_corrupt_records,
             cache_file=posixpath.join(FLAGS.output_dir, cache_name) if chief else None,

@@ -26,6 +26,12 @@ from bert_tf.tokenization import FullTokenizer
 TASKS = ("encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm")
 # In bfloat16 the weights of matrix products are kept in it, too; tables and layer norms stay in float32.
 DTYPES = ("float32", "bfloat16")
+_ARCHITECTURES = {
+    "classification": "BertForSequenceClassification",
+    "regression": "BertForSequenceClassification",
+    "ner": "BertForTokenClassification",
+    "multiple_choice": "BertForMultipleChoice",
+}
 MOST_FROZEN_BYTES = 1_900_000_000  # a graph is a protocol buffer, which is less than 2 GiB
 
 
@@ -167,6 +173,13 @@ def create_served_model(
     )
     if needed and needed not in weight_files.open_weights(model_dir):
         raise ValueError(f"--task={task}: {model_dir} has no output layer for it ({needed}).")
+    # Several tasks have the same output layer.
+    if architecture in _ARCHITECTURES.values() and architecture != _ARCHITECTURES.get(task, architecture):
+        raise ValueError(f"--task={task}: {model_dir} is a {architecture}.")
+    if task == "regression":
+        outputs = weight_files.open_weights(model_dir).shapes["output_weights"][0]
+        if outputs != 1:
+            raise ValueError(f"--task=regression: {model_dir} has {outputs} outputs, and a regression has one.")
     files = model_files.read_model_files(model_dir)
 
     def load(model_class: type, **arguments) -> keras.Model:

@@ -7,7 +7,7 @@ from absl import logging
 
 from bert_tf import exporting
 
-FILE_NAME = "model.tflite"
+FILE_NAMES = {False: "model.tflite", True: "model_int8.tflite"}
 # Strings are no business of a phone's interpreter: of these tasks the outputs are numbers, or can be left to be.
 TASKS = ("encoder", "classification", "regression", "squad", "ner", "multiple_choice")
 
@@ -20,7 +20,7 @@ def export_tflite(
     int8: bool = False,
     max_seq_length: int | None = None,
 ) -> str:
-    """Writes `export_dir/model.tflite`, whole or not at all.
+    """Writes `export_dir/model.tflite`, or `model_int8.tflite`, whole or not at all.
 
     Its inputs are input_ids, input_mask and segment_ids, int32 [1, S] with S = max_seq_length (padded with 0; of
     multiple choice [1, N, S] is not supported), its outputs those of the model: logits, or pooled and sequence output.
@@ -51,8 +51,8 @@ def export_tflite(
     if int8:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     content = converter.convert()
-    target = posixpath.join(export_dir, FILE_NAME)
-    temporary = posixpath.join(export_dir, f".{FILE_NAME}.tmp")
+    target = posixpath.join(export_dir, FILE_NAMES[int8])
+    temporary = posixpath.join(export_dir, f".{FILE_NAMES[int8]}.tmp")
     tf.io.gfile.makedirs(export_dir)
     try:
         with tf.io.gfile.GFile(temporary, "wb") as file:

@@ -81,6 +81,13 @@ def directory_of(path: str) -> str:
     return posixpath.dirname(directory) or "." if posixpath.basename(path).startswith("variables") else directory
 
 
+def is_there(path: str) -> bool:
+    """Whether there is a directory, a file, or a checkpoint whose files begin with this path."""
+    import tensorflow as tf
+
+    return tf.io.gfile.exists(path) or bool(tf.io.gfile.glob(f"{path}.*"))
+
+
 def read_model_files(path: str, hints: dict | None = None, config_file: str | None = None) -> ModelFiles:
     """Reads what lies beside the weights at `path`.
 

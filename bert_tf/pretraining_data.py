@@ -165,15 +165,20 @@ def create_pretraining_data(
         pretraining_shard.warn_of_text(summary, name, settings)
     merged = _merged_summary(job, flags, [summaries[shard] for shard in range(num_shards)])
     merged |= {"vocab_sha256": vocab_sha256, "vocab_size": len(tokenizer.vocab)}
-    if missing:
+    written = _read_summary(final_summary) or {}
+    # A run may have been killed after its last shard.
+    if missing or written.get("fingerprint") != job.fingerprint or "flags" not in written:
         with (
             pretraining_shard.written_together([final_summary]) as (temporary,),
             tf.io.gfile.GFile(temporary, "wb") as file,
         ):
             file.write((json.dumps(merged, indent=2, ensure_ascii=False) + "\n").encode())
-        if num_shards > 1:
-            for shard in range(num_shards):
-                tf.io.gfile.remove(summary_path(job.outputs(shard)[0]))
+    if num_shards > 1:
+        for shard in range(num_shards):
+            # That of a shard which an earlier run finished may be gone already.
+            if tf.io.gfile.exists(path := summary_path(job.outputs(shard)[0])):
+                tf.io.gfile.remove(path)
+    if missing:
         _log_summary(merged, final_summary)
     return merged
 

@@ -31,7 +31,14 @@ class TextEncoder(tf.Module):
         """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S].
 
         A second text without any token counts as none.
+
+        Raises (when the graph runs):
+          InvalidArgumentError: another number of texts than of pairs.
         """
+        if pairs is not None:
+            equal = tf.debugging.assert_equal(tf.size(texts), tf.size(pairs), "as many text as text_pair are needed")
+            with tf.control_dependencies([equal] if equal is not None else []):
+                texts = tf.identity(texts)
         first = self.tokenizer.encode(texts)
         return self.features_of_ids(first, None if pairs is None else self.tokenizer.encode(pairs))
 

@@ -5,6 +5,7 @@ TensorFlow is imported inside the functions: that takes seconds, and tokenizers 
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 _READ_BYTES = 1 << 20
@@ -40,6 +41,26 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
         twice = next(path for path in files if files.count(path) > 1)
         logging.warning("%s names %s more than once; it will count as often", flag, twice)
     return files
+
+
+def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> None:
+    """Warns where of the files name-00000-of-00003 to name-00002-of-00003 not all are given."""
+    from absl import logging
+
+    numbers: dict[tuple[str, int], set[int]] = {}
+    for path in files:
+        if match := re.fullmatch(r"(.*)-(\d{5,})-of-(\d{5,})", path):
+            numbers.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
+    for (name, total), found in numbers.items():
+        if missing := sorted(set(range(total)) - found):
+            logging.warning(
+                "%s: of the %d shards of %s only %d are there; the first that is missing is %05d",
+                flag,
+                total,
+                name,
+                len(found),
+                missing[0],
+            )
 
 
 def read_text_lines(path: str, progress: Progress | None = None) -> Iterator[str]:

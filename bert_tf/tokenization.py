@@ -443,10 +443,13 @@ class FullTokenizer:
           do_lower_case, strip_accents: must not contradict the directory; by default what it says, or True.
 
         Raises:
+          FileNotFoundError: there is nothing at path.
           ValueError: a contradiction, or the directory has no vocabulary.
         """
         from bert_tf import model_files
 
+        if not model_files.is_there(path):
+            raise FileNotFoundError(f"{path} does not exist")
         files = model_files.read_model_files(path)
         if not files.vocab_file:
             raise ValueError(f"{files.directory} has no vocab.txt and no tokenizer.json.")

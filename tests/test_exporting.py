@@ -429,13 +429,38 @@ def test_a_file_that_does_not_fit_is_refused_before_the_export(
         export_check.refuse_unfit("nowhere", classifier, task, text_pairs)
 
 
-def test_the_script_publishes_nothing_if_the_check_file_is_wrong(classifier, tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--text_pairs", "--check_file=dev.tsv"], "takes two"),
+        (["--format=tflite", "--version=7"], "--version is for --format=saved_model, not for tflite"),
+    ],
+)
+def test_the_script_publishes_nothing_if_flags_are_wrong(classifier, tmp_path, flags, message):
     (tmp_path / "dev.tsv").write_text("one text\tbad\n")
-    command = [
-        sys.executable, str(ROOT / "export_saved_model.py"), f"--model_dir={classifier}",
-        f"--export_dir={tmp_path}/out", "--text_pairs", f"--check_file={tmp_path}/dev.tsv",
-    ]  # fmt: skip
+    script = [sys.executable, str(ROOT / "export_saved_model.py")]
+    command = [*script, f"--model_dir={classifier}", f"--export_dir={tmp_path}/out", *flags]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode != 0
-    assert "takes two" in result.stderr.splitlines()[-1]
+    assert message in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_as_many_texts_as_pairs(classifier, tmp_path):
+    signatures = tf.saved_model.load(exporting.export_saved_model(classifier, str(tmp_path), freeze=False)).signatures
+    with pytest.raises(tf.errors.InvalidArgumentError, match="as many text as text_pair are needed"):
+        signatures["serve_pairs"](text=tf.constant(["a", "b"]), text_pair=tf.constant(["c"]))
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        Predictor(str(tmp_path / "nowhere"))
+
+
+def test_models_of_other_tasks_are_refused(classifier, tmp_path):
+    """Their output layer has the same name."""
+    for task, message in (
+        ("ner", "--task=ner: .* is a BertForSequenceClassification"),
+        ("multiple_choice", "--task=multiple_choice: .* is a BertForSequenceClassification"),
+        ("regression", "--task=regression: .* has 3 outputs, and a regression has one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            exporting.export_saved_model(classifier, str(tmp_path / "out"), task=task)
     assert not (tmp_path / "out").exists()

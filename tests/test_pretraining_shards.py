@@ -72,6 +72,34 @@ def test_shards_do_not_depend_on_the_number_of_processes(corpus, tmp_path):
     assert json.loads(first["pretraining_data.out.json"]) == one
 
 
+@pytest.mark.parametrize("damage", ["removed", "cut", "summary lost", "summary lost before shards' own"])
+def test_a_finished_run_is_mended(corpus, tmp_path, damage, monkeypatch):
+    """One shard is made again, or nothing but the summary; what a run leaves is the same as ever."""
+    flags = {"num_shards": 4, "num_workers": 1}
+    if damage == "summary lost before shards' own":  # killed between its last shard and the end
+        monkeypatch.setattr(pretraining_data, "_merged_summary", lambda *_: os.kill)
+        with pytest.raises(TypeError):
+            make(corpus, tmp_path / "out", **flags)
+        monkeypatch.undo()
+        assert len(contents(tmp_path / "out")) == 8
+    else:
+        make(corpus, tmp_path / "out", **flags)
+    expected = make(corpus, tmp_path / "whole", **flags)
+    shard = tmp_path / "out" / "out.tfrecord-00002-of-00004"
+    if damage == "removed":
+        shard.unlink()
+    elif damage == "cut":
+        shard.write_bytes(shard.read_bytes()[:-5])
+    elif damage == "summary lost":
+        (tmp_path / "out" / "pretraining_data.out.json").unlink()
+    for _ in range(2):
+        assert make(corpus, tmp_path / "out", **flags)["instances"] == expected["instances"]
+        found, whole = contents(tmp_path / "out"), contents(tmp_path / "whole")
+        assert set(found) == set(whole)
+        assert all(found[name] == whole[name] for name in whole if not name.endswith(".json"))
+        assert json.loads(found["pretraining_data.out.json"])["tokens"] == expected["tokens"]
+
+
 def test_each_shard_has_a_seed_of_its_own(corpus, tmp_path):
     """Three shards of the same text differ, and --random_seed changes all of them."""
     text = (tmp_path / "text" / "0.txt").read_text()

@@ -18,3 +18,11 @@ def test_list_files(tmp_path):
     for empty in ("", " , ", None):
         with pytest.raises(ValueError, match="--input_file"):
             text_files.list_files(empty)
+
+
+def test_missing_shards_are_warned_of(caplog):
+    names = [f"a.tfrecord-{number:05d}-of-00004" for number in (0, 2, 3)] + ["b-00000-of-00001", "c.tfrecord"]
+    text_files.warn_of_missing_shards(names, "--eval_input_file")
+    assert [record.getMessage() for record in caplog.records] == [
+        "--eval_input_file: of the 4 shards of a.tfrecord only 3 are there; the first that is missing is 00001"
+    ]
