@@ -165,7 +165,10 @@ def create_served_model(
 ) -> serving_tasks.ServedModel:
     """The model of a directory with what it takes to answer; see `export_saved_model`."""
     tokenizer = FullTokenizer.from_pretrained(model_dir)
-    architecture = (getattr(model_files.read_model_files(model_dir).config, "architectures", None) or [""])[0]
+    files = model_files.read_model_files(model_dir)
+    architecture = (getattr(files.config, "architectures", None) or [""])[0]
+    if not architecture and getattr(files.config, "problem_type", None):  # which only classifiers of whole texts have
+        architecture = _ARCHITECTURES["classification"]
     if architecture in baseline_models.ARCHITECTURES.values():
         raise ValueError(f"{model_dir} is a {architecture}, a model without BERT: only models with one are exported.")
     needed = {"squad": "cls/squad/output_weights", "masked_lm": "cls/predictions/output_bias"}.get(
@@ -180,7 +183,6 @@ def create_served_model(
         outputs = weight_files.open_weights(model_dir).shapes["output_weights"][0]
         if outputs != 1:
             raise ValueError(f"--task=regression: {model_dir} has {outputs} outputs, and a regression has one.")
-    files = model_files.read_model_files(model_dir)
 
     def load(model_class: type, **arguments) -> keras.Model:
         return model_class.from_pretrained(model_dir, dtype=dtype, **arguments)
