@@ -36,8 +36,8 @@ flags.DEFINE_enum(
 flags.DEFINE_bool(
     "freeze",
     None,
-    "Make the weights constants of the graph, which lets the CPU's library pack them once. If unset, done where they "
-    "are less than 1.9 GB: a graph can't hold more.",
+    "Make the weights constants of the graph, which lets the CPU's library pack them once. If unset, done where it is "
+    "faster (all but questions in float32) and they are less than 1.9 GB: a graph can't hold more.",
 )
 flags.DEFINE_enum(
     "format",

@@ -141,7 +141,9 @@ def export(model_dir: str, folder: str, variant: str) -> str:
 
     logging.set_verbosity(logging.ERROR)
     dtype, *rest = variant.split()
-    return exporting.export_saved_model(model_dir, folder, dtype=dtype, freeze=not rest, warm_up=False)
+    return exporting.export_saved_model(
+        model_dir, folder, dtype=dtype, freeze={"freeze": True, "nofreeze": False}.get("".join(rest)), warm_up=False
+    )
 
 
 def main(_):

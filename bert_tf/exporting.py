@@ -54,7 +54,8 @@ def export_saved_model(
       model_dir: a directory that describes itself: weights, configuration, vocabulary; of any format.
       task: one of TASKS; seen from the output layer, if None.
       dtype: "float32" or "bfloat16", in which the matrix products are computed.
-      freeze: weights become constants of the graph, which lets oneDNN pack them once; None: unless they are too large.
+      freeze: weights become constants of the graph, which lets oneDNN pack them once; None: where that is faster,
+        and they are not too large.
       version: a positive integer; by default one more than the newest in export_dir.
       max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
@@ -77,7 +78,8 @@ def export_saved_model(
         model_dir, task, dtype=dtype, max_seq_length=max_seq_length, text_pairs=text_pairs, top_k=top_k
     )
     if freeze is None:
-        freeze = served.weight_bytes < MOST_FROZEN_BYTES
+        # The long rows of questions gain nothing in float32 (docs/benchmarks.md, Serving).
+        freeze = served.weight_bytes < MOST_FROZEN_BYTES and (task, dtype) != ("squad", "float32")
     if freeze:
         if served.weight_bytes >= MOST_FROZEN_BYTES:
             raise ValueError(

@@ -116,7 +116,7 @@ def test_tags_of_texts_have_the_words_places(tmp_path, clean_process):
     assert nothing["tags"].shape[0] == 0
 
 
-@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("freeze", [None, True])
 def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze):
     folder = tmp_path / "model"
     save(folder, task_models.BertForQuestionAnswering)
@@ -127,7 +127,9 @@ def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze):
     (folder / SETTINGS_FILE).write_text(settings.to_json())
     assert exporting.task_in(str(folder)) == "squad"
     export = exporting.export_saved_model(str(folder), str(tmp_path / "out"), freeze=freeze)
-    assert json.loads((tmp_path / "out/1/export.json").read_text())["max_seq_length"] == 48
+    description = json.loads((tmp_path / "out/1/export.json").read_text())
+    assert description["max_seq_length"] == 48
+    assert description["frozen"] == bool(freeze)  # not by default: float32, and questions
     pairs = [
         ("Who met Ada?", "Her teacher met Ada Brown (1801-1852) in London, where she was born. " * 4),
         ("누가 왔나요?", "김철수는 서울에 왔다. 이영희는 부산에 갔다."),
