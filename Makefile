@@ -1,14 +1,15 @@
-# make install | test | test-slow | demo | lint | bench | clean
+# make install | test | test-slow | demo | docs | lint | bench | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEXT ?=
-# Two processes: most of the tests' time is spent in one thread. A file's tests stay together, as they share models.
-PYTEST_FLAGS ?= -n 2 --dist loadfile
+# Two processes: most of the tests' time is spent in one thread. A file's tests stay together, as they share models; the
+# order of the files is tests/conftest.py's.
+PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: install test test-slow demo lint format bench clean
+.PHONY: install test test-slow demo docs lint format bench clean
 install: $(STAMP)
 
 $(STAMP): requirements.txt pyproject.toml
@@ -32,6 +33,11 @@ test-slow: $(DEV_STAMP)
 
 demo: install
 	$(BIN)/python -m demo --text="$(TEXT)"
+
+# The pages and the API from the docstrings, in build/docs; a broken link is an error. The front page is README.md.
+docs: $(DEV_STAMP)
+	sed 's,](docs/,](,g' README.md > docs/index.md
+	$(BIN)/zensical build --strict --clean
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .

@@ -8,14 +8,15 @@ What --from may be, recognised by its files:
   huggingface   a directory or file with model.safetensors or pytorch_model.bin (the latter needs PyTorch)
   model_garden  a TF2 checkpoint of tf-models-official, or the SavedModel of TensorFlow Hub / Kaggle
   bert_tf       a directory of this project
-What lies beside the weights goes along: configuration, vocabulary, casing. Nothing is written unless all is right.
+The files beside the weights go along: configuration, vocabulary, casing. Nothing is written unless all is right.
 """
 
 import sys
 
 from absl import flags, logging
 
-from bert_tf import script_flags
+from bert_tf.models.formats import FORMATS
+from bert_tf.system import script
 
 FLAGS = flags.FLAGS
 
@@ -26,17 +27,16 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "format",
     None,
-    ["tf1", "huggingface", "model_garden", "bert_tf"],
-    "Format to write. tf1: what the original's scripts read. huggingface: config.json and model.safetensors. "
-    "model_garden: what tf-models-official reads. bert_tf: safetensors under the original's names.",
+    list(FORMATS),
+    "Format to write. " + " ".join(f"{name}: {format.help}" for name, format in FORMATS.items()),
 )
 flags.DEFINE_bool(
-    "with_optimizer", False, "Carry Adam's moments and global_step as well, to go on with a run (tf1 and bert_tf)."
+    "with_optimizer", False, "Carry Adam's moments and global_step as well, to continue a run (tf1 and bert_tf)."
 )
 flags.DEFINE_string(
-    "bert_config_file", None, "Configuration of the model, where none lies beside the weights or it is wrong."
+    "bert_config_file", None, "Configuration of the model, if there is none beside the weights or it is wrong."
 )
-flags.DEFINE_string("vocab_file", None, "Vocabulary to write along, where none lies beside the weights.")
+flags.DEFINE_string("vocab_file", None, "Vocabulary to write with the weights, if there is none beside them.")
 flags.DEFINE_bool(
     "do_lower_case",
     None,
@@ -53,13 +53,13 @@ flags.DEFINE_enum(
 flags.DEFINE_string(
     "add_tokens",
     None,
-    "File with tokens to add to the vocabulary, one a line. Their rows must then be trained: go on pre-training on "
-    "text that has them.",
+    "File with tokens to add to the vocabulary, one per line. Their rows must then be trained: continue pre-training "
+    "on text that has them.",
 )
 flags.DEFINE_bool(
     "use_unused_slots",
     False,
-    "Put added tokens in the place of [unused1], [unused2], ... instead of appending rows: the model keeps its size.",
+    "Replace [unused1], [unused2], ... by the added tokens instead of appending rows: the model keeps its size.",
 )
 flags.DEFINE_enum(
     "new_rows",
@@ -81,19 +81,19 @@ flags.DEFINE_bool(
     "was written is always done.",
 )
 flags.DEFINE_string("report_file", None, "Also write the report to this file.")
-flags.DEFINE_bool("overwrite", False, "Replace files of the target that are there.")
+flags.DEFINE_bool("overwrite", False, "Replace existing files of the target.")
 
 
 def main(_):
     # TensorFlow comes with this import: --help and a wrong flag answer without it.
     import signal
 
-    from bert_tf import conversion
+    from bert_tf.conversion import convert
 
     # Ended from outside, it still takes its temporary files away.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     logging.set_verbosity(logging.INFO)
-    report = conversion.convert(
+    report = convert.convert(
         FLAGS["from"].value,
         FLAGS.to,
         FLAGS.format,
@@ -112,9 +112,9 @@ def main(_):
     )
     print(report.text())
     if FLAGS.report_file:
-        conversion.write_report(FLAGS.report_file, report)
+        convert.write_report(FLAGS.report_file, report)
 
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["from", "to", "format"])
-    script_flags.run(main)
+    script.run(main)

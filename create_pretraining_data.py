@@ -3,19 +3,23 @@
     python create_pretraining_data.py --input_file='corpus/*.txt' --output_file=tf_examples.tfrecord \\
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
 
-The text: one sentence a line, a blank line between documents; it need not be perfect sentences. A file that doesn't end
-with a blank line goes on in the next one. JSONL, WikiExtractor's output, raw paragraphs (--split_sentences) and
+The text: one sentence per line, a blank line between documents; it need not be perfect sentences. A file that doesn't
+end with a blank line continues in the next one. JSONL, WikiExtractor's output, raw paragraphs (--split_sentences) and
 compressed files (.gz, .bz2, .zst) are read as well.
 
 The text may be larger than memory. All of it is one shard, as in the original, unless --num_shards cuts it into several
-that are made on all cores (--num_workers) or on a cluster (--beam_runner); a run that was killed goes on from the
+that are made on all cores (--num_workers) or on a cluster (--beam_runner); a run that was killed resumes from the
 shards that are finished. Beside the records, pretraining_data.<name of the first of them>.json says what is in them
 and how they were made.
 """
 
+import shlex
+
 from absl import flags, logging
 
-from bert_tf import script_flags
+from bert_tf.pretraining.settings import InstanceSettings, check_data_flags
+from bert_tf.system import checks, script
+from bert_tf.training.settings import settings_of
 
 FLAGS = flags.FLAGS
 
@@ -31,7 +35,7 @@ flags.DEFINE_string(
     "TFRecord files to write, separated by commas; instances are dealt out to them in turn. With --num_shards=10 each "
     "name becomes ten: out.tfrecord-00000-of-00010 and so on.",
 )
-flags.DEFINE_string("vocab_file", None, "The vocabulary the model is, or will be, trained with: one token a line.")
+flags.DEFINE_string("vocab_file", None, "The vocabulary the model is, or will be, trained with: one token per line.")
 flags.DEFINE_bool(
     "do_lower_case",
     True,
@@ -58,7 +62,7 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "max_predictions_per_seq",
     20,
-    "Most positions to predict in a record, which all have room for so many: about max_seq_length * masked_lm_prob. "
+    "Most positions to predict in a record, which all have room for this many: about max_seq_length * masked_lm_prob. "
     "Give run_pretraining.py the same.",
 )
 flags.DEFINE_integer(
@@ -128,8 +132,8 @@ flags.DEFINE_enum(
     "compression",
     None,
     ["gzip"],
-    "Compress the records; run_pretraining.py sees it by itself. A third of the size (unmasked records: half), and "
-    "slower to write.",
+    "Compress the records; run_pretraining.py detects it automatically. A third of the size (unmasked records: half), "
+    "and slower to write.",
 )
 flags.DEFINE_enum(
     "input_format",
@@ -152,7 +156,7 @@ flags.DEFINE_string(
     "beam_runner",
     None,
     "Make the shards on Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, ... Needs "
-    "pip install 'bert-tf[beam]'; text, vocabulary and output must lie where all workers reach them.",
+    "pip install 'bert-tf[beam]'; text, vocabulary and output must be where all workers can reach them.",
 )
 flags.DEFINE_multi_string(
     "beam_option", [], "A further option of Beam, as often as needed: --beam_option=--project=my-project"
@@ -160,46 +164,63 @@ flags.DEFINE_multi_string(
 
 
 def main(_):
-    # TensorFlow comes with this import: --help and a wrong flag answer without it.
-    from bert_tf import corpus_files, model_files, pretraining_data
-
     logging.set_verbosity(logging.INFO)
-    casing = model_files.resolve_casing(
+    values = FLAGS.flag_values_dict()
+    if not FLAGS["dupe_factor"].present:
+        values["dupe_factor"] = 10 if FLAGS.masking == "static" else 1
+    settings = settings_of(InstanceSettings, values)
+    check_data_flags(
+        FLAGS.masking, FLAGS.pack_sequences, FLAGS.compression, FLAGS.num_shards, FLAGS.num_workers, settings
+    )
+    checks.check_input_files(FLAGS.input_file, "--input_file")
+    checks.check_file(FLAGS.vocab_file, "--vocab_file")
+    for path in FLAGS.output_file.split(","):
+        checks.check_output_file(path.strip(), "--output_file")
+    script.start_tensorflow()
+    from bert_tf.pretraining import corpus_formats, create
+    from bert_tf.text import casing as text_casing
+
+    casing = text_casing.resolve_casing(
         FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None,
         FLAGS.strip_accents,
-        model_files.read_casing(model_files.directory_of(FLAGS.vocab_file)),
+        text_casing.read_casing(text_casing.directory_of(FLAGS.vocab_file)),
     )
-    pretraining_data.create_pretraining_data(
-        input_file=FLAGS.input_file,
-        output_file=FLAGS.output_file,
-        vocab_file=FLAGS.vocab_file,
+    names = (
+        "input_file", "output_file", "vocab_file", "do_whole_word_mask", "max_seq_length", "max_predictions_per_seq",
+        "random_seed", "dupe_factor", "masked_lm_prob", "short_seq_prob", "nsp", "mask_rate", "random_rate",
+        "keep_rate", "masking", "pack_sequences", "compression", "num_shards", "num_workers", "scratch_dir",
+        "beam_runner",
+    )  # fmt: skip
+    text = corpus_formats.TextSettings(
+        FLAGS.input_format, FLAGS.text_key, FLAGS.split_sentences, FLAGS.language, FLAGS.errors
+    )
+    create.create_pretraining_data(
+        **{name: values[name] for name in names},
         do_lower_case=bool(casing.do_lower_case),
         strip_accents=casing.strip_accents,
-        do_whole_word_mask=FLAGS.do_whole_word_mask,
-        max_seq_length=FLAGS.max_seq_length,
-        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
-        random_seed=FLAGS.random_seed,
-        dupe_factor=FLAGS.dupe_factor if FLAGS["dupe_factor"].present else None,
-        masked_lm_prob=FLAGS.masked_lm_prob,
-        short_seq_prob=FLAGS.short_seq_prob,
-        nsp=FLAGS.nsp,
-        mask_rate=FLAGS.mask_rate,
-        random_rate=FLAGS.random_rate,
-        keep_rate=FLAGS.keep_rate,
-        masking=FLAGS.masking,
-        pack_sequences=FLAGS.pack_sequences,
-        compression=FLAGS.compression,
-        num_shards=FLAGS.num_shards,
-        num_workers=FLAGS.num_workers,
-        scratch_dir=FLAGS.scratch_dir,
-        text=corpus_files.TextSettings(
-            FLAGS.input_format, FLAGS.text_key, FLAGS.split_sentences, FLAGS.language, FLAGS.errors
-        ),
-        beam_runner=FLAGS.beam_runner,
+        text=text,
         beam_options=FLAGS.beam_option,
     )
+    logging.info("Next:\n  %s", next_command(values))
+
+
+def next_command(values: dict) -> str:
+    """The command that trains on the records."""
+    files = ",".join(
+        f"{path.strip()}*" if values["num_shards"] > 1 else path.strip() for path in values["output_file"].split(",")
+    )
+    flags_given = {
+        "input_file": files,
+        "vocab_file": values["vocab_file"],
+        "max_seq_length": values["max_seq_length"],
+        "max_predictions_per_seq": values["max_predictions_per_seq"],
+        **({} if values["nsp"] else {"nsp": False}),
+        "do_train": True,
+    }
+    given = " ".join(shlex.quote(f"--{name}={value}") for name, value in flags_given.items())
+    return f"python run_pretraining.py {given} --bert_config_file=... --output_dir=..."
 
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["input_file", "output_file", "vocab_file"])
-    script_flags.run(main)
+    script.run(main)

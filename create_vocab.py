@@ -10,7 +10,7 @@ import os
 
 from absl import flags, logging
 
-from bert_tf import script_flags
+from bert_tf.system import checks, script
 
 FLAGS = flags.FLAGS
 
@@ -20,7 +20,7 @@ flags.DEFINE_string(
     "Text files in UTF-8 to learn from: a comma-separated list of globs. Use the text you will pre-train on; a few "
     "hundred megabytes of it are plenty.",
 )
-flags.DEFINE_string("output_file", None, "The vocabulary to write, one token a line, usually named vocab.txt.")
+flags.DEFINE_string("output_file", None, "The vocabulary to write, one token per line, usually named vocab.txt.")
 flags.DEFINE_integer(
     "vocab_size",
     30522,
@@ -50,14 +50,14 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "min_frequency",
     2,
-    "How often two pieces must stand side by side to become one. Raise it if rare misspellings enter the vocabulary.",
+    "How often two pieces must be adjacent to become one. Raise it if rare misspellings enter the vocabulary.",
     lower_bound=1,
 )
 flags.DEFINE_integer(
     "max_characters",
     None,
-    "Keep only so many different characters, the most frequent ones; words with others become [UNK]. All if unset; set "
-    "it (say, to 5,000) for web text with stray scripts and emoji.",
+    "Keep only this many different characters, the most frequent ones; words with others become [UNK]. All if unset; "
+    "set it (say, to 5,000) for web text with stray scripts and emoji.",
     lower_bound=1,
 )
 flags.DEFINE_integer(
@@ -70,21 +70,22 @@ flags.DEFINE_integer(
 
 
 def main(_):
-    # TensorFlow is imported here, so that --help and a wrong flag answer at once.
+    logging.set_verbosity(logging.INFO)
+    checks.check_input_files(FLAGS.input_file, "--input_file")
+    checks.check_output_file(FLAGS.output_file, "--output_file")
+    script.start_tensorflow()
     import tensorflow as tf
 
-    from bert_tf import text_files, vocabulary
+    from bert_tf.system import atomic, text_files
+    from bert_tf.text import learn_vocabulary
 
-    logging.set_verbosity(logging.INFO)
     files = text_files.list_files(FLAGS.input_file, flag="--input_file")
     logging.info("Reading %d files, the first is %s", len(files), files[0])
     directory = os.path.dirname(FLAGS.output_file)
     if directory:  # now, rather than failing after the work is done
         tf.io.gfile.makedirs(directory)
-    if tf.io.gfile.exists(FLAGS.output_file) and tf.io.gfile.isdir(FLAGS.output_file):
-        raise ValueError(f"--output_file={FLAGS.output_file} is a directory; name a file in it, such as vocab.txt")
 
-    tokens = vocabulary.learn_vocabulary(
+    tokens = learn_vocabulary.learn_vocabulary(
         files,
         vocab_size=FLAGS.vocab_size,
         do_lower_case=FLAGS.do_lower_case,
@@ -94,7 +95,7 @@ def main(_):
         max_characters=FLAGS.max_characters,
         max_words=FLAGS.max_words,
     )
-    text_files.write_text_file(FLAGS.output_file, "".join(token + "\n" for token in tokens))
+    atomic.write_text_file(FLAGS.output_file, "".join(token + "\n" for token in tokens))
     accents = "" if FLAGS.strip_accents is None else f" --strip_accents={FLAGS.strip_accents}"
     logging.info(
         "Wrote %d tokens to %s. Use it with --do_lower_case=%s%s.",
@@ -107,4 +108,4 @@ def main(_):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["input_file", "output_file"])
-    script_flags.run(main)
+    script.run(main)

@@ -11,7 +11,7 @@ how to serve it and ask it.
 
 from absl import flags, logging
 
-from bert_tf import script_flags
+from bert_tf.system import script
 
 FLAGS = flags.FLAGS
 
@@ -64,7 +64,7 @@ flags.DEFINE_string(
 
 def main(_):
     # TensorFlow comes with this import: --help and a wrong flag answer without it.
-    from bert_tf import export_check, exporting
+    from bert_tf.serving import compare_export, detect_task, export
 
     logging.set_verbosity(logging.INFO)
     if FLAGS.format != "saved_model":
@@ -72,10 +72,10 @@ def main(_):
             if not FLAGS[name].using_default_value:
                 raise ValueError(f"--{name} is for --format=saved_model, not for {FLAGS.format}")
     if FLAGS.check_file:
-        task = FLAGS.task or exporting.task_in(FLAGS.model_dir)
-        export_check.refuse_unfit(FLAGS.check_file, FLAGS.model_dir, task, FLAGS.text_pairs)
+        task = FLAGS.task or detect_task.task_in(FLAGS.model_dir)
+        compare_export.refuse_unfit(FLAGS.check_file, FLAGS.model_dir, task, FLAGS.text_pairs)
     if FLAGS.format == "saved_model":
-        path = exporting.export_saved_model(
+        path = export.export_saved_model(
             FLAGS.model_dir,
             FLAGS.export_dir,
             task=FLAGS.task,
@@ -88,9 +88,9 @@ def main(_):
             warm_up=FLAGS.warm_up,
         )
     else:
-        from bert_tf import exporting_tflite
+        from bert_tf.serving import export_tflite
 
-        path = exporting_tflite.export_tflite(
+        path = export_tflite.export_tflite(
             FLAGS.model_dir,
             FLAGS.export_dir,
             task=FLAGS.task,
@@ -99,9 +99,9 @@ def main(_):
         )
     print(path)
     if FLAGS.check_file:
-        print(export_check.compare(path, FLAGS.model_dir, FLAGS.check_file).text())
+        print(compare_export.compare(path, FLAGS.model_dir, FLAGS.check_file).text())
 
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["model_dir", "export_dir"])
-    script_flags.run(main)
+    script.run(main)

@@ -3,23 +3,26 @@
     echo 'Who was Jim Henson ? ||| Jim Henson was a puppeteer' > input.txt
     python extract_features.py --input_file=input.txt --output_file=output.jsonl --init_checkpoint=$BERT_BASE_DIR
 
-One text a line, or two with ` ||| ` between them. The output is the original's: a JSON object for each line, with
+One text per line, or two with ` ||| ` between them. The output is the original's: a JSON object for each line, with
 `linex_index` and, for each token, the values of the layers. That is 9 characters a number; for large inputs take
---output_format=hdf5, npz or tfrecord, with 4 bytes a number and nothing rounded. One row for each word instead of each
-piece of a word: --pooling=mean (or first, or max).
+--output_format=hdf5, npz or tfrecord, with 4 bytes per number and nothing rounded. One row for each word instead of
+each piece of a word: --pooling=mean (or first, or max).
 """
 
 import posixpath
 
 from absl import flags, logging
 
-from bert_tf import script_flags
+from bert_tf.system import script
+from bert_tf.system.messages import named_by
+from bert_tf.training import flags as training_flags
+from bert_tf.training.settings import DTYPE_POLICIES, DeviceSettings, settings_of
 
 FLAGS = flags.FLAGS
 
 # The original's.
-flags.DEFINE_string("input_file", None, "UTF-8 text, one a line, or two with ' ||| ' between them; may be .gz.")
-flags.DEFINE_string("output_file", None, "Where the features go; replaced if it is there.")
+flags.DEFINE_string("input_file", None, "UTF-8 text, one per line, or two with ' ||| ' between them; may be .gz.")
+flags.DEFINE_string("output_file", None, "Where the features go; an existing file is replaced.")
 flags.DEFINE_string(
     "layers",
     "-1,-2,-3,-4",
@@ -47,7 +50,7 @@ flags.DEFINE_bool(
     False,
     "How the original looked up embeddings on a TPU. The values are the same; accepted, without effect.",
 )
-script_flags.define_device_flags()
+training_flags.define_device_flags()
 
 # New here.
 flags.DEFINE_enum(
@@ -69,7 +72,7 @@ flags.DEFINE_bool("strip_accents", None, "Drop accents. Follows the model's dire
 flags.DEFINE_enum(
     "dtype",
     "float32",
-    list(script_flags.DTYPE_POLICIES),
+    list(DTYPE_POLICIES),
     "Arithmetic of the matrix products. bfloat16 is faster where the processor has it, with about 2 decimals.",
 )
 flags.DEFINE_bool(
@@ -81,9 +84,9 @@ flags.DEFINE_bool(
 flags.DEFINE_bool(
     "allow_unknown_config_keys",
     False,
-    "Load a bert_config.json with keys that mean nothing here; without it they are an error, since most are typos.",
+    "Load a bert_config.json with unknown keys; by default they are an error, since most are typos.",
 )
-flags.adopt_module_key_flags(script_flags)
+flags.adopt_module_key_flags(training_flags)
 
 
 def check_flags() -> None:
@@ -106,17 +109,25 @@ def main(_):
     # TensorFlow is imported here, so that --help and a wrong flag answer at once.
     import tensorflow as tf
 
-    from bert_tf import checkpoints, distribution, feature_extraction, fine_tuning, weight_files, weights
-    from bert_tf.modeling import BertModel
+    from bert_tf.models import initialize, open_weights, pretrained
+    from bert_tf.models.bert import variable_names
+    from bert_tf.models.task_models import BertModel
+    from bert_tf.tasks.features import extract
+    from bert_tf.training import distribution, fine_tuning
 
     logging.set_verbosity(logging.INFO)
     # --- model files
-    with fine_tuning.named_by("--init_checkpoint"):
-        found = weight_files.open_weights(FLAGS.init_checkpoint)
-    files = script_flags.describe_model(FLAGS, None)
+    with named_by("--init_checkpoint"):
+        found = open_weights.open_weights(FLAGS.init_checkpoint)
+    do_lower_case = FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None
+    files = pretrained.describe(
+        bert_config_file=FLAGS.bert_config_file, vocab_file=FLAGS.vocab_file, init_checkpoint=FLAGS.init_checkpoint,
+        do_lower_case=do_lower_case, strip_accents=FLAGS.strip_accents,
+        allow_unknown=FLAGS.allow_unknown_config_keys,
+    )  # fmt: skip
     tokenizer = fine_tuning.make_tokenizer(files, FLAGS.max_seq_length, FLAGS.init_checkpoint)
-    weights.check_shapes(found, files.config, files.config_file or "The configuration")
-    layers = feature_extraction.parse_layers(FLAGS.layers, files.config.num_hidden_layers)
+    variable_names.check_shapes(found, files.config, files.config_file or "The configuration")
+    layers = extract.parse_layers(FLAGS.layers, files.config.num_hidden_layers)
 
     # --- text: read and checked before anything is computed
     folder = posixpath.dirname(FLAGS.output_file)
@@ -124,21 +135,22 @@ def main(_):
         raise ValueError(f"--output_file={FLAGS.output_file}: there is no directory {folder}.")
     if tf.io.gfile.isdir(FLAGS.output_file):
         raise ValueError(f"--output_file={FLAGS.output_file} is a directory; give the name of a file.")
-    with fine_tuning.named_by("--input_file"):
-        sizes = feature_extraction.check_input(FLAGS.input_file, tokenizer, FLAGS.max_seq_length, FLAGS.pooling)
+    with named_by("--input_file"):
+        sizes = extract.check_input(FLAGS.input_file, tokenizer, FLAGS.max_seq_length, FLAGS.pooling)
 
     # --- devices and model
-    strategy = script_flags.set_up_devices(FLAGS)
+    devices = settings_of(DeviceSettings, FLAGS.flag_values_dict())
+    strategy = distribution.set_up_devices(devices)
     distribution.check_batch_size(FLAGS.batch_size, strategy, 1, "batch_size")
     with strategy.scope():
-        model = BertModel(files.config, dtype=script_flags.DTYPE_POLICIES[FLAGS.dtype])
+        model = BertModel(files.config, dtype=DTYPE_POLICIES[FLAGS.dtype])
         model.build()
-    checkpoints.log_initialization(checkpoints.initialize(checkpoints.model_variables(model), found), model)
+    initialize.log_initialization(initialize.initialize(initialize.model_variables(model), found), model)
 
-    feature_extraction.extract_features(
+    extract.extract_features(
         model, tokenizer, FLAGS.input_file, FLAGS.output_file, layers=layers, max_seq_length=FLAGS.max_seq_length,
         batch_size=FLAGS.batch_size, output_format=FLAGS.output_format, pooling=FLAGS.pooling, strategy=strategy,
-        static_padding=FLAGS.static_padding or script_flags.strategy_name(FLAGS) == "tpu", sizes=sizes,
+        static_padding=FLAGS.static_padding or devices.strategy == "tpu", sizes=sizes,
     )  # fmt: skip
     rows = "tokens" if FLAGS.pooling == "none" else "words"
     logging.info("Wrote %d %s of %d lines to %s.", sizes.entries, rows, sizes.lines, FLAGS.output_file)
@@ -146,4 +158,4 @@ def main(_):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["input_file", "output_file", "init_checkpoint"])
-    script_flags.run(main)
+    script.run(main)

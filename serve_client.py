@@ -1,4 +1,4 @@
-"""Asks a model that TensorFlow Serving serves, and prints the answers, one JSON object a line.
+"""Asks a model that TensorFlow Serving serves, and prints the answers, one JSON object per line.
 
     python serve_client.py --server=localhost:8501 --rest --model=mrpc --input="text=One text." --input="text_pair=Two."
     python serve_client.py --server=localhost:8500 --model=squad --input="question=Who?" --input="context=Ada was here."
@@ -13,7 +13,7 @@ import sys
 
 from absl import flags, logging
 
-from bert_tf import script_flags
+from bert_tf.system import script
 
 FLAGS = flags.FLAGS
 
@@ -23,13 +23,13 @@ flags.DEFINE_bool("rest", False, "Ask by REST (HTTP) instead of gRPC.")
 flags.DEFINE_string("signature", "serving_default", "Signature; export.json of the export lists them.")
 flags.DEFINE_integer("version", None, "Version of the model; the newest one served if unset.")
 flags.DEFINE_multi_string("input", [], "name=value of one example, as often as the signature has inputs.")
-flags.DEFINE_string("input_file", None, 'Examples: JSON objects, one a line: {"text": "..."}; instead of --input.')
+flags.DEFINE_string("input_file", None, 'Examples: JSON objects, one per line: {"text": "..."}; instead of --input.')
 flags.DEFINE_integer("batch_size", 32, "Examples of --input_file sent together.", lower_bound=1)
 flags.DEFINE_float("timeout", 60.0, "Seconds to wait for an answer.")
 
 
 def _read_examples() -> list[dict]:
-    from bert_tf.text_files import read_text_lines
+    from bert_tf.system.text_files import read_text_lines
 
     if bool(FLAGS.input) == bool(FLAGS.input_file):
         raise ValueError("Give --input (once for each input of the signature) or --input_file.")
@@ -47,7 +47,7 @@ def _read_examples() -> list[dict]:
         try:
             example = json.loads(line)
         except ValueError as error:
-            raise ValueError(f"{FLAGS.input_file}, line {number}: no JSON ({error})") from None
+            raise ValueError(f"{FLAGS.input_file}, line {number}: not JSON ({error})") from None
         if not isinstance(example, dict) or (examples and set(example) != set(examples[0])):
             raise ValueError(f"{FLAGS.input_file}, line {number}: expected an object with the same keys as line 1")
         examples.append(example)
@@ -59,13 +59,13 @@ def _read_examples() -> list[dict]:
 def main(_):
     import numpy as np
 
-    from bert_tf import serving_client
+    from bert_tf.serving import client
 
     logging.set_verbosity(logging.WARNING)
     if "://" not in FLAGS.server and not FLAGS.server.rpartition(":")[2].isdecimal():
         raise ValueError(f"--server={FLAGS.server} has no port: {FLAGS.server}:8500 for gRPC, :8501 for REST")
     examples = _read_examples()
-    ask = serving_client.ask_rest if FLAGS.rest else serving_client.ask_grpc
+    ask = client.ask_rest if FLAGS.rest else client.ask_grpc
     for begin in range(0, len(examples), FLAGS.batch_size):
         part = examples[begin : begin + FLAGS.batch_size]
         inputs = {name: [example[name] for example in part] for name in part[0]}
@@ -79,4 +79,4 @@ def main(_):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["model"])
-    script_flags.run(main)
+    script.run(main)

@@ -3,7 +3,7 @@
     python benchmarks/convert_checkpoint.py                      # BERT-Large, 1.3 GB of random weights
     python benchmarks/convert_checkpoint.py --hidden_size=256 --num_layers=4 --num_heads=4
 
-Each conversion is a process of its own, started as a user starts it. Memory is the peak of the resident set less what
+Each conversion is a separate process, started as a user starts it. Memory is the peak of the resident set less what
 the program holds before it opens any weights (TensorFlow and Keras), as a multiple of the size of the weights.
 """
 
@@ -30,7 +30,8 @@ FORMATS = ("tf1", "huggingface", "model_garden", "bert_tf")
 # Runs in the process that converts. Clearing the peak needs Linux.
 PROGRAM = """
 import sys, time
-from bert_tf import conversion, model_garden, surgery
+from bert_tf.conversion import convert, surgery  # all that a conversion loads is loaded before its memory is measured
+from bert_tf.models.bert import model_garden
 
 def kilobytes(field):
     with open("/proc/self/status") as file:
@@ -40,7 +41,7 @@ before = kilobytes("VmRSS")
 with open("/proc/self/clear_refs", "w") as file:
     file.write("5")
 start = time.perf_counter()
-conversion.convert(sys.argv[1], sys.argv[2], sys.argv[3], verify=sys.argv[4] == "True")
+convert.convert(sys.argv[1], sys.argv[2], sys.argv[3], verify=sys.argv[4] == "True")
 print(time.perf_counter() - start, kilobytes("VmHWM") - before)
 """
 
@@ -49,9 +50,10 @@ def write_source(directory: str) -> int:
     """A tf1 directory with random weights; returns their bytes."""
     import numpy as np
 
-    from bert_tf import bundles
-    from bert_tf.config import BertConfig
-    from bert_tf.weights import Weights, expected_shapes
+    from bert_tf.models.bert.variable_names import expected_shapes
+    from bert_tf.models.config import BertConfig
+    from bert_tf.weights import bundle
+    from bert_tf.weights.mapping import Weights
 
     config = BertConfig(
         vocab_size=FLAGS.vocab_size,
@@ -68,7 +70,7 @@ def write_source(directory: str) -> int:
         return generator.standard_normal(shapes[name], np.float32) * np.float32(0.02)
 
     os.makedirs(directory)
-    bundles.write_bundle(os.path.join(directory, "bert_model.ckpt"), Weights("random", "tf1", shapes, {}, draw))
+    bundle.write_bundle(os.path.join(directory, "bert_model.ckpt"), Weights("random", "tf1", shapes, {}, draw))
     config.save(os.path.join(directory, "bert_config.json"))
     return sum(4 * int(np.prod(shape)) for shape in shapes.values())
 

@@ -9,7 +9,8 @@ first.
 
 `original way`: the ratio to the same work done as the original does it, on the same core in the same run: Python's own
 random numbers and lists of strings, the tokenizer pass by pass one character at a time, a list and a set for each
-position that may be masked, protocol buffers (tests/plain_tokenization.py, tests/plain_pretraining.py). A part of the
+position that may be masked, protocol buffers (tests/helpers/plain_tokenization.py,
+tests/helpers/plain_pretraining.py). A part of the
 original's work is left out: lists of segment ids while instances are made, checks. That both make the same records is
 checked on one in 500.
 `reference machine`: the ratio to what the original's own code took on another machine (two cores of a Xeon with AMX,
@@ -51,9 +52,9 @@ SETTINGS = [(128, 20, False), (128, 20, True), (512, 77, False), (512, 77, True)
 
 
 def run_ours(text: str, vocab_file: str, warm_up: str, arguments: dict) -> dict:
-    """One run in a process of its own: seconds, and the most memory in use (without and with pages of files)."""
+    """One run in a separate process: seconds, and the most memory in use (without and with pages of files)."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments["num_workers"]])
-    from bert_tf.pretraining_data import create_pretraining_data
+    from bert_tf.pretraining.create import create_pretraining_data
 
     logging.set_verbosity(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
@@ -94,13 +95,13 @@ def watch_memory(peaks: dict) -> None:
 def run_plain(text: str, vocab_file: str, arguments: dict) -> dict:
     """The same records, made as the original makes them."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
-    import plain_pretraining
     import tensorflow as tf
-    from plain_tokenization import PlainTokenizer
+    from helpers import plain_pretraining
+    from helpers.plain_tokenization import PlainTokenizer
 
-    from bert_tf.pretraining_instances import VocabularyIds
-    from bert_tf.text_files import list_files
-    from bert_tf.tokenization import load_vocab
+    from bert_tf.pretraining.instances import VocabularyIds
+    from bert_tf.system.text_files import list_files
+    from bert_tf.text.vocab import load_vocab
 
     vocab = load_vocab(vocab_file)
     # Strings in the places of ids.
@@ -178,7 +179,7 @@ def in_process(function, *arguments):
 
 
 def main(_):
-    from bert_tf.text_files import list_files
+    from bert_tf.system.text_files import list_files
 
     files = list_files(FLAGS.text, flag="--text")
     megabytes = sum(os.path.getsize(path) for path in files) / 1e6

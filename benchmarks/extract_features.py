@@ -34,19 +34,16 @@ flags.DEFINE_multi_string("format", ["json", "hdf5", "tfrecord", "npz"], "Format
 
 def run_padded(model, tokenizer, path: str, layers, output: str | None) -> list:
     """The values [tokens, L, H] of each line; output: also write JSON there, as the original does."""
-    from bert_tf import feature_extraction
+    from bert_tf.tasks.features import extract
 
     shape = (FLAGS.batch_size, FLAGS.max_seq_length)
-    compute = feature_extraction.make_layers_function(model, layers, shape=shape)
-    lines = (
-        feature_extraction.encode_line(line, tokenizer, FLAGS.max_seq_length)
-        for line in feature_extraction.read_lines(path)
-    )
+    compute = extract.make_layers_function(model, layers, shape=shape)
+    lines = (extract.encode_line(line, tokenizer, FLAGS.max_seq_length) for line in extract.read_lines(path))
     results, number = [], 0
     with open(output or os.devnull, "w") as file:
         while held := list(itertools.islice(lines, FLAGS.batch_size)):
-            window = feature_extraction.Window.of_lines(number, held)
-            values = feature_extraction.compute_window(
+            window = extract.Window.of_lines(number, held, tokenizer.pad_id)
+            values = extract.compute_window(
                 window, compute, (len(layers), model.config.hidden_size), batch_size=FLAGS.batch_size,
                 max_seq_length=FLAGS.max_seq_length, static_padding=True, fill=True,
             )  # fmt: skip
@@ -66,9 +63,9 @@ def run_padded(model, tokenizer, path: str, layers, output: str | None) -> list:
 
 
 def run_ours(model, tokenizer, path: str, layers, output: str, output_format: str, static_padding: bool) -> None:
-    from bert_tf import feature_extraction
+    from bert_tf.tasks.features import extract
 
-    feature_extraction.extract_features(
+    extract.extract_features(
         model, tokenizer, path, output, layers=layers, max_seq_length=FLAGS.max_seq_length,
         batch_size=FLAGS.batch_size, output_format=output_format, static_padding=static_padding,
     )  # fmt: skip
@@ -78,20 +75,19 @@ def main(_):
     import h5py
     import numpy as np
 
-    from bert_tf import BertModel, FullTokenizer, feature_extraction
+    from bert_tf import BertModel, FullTokenizer
+    from bert_tf.tasks.features import extract
 
     logging.set_verbosity(logging.ERROR)
     model = BertModel.from_pretrained(FLAGS.model, dtype=FLAGS.dtype)
     tokenizer = FullTokenizer.from_pretrained(FLAGS.model)
-    layers = feature_extraction.parse_layers(FLAGS.layers, model.config.num_hidden_layers)
+    layers = extract.parse_layers(FLAGS.layers, model.config.num_hidden_layers)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "text.txt")
         with open(path, "w", encoding="utf-8") as file:
-            file.writelines(
-                line + "\n" for line in itertools.islice(feature_extraction.read_lines(FLAGS.text), FLAGS.lines)
-            )
-        sizes = feature_extraction.check_input(path, tokenizer, FLAGS.max_seq_length)
-        print(f"{sizes.lines} lines, {sizes.tokens / sizes.lines:.1f} tokens a line, batches of {FLAGS.batch_size}")
+            file.writelines(line + "\n" for line in itertools.islice(extract.read_lines(FLAGS.text), FLAGS.lines))
+        sizes = extract.check_input(path, tokenizer, FLAGS.max_seq_length)
+        print(f"{sizes.lines} lines, {sizes.tokens / sizes.lines:.1f} tokens per line, batches of {FLAGS.batch_size}")
         print(f"{'':>34} {'seconds':>8} {'CPU s':>8} {'lines/s':>8} {'times the original':>19} {'MB':>8}")
         seconds = {}
 

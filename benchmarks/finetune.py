@@ -2,7 +2,7 @@
 
     python benchmarks/finetune.py --data_dir=glue/MRPC --model=minilm-l6-h384
 
-Each side is a process of its own and does what its users do: start, read, tokenize, train 3 epochs in bfloat16 with
+Each side is a separate process and does what its users do: start, read, tokenize, train 3 epochs in bfloat16 with
 batches of 32 padded to their own longest, evaluate on the dev set. `--model` is a Hugging Face directory. Nothing else
 should run beside it: two such programs on two cores slow each other down several times.
 """

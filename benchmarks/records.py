@@ -3,7 +3,7 @@
     python benchmarks/records.py --max_seq_length=128 --batch_size=32
 
 Plain tf.data is TFRecordDataset, shuffle with a buffer of the same number of records, batch, one parse a batch,
-prefetch: its position can't be computed, so a run that goes on after a kill has to keep the buffer in its checkpoint or
+prefetch: its position can't be computed, so a run that resumes after a kill has to keep the buffer in its checkpoint or
 read the data again from the start.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from bert_tf import records
+from bert_tf.data import records
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("max_seq_length", 128, "Tokens a record.")

@@ -4,7 +4,7 @@
     python benchmarks/serving.py --model=squad_hf --squad_file=dev-v1.1.json
 
 `--model` is a Hugging Face directory of a fine-tuned model (convert_checkpoint.py makes one), so that both sides have
-the same weights. Each side is measured in a process of its own, in turn: the export as any program calls it
+the same weights. Each side is measured in a separate process, in turn: the export as any program calls it
 (tf.saved_model.load, TensorFlow and tensorflow_text only), transformers with its fast tokenizer and dynamic padding.
 Batch 1: p50 and p99 of single requests. Batch 32: texts in the file's order, whatever their lengths.
 All take their turn --rounds times, since machines are faster at one time than at another; the medians are shown, and
@@ -29,7 +29,7 @@ from absl import app, flags, logging  # noqa: E402
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model", None, "Hugging Face directory of a classifier, or of a model for questions.")
-flags.DEFINE_string("texts", None, "For a classifier: real texts, one a line.")
+flags.DEFINE_string("texts", None, "For a classifier: real texts, one per line.")
 flags.DEFINE_string("squad_file", None, "For questions: SQuAD JSON.")
 flags.DEFINE_integer("requests", 200, "Requests of one example.")
 flags.DEFINE_integer("examples", 640, "Examples in batches of 32 (of questions a quarter of it).")
@@ -42,7 +42,7 @@ BATCH = 32
 
 
 def measure(answer, rows: list[tuple], requests: int, examples: int) -> dict:
-    """Seconds: p50 and p99 of one row, and examples a second in batches."""
+    """Seconds: p50 and p99 of one row, and examples per second in batches."""
     several = list(itertools.islice(itertools.cycle(rows), examples))
     for row in several[:3]:
         answer([row])
@@ -137,11 +137,11 @@ def in_process(function, *arguments):
 
 def export(model_dir: str, folder: str, variant: str) -> str:
     """An export of a variant such as "bfloat16 nofreeze"."""
-    from bert_tf import exporting
+    from bert_tf.serving import export as serving_export
 
     logging.set_verbosity(logging.ERROR)
     dtype, *rest = variant.split()
-    return exporting.export_saved_model(
+    return serving_export.export_saved_model(
         model_dir, folder, dtype=dtype, freeze={"freeze": True, "nofreeze": False}.get("".join(rest)), warm_up=False
     )
 

@@ -11,15 +11,17 @@ import tempfile
 
 from absl import app, flags
 
-from bert_tf.tasks import squad_data, squad_features, squad_predictions
-from bert_tf.tokenization import FullTokenizer
+from bert_tf.tasks.squad import answers as squad_answers
+from bert_tf.tasks.squad import data as squad_data
+from bert_tf.tasks.squad import windows as squad_windows
+from bert_tf.text.wordpiece import FullTokenizer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("vocab_file", None, "Vocabulary.")
 flags.DEFINE_bool("do_lower_case", True, "Lower-case and strip accents.")
 flags.DEFINE_integer("max_seq_length", 384, "Tokens of a window.")
 flags.DEFINE_integer("doc_stride", 128, "Tokens from window to window.")
-flags.DEFINE_integer("show", 0, "Print so many of the answers that come back as something else.")
+flags.DEFINE_integer("show", 0, "Print this many of the answers that come back changed.")
 
 
 def first_answers_only(path: str) -> str:
@@ -39,11 +41,11 @@ def first_answers_only(path: str) -> str:
 
 
 def measure(path: str, tokenizer: FullTokenizer, answer_from: str) -> tuple[int, int, int]:
-    """(questions, answers whole in a window, of these the ones that come back as they were)."""
+    """(questions, answers whole in a window, those of them that come back unchanged)."""
     data = squad_data.read_squad_examples([path], True, answer_from=answer_from)
-    settings = squad_features.WindowSettings(FLAGS.max_seq_length, FLAGS.doc_stride, answer_from=answer_from)
-    windows = squad_features.build_windows(data.examples, tokenizer, settings, True, num_processes=1)
-    texts = squad_predictions.AnswerTexts(data.examples, windows, tokenizer, answer_from)
+    settings = squad_windows.WindowSettings(FLAGS.max_seq_length, FLAGS.doc_stride, answer_from=answer_from)
+    windows = squad_windows.build_windows(data.examples, tokenizer, settings, True, num_processes=1)
+    texts = squad_answers.AnswerTexts(data.examples, windows, tokenizer, answer_from)
     survived, right, shown = {}, 0, 0
     for row in range(len(windows)):
         first, last = (int(windows.labels[name][row]) for name in ("start_positions", "end_positions"))

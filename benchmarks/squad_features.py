@@ -13,8 +13,9 @@ os.environ["RAYON_NUM_THREADS"] = "1"
 
 from absl import app, flags
 
-from bert_tf.tasks import squad_data, squad_features
-from bert_tf.tokenization import FullTokenizer
+from bert_tf.tasks.squad import data as squad_data
+from bert_tf.tasks.squad import windows as squad_windows
+from bert_tf.text.wordpiece import FullTokenizer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("predict_file", None, "SQuAD JSON.")
@@ -33,8 +34,8 @@ def main(_):
             start = time.process_time()
             tokenizer = FullTokenizer(FLAGS.vocab_file)
             data = squad_data.read_squad_examples([FLAGS.predict_file], False)
-            settings = squad_features.WindowSettings(answer_from=way)
-            windows = squad_features.build_windows(data.examples, tokenizer, settings, False, num_processes=1)
+            settings = squad_windows.WindowSettings(answer_from=way)
+            windows = squad_windows.build_windows(data.examples, tokenizer, settings, False, num_processes=1)
             seconds.append(time.process_time() - start)
         start = time.process_time()
         peer = tokenizers.BertWordPieceTokenizer(FLAGS.vocab_file, lowercase=True)

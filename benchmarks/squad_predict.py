@@ -2,7 +2,7 @@
 
     python benchmarks/squad_predict.py --predict_file=dev-v1.1.json --model=squad_hf
 
-Each side is a process of its own and does what its users do: start, read the JSON, cut windows (384 tokens, stride
+Each side is a separate process and does what its users do: start, read the JSON, cut windows (384 tokens, stride
 128), compute in bfloat16 with batches padded to their own longest, choose answers, write predictions.json. `--model` is
 a Hugging Face directory of a fine-tuned model (convert_checkpoint.py makes one). Nothing else should run beside it.
 """
@@ -108,7 +108,8 @@ def main(_):
     if FLAGS.output:
         predict_with_transformers()
         return
-    from bert_tf.tasks import squad_data, squad_metrics
+    from bert_tf.tasks.squad import data as squad_data
+    from bert_tf.tasks.squad import metrics as squad_metrics
 
     articles = squad_data.read_articles(FLAGS.predict_file)
     print(f"{'side':>14} {'seconds':>8} {'exact':>7} {'f1':>7}")

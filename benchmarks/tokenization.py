@@ -15,9 +15,10 @@ from absl import app, flags
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from plain_tokenization import PlainTokenizer  # noqa: E402
+from helpers.plain_tokenization import PlainTokenizer  # noqa: E402
 
-from bert_tf import text_files, tokenization  # noqa: E402
+from bert_tf.system import text_files  # noqa: E402
+from bert_tf.text import wordpiece as text_wordpiece  # noqa: E402
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -37,7 +38,7 @@ def main(_):
                 break
             lines.append(line)
     size = sum(len(line.encode()) + 1 for line in lines)
-    tokenizer = tokenization.FullTokenizer(FLAGS.vocab_file)
+    tokenizer = text_wordpiece.FullTokenizer(FLAGS.vocab_file)
     plain = PlainTokenizer(tokenizer.vocab)
 
     def without_memory():
@@ -45,7 +46,7 @@ def main(_):
         return [[vocab[piece] for token in basic.tokenize(line) for piece in wordpiece.cut(token)] for line in lines]
 
     def cold():
-        return tokenization.FullTokenizer(FLAGS.vocab_file).encode_batch(lines)
+        return text_wordpiece.FullTokenizer(FLAGS.vocab_file).encode_batch(lines)
 
     def tokens_then_ids():
         return [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line)) for line in lines]

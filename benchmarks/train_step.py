@@ -18,10 +18,12 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from bert_tf.config import BertConfig
-from bert_tf.heads import BertForPreTraining, PretrainingObjective, pretraining_flops_per_example
-from bert_tf.optimization import create_optimizer
-from bert_tf.train_step import TrainingPlan, make_train_function
+from bert_tf.models.config import BertConfig
+from bert_tf.models.flops import pretraining_flops_per_example
+from bert_tf.models.objectives import PretrainingObjective
+from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.training.optimization import create_optimizer
+from bert_tf.training.step import TrainingPlan, make_train_function
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Arithmetic of the matrix products.")

@@ -3,7 +3,7 @@
     python benchmarks/vocabulary.py --train='corpus/train-*.txt' --heldout=corpus/heldout.txt
 
 tensorflow-text's learner is plain Python and takes about a minute and a half on 20 MB of English. Each learner runs in
-a process of its own; memory is what that process adds at its peak to the word counts it starts with (Linux only).
+a separate process; memory is what that process adds at its peak to the word counts it starts with (Linux only).
 """
 
 import importlib.util
@@ -16,7 +16,9 @@ import time
 
 from absl import app, flags
 
-from bert_tf import text_files, tokenization, vocabulary
+from bert_tf.system import text_files
+from bert_tf.text import learn_vocabulary
+from bert_tf.text import wordpiece as text_wordpiece
 
 NOVELS = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "novels"
 FLAGS = flags.FLAGS
@@ -27,11 +29,11 @@ flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
 
 
 def learn_by_tokenizers(counts: dict, vocab_size: int) -> list[str]:
-    return vocabulary.learn_pieces(counts, set().union(*counts), vocab_size, min_frequency=2, show_progress=False)
+    return learn_vocabulary.learn_pieces(counts, set().union(*counts), vocab_size, min_frequency=2, show_progress=False)
 
 
 def learn_by_tensorflow_text(counts: dict, vocab_size: int) -> list[str]:
-    # The file by itself: the package around it would load TensorFlow and blur the figure for memory.
+    # The file on its own: the package around it would load TensorFlow and blur the figure for memory.
     package = importlib.util.find_spec("tensorflow_text").submodule_search_locations[0]
     path = pathlib.Path(package) / "tools" / "wordpiece_vocab" / "wordpiece_tokenizer_learner_lib.py"
     spec = importlib.util.spec_from_file_location("wordpiece_tokenizer_learner_lib", path)
@@ -52,7 +54,7 @@ def peak_megabytes() -> float:
 
 
 def run_learner(name: str, counts_file: str, vocab_size: str, result_file: str) -> None:
-    """One learner in a process of its own."""
+    """One learner in a separate process."""
     counts = json.loads(pathlib.Path(counts_file).read_text(encoding="utf-8"))
     before = peak_megabytes()
     start = time.perf_counter()
@@ -63,11 +65,11 @@ def run_learner(name: str, counts_file: str, vocab_size: str, result_file: str) 
 
 
 def main(_):
-    tokenizer = tokenization.BasicTokenizer(FLAGS.do_lower_case)
+    tokenizer = text_wordpiece.BasicTokenizer(FLAGS.do_lower_case)
     start = time.perf_counter()
-    train = vocabulary.count_words(text_files.list_files(FLAGS.train, "--train"), tokenizer).counts
+    train = learn_vocabulary.count_words(text_files.list_files(FLAGS.train, "--train"), tokenizer).counts
     print(f"{train.total()} words, {len(train)} different, counted in {time.perf_counter() - start:.1f} s")
-    heldout = vocabulary.count_words(text_files.list_files(FLAGS.heldout, "--heldout"), tokenizer).counts
+    heldout = learn_vocabulary.count_words(text_files.list_files(FLAGS.heldout, "--heldout"), tokenizer).counts
     print(f"held out: {heldout.total()} words; {FLAGS.vocab_size} tokens asked for\n")
 
     print("| learner | tokens | seconds | MB added | pieces per word | [UNK] per million words |")
@@ -79,7 +81,7 @@ def main(_):
             command = [sys.executable, __file__, "--learner", name, counts_file, str(FLAGS.vocab_size), result_file]
             subprocess.run(command, check=True)
             result = json.loads(pathlib.Path(result_file).read_text(encoding="utf-8"))
-            wordpiece = tokenization.WordpieceTokenizer({piece: i for i, piece in enumerate(result["pieces"])})
+            wordpiece = text_wordpiece.WordpieceTokenizer({piece: i for i, piece in enumerate(result["pieces"])})
             pieces = unknown = 0
             for word, count in heldout.items():
                 cut = wordpiece.cut(word)

@@ -3,26 +3,49 @@
 import os
 import pathlib
 
+from helpers.paths import TESTS
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from serving_process import ServingProcess
+from absl import logging
+from helpers.serving_process import ServingProcess
 
-from bert_tf.progress import progress_bar
-from bert_tf.tokenization import FullTokenizer
+from bert_tf.text.wordpiece import FullTokenizer
 
 _CPU = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 4)
 
-TESTS = pathlib.Path(__file__).resolve().parent
+
+# Files that take longest are started first, so that all processes of a run end at about the same time.
+_LONGEST_FIRST = (
+    "test_run_pretraining.py", "test_export.py", "test_loop.py", "test_task_models.py", "test_notebooks.py",
+    "test_shard.py", "test_export_tasks.py", "test_graph_tokenizer.py", "test_run_ner.py", "test_run_swag.py",
+    "test_run_classifier_cases.py", "test_convert.py", "test_graph_squad.py", "test_packing.py",
+    "test_run_classifier.py", "test_left_to_right.py", "test_run_squad.py", "test_dynamic_masking.py",
+    "test_records.py", "test_model_garden_save.py", "test_model_garden.py", "test_optimization.py", "test_demo.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
 
 
 @pytest.fixture(autouse=True)
 def collectives_of_its_own():
     """Two strategies in one process number their collective operations alike, and the second one gets the first's."""
     tf.distribute.MirroredStrategy._collective_key_base += 100_000
+
+
+@pytest.fixture(autouse=True)
+def verbosity_of_its_own():
+    """A program's main that a test calls may change how much is logged."""
+    logger = logging.get_absl_logger()
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
@@ -48,10 +71,6 @@ def shared() -> pathlib.Path:
     return path
 
 
-# Token windows of the original's golden SQuAD outputs: max_seq_length, doc_stride, max_query_length.
-SQUAD_SIZES = {"S64": (64, 32, 16), "S384": (384, 128, 64)}
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, request):
     """A tokenizer whose vocabulary is the PIECES of the test's module."""
@@ -66,60 +85,10 @@ def english():
     return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
 
 
-def show_progress_at_once(monkeypatch, module) -> list[dict]:
-    """Takes the delay from the progress bars of a module; returns a list of the options that each is given."""
-    given = []
-
-    def without_delay(iterable, **options):
-        given.append(options)
-        return progress_bar(iterable, **{**options, "delay": 0})
-
-    monkeypatch.setattr(module, "progress_bar", without_delay)
-    return given
-
-
-TINY_CONFIG = {
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 32,
-    "type_vocab_size": 2,
-    "initializer_range": 0.02,
-}
-
-
-def write_pretraining_records(path, count, max_seq_length=16, max_predictions_per_seq=3, seed=0) -> None:
-    """A TFRecord file of random pre-training examples in the original's format."""
-    generator = np.random.default_rng(seed)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for _ in range(count):
-            ids = generator.integers(5, TINY_CONFIG["vocab_size"], max_seq_length)
-            positions = np.sort(generator.choice(np.arange(1, max_seq_length), max_predictions_per_seq, replace=False))
-            lists = {
-                "input_ids": ids,
-                "input_mask": np.ones(max_seq_length, int),
-                "segment_ids": (np.arange(max_seq_length) > max_seq_length // 2).astype(int),
-                "masked_lm_positions": positions,
-                "masked_lm_ids": ids[positions],
-                "next_sentence_labels": generator.integers(0, 2, 1),
-            }
-            feature = {
-                name: tf.train.Feature(int64_list=tf.train.Int64List(value=value)) for name, value in lists.items()
-            }
-            weights = [1.0] * max_predictions_per_seq
-            feature["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=weights))
-            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-
-
 @pytest.fixture
 def letters(tmp_path) -> tuple[str, str]:
     """(corpus, vocabulary): the original's results for them are known draw by draw."""
-    from pretraining_records_read import LETTERS, LETTERS_CORPUS
+    from helpers.pretraining_records_read import LETTERS, LETTERS_CORPUS
 
     corpus, vocab = tmp_path / "letters.txt", tmp_path / "letters_vocab.txt"
     corpus.write_text(LETTERS_CORPUS)

@@ -1,9 +1,10 @@
-"""The notebooks from top to bottom in a small form: each in a process of its own that can't reach the network.
+"""The notebooks from top to bottom in a small form: each in a separate process that can't reach the network.
 
 What they download comes from files here, by the parameters that their cell with the tag "parameters" gives; a cell with
 other values is put behind it, as papermill does. Lines that begin with % or ! are left out, as there is no Jupyter.
 """
 
+import ast
 import io
 import itertools
 import json
@@ -17,8 +18,8 @@ import zipfile
 
 import numpy as np
 import pytest
+from helpers.paths import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = {
     "ask_questions",
@@ -103,6 +104,17 @@ def test_form(path):
     assert code[0]["source"][-1] == "%pip install -q {SOURCE}"
     assert [cell["metadata"].get("tags") for cell in code].count(["parameters"]) == 1
     assert len(text) < 20_000
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_imports(path):
+    """In small, what running a notebook finds: names that this project has no longer."""
+    code = [cell["source"] for cell in cells_of(path.stem) if cell["cell_type"] == "code"]
+    lines = [line.rstrip() for source in code for line in source if not line.startswith(("%", "!"))]
+    imports = [node for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.ImportFrom)]
+    assert any(node.module.startswith("bert_tf") for node in imports)
+    for node in imports:
+        exec(ast.unparse(node), {})
 
 
 def test_all_notebooks_are_known():
@@ -225,7 +237,9 @@ def write_model_zip(path: pathlib.Path) -> None:
     """A small random BERT as the released ones are packed."""
     import keras
 
-    from bert_tf import BertConfig, BertForPreTraining, checkpoints
+    from bert_tf import BertConfig, BertForPreTraining
+    from bert_tf.models import initialize
+    from bert_tf.training import checkpoints
 
     config = BertConfig(
         vocab_size=30522,
@@ -241,7 +255,7 @@ def write_model_zip(path: pathlib.Path) -> None:
     model.build()
     folder = path.parent / "unpacked"
     folder.mkdir()
-    checkpoints.write_bundle(str(folder / "bert_model.ckpt"), checkpoints.model_variables(model))
+    checkpoints.write_bundle(str(folder / "bert_model.ckpt"), initialize.model_variables(model))
     (folder / "vocab.txt").write_bytes((ROOT / "tests" / "golden" / "vocab.txt").read_bytes())
     (folder / "bert_config.json").write_text(json.dumps(config.to_dict()))
     with zipfile.ZipFile(path, "w") as archive:
@@ -254,7 +268,7 @@ _CLASSIFIER_VALUES = {
     "history": "history",
     "kind": "predictor('The cast was great. Seen 5 times.')",
     "text": "train_examples[0].text_a",
-    "matrix": "[int(text.get_text()) for text in __import__('bert_tf').plots.plot_confusion_matrix("
+    "matrix": "[int(text.get_text()) for text in plot_confusion_matrix("
     "test_labels, numbers, list(task.labels)).axes[0].texts]",
 }
 
@@ -297,6 +311,7 @@ def test_classify_reviews(reviews):
     assert not any("odd" in row for row in rows)  # unlabelled ones are left out
 
 
+@pytest.mark.slow
 def test_export_and_serve(reviews, tmp_path):
     folder, _, _ = reviews
     texts = ["The cast was great.", "The plot was awful.", ""]
@@ -365,7 +380,8 @@ def question_model(tmp_path_factory):
     import keras
 
     from bert_tf import BertConfig, BertForQuestionAnswering, FullTokenizer, create_optimizer
-    from bert_tf.tasks import squad_data, squad_features
+    from bert_tf.tasks.squad import data as squad_data
+    from bert_tf.tasks.squad import windows as squad_windows
 
     folder = tmp_path_factory.mktemp("questions")
     draw = random.Random(0)
@@ -381,8 +397,8 @@ def question_model(tmp_path_factory):
     vocab_file = ROOT / "tests" / "golden" / "vocab.txt"
     tokenizer = FullTokenizer(str(vocab_file))
     data = squad_data.read_squad_examples([str(folder / "train.json")], True)
-    settings = squad_features.WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=12)
-    windows = squad_features.build_windows(data.examples, tokenizer, settings, True, num_processes=1)
+    settings = squad_windows.WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=12)
+    windows = squad_windows.build_windows(data.examples, tokenizer, settings, True, num_processes=1)
     keras.utils.set_random_seed(1)
     config = BertConfig(
         vocab_size=30522,
@@ -403,6 +419,7 @@ def question_model(tmp_path_factory):
     return target
 
 
+@pytest.mark.slow
 def test_ask_questions(question_model, tmp_path):
     draw = random.Random(1)
     context, questions = sale(draw)

@@ -1,14 +1,15 @@
 """What `import bert_tf` gives, and that the scripts explain themselves."""
 
-import pathlib
+import pydoc
+import re
 import subprocess
 import sys
 
 import pytest
+from helpers.paths import ROOT
 
 import bert_tf
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPTS = (
     "create_vocab",
     "create_pretraining_data",
@@ -33,10 +34,21 @@ def test_every_public_name_is_there():
 
 
 def test_import_is_light():
-    """Importing the package loads neither TensorFlow nor Keras: it takes milliseconds, not seconds."""
-    code = "import bert_tf, sys; print([m for m in ('tensorflow', 'keras') if m in sys.modules])"
+    """Importing the package loads neither TensorFlow nor Keras, and neither do its lists of names."""
+    code = "import bert_tf, sys; assert 'Predictor' in bert_tf.__doc__ and 'Predictor' in dir(bert_tf)\n"
+    code += "print([m for m in ('tensorflow', 'keras') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert result.stdout.strip() == "[]"
+
+
+def test_help_has_a_line_for_every_name():
+    described = dict(re.findall(r"^  (\w+)  +(\S.*)$", bert_tf.__doc__, re.MULTILINE))
+    assert sorted(described) == sorted(bert_tf.__all__) == sorted(set(bert_tf.__all__))
+    assert set(bert_tf.__all__) <= set(dir(bert_tf))
+    page = pydoc.render_doc(bert_tf, renderer=pydoc.plaintext)
+    for name, line in described.items():
+        assert re.search(rf"^      {name}  +{re.escape(line)}$", page, re.MULTILINE), name
+        assert not line.endswith(".") and len(line) < 80
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

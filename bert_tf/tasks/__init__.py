@@ -1,1 +1,1 @@
-"""What is particular to a task: its files, its features, its metrics, its predictions. One file a task."""
+"""What is particular to a task: its files, its features, its metrics, its predictions. One package per task."""

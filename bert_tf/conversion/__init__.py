@@ -1,0 +1,1 @@
+"""Between weight formats, and surgery on vocabularies."""

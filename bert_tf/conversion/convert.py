@@ -1,0 +1,336 @@
+"""From weights of one format to another, with a report and a check.
+
+The check has two parts. The output is read back and compared with the source, tensor by tensor and bit by bit.
+And where the library of a format is installed (transformers, tf-models-official), its own model runs on the files and
+its outputs are compared with those of this project's model.
+"""
+
+import dataclasses
+import gc
+import posixpath
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.conversion import surgery
+from bert_tf.conversion.reference_models import REFERENCES
+from bert_tf.models import initialize, open_weights, pretrained
+from bert_tf.models.bert.variable_names import expected_shapes
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.families import family_of_variables, is_encoder_variable
+from bert_tf.models.formats import format_named
+from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.system.atomic import write_text_file
+from bert_tf.system.messages import some
+from bert_tf.system.progress import progress_bar
+from bert_tf.text import casing as text_casing
+from bert_tf.text import vocab as text_vocab
+from bert_tf.text.casing import Casing
+from bert_tf.weights.mapping import Weights, is_model_variable
+
+# Float32 rounding over 24 layers stays below this share of the largest output; another activation or a transposed
+# matrix gives a hundred times more.
+OUTPUT_TOLERANCE = 1e-4
+
+_SEQUENCES, _SEQUENCE_LENGTH = 3, 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Report of a conversion.
+
+    Attributes:
+      source, target: the weights. source_format, target_format: of `formats.FORMATS`.
+      rows: (original's name, shape, name in the source, name in the target or why it is not there).
+      missing: variables of a pre-training model that the source doesn't have.
+      unused: entry of the source -> why it was not used. notes: other steps, checks included.
+      files: names of all files written.
+    """
+
+    source: str
+    source_format: str
+    target: str
+    target_format: str
+    rows: list[tuple[str, tuple[int, ...], str, str]]
+    missing: list[str]
+    unused: dict[str, str]
+    notes: list[str]
+    files: list[str]
+
+    def text(self) -> str:
+        """The report as lines to print."""
+        lines = [f"From {self.source} ({self.source_format})", f"To   {self.target} ({self.target_format})", ""]
+        table = [("variable", "shape", "in the source", "in the target")]
+        table += [(name, str(list(shape)), origin, goal) for name, shape, origin, goal in self.rows]
+        widths = [max(len(row[column]) for row in table) for column in range(3)]
+        for row in table:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            lines.append("  ".join([*cells, row[3]]).rstrip())
+        lines.append("")
+        parameters = sum(int(np.prod(shape)) for name, shape, *_ in self.rows if is_model_variable(name))
+        lines.append(f"{len(self.rows)} variables, {parameters:,} parameters of the model.")
+        if self.missing:
+            lines.append(f"Not in the source, random wherever they are needed: {', '.join(self.missing)}")
+        for name, reason in self.unused.items():
+            lines.append(f"Left over in the source: {name} ({reason})")
+        lines += self.notes
+        lines.append(f"Written: {', '.join(self.files)}")
+        return "\n".join(lines)
+
+
+def convert(
+    source: str,
+    target: str,
+    format: str,
+    *,
+    with_optimizer: bool = False,
+    add_tokens: str | None = None,
+    use_unused_slots: bool = False,
+    new_rows: str = "pieces",
+    max_position_embeddings: int | None = None,
+    do_lower_case: bool | None = None,
+    strip_accents: bool | None = None,
+    bert_config_file: str | None = None,
+    vocab_file: str | None = None,
+    hidden_act: str | None = None,
+    verify: bool = True,
+    overwrite: bool = False,
+) -> Report:
+    """Converts weights and the files beside them.
+
+    Args:
+      source: a path of any of the four formats (see `open_weights.find_weights`).
+      target: a directory (see `pretrained.write_model`). format: one of `formats.FORMATS`.
+      with_optimizer: carry Adam moments and step, too.
+      add_tokens: file of tokens to add to the vocabulary (see `surgery.add_tokens`, also for `use_unused_slots` and
+        `new_rows`). max_position_embeddings: extend the position table (see `surgery.extend_positions`).
+      do_lower_case, strip_accents: must not contradict the source's directory; needed if that doesn't say.
+      bert_config_file, vocab_file: instead of those beside the weights.
+      hidden_act: written to the configuration instead of the source's.
+      verify: also compare outputs with the source library's model, where one is installed.
+      overwrite: replace existing files.
+
+    Raises:
+      FileNotFoundError, FileExistsError, ValueError, OSError: nothing of the target exists then.
+    """
+    if (use_unused_slots or new_rows != "pieces") and not add_tokens:
+        raise ValueError("--use_unused_slots and --new_rows say how to add tokens: give --add_tokens, too.")
+    source_weights, files = pretrained.read_model(source, bert_config_file)
+    files, vocabulary, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
+    notes += _notes_on_source(source_weights, with_optimizer)
+    weights, changes = source_weights, {"hidden_act": hidden_act} if hidden_act else {}
+    if add_tokens:
+        if vocabulary is None:
+            raise ValueError(f"--add_tokens needs a vocabulary, and {files.directory} has no vocab.txt: --vocab_file.")
+        weights, vocabulary, lines = surgery.add_tokens(
+            weights,
+            vocabulary,
+            surgery.read_new_tokens(add_tokens),
+            do_lower_case=bool(files.casing.do_lower_case),
+            strip_accents=files.casing.strip_accents,
+            use_unused=use_unused_slots,
+            initialization=new_rows,
+        )
+        changes["vocab_size"] = weights.shapes[family_of_variables(weights.shapes).names.WORD_TABLE][0]
+        notes += lines
+    if max_position_embeddings:
+        weights, lines = surgery.extend_positions(weights, max_position_embeddings)
+        changes["max_position_embeddings"] = max_position_embeddings
+        files = dataclasses.replace(files, max_seq_length=max_position_embeddings)
+        notes += lines
+    config = BertConfig.from_dict({**files.config.to_dict(), **changes}, allow_unknown=True)
+    notes += _notes_on_activation(config, format)
+
+    def check(path: str) -> None:
+        notes.append(_compare_tensors(weights, path, with_optimizer))
+        if verify:
+            notes.extend(_compare_outputs(source_weights, weights, path, config, bool(changes)))
+
+    written = pretrained.write_model(
+        target,
+        weights,
+        dataclasses.replace(files, config=config),
+        format=format,
+        with_optimizer=with_optimizer,
+        vocabulary=vocabulary,
+        overwrite=overwrite,
+        check=check,
+    )
+    return _report(weights, written, format, config, notes)
+
+
+def _report(weights: Weights, written: pretrained.Written, format: str, config: BertConfig, notes: list[str]) -> Report:
+    return Report(
+        source=weights.path,
+        source_format=weights.format,
+        target=written.path,
+        target_format=format,
+        rows=[
+            (name, shape, weights.origins.get(name, ""), written.names.get(name) or f"- ({written.left_out[name]})")
+            for name, shape in weights.shapes.items()
+        ],
+        missing=[name for name in expected_shapes(config) if name not in weights.shapes],
+        unused=weights.unused,
+        notes=notes,
+        files=written.files,
+    )
+
+
+def _describe(
+    files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None
+) -> tuple[ModelFiles, list[str] | None, list[str]]:
+    """What goes beside the weights: files with vocabulary and casing, lines of the vocabulary, and notes."""
+    config = pretrained.needed_config(files)
+    beside = text_casing.read_casing(text_casing.directory_of(vocab_file)) if vocab_file else Casing()
+    casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
+    vocab_file = vocab_file or files.vocab_file
+    if casing.source == "the default":
+        casing = text_casing.casing_of_vocabulary(vocab_file) if vocab_file else Casing()
+    notes, vocabulary = [], None
+    if vocab_file:
+        vocabulary = text_vocab.vocabulary_lines(vocab_file)
+        if len(vocabulary) < config.vocab_size:
+            notes.append(
+                f"{vocab_file} has {len(vocabulary)} lines for vocab_size {config.vocab_size}: the last rows of the "
+                "table are unused, or it is the vocabulary of another model."
+            )
+    else:
+        notes.append("No vocab.txt beside the source: put it beside the target, or give --vocab_file.")
+    if casing.do_lower_case is not None:
+        notes.append(f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}.")
+    else:
+        notes.append("Nothing says whether the model is cased: no tokenizer_config.json is written.")
+    return dataclasses.replace(files, vocab_file=vocab_file, casing=casing), vocabulary, notes
+
+
+def _notes_on_activation(config: BertConfig, format: str) -> list[str]:
+    if format_named(format).knows_exact_gelu or config.activation != "gelu_erf":
+        return []
+    return [
+        f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know: there "
+        "they run with gelu (tanh) after --hidden_act=gelu, whose outputs differ by about 1e-3."
+    ]
+
+
+def _notes_on_source(weights: Weights, with_optimizer: bool) -> list[str]:
+    notes = []
+    if weights.hints.get("half_precision"):
+        notes.append("The source is of half precision; its values are written as float32, which is exact.")
+    if not with_optimizer and "global_step" in weights:
+        notes.append("Adam moments and global_step of the source are left out; --with_optimizer carries them.")
+    return notes
+
+
+def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
+    """Reads back what was written; every tensor must have the source's bits."""
+    back = open_weights.open_weights(path)
+    names = [name for name in back if name in weights]
+    lost = [name for name in weights if is_encoder_variable(name) and is_model_variable(name) and name not in back]
+    extra = [name for name in back if name not in weights]
+    if lost or extra or (with_optimizer and len(names) < len(weights)):
+        raise ValueError(f"Reading back {path} failed: lost {some(lost) or 'nothing'}, new {some(extra) or 'nothing'}.")
+    for name in progress_bar(names, desc="Comparing tensors", unit="tensor"):
+        if not _same_bits(back[name], weights[name]):
+            raise ValueError(f"Reading back {path} failed: {name} differs from {weights.path}.")
+    return f"Read back: {len(names)} tensors, each with the same bits as in the source."
+
+
+def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    # As integers: a NaN is equal to itself then, and 0 is not -0.
+    integers = np.dtype(f"i{one.dtype.itemsize}")
+    return bool(np.array_equal(np.ascontiguousarray(one).view(integers), np.ascontiguousarray(other).view(integers)))
+
+
+def _compare_outputs(
+    source: Weights, target: Weights, target_path: str, config: BertConfig, was_changed: bool
+) -> list[str]:
+    """Runs the libraries of both formats, where installed, and this project's model on the same input."""
+    inputs = example_inputs(config)
+    references = {}
+    sides = [(source.format, source.path)] if not was_changed else []
+    sides.append((open_weights.open_weights(target_path).format, target_path))
+    notes = []
+    if was_changed and source.format in REFERENCES:
+        notes.append("Outputs of the source's library not compared: the model was changed on the way.")
+    for format, path in sides:
+        if format not in REFERENCES:
+            continue
+        library, outputs_of = REFERENCES[format]
+        if format == "model_garden" and not _has_pooler(target):
+            notes.append(f"Outputs of {library} not compared: its encoder needs a pooler, and there is none.")
+            continue
+        try:
+            logging.info("Running the model of %s on %s.", library, path)
+            references[f"{library} on {format}"] = outputs_of(path, config, inputs)
+        except ImportError as error:
+            notes.append(f"Outputs of {format} not compared: {library} is not installed ({error}).")
+        gc.collect()
+    if not references:
+        return notes
+    outputs = our_outputs(target, config, inputs)
+    for label, reference in references.items():
+        differences = []
+        for name in outputs.keys() & reference.keys():
+            difference = float(np.max(np.abs(outputs[name] - reference[name])))
+            limit = OUTPUT_TOLERANCE * max(1.0, float(np.max(np.abs(reference[name]))))
+            if not difference <= limit:
+                raise ValueError(
+                    f"Outputs differ: {name} of {label} and of this project by {difference:.2g} (at most {limit:.2g})."
+                )
+            differences.append(f"{name} {difference:.2g}")
+        notes.append(f"Outputs equal {label}, largest differences: {', '.join(sorted(differences))}.")
+    return notes
+
+
+def _has_pooler(weights: Weights) -> bool:
+    return family_of_variables(weights.shapes).names.POOLER + "/kernel" in weights
+
+
+def example_inputs(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
+    """A fixed batch with padding and two segments, every position of which is to be predicted.
+
+    Returns:
+      input_ids, input_mask, segment_ids, masked_lm_positions, int32 [B, S].
+    """
+    generator = np.random.default_rng(seed)
+    length = min(_SEQUENCE_LENGTH, config.max_position_embeddings)
+    lengths = np.linspace(length, max(1, length // 3), _SEQUENCES).astype(int)[:, None]
+    positions = np.arange(length)[None, :]
+    mask = positions < lengths
+    ids = generator.integers(0, config.vocab_size, mask.shape) * mask
+    segments = (positions >= lengths // 2) * mask * (config.type_vocab_size > 1)
+    arrays = {
+        "input_ids": ids,
+        "input_mask": mask,
+        "segment_ids": segments,
+        "masked_lm_positions": np.broadcast_to(positions, mask.shape),
+    }
+    return {name: np.ascontiguousarray(value, np.int32) for name, value in arrays.items()}
+
+
+def our_outputs(weights: Weights, config: BertConfig, inputs: dict) -> dict[str, np.ndarray]:
+    """Outputs of this project's model: those of the encoder and of the pre-training heads that the weights have."""
+    keras.backend.clear_session()
+    model = BertForPreTraining(config)
+    model.build()
+    initialize.initialize(initialize.model_variables(model), weights)
+    outputs = model.encode(inputs)
+    outputs |= model(inputs)
+    names = ["sequence_output"]
+    names += ["pooled_output"] * _has_pooler(weights)
+    names += ["masked_lm_logits"] * ("cls/predictions/output_bias" in weights)
+    names += ["next_sentence_logits"] * ("cls/seq_relationship/output_bias" in weights)
+    return {name: keras.ops.convert_to_numpy(outputs[name]) for name in names}
+
+
+def write_report(path: str, report: Report) -> None:
+    """Writes the report as a text file."""
+    directory = posixpath.dirname(path)
+    if directory:
+        tf.io.gfile.makedirs(directory)
+    write_text_file(path, report.text() + "\n")

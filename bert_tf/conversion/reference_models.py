@@ -1,0 +1,214 @@
+"""What other libraries compute from files in their formats: the outputs that conversions are compared with.
+
+The libraries are imported inside the functions, since a conversion does without those that are not installed.
+"""
+
+import posixpath
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.models.bert.model_garden import (
+    ENCODER_MODULES,
+    HEADS_POOLER,
+    NEXT_SENTENCE,
+    TABLES,
+    find_variables,
+    open_weights,
+)
+from bert_tf.models.config import BertConfig
+from bert_tf.models.families import family_of_variables
+from bert_tf.models.formats import FORMATS
+from bert_tf.system.text_files import read_json
+from bert_tf.text.casing import directory_of
+from bert_tf.weights.object_graph import ObjectGraph, open_object_checkpoint, read_graph
+
+# --- transformers ----------------------------------------------------------------------------------------------------
+
+
+def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of transformers' own model.
+
+    Args:
+      path: a directory in the format of Hugging Face, or the weights in it. config: not used; it reads config.json.
+      inputs: input_ids, input_mask, segment_ids [B, S].
+
+    Returns:
+      sequence_output [B, S, H], and pooled_output [B, H] where the file has a pooler; masked_lm_logits [B, S, V] and
+      next_sentence_logits [B, 2] where it has those heads.
+
+    Raises:
+      ImportError: transformers or torch is not installed.
+    """
+    import torch
+    import transformers
+
+    del config
+    directory, huggingface = directory_of(path), FORMATS["huggingface"]
+    values = read_json(posixpath.join(directory, huggingface.config_file))
+    architecture = (values.get("architectures") or ["BertModel"])[0]
+    heads = architecture in ("BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction")
+    model_class = getattr(transformers, architecture) if heads else transformers.BertModel
+    shapes = huggingface.open(huggingface.find(directory)).shapes
+    has_pooler = family_of_variables(shapes).names.POOLER + "/kernel" in shapes
+    # What is compared with it computes in float32, whatever the file holds.
+    model = model_class.from_pretrained(directory, dtype=torch.float32).eval()
+    names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+    with torch.no_grad():
+        arguments = {theirs: torch.from_numpy(np.asarray(inputs[ours], np.int64)) for theirs, ours in names.items()}
+        encoded = (model.bert if heads else model)(**arguments)
+        outputs = {"sequence_output": encoded.last_hidden_state}
+        if has_pooler:
+            outputs["pooled_output"] = encoded.pooler_output
+        if architecture == "BertForPreTraining":
+            predictions, following = model.cls(encoded.last_hidden_state, encoded.pooler_output)
+            outputs |= {"masked_lm_logits": predictions, "next_sentence_logits": following}
+        elif architecture == "BertForMaskedLM":
+            outputs["masked_lm_logits"] = model.cls(encoded.last_hidden_state)
+        elif architecture == "BertForNextSentencePrediction":
+            outputs["next_sentence_logits"] = model.cls(encoded.pooler_output)
+    return {name: value.numpy() for name, value in outputs.items() if value is not None}
+
+
+# --- tf-models-official ----------------------------------------------------------------------------------------------
+
+
+def model_garden_outputs(prefix: str, config: BertConfig, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of tf-models-official's own layers, which restore the checkpoint themselves.
+
+    The encoder is a BertEncoderV2, or the functional BertEncoder for a file that only has that one's edges; the heads
+    are its MaskedLM and ClassificationHead.
+
+    Args:
+      prefix: see `model_garden.open_weights`.
+      config: hidden_act "gelu" is the tanh form, "gelu_erf" the exact one; layer_norm_eps is set in their layers, which
+        otherwise have 1e-12.
+      inputs: `input_ids` [B, S], and optionally `input_mask`, `segment_ids` [B, S] and `masked_lm_positions` [B, P].
+
+    Returns:
+      float32 `sequence_output` [B, S, H]; `pooled_output` [B, H], of the head's own pooler if it has one; where there
+      are such heads `masked_lm_logits` [B, P, V] (given positions) and `next_sentence_logits` [B, 2].
+
+    Raises:
+      ImportError: tf-models-official is not installed.
+      FileNotFoundError, ValueError: see `model_garden.open_weights`.
+      AssertionError: it does not find all of its variables in the file.
+    """
+    from official.nlp.modeling import layers
+
+    checkpoint = _OfficialCheckpoint(prefix, config)
+    encoder = checkpoint.encoder()
+    ids = tf.constant(inputs["input_ids"], tf.int32)
+    outputs = encoder(
+        {
+            "input_word_ids": ids,
+            "input_mask": tf.constant(inputs.get("input_mask", tf.ones_like(ids)), tf.int32),
+            "input_type_ids": tf.constant(inputs.get("segment_ids", tf.zeros_like(ids)), tf.int32),
+        },
+        training=False,
+    )
+    sequence_output, pooled_output = outputs["sequence_output"], outputs["pooled_output"]
+    result = {"sequence_output": sequence_output}
+
+    dense = checkpoint.edges_to(f"{HEADS_POOLER}/kernel", "kernel")
+    head = layers.ClassificationHead(config.hidden_size if dense else 0, 2, name=NEXT_SENTENCE)
+    head(sequence_output if dense else pooled_output, training=False)
+    if dense:
+        checkpoint.restore(head.dense, dense)
+        pooled_output = head(sequence_output, only_project=True)
+    result["pooled_output"] = pooled_output
+    edges = checkpoint.edges_to("cls/seq_relationship/output_weights", "kernel")
+    if edges is not None:
+        checkpoint.restore(head.out_proj, edges)
+        result["next_sentence_logits"] = head(sequence_output if dense else pooled_output, training=False)
+    edges = checkpoint.edges_to("cls/predictions/output_bias", "bias")
+    if edges is not None and "masked_lm_positions" in inputs:
+        positions = tf.constant(inputs["masked_lm_positions"], tf.int32)
+        masked_lm = layers.MaskedLM(
+            encoder.get_embedding_table(), activation=checkpoint.activation, name="cls/predictions"
+        )
+        masked_lm(sequence_output, masked_positions=positions)
+        checkpoint.restore(masked_lm, edges)
+        result["masked_lm_logits"] = masked_lm(sequence_output, masked_positions=positions)
+    return {name: np.asarray(value, np.float32) for name, value in result.items()}
+
+
+class _OfficialCheckpoint:
+    """A checkpoint that layers of tf-models-official restore themselves from."""
+
+    def __init__(self, prefix: str, config: BertConfig):
+        import tf_keras
+
+        self.prefix, self.config = prefix, config
+        self.graph = read_graph(open_object_checkpoint(prefix, prefix), prefix)
+        used = set(open_weights(prefix).origins.values())
+        self.found = {name: place for name, place in find_variables(self.graph, prefix).items() if place[1] in used}
+        activations = {
+            "gelu": lambda x: tf_keras.activations.gelu(x, approximate=True),
+            "gelu_erf": lambda x: tf_keras.activations.gelu(x, approximate=False),
+        }
+        self.activation = activations.get(config.activation, config.activation)
+
+    def restore(self, layer, edges: tuple[str, ...]):
+        """Has a layer read its variables from the object that `edges` lead to; returns the layer."""
+        import tf_keras
+
+        for module in layer.submodules:
+            if isinstance(module, tf_keras.layers.LayerNormalization):
+                module.epsilon = self.config.layer_norm_eps
+        root = layer
+        for edge in reversed(edges):
+            root = tf.train.Checkpoint(**{edge: root})
+        root = root if isinstance(root, tf.train.Checkpoint) else tf.train.Checkpoint(root)
+        root.read(self.prefix).expect_partial().assert_existing_objects_matched()
+        return layer
+
+    def edges_to(self, name: str, attribute: str) -> tuple[str, ...] | None:
+        """The edges that lead to the layer whose attribute a variable is; lists may hold it, too."""
+        if name not in self.found:
+            return None
+        parents = self.graph.parents[self.found[name][0]]
+        return next(self.graph.paths[parent] for parent, edge in parents if edge == attribute)
+
+    def encoder(self):
+        """The encoder, restored."""
+        from official.nlp.modeling import networks
+
+        config = self.config
+        numbered, edges = _encoder_edges(self.graph, self.prefix)
+        build = networks.BertEncoder if numbered else networks.BertEncoderV2
+        encoder = build(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            num_layers=config.num_hidden_layers,
+            num_attention_heads=config.num_attention_heads,
+            max_sequence_length=config.max_position_embeddings,
+            type_vocab_size=config.type_vocab_size,
+            inner_dim=config.intermediate_size,
+            inner_activation=self.activation,
+            **({"dict_outputs": True} if numbered else {}),
+        )
+        ids = tf.zeros([1, 1], tf.int32)
+        encoder({"input_word_ids": ids, "input_mask": ids, "input_type_ids": ids}, training=False)
+        return self.restore(encoder, edges)
+
+
+def _encoder_edges(graph: ObjectGraph, path: str) -> tuple[bool, tuple[str, ...]]:
+    """Whether the encoder has numbered layers only, and the edges that lead to it."""
+    named = {edge for *_, edge in (*TABLES, *ENCODER_MODULES)} | {"_transformer_layers"}
+    for number in graph.paths:
+        if named <= graph.children(number).keys():
+            return False, graph.paths[number]
+    for number in graph.paths:
+        first = graph.children(number).get("layer_with_weights-0")
+        if first is not None and "embeddings" in graph.children(first):
+            return True, graph.paths[number]
+    raise ValueError(f"{path}: its encoder is put together in another way than that of tf-models-official.")
+
+
+# format -> (library, its outputs)
+REFERENCES: dict[str, tuple[str, Callable]] = {
+    "huggingface": ("transformers", transformers_outputs),
+    "model_garden": ("tf-models-official", model_garden_outputs),
+}

@@ -1,0 +1,441 @@
+"""TFRecord reading as a pure function of (files, seed, step).
+
+A killed run has to resume with the very batches it would have had, so nothing about the position in the data is kept
+anywhere: `training_batches(..., start_step=k)` computes from k alone where step k begins and reads only from there.
+
+How the order is made. `index_records` goes once through the files (checking every checksum) and cuts them into blocks
+of up to 1024 consecutive records (record_index.py). Each epoch permutes the blocks, joins neighbours into windows of
+about `shuffle_window` records, and permutes the records inside each window. The permutations are sorts of the raw
+output of a counter-based generator keyed by (seed, epoch, window); raw Philox words and stable sorts are the same in
+every NumPy version, which `Generator.permutation` does not promise.
+
+Shapes: B batch.
+"""
+
+import concurrent.futures
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data.gzip_records import FRAME_BYTES, GzipDamage, gzip_records
+from bert_tf.data.order import permutation
+from bert_tf.data.record_index import (
+    RECORDS_PER_BLOCK,
+    RecordError,
+    RecordIndex,
+    damage_at,
+    find_records,
+    first_payload,
+    open_at,
+    window_reader,
+)
+from bert_tf.system.progress import progress_bar
+
+SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
+GZIP_RECORDS_PER_MEMBER = RECORDS_PER_BLOCK  # what a gzip file should have, so that each block can be read on its own
+
+_CHECKING_THREADS = 8
+_PARSERS = max(2, min(8, os.cpu_count() or 2))
+_PREFETCHED = 8  # batches
+_plain = tf.autograph.experimental.do_not_convert  # AutoGraph, which nothing here needs, takes longer than all the rest
+_LENGTH_FLAGS = {
+    "input_ids": "max_seq_length",
+    "input_mask": "max_seq_length",
+    "segment_ids": "max_seq_length",
+    "masked_lm_positions": "max_predictions_per_seq",
+    "masked_lm_ids": "max_predictions_per_seq",
+    "masked_lm_weights": "max_predictions_per_seq",
+}
+_TOO_LONG = "a record has more values than it may have in feature"
+
+
+class UpToFeature(NamedTuple):
+    """A feature of at most max_length values, of which a batch is padded with 0 to [B, max_length]."""
+
+    max_length: int
+    dtype: tf.DType
+
+
+Features = Mapping[str, tf.io.FixedLenFeature | UpToFeature]
+# Turns a batch as it was read, with its number, into what the model takes.
+Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]
+
+
+def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, tf.io.FixedLenFeature]:
+    """The seven features that create_pretraining_data.py writes (run_pretraining.py of the original reads the same)."""
+    lengths_and_kinds = {
+        "input_ids": (max_seq_length, tf.int64),
+        "input_mask": (max_seq_length, tf.int64),
+        "segment_ids": (max_seq_length, tf.int64),
+        "masked_lm_positions": (max_predictions_per_seq, tf.int64),
+        "masked_lm_ids": (max_predictions_per_seq, tf.int64),
+        "masked_lm_weights": (max_predictions_per_seq, tf.float32),
+        "next_sentence_labels": (1, tf.int64),
+    }
+    return {name: tf.io.FixedLenFeature([length], kind) for name, (length, kind) in lengths_and_kinds.items()}
+
+
+def unmasked_features(max_seq_length: int, pairs: int) -> dict[str, tf.io.FixedLenFeature | UpToFeature]:
+    """The three features of rows of up to `pairs` unmasked pairs (create_pretraining_data.py --masking=dynamic)."""
+    return {
+        "input_ids": UpToFeature(max_seq_length, tf.int64),
+        "segment_lengths": tf.io.FixedLenFeature([2 * pairs], tf.int64),
+        "next_sentence_labels": tf.io.FixedLenFeature([pairs], tf.int64),
+    }
+
+
+def features_of(index: RecordIndex, max_seq_length: int, max_predictions_per_seq: int) -> tuple[Features, int | None]:
+    """What the records of an index hold, seen from the first record of each file.
+
+    Returns:
+      `pretraining_features` and None, or `unmasked_features` and the pairs per row (M).
+
+    Raises:
+      RecordError: two files are not of the same kind (names both), or a record does not fit the two lengths.
+    """
+    first_name = first_pairs = None
+    for block in index.first_blocks:
+        name = index.files[index.file_number[block]]
+        example = _parsed(first_payload(index, block))
+        lengths = example.features.feature.get("segment_lengths") if isinstance(example, tf.train.Example) else None
+        pairs = lengths and max(1, len(lengths.int64_list.value) // 2)
+        if first_name is None:
+            first_name, first_pairs = name, pairs
+        elif pairs != first_pairs:
+            kinds = [f"unmasked rows of up to {m} pairs" if m else "masked examples" for m in (first_pairs, pairs)]
+            raise RecordError(
+                f"{first_name} holds {kinds[0]}, {name} {kinds[1]}: one run can't have both, give files of one kind"
+            )
+    if first_pairs:
+        features = unmasked_features(max_seq_length, first_pairs)
+    else:
+        features = pretraining_features(max_seq_length, max_predictions_per_seq)
+    _check_first_records(index, features)
+    return features, first_pairs
+
+
+# --- Indexing ---------------------------------------------------------------------------------------------------------
+
+
+def index_records(
+    files: Sequence[str],
+    features: Features | None,
+    *,
+    skip_corrupt_records: bool = False,
+    cache_file: str | None = None,
+) -> RecordIndex:
+    """Finds every record of `files`, verifying all checksums, and compares the first of each file with `features`.
+
+    Args:
+      files: TFRecord files, uncompressed or gzip-compressed, whatever their names.
+      features: name -> feature that each record must hold; None: not known yet, see `features_of`.
+      skip_corrupt_records: leave out and count what cannot be read, instead of stopping. After a damaged payload
+        reading resumes at the next record; after a damaged length, or at a cut-off end, the rest of the file is lost.
+        In a gzip file a damaged member is left out completely.
+      cache_file: where to keep the index for the next start; it is made again when a name, size or modification time
+        of a file differs.
+
+    Raises:
+      RecordError: corrupt or truncated record (without `skip_corrupt_records`), no record at all, or a first record
+        that does not hold `features`.
+    """
+    files = [os.fspath(name) for name in files]
+    index = find_records(files, skip_corrupt_records, cache_file)
+    for name, skipped in zip(files, index.skipped, strict=True):
+        if skipped:
+            logging.warning("%s: %d corrupt or truncated records left out (--skip_corrupt_records)", name, skipped)
+    if not index.total_records:
+        shown = ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
+        raise RecordError(f"no records in {shown}")
+    empty = sorted(set(range(len(files))) - set(index.file_number.tolist()))
+    if empty:
+        logging.warning("%d of %d files hold no records, the first of them %s", len(empty), len(files), files[empty[0]])
+    if features is not None:
+        _check_first_records(index, features)
+    logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(index.file_sizes) / 1e6)
+    return index
+
+
+# --- Comparing a record with the flags --------------------------------------------------------------------------------
+
+
+def _check_first_records(index: RecordIndex, features: Features) -> None:
+    def check(block: int) -> str | None:
+        name, offset = index.files[index.file_number[block]], int(index.byte_offset[block])
+        problem = record_problem(first_payload(index, block), features)
+        return problem and f"{name}: the first record (byte {offset}) {problem}"
+
+    with concurrent.futures.ThreadPoolExecutor(_CHECKING_THREADS) as pool:
+        for problem in pool.map(check, index.first_blocks):
+            if problem:
+                raise RecordError(problem)
+
+
+def _parsed(payload: bytes) -> tf.train.Example | Exception:
+    example = tf.train.Example()
+    try:
+        example.ParseFromString(payload)
+    except Exception as error:  # protobuf's DecodeError is not part of its public Python interface
+        return error
+    return example
+
+
+def record_problem(payload: bytes, features: Features) -> str | None:
+    """How a serialized tf.train.Example differs from `features`, as the rest of a sentence; None if it fits."""
+    example = _parsed(payload)
+    if isinstance(example, Exception):
+        return f"is not a tf.train.Example ({example})"
+    for name, feature in features.items():
+        default = None if isinstance(feature, UpToFeature) else feature.default_value
+        if name not in example.features.feature:
+            if default is None:
+                held = ", ".join(sorted(example.features.feature)) or "nothing"
+                return f"has no feature {name!r}; it holds {held}"
+            continue
+        value = example.features.feature[name]
+        kind = {tf.int64: "int64_list", tf.float32: "float_list", tf.string: "bytes_list"}[tf.as_dtype(feature.dtype)]
+        found_kind = value.WhichOneof("kind")
+        if found_kind is None and default is not None:
+            continue
+        if found_kind not in (kind, None):
+            return f"has feature {name!r} as {found_kind}, expected {kind}"
+        found = len(getattr(value, kind).value)
+        if isinstance(feature, UpToFeature):
+            expected, fits, word = feature.max_length, found <= feature.max_length, "at most "
+            found_flag = "the one they were written with (pretraining_data.*.json beside them)"
+        else:
+            expected = int(np.prod(feature.shape, dtype=np.int64))
+            fits, word, found_flag = found == expected, "", found
+        if not fits:
+            flag = _LENGTH_FLAGS.get(name)
+            advice = f"; give --{flag}={found_flag} or write the records again with --{flag}={expected}" if flag else ""
+            return f"has {found} values in feature {name!r}, expected {word}{expected}{advice}"
+    if "segment_lengths" in features:
+        values = {name: example.features.feature[name].int64_list.value for name in ("segment_lengths", "input_ids")}
+        if (total := sum(values["segment_lengths"])) != (tokens := len(values["input_ids"])):
+            return f"has {tokens} input_ids, but its segment_lengths add up to {total}"
+    return None
+
+
+def explain_record_error(error: Exception, index: RecordIndex, features: Features) -> str | None:
+    """What is wrong with which record, after a batch could not be read; None if `error` is not about records.
+
+    The files were whole when they were indexed, so either one changed since, or a record that is not its file's first
+    differs from the flags. Finding it takes a pass over the files.
+    """
+    if not isinstance(error, tf.errors.OpError):
+        return None
+    for name, size, time in zip(index.files, index.file_sizes, index.file_times, strict=True):
+        try:
+            stat = tf.io.gfile.stat(name)
+        except tf.errors.OpError:
+            return f"{name} no longer exists; it did when it was indexed"
+        if (stat.length, stat.mtime_nsec) != (size, time):
+            return f"{name} changed since it was indexed ({size} bytes then, {stat.length} now)"
+    of_records = ("ParseExample", "GzipDamage", _TOO_LONG)
+    if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
+        return None
+    logging.info("a batch could not be read; looking for the record in %d files", len(index.files))
+    record_number = np.zeros(len(index.files), np.int64)  # of the next intact record, in each file
+    rows = np.stack(index.blocks(), axis=1).tolist()
+    for number, offset, inner, count in progress_bar(rows, desc="looking for the record", unit="block", delay=2):
+        name, compressed = index.files[number], index.compressed[number]
+        try:
+            for payload in itertools.islice(_payloads(name, offset, inner, compressed), count):
+                problem = record_problem(payload, features)
+                if problem:
+                    place = f"gzip member at byte {offset}" if compressed else f"byte {offset}"
+                    return f"{name}: record {record_number[number]} ({place}) {problem}"
+                offset += 0 if compressed else len(payload) + FRAME_BYTES
+                record_number[number] += 1
+        except tf.errors.DataLossError:
+            words = damage_at(name, offset, index.file_sizes[number])[1]
+            return f"{name}: record {record_number[number]} (byte {offset}) is {words}; it was whole when indexed"
+        except GzipDamage as damage:
+            return f"{damage}; it was whole when indexed"
+    return None
+
+
+def _payloads(name: str, offset: int, inner: int, compressed: bool) -> Iterator[bytes]:
+    """Payloads from a place on."""
+    if compressed:
+        return (payload for *_, payload in gzip_records(name, offset, inner))
+    return tf.data.Dataset.from_tensors(np.int64(offset)).flat_map(lambda at: open_at(name, at)).as_numpy_iterator()
+
+
+@contextlib.contextmanager
+def explained_errors(index: RecordIndex, features: Features):
+    """Turns TensorFlow's error about a batch that could not be read into a RecordError that says what and where."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        explanation = explain_record_error(error, index, features)
+        if explanation is None:
+            raise
+        raise RecordError(explanation) from error
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------------
+
+
+def training_batches(
+    index: RecordIndex,
+    features: Features,
+    *,
+    batch_size: int,
+    seed: int,
+    start_step: int = 0,
+    shuffle_window: int = SHUFFLE_WINDOW,
+    prepare: Preparation | None = None,
+) -> tf.data.Dataset:
+    """Endless shuffled batches; the batch of step k is the same whatever step the reading starts from.
+
+    Every epoch holds each record once, and batches run on from one epoch into the next, so nothing is dropped.
+
+    Args:
+      index: from `index_records`.
+      features: name -> tf.io.FixedLenFeature; int64 ones come out as int32.
+      batch_size: records per step, over all replicas.
+      seed: any integer; another one gives another order.
+      start_step: the first step wanted, from 0.
+      shuffle_window: records that are mixed with each other; they are in memory (serialized) at once.
+      prepare: called in the graph with each batch and the number of its step, int64; its result is the batch given.
+
+    Returns:
+      dataset of {name: [B, ...]}.
+    """
+    if batch_size < 1 or start_step < 0 or shuffle_window < 1:
+        raise ValueError(f"{batch_size=} and {shuffle_window=} must be at least 1, {start_step=} at least 0")
+
+    def windows():
+        return _shuffled_windows(index, seed, shuffle_window, start_step * batch_size)
+
+    rows = tf.TensorSpec([None], tf.int64)
+    read = window_reader(index)
+    dataset = tf.data.Dataset.from_generator(windows, output_signature=(rows,) * 5)
+    dataset = dataset.map(_plain(lambda *window: tf.gather(read(*window[:4]), window[4])))
+    dataset = dataset.prefetch(1).rebatch(batch_size, drop_remainder=True)
+
+    def parse(step, serialized):
+        batch = _parse(tf.ensure_shape(serialized, [batch_size]), features)
+        return prepare(batch, step) if prepare else batch
+
+    dataset = dataset.enumerate(start_step).map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    return dataset.with_options(_options()).prefetch(_PREFETCHED)
+
+
+def evaluation_batches(
+    index: RecordIndex,
+    features: Features,
+    *,
+    batch_size: int,
+    repeat: bool,
+    max_steps: int | None,
+    prepare: Preparation | None = None,
+) -> tf.data.Dataset:
+    """Batches in the files' order.
+
+    Args:
+      index: from `index_records`.
+      features: name -> tf.io.FixedLenFeature; int64 ones come out as int32.
+      batch_size: records per step, over all replicas.
+      repeat: True: start over at the end and give exactly `max_steps` batches (the original's evaluation: small data
+        count several times). False: each record at most once, and the last batch is filled up with zeros.
+      max_steps: most batches to give; None: all.
+      prepare: called in the graph with each batch, filled up, and its number from 0, int64; its result is the batch
+        given.
+
+    Returns:
+      dataset of {name: [B, ...]} with one more entry, "example_weights" float32 [B]: 1 for a record, 0 for filling.
+    """
+    if batch_size < 1:
+        raise ValueError(f"{batch_size=} must be at least 1")
+    if repeat and max_steps is None:
+        raise ValueError("repeat=True needs max_steps, else the evaluation never ends")
+    read = window_reader(index)
+    dataset = tf.data.Dataset.from_tensor_slices(index.blocks())
+    if repeat:
+        dataset = dataset.repeat()
+    dataset = dataset.map(_plain(lambda *block: read(*(value[None] for value in block))))
+    dataset = dataset.prefetch(1).rebatch(batch_size, drop_remainder=repeat)
+    steps = -(-index.total_records // batch_size)
+    if max_steps is not None:
+        steps = max_steps if repeat else min(steps, max_steps)
+        dataset = dataset.take(steps)
+
+    def parse(number, serialized):
+        count = tf.size(serialized)
+        # Filling is parsed from copies of the last record, which always fits, and then set to zero.
+        serialized = tf.gather(serialized, tf.minimum(tf.range(batch_size), count - 1))
+        real = tf.range(batch_size) < count
+        batch = {
+            name: tf.where(tf.reshape(real, [batch_size] + [1] * (value.shape.rank - 1)), value, tf.zeros_like(value))
+            for name, value in _parse(serialized, features).items()
+        }
+        batch = prepare(batch, number) if prepare else batch
+        return {**batch, "example_weights": tf.cast(real, tf.float32)}
+
+    dataset = dataset.enumerate().map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
+    return dataset.with_options(_options()).prefetch(_PREFETCHED)
+
+
+def _shuffled_windows(
+    index: RecordIndex, seed: int, shuffle_window: int, start_record: int
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yields `index.blocks` of a window and the order of its records.
+
+    `start_record` counts from the beginning of epoch 0; the first window leaves out what comes before it.
+    """
+    epoch, skip = divmod(start_record, index.total_records)
+    pending: list[np.ndarray] = []
+    while True:
+        order = permutation(len(index.num_records), seed, epoch, 0)
+        ends = np.cumsum(index.num_records[order])
+        # A block belongs to the window in which its first record falls.
+        group = (ends - index.num_records[order]) // shuffle_window
+        bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(order)]
+        for window, (first, last) in enumerate(itertools.pairwise(bounds)):
+            count = int(ends[last - 1] - (ends[first - 1] if first else 0))
+            if skip >= count:
+                skip -= count
+                continue
+            blocks = np.sort(order[first:last])  # reading goes forward through a file
+            pending.append(permutation(count, seed, epoch, 1 + window)[skip:])
+            skip = 0
+            # Data that fit one window are the same blocks each epoch: read them once for many (short) epochs.
+            if len(bounds) > 2 or sum(map(len, pending)) >= min(shuffle_window, 4096):
+                yield *index.blocks(blocks), np.concatenate(pending)
+                pending = []
+        epoch += 1
+
+
+def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
+    def specification(feature):
+        return tf.io.RaggedFeature(feature.dtype) if isinstance(feature, UpToFeature) else feature
+
+    batch = tf.io.parse_example(serialized, {name: specification(feature) for name, feature in features.items()})
+    for name, feature in features.items():
+        if isinstance(feature, UpToFeature):
+            longest = tf.reduce_max(batch[name].row_lengths())
+            fits = tf.debugging.Assert(longest <= feature.max_length, [f"{_TOO_LONG} {name}", longest])
+            with tf.control_dependencies([fits]):
+                batch[name] = batch[name].to_tensor(shape=[serialized.shape[0], feature.max_length])
+    return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in batch.items()}
+
+
+def _options() -> tf.data.Options:
+    options = tf.data.Options()
+    options.deterministic = True
+    # The end of a data set waits for the tuner's next look at it, after up to as long again as the data set took.
+    options.autotune.enabled = False
+    # Each worker takes its part of the global batch itself.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options

@@ -1,0 +1,251 @@
+"""Token rows of examples, without padding, to batches that are as short as their examples allow.
+
+The original pads every example to max_seq_length; here a batch is padded to its longest row, rounded up to one of a
+few lengths. Which rows make up a batch is a function of (lengths, batch size, seed, step), so that a killed run resumes
+with the very batches it would have had.
+
+Shape legend: B batch, n rows.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bert_tf.text.tokenizer import Tokenizer
+
+_PREFETCHED = 4  # batches
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenRows:
+    """Token ids of rows [CLS] first [SEP] or [CLS] first [SEP] second [SEP].
+
+    Attributes:
+      ids: int32, all rows one after the other. offsets: int64 [n + 1]: where each begins in `ids`.
+      second_starts: int32 [n]: position of the second text in its row; the row's length where there is none.
+      labels: feature name -> array [n, ...].
+      pad_id: what shorter rows of a batch are filled up with (`Tokenizer.pad_id`).
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    second_starts: np.ndarray
+    labels: Mapping[str, np.ndarray]
+    pad_id: int = dataclasses.field(kw_only=True)
+
+    def __len__(self) -> int:
+        return len(self.second_starts)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row, [CLS] and [SEP] included."""
+        return np.diff(self.offsets).astype(np.int32)
+
+    @property
+    def inner_shape(self) -> tuple[int, ...]:
+        """The dimensions between B and S in the shape of a batch: tasks with several token rows per example have
+        some.
+        """
+        return ()
+
+    def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
+        """Padded arrays of some rows: input_ids, input_mask, segment_ids int32 [B, length], and the labels."""
+        rows = np.asarray(rows)
+        positions = np.arange(length)[None, :]
+        lengths = (self.offsets[rows + 1] - self.offsets[rows])[:, None]
+        mask = positions < lengths
+        where = np.minimum(self.offsets[rows][:, None] + positions, len(self.ids) - 1)
+        arrays = {
+            "input_ids": np.where(mask, self.ids[where], self.pad_id).astype(np.int32),
+            "input_mask": mask.astype(np.int32),
+            "segment_ids": (mask & (positions >= self.second_starts[rows][:, None])).astype(np.int32),
+        }
+        return arrays | {name: values[rows] for name, values in self.labels.items()}
+
+
+def check_room(tokenizer: Tokenizer, max_seq_length: int) -> None:
+    """Refuses rows that are too short for the special tokens of a pair.
+
+    Raises:
+      ValueError: names the flag --max_seq_length.
+    """
+    special = tokenizer.num_special_tokens(pair=True)
+    if max_seq_length < special:
+        raise ValueError(f"--max_seq_length={max_seq_length}: the special tokens of a pair alone are {special} tokens.")
+
+
+def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """`ids` and `offsets` of rows of ids."""
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return np.fromiter((index for row in rows for index in row), np.int32, int(offsets[-1])), offsets
+
+
+def padded_lengths(max_seq_length: int, step: int = 32) -> list[int]:
+    """The few lengths that batches are padded to: multiples of `step`, and max_seq_length."""
+    return [*range(step, max_seq_length, step), max_seq_length]
+
+
+def _pad_to(longest: int, allowed: Sequence[int]) -> int:
+    return next(length for length in allowed if length >= longest)
+
+
+def training_rows(
+    lengths: np.ndarray, batch_size: int, seed: int, start_step: int, window_batches: int = 50
+) -> Iterator[np.ndarray]:
+    """Rows of each batch from a step on: a function of (lengths, batch size, seed, step) and nothing else.
+
+    Epochs follow each other without a gap, each with its own permutation, as in the original's repeated data set.
+    Within a window of `window_batches` batches, examples of similar length go together and the batches then are
+    shuffled. window_batches=1: no sorting by length.
+    """
+    from bert_tf.data.order import permutation
+
+    count = len(lengths)
+    size = window_batches * batch_size
+    window, skip = divmod(start_step, window_batches)
+    while True:
+        positions = np.arange(window * size, (window + 1) * size)
+        epochs = positions // count
+        rows = np.empty(size, np.int64)
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+            order = permutation(count, seed, epoch, 0)
+            here = epochs == epoch
+            rows[here] = order[positions[here] % count]
+        if window_batches > 1:
+            rows = rows[np.argsort(lengths[rows], kind="stable")]
+        batches = rows.reshape(window_batches, batch_size)
+        order = permutation(window_batches, seed, window, 1)
+        for number in order[skip:]:
+            yield batches[number]
+        window, skip = window + 1, 0
+
+
+def training_batches(
+    rows: TokenRows,
+    *,
+    batch_size: int,
+    seed: int,
+    start_step: int,
+    max_seq_length: int,
+    static_padding: bool = False,
+    length_step: int = 32,
+):
+    """An endless tf.data.Dataset of batches {name: [B, ...]} from a step on.
+
+    Args:
+      static_padding: pad every batch to max_seq_length, and don't put similar lengths together.
+      length_step: see `padded_lengths`.
+    """
+    allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length, length_step)
+    lengths = rows.lengths
+
+    def batches():
+        for chosen in training_rows(lengths, batch_size, seed, start_step, 1 if static_padding else 50):
+            yield rows.batch(chosen, _pad_to(int(lengths[chosen].max()), allowed))
+
+    width = max_seq_length if static_padding else None
+    return _dataset(batches, rows, batch_size, width).prefetch(_PREFETCHED)
+
+
+def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """All rows in batches of similar length, longest first; the last batch may be short."""
+    order = np.argsort(-lengths, kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def evaluation_batches(
+    rows: TokenRows, *, batch_size: int, max_seq_length: int, static_padding: bool = False, length_step: int = 32
+):
+    """A tf.data.Dataset of all rows in the order of `evaluation_rows`; copies of a row fill up the last batch."""
+    import tensorflow as tf
+
+    allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length, length_step)
+    lengths = rows.lengths
+
+    def batches():
+        for chosen in evaluation_rows(lengths, batch_size):
+            full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))])
+            yield rows.batch(full, _pad_to(int(lengths[full].max()), allowed))
+
+    width = max_seq_length if static_padding else None
+    dataset = _dataset(batches, rows, batch_size, width)
+    count = -(-len(rows) // batch_size)
+    return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(_PREFETCHED)
+
+
+def rows_and_outputs(rows: TokenRows, batch_size: int, outputs: Iterable) -> Iterator[tuple[np.ndarray, object]]:
+    """(row numbers, their outputs) of each batch of `evaluation_batches`, without the copies that filled the last."""
+    for chosen, output in zip(evaluation_rows(rows.lengths, batch_size), outputs, strict=True):
+        if isinstance(output, dict):
+            yield chosen, {name: values[: len(chosen)] for name, values in output.items()}
+        else:
+            yield chosen, output[: len(chosen)]
+
+
+def in_order(rows: TokenRows, batch_size: int, outputs: Iterable[np.ndarray]) -> np.ndarray:
+    """The model's outputs [n, ...] for all rows in their order, from those of `evaluation_batches`."""
+    values = None
+    for chosen, output in rows_and_outputs(rows, batch_size, outputs):
+        if values is None:
+            values = np.empty((len(rows), *output.shape[1:]), np.float32)
+        values[chosen] = output
+    return values
+
+
+def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, width: int | None):
+    import tensorflow as tf
+
+    shape = [batch_size, *rows.inner_shape, width]
+    specs = {name: tf.TensorSpec(shape, tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
+    for name, values in rows.labels.items():
+        specs[name] = tf.TensorSpec([batch_size, *values.shape[1:]], tf.as_dtype(values.dtype))
+    options = tf.data.Options()
+    # The end of a data set waits for the tuner's next look at it, which comes after 10 ms, 20 ms, ... 41 s: up to as
+    # long again as the data set took.
+    options.autotune.enabled = False
+    return tf.data.Dataset.from_generator(batches, output_signature=specs).with_options(options)
+
+
+def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapping[str, np.ndarray]) -> None:
+    """Writes a TFRecord file as the original's scripts do, complete or not at all.
+
+    Features: int64 [S] input_ids, padded with `rows.pad_id`, input_mask and segment_ids, padded with zeros, and one for
+    each of `columns`.
+
+    Args:
+      columns: feature name -> values [n] or [n, C]: integers from 0 on, or floats.
+    """
+    import tensorflow as tf
+
+    from bert_tf.system.atomic import written
+    from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
+
+    flat, offsets, starts = rows.ids.tolist(), rows.offsets.tolist(), rows.second_starts.tolist()
+    further = [(name.encode(), values.dtype.kind == "f", values.reshape(len(rows), -1).tolist())
+               for name, values in columns.items()]  # fmt: skip
+    with written(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
+        for row in range(len(rows)):
+            ids = flat[offsets[row] : offsets[row + 1]]
+            length, zeros = len(ids), bytes(max_seq_length - len(ids))
+            features = [
+                int64_feature(b"input_ids", pack(ids + [rows.pad_id] * len(zeros))),
+                int64_feature(b"input_mask", b"\x01" * length + zeros),
+                int64_feature(b"segment_ids", bytes(starts[row]) + b"\x01" * (length - starts[row]) + zeros),
+            ]
+            for name, floats, values in further:
+                value = values[row]
+                features.append(float_feature(name, value) if floats else int64_feature(name, pack(value)))
+            writer.write(example(features))
+
+
+def document_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """(first piece, number of pieces) of each window of a context of `length` pieces; none for an empty context."""
+    spans, start = [], 0
+    while start < length:
+        size = min(length - start, room)
+        spans.append((start, size))
+        if start + size == length:
+            break
+        start += min(size, stride)
+    return spans

@@ -1,0 +1,1 @@
+"""Encoders, heads and objectives in Keras, and the directories that hold their weights."""

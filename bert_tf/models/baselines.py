@@ -1,0 +1,160 @@
+"""Classifiers without BERT, to show what BERT adds: a BiLSTM or a CNN on embeddings of word pieces, from scratch.
+
+They take the rows of tokens that BERT takes, and are trained, kept and evaluated in the same way
+(run_classifier.py --model=bilstm|cnn). The CNN is that of Kim 2014 (arXiv:1408.5882), with embeddings learned from
+scratch.
+
+Shape legend: B batch, S sequence length, E embedding size, U outputs of the BiLSTM or of all convolutions, C classes.
+"""
+
+import keras
+from keras import ops
+
+from bert_tf.models import kernels
+from bert_tf.models.config import BertConfig
+from bert_tf.models.heads import LinearHead
+from bert_tf.models.inputs import NamedInputs
+from bert_tf.models.layers import truncated_normal
+from bert_tf.models.task_models import PROBLEM_TYPES
+
+# --model -> how the configuration of a trained model calls it.
+ARCHITECTURES = {"bilstm": "BilstmClassifier", "cnn": "CnnClassifier"}
+
+# Default of run_classifier.py without --learning_rate: BERT's would hardly move random weights.
+LEARNING_RATE = 1e-3
+
+# Name of the output layer's weights in checkpoints; different from BERT's classifier, so that they can't be confused.
+OUTPUT_LAYER = "baseline/output_weights"
+
+_CONVOLUTION_WIDTHS = (3, 4, 5)
+# Folded into the step's seed for dropout of the embeddings and of the classifier's input.
+_EMBEDDING_PLACE, _HEAD_PLACE = 2, 1
+
+
+def create_config(
+    model: str, vocab_size: int, *, embedding_size: int = 300, hidden_size: int = 300, max_seq_length: int = 512
+) -> BertConfig:
+    """The configuration of a baseline, in the form of a BERT's: `hidden_size` is E and `intermediate_size` is U.
+
+    Args:
+      model: "bilstm" or "cnn". hidden_size: U; even for a BiLSTM, a multiple of three for a CNN (of widths 3, 4, 5).
+      max_seq_length: the model has no positions; longer texts are refused by this limit.
+
+    Raises:
+      ValueError: no such model, or U does not divide; names the flag.
+    """
+    if model not in ARCHITECTURES:
+        raise ValueError(f"--model={model} is not one of {', '.join(ARCHITECTURES)}.")
+    parts = 2 if model == "bilstm" else len(_CONVOLUTION_WIDTHS)
+    if hidden_size % parts:
+        raise ValueError(f"--hidden_size={hidden_size} must be a multiple of {parts} for --model={model}.")
+    config = BertConfig(
+        vocab_size, embedding_size, 1, 1, hidden_size, max_position_embeddings=max_seq_length, type_vocab_size=2
+    )
+    config.architectures = [ARCHITECTURES[model]]
+    return config
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BaselineClassifier(NamedInputs, keras.Model):
+    """A classifier of token rows: the maximum over the tokens of each output of a BiLSTM or of convolutions.
+
+    Compiled with a loss (logits in, e.g. SparseCategoricalCrossentropy(from_logits=True)) it is a plain Keras model.
+    `model.objective` is the objective for the training loop.
+
+    Args:
+      config: from `create_config`, or its dict; its `problem_type`, if it has one, chooses the objective.
+      num_labels: C; 1 for a regression. dropout_rate: of the embeddings and of the classifier's input in training.
+      seed: of dropout if `call` gets no dropout_seed. dtype: Keras dtype policy.
+
+    Raises:
+      ValueError: config is not that of a baseline.
+    """
+
+    def __init__(
+        self, config, num_labels: int, dropout_rate: float = 0.3, seed: int | None = None, name="baseline", **kwargs
+    ):
+        super().__init__(name=name, **kwargs)
+        self.config = BertConfig.from_dict(config, allow_unknown=True) if isinstance(config, dict) else config
+        kinds = {architecture: kind for kind, architecture in ARCHITECTURES.items()}
+        self.kind = kinds.get((getattr(self.config, "architectures", None) or [""])[0])
+        if self.kind is None:
+            raise ValueError(f"config.architectures must be one of {', '.join(map(repr, kinds))}: see create_config")
+        default = "regression" if num_labels == 1 else "single_label_classification"
+        self.objective = PROBLEM_TYPES[getattr(self.config, "problem_type", default)]
+        self.num_labels, self.dropout_rate, self.seed = num_labels, dropout_rate, seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        units, dtype = self.config.intermediate_size, self.dtype_policy
+        self.recurrent = self.convolutions = None
+        if self.kind == "bilstm":
+            lstm = keras.layers.LSTM(units // 2, return_sequences=True, dtype=dtype, name="lstm")
+            self.recurrent = keras.layers.Bidirectional(lstm, dtype=dtype, name="bilstm")
+        else:
+            filters = units // len(_CONVOLUTION_WIDTHS)
+            self.convolutions = [
+                keras.layers.Conv1D(
+                    filters, width, padding="same", activation="relu", dtype=dtype, name=f"convolution_{width}"
+                )
+                for width in _CONVOLUTION_WIDTHS
+            ]
+        self.head = LinearHead(num_labels, name="baseline", dtype=dtype)
+
+    @property
+    def known_inputs(self) -> tuple[str, ...]:
+        """The names that a dict of inputs may have."""
+        objective = self.objective
+        return ("input_ids", "input_mask", "segment_ids", *objective.label_names, *objective.optional_names)
+
+    def build(self, input_shape=None):
+        size = self.config.hidden_size
+        initializer = truncated_normal(0.1)  # wide beside BERT's 0.02: no layer norm follows
+
+        def table(name, rows):
+            return self.add_weight(
+                name=name, shape=(rows, size), initializer=initializer, autocast=False, dtype="float32"
+            )
+
+        self.word_embeddings = table("word_embeddings", self.config.vocab_size)
+        self.token_type_embeddings = table("token_type_embeddings", self.config.type_vocab_size)
+        for layer in self.convolutions or [self.recurrent]:
+            layer.build((None, None, size))
+        self.head.build((None, self.config.intermediate_size))
+        self.built = True
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: input_ids and optionally input_mask, segment_ids, integers [B, S]. Returns float32 logits [B, C]."""
+        ids = ops.convert_to_tensor(inputs["input_ids"])
+        mask = inputs.get("input_mask")
+        mask = ops.ones_like(ids, "bool") if mask is None else ops.cast(mask, "bool")
+        seed = None
+        if training:
+            seed = ops.cast(self.seed_generator.next(), "int32") if dropout_seed is None else dropout_seed
+        x = kernels.embedding_lookup(ops.convert_to_tensor(self.word_embeddings), ids)  # [B, S, E]
+        if inputs.get("segment_ids") is not None:
+            segments = ops.one_hot(inputs["segment_ids"], self.config.type_vocab_size, dtype="float32")
+            x = x + ops.matmul(segments, ops.convert_to_tensor(self.token_type_embeddings))
+        x = kernels.dropout(ops.cast(x, self.compute_dtype), self.dropout_rate, _fold(seed, _EMBEDDING_PLACE))
+        # Padding is zero for the convolutions, like everything beyond the ends of a row.
+        x = x * ops.cast(ops.expand_dims(mask, -1), x.dtype)
+        if self.recurrent:
+            x = self.recurrent(x, mask=mask, training=training)  # [B, S, U]
+        else:
+            x = ops.concatenate([layer(x) for layer in self.convolutions], axis=-1)
+        lowest = ops.cast(-1e4, x.dtype)
+        x = ops.max(ops.where(ops.expand_dims(mask, -1), x, lowest), axis=1)  # [B, U]
+        return self.head(kernels.dropout(x, self.dropout_rate, _fold(seed, _HEAD_PLACE)))
+
+    def flops_per_example(self, length: float) -> float:
+        """Floating-point operations of the matrix products, forward, for a row of `length` tokens."""
+        size, units = self.config.hidden_size, self.config.intermediate_size
+        if self.kind == "bilstm":
+            return 2.0 * length * 2 * 4 * (units // 2) * (size + units // 2)
+        return 2.0 * length * size * units / len(_CONVOLUTION_WIDTHS) * sum(_CONVOLUTION_WIDTHS)
+
+    def get_config(self) -> dict:
+        values = {name: getattr(self, name) for name in ("num_labels", "dropout_rate", "seed")}
+        return {**super().get_config(), **values, "config": self.config.to_dict()}
+
+
+def _fold(seed, place: int):
+    return None if seed is None else kernels.fold_in(seed, place)

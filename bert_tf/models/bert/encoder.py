@@ -1,0 +1,221 @@
+"""The BERT encoder: embeddings, transformer blocks, pooler."""
+
+import keras
+from keras import ops
+
+from bert_tf.models import kernels
+from bert_tf.models.config import BertConfig
+from bert_tf.models.inputs import NamedInputs
+from bert_tf.models.layers import (
+    ConfiguredLayer,
+    Encoder,
+    LayerNorm,
+    Projection,
+    attention_bias,
+    gather_positions,
+    truncated_normal,
+)
+
+_PACKAGE = "bert_tf"
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Embeddings(ConfiguredLayer):
+    """Word + segment + position embeddings, layer norm, dropout (paper section 3, figure 2).
+
+    `dense_gradient`: see `ops.embedding_lookup`.
+    """
+
+    def __init__(self, config, dense_gradient: bool = False, **kwargs):
+        super().__init__(config, **kwargs)
+        self.dense_gradient = dense_gradient
+        self.layer_norm = LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        config = self.config
+        initializer = truncated_normal(config.initializer_range)
+
+        # The tables stay in float32: casting a whole table to look up a few rows would pass over all of it.
+        def table(name, rows):
+            shape = (rows, config.hidden_size)
+            return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False, dtype="float32")
+
+        self.word_embeddings = table("word_embeddings", config.vocab_size)
+        self.token_type_embeddings = table("token_type_embeddings", config.type_vocab_size)
+        self.position_embeddings = table("position_embeddings", config.max_position_embeddings)
+        self.layer_norm.build((None, None, config.hidden_size))
+        self.built = True
+
+    def call(self, input_ids, segment_ids, position_ids=None, dropout_seed=None, training=False):
+        length = input_ids.shape[1]
+        if length is None:
+            length = ops.shape(input_ids)[1]
+        elif length > self.config.max_position_embeddings and position_ids is None:
+            raise ValueError(
+                f"A sequence of {length} tokens is longer than max_position_embeddings="
+                f"{self.config.max_position_embeddings} of bert_config.json: lower max_seq_length."
+            )
+        words = kernels.embedding_lookup(self.word_embeddings, input_ids, self.dense_gradient and training)  # [B, S, H]
+        # A product with one-hot rows: a segment id outside the table adds a zero vector instead of failing.
+        types = ops.matmul(
+            ops.one_hot(segment_ids, self.config.type_vocab_size, dtype="float32"), self.token_type_embeddings
+        )
+        if position_ids is None:
+            positions = self.position_embeddings[:length]
+        else:
+            positions = kernels.embedding_lookup(self.position_embeddings, position_ids, dense_gradient=training)
+        x = words + types + positions  # [B, S, H]
+        x = self.layer_norm(x, training=training)
+        return kernels.dropout(x, self.config.hidden_dropout_prob, dropout_seed)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "dense_gradient": self.dense_gradient}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Pooler(ConfiguredLayer):
+    """tanh(x[:, 0] W + b), or at other positions than 0: always tanh, whatever hidden_act says."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        size, deviation = self.config.hidden_size, self.config.initializer_range
+        self.dense = Projection(size, deviation, name="dense", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        self.dense.build((None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, sequence_output, positions=None):
+        """sequence_output: [B, S, H]; positions: [B, M] or None. Returns [B, H], or [B, M, H] with positions."""
+        first = sequence_output[:, 0] if positions is None else gather_positions(sequence_output, positions)
+        return ops.tanh(self.dense(first))
+
+
+def last_positions(input_mask):
+    """int32 [B, 1]: the last place of each row of input_mask [B, S] that is not 0 (0 if there is none)."""
+    place = ops.arange(ops.shape(input_mask)[1], dtype="int32")
+    return ops.max(ops.cast(input_mask, "int32") * place, axis=1, keepdims=True)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertEncoder(NamedInputs, keras.Model):
+    """The BERT encoder, as it is a part of other models; by itself it is `BertModel`.
+
+    Args:
+      config: a `BertConfig` (or its dict).
+      dense_embedding_gradient: see `ops.embedding_lookup`.
+      seed: seed of dropout where `call` gets no `dropout_seed` (Keras `fit`).
+      dtype: Keras dtype policy, e.g. "mixed_bfloat16".
+
+    Example:
+
+        config = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        encoder = BertEncoder(config)
+        outputs = encoder({"input_ids": np.array([[1, 5, 7, 2]])})
+        outputs["sequence_output"].shape  # (1, 4, 32)
+    """
+
+    def __init__(self, config, dense_embedding_gradient: bool = False, seed: int | None = None, name="bert", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = BertConfig.from_dict(config, allow_unknown=True) if isinstance(config, dict) else config
+        self.dense_embedding_gradient = dense_embedding_gradient
+        self.seed = seed
+        dtype = self.dtype_policy
+        self.embeddings = Embeddings(self.config, dense_embedding_gradient, name="embeddings", dtype=dtype)
+        self.encoder = Encoder(self.config, name="encoder", dtype=dtype)
+        self.pooler = Pooler(self.config, name="pooler", dtype=dtype)
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, input_shape=None):
+        self.embeddings.build()
+        self.encoder.build()
+        self.pooler.build()
+        self.built = True
+
+    def call(self, inputs, training=False, dropout_seed=None, return_all_layers=False, return_attention=False):
+        """Runs the encoder.
+
+        Args:
+          inputs: input_ids [B, S], or a dict with `input_ids` and optionally `input_mask` ([B, S] or [B, S, S],
+            default all ones) and `segment_ids` ([B, S], default all zeros); Hugging Face's names `attention_mask` and
+            `token_type_ids` will do for these two. For several sequences in a row also `sequence_ids` [B, S], the
+            number of the sequence that a token belongs to, from 1, 0 for padding: a token sees only tokens of its own
+            number, and input_mask is not used; `position_ids` [B, S], the token's position in its sequence;
+            `pooled_positions` [B, M], where the sequences begin.
+          dropout_seed: int32 [2]. The same seed gives the same dropout masks; if None, the model's own generator
+            gives one per call.
+          return_all_layers: also return every intermediate layer.
+          return_attention: also return what each token attends to.
+
+        Returns:
+          dict with `sequence_output` [B, S, H] and `pooled_output` [B, H] ([B, M, H] with pooled_positions), made of
+          the first token or, where config.attention is causal, of the last, which alone sees all; on request also
+          `embedding_output` [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H]; and
+          `attention_probabilities`, a list of L tensors [B, N, S, S], queries by keys: the weights of the values, so
+          after dropout when training, and in the dtype of the computation. Each query's add up to 1 (but for dropout).
+
+        Raises:
+          ValueError: a name that is none of these, or both names of one input; input_ids is not of rank 2, or longer
+            than max_position_embeddings; a causal model is given sequence_ids or an input_mask of rank 3, but no
+            pooled_positions.
+        """
+        input_ids = ops.convert_to_tensor(inputs["input_ids"])
+        if len(input_ids.shape) != 2:
+            raise ValueError(f"input_ids must be [batch, sequence]; got shape {tuple(input_ids.shape)}.")
+        segment_ids = inputs.get("segment_ids")
+        segment_ids = ops.zeros_like(input_ids) if segment_ids is None else segment_ids
+        input_mask, sequence_ids = inputs.get("input_mask"), inputs.get("sequence_ids")
+        if sequence_ids is not None:
+            sequence_ids = ops.convert_to_tensor(sequence_ids)
+            input_mask = ops.equal(sequence_ids[:, :, None], sequence_ids[:, None, :])
+        input_mask = ops.ones_like(input_ids) if input_mask is None else ops.convert_to_tensor(input_mask)
+        bias = attention_bias(input_mask, self.config.is_causal)
+        seed = self.resolve_dropout_seed(dropout_seed) if training else None
+
+        embedding_output = self.embeddings(
+            input_ids, segment_ids, position_ids=inputs.get("position_ids"), dropout_seed=seed, training=training
+        )
+        layers, attention = self.encoder(
+            embedding_output, bias, dropout_seed=seed, training=training, return_attention=return_attention
+        )
+        pooled_output = self._pooled(layers[-1], input_mask, inputs.get("pooled_positions"))
+        outputs = {"sequence_output": layers[-1], "pooled_output": pooled_output}
+        if return_all_layers:
+            outputs |= {"embedding_output": embedding_output, "encoder_layers": layers}
+        if return_attention:
+            outputs["attention_probabilities"] = attention
+        return outputs
+
+    def _pooled(self, sequence_output, input_mask, positions):
+        if positions is not None or not self.config.is_causal:
+            return self.pooler(sequence_output, positions)
+        if len(input_mask.shape) != 2:
+            raise ValueError(
+                "Where the sequences of a row end can't be seen from sequence_ids or a mask of rank 3: a model with "
+                "causal attention needs pooled_positions."
+            )
+        return self.pooler(sequence_output, last_positions(input_mask))[:, 0]
+
+    def resolve_dropout_seed(self, dropout_seed=None):
+        """int32 [2]: the seed given, or else a new one of the model's generator.
+
+        A model with a head that has dropout of its own calls this once and hands the result to the encoder, so that
+        both hang on the same seed.
+        """
+        if dropout_seed is None:
+            # Under tf.distribute the generators of all replicas count alike, so each replica folds in its number.
+            dropout_seed = ops.cast(self.seed_generator.next(), "int32")
+            dropout_seed = kernels.fold_in(dropout_seed, kernels.replica_number(), word=1)
+        return dropout_seed
+
+    def get_embedding_table(self):
+        """The word-embedding table, [V, H]."""
+        return self.embeddings.word_embeddings
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "dense_embedding_gradient": self.dense_embedding_gradient,
+            "seed": self.seed,
+        }

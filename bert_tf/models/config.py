@@ -1,0 +1,336 @@
+"""BertConfig: the sizes of a model, as bert_config.json holds them (original: modeling.py, BertConfig)."""
+
+import copy
+import json
+import math
+import re
+from collections.abc import Mapping
+
+from absl import logging
+
+from bert_tf.system.atomic import write_text_file
+from bert_tf.system.text_files import read_json
+
+# Names of hidden_act, in any case. "gelu" is the tanh form, as in the original; "gelu_erf" the exact one.
+ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+_PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+_KEYS = (*_SIZES, "hidden_act", *_PROBABILITIES, "initializer_range", "layer_norm_eps", "attention")
+
+# What a token may look at: all tokens of its sequence, or itself and those before it.
+ATTENTIONS = ("bidirectional", "causal")
+
+# The values built into the original; a config that has them doesn't write the keys, which the original doesn't know.
+_LAYER_NORM_EPS = 1e-12
+_ATTENTION = "bidirectional"
+
+# Kept without a warning, though no model is changed by them.
+_IDLE_KEYS = (
+    # In the configs of the released multilingual and Chinese models; nothing ever read them.
+    "directionality",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+    # From a Hugging Face config.json: a conversion keeps what it needs to write that file again.
+    "architectures",
+    "id2label",
+    "label2id",
+    "pad_token_id",
+    "problem_type",
+    # Of a classifier: see task_models.BertForSequenceClassification.
+    "lstm_on_top",
+)
+
+
+class BertConfig:
+    """Sizes and rates of a BERT model.
+
+        config = BertConfig(vocab_size=30522, type_vocab_size=2)
+        config = BertConfig.from_json_file("bert_config.json")
+
+    The defaults are the original constructor's: BERT-Base, except that type_vocab_size is 16 where the released models
+    have 2.
+
+    Args:
+      vocab_size: rows of the word embedding table.
+      hidden_size: width of the encoder.
+      num_hidden_layers: encoder layers.
+      num_attention_heads: heads per layer; divides hidden_size.
+      intermediate_size: width of the feed-forward layer.
+      hidden_act: "gelu" (tanh form), "gelu_erf", "relu", "tanh" or "linear", in any case; None means linear.
+      hidden_dropout_prob: dropout in embeddings and encoder, 0 <= p < 1.
+      attention_probs_dropout_prob: dropout of the attention weights, 0 <= p < 1.
+      max_position_embeddings: longest sequence.
+      type_vocab_size: number of segment ids.
+      initializer_range: standard deviation of the truncated normal that initialises the weights.
+      layer_norm_eps: added to the variance in every layer norm. The original's is 1e-12, and that is not written to
+        bert_config.json; weights from elsewhere may need another one.
+      attention: one of ATTENTIONS. "causal" is the left-to-right model of the paper's ablations (section 5.1), which
+        stays so in fine-tuning; "bidirectional", the original's, is not written to bert_config.json.
+
+    Raises:
+      ValueError: a value no model can be made of; names the key.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: str | None = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 16,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = _LAYER_NORM_EPS,
+        attention: str = _ATTENTION,
+    ):
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.intermediate_size = intermediate_size
+        self.hidden_act = hidden_act
+        self.hidden_dropout_prob = hidden_dropout_prob
+        self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.max_position_embeddings = max_position_embeddings
+        self.type_vocab_size = type_vocab_size
+        self.initializer_range = initializer_range
+        self.layer_norm_eps = layer_norm_eps
+        self.attention = attention
+        self.validate()
+
+    @property
+    def activation(self) -> str:
+        """hidden_act as one of ACTIVATIONS: lower-cased, "linear" for None and the empty string."""
+        return (self.hidden_act or "linear").lower()
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a token sees only itself and the tokens before it."""
+        return self.attention == "causal"
+
+    @classmethod
+    def from_size(cls, size: str, vocab_size: int = 30522) -> "BertConfig":
+        """The configuration of a named size: one of NAMED_SIZES, or L-<layers>_H-<hidden size>[_A-<heads>] of SIZES.
+
+        The rest is that of the released models (2 segment types, 512 positions, dropout 0.1).
+
+        Raises:
+          ValueError: no such size; lists what there is.
+        """
+        try:
+            layers, hidden, heads = SIZES[NAMED_SIZES.get(size, size).removesuffix(_usual_heads(size))]
+        except KeyError:
+            raise ValueError(
+                f"--bert_size={size} is not one of {', '.join(NAMED_SIZES)}, {', '.join(SIZES)}. For any other size, "
+                "write a bert_config.json (--bert_config_file)."
+            ) from None
+        return cls(vocab_size, hidden, layers, heads, 4 * hidden, type_vocab_size=2)
+
+    @classmethod
+    def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> "BertConfig":
+        """A config from the keys of a bert_config.json; missing ones (not vocab_size) take the constructor's defaults.
+
+        Args:
+          values: keys and values. Not changed, and shared with nothing in the result.
+          allow_unknown: keep keys this project doesn't know as attributes, which are written back, and log them. They
+            change nothing in the model. Without it they are an error, because a misspelt key would silently be replaced
+            by a default.
+          source: what errors call the config, usually its path.
+
+        Raises:
+          ValueError: an unknown key, no vocab_size, or a bad value; names source and key.
+        """
+        values = copy.deepcopy(dict(values))
+        extra = {key: values.pop(key) for key in list(values) if key not in _KEYS}
+        unknown = sorted(str(key) for key in extra if key not in _IDLE_KEYS)
+        if unknown and not allow_unknown:
+            hint = ""
+            if "model_type" in extra or "architectures" in extra:
+                hint = ' It looks like a Hugging Face config: note that their "gelu" is "gelu_erf" here.'
+            raise ValueError(
+                f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(_KEYS)}. If it is not a misspelling "
+                f"and has no bearing on the model, take the key out or load it with allow_unknown=True (in scripts "
+                f"--allow_unknown_config_keys).{hint}"
+            )
+        if unknown:
+            logging.warning("%s: unknown keys kept but not used: %s", source, ", ".join(unknown))
+        for key in extra:
+            if not isinstance(key, str) or hasattr(cls, key):
+                raise ValueError(f"{source}: {key!r} can't be a key of a config, it is a method of BertConfig")
+        if values.get("vocab_size") is None:
+            raise ValueError(f"{source}: vocab_size is missing; it is the number of lines of the vocabulary file")
+        try:
+            config = cls(**values)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from None
+        config.__dict__.update(extra)
+        return config
+
+    @classmethod
+    def from_json_file(cls, json_file: str, allow_unknown: bool = False) -> "BertConfig":
+        """Reads a bert_config.json.
+
+        Args:
+          json_file: any path `tf.io.gfile` opens.
+          allow_unknown: see `from_dict`.
+
+        Raises:
+          ValueError: no JSON object in UTF-8, a key that appears twice, or what `from_dict` refuses; names file and
+            key.
+        """
+
+        def unique(pairs):
+            values = dict(pairs)
+            if len(values) != len(pairs):
+                keys = [key for key, _ in pairs]
+                raise ValueError(f"{json_file}: {next(k for k in keys if keys.count(k) > 1)} appears twice")
+            return values
+
+        values = read_json(json_file, object_pairs_hook=unique)
+        if not isinstance(values, dict):
+            raise ValueError(f"{json_file} holds no JSON object but {type(values).__name__}")
+        return cls.from_dict(values, allow_unknown, source=json_file)
+
+    def to_dict(self) -> dict:
+        """A deep copy of all keys and values, unknown ones included.
+
+        layer_norm_eps is included only if it isn't 1e-12, attention only if it is causal.
+        """
+        values = copy.deepcopy(self.__dict__)
+        for key, built_in in (("layer_norm_eps", _LAYER_NORM_EPS), ("attention", _ATTENTION)):
+            if values[key] == built_in:
+                del values[key]
+        return values
+
+    def to_json_string(self) -> str:
+        """The content of a bert_config.json, byte for byte in the original's form."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+    def save(self, json_file: str) -> None:
+        """Writes `to_json_string()` to a file, complete or not at all."""
+        write_text_file(json_file, self.to_json_string())
+
+    def validate(self) -> None:
+        """Checks every value; called by the constructor, call it again after setting attributes.
+
+        Raises:
+          ValueError: names the key and the value.
+        """
+        for key in _SIZES:
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{key} must be a positive integer, not {value!r}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size must be a multiple of num_attention_heads: {self.hidden_size} is not one of "
+                f"{self.num_attention_heads}"
+            )
+        for key in _PROBABILITIES:
+            value = getattr(self, key)
+            if not _is_number(value) or not 0 <= value < 1:
+                raise ValueError(f"{key} must be a probability, 0 <= p < 1, not {value!r}")
+        if not _is_number(self.initializer_range) or not 0 <= self.initializer_range < math.inf:
+            raise ValueError(f"initializer_range must be a number of at least 0, not {self.initializer_range!r}")
+        if not _is_number(self.layer_norm_eps) or not 0 < self.layer_norm_eps < math.inf:
+            raise ValueError(f"layer_norm_eps must be a positive number, not {self.layer_norm_eps!r}")
+        if not isinstance(self.hidden_act, str | None) or self.activation not in ACTIVATIONS:
+            raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, not {self.hidden_act!r}")
+        if self.attention not in ATTENTIONS:
+            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, not {self.attention!r}")
+
+    def __eq__(self, other) -> bool:
+        return self.__dict__ == other.__dict__ if isinstance(other, BertConfig) else NotImplemented
+
+    __hash__ = None  # it can be changed
+
+    def __repr__(self) -> str:
+        return f"BertConfig({', '.join(f'{key}={value!r}' for key, value in self.__dict__.items())})"
+
+
+# (layers, hidden size, heads); the feed-forward layers are four times as wide. The first 24 are those of "Well-Read
+# Students Learn Better" (Turc et al. 2019), the "miniatures" of the original's README; the others complete Table 6 of
+# the paper.
+SIZES = {
+    **{
+        f"L-{layers}_H-{hidden}": (layers, hidden, hidden // 64)
+        for layers in (2, 4, 6, 8, 10, 12)
+        for hidden in (128, 256, 512, 768)
+    },
+    "L-3_H-768": (3, 768, 12),
+    "L-6_H-768_A-3": (6, 768, 3),
+    "L-12_H-1024": (12, 1024, 16),
+    "L-24_H-1024": (24, 1024, 16),
+}
+NAMED_SIZES = {
+    "tiny": "L-2_H-128",
+    "mini": "L-4_H-256",
+    "small": "L-4_H-512",
+    "medium": "L-8_H-512",
+    "base": "L-12_H-768",
+    "large": "L-24_H-1024",
+}
+
+
+def _usual_heads(size: str) -> str:
+    """What names the usual number of heads, one for 64 of the width, at the end of a size's name."""
+    hidden = re.search(r"_H-(\d+)", size)
+    return f"_A-{int(hidden[1]) // 64}" if hidden else ""
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_vocab_size(
+    config: BertConfig,
+    vocab: Mapping[str, int],
+    vocab_file: str = "the vocabulary file",
+    config_file: str = "bert_config.json",
+    allow_mismatch: bool = False,
+) -> None:
+    """Refuses a vocabulary that doesn't fit the model's embedding table.
+
+    A vocabulary with more lines than vocab_size has ids outside the table (the original then failed on CPU and trained
+    on NaN on GPU). One with fewer lines is most often the vocabulary of another model. It is accepted with a warning
+    if the table is just rounded up, as often done for speed: vocab_size is a multiple of 8 and less than 128 rows are
+    idle.
+
+    Args:
+      allow_mismatch: log a mismatch instead of raising.
+
+    Raises:
+      ValueError: names both files and both sizes.
+    """
+    lines = max(vocab.values(), default=-1) + 1
+    if lines == config.vocab_size:
+        return
+    sizes = f"{vocab_file} has {lines} lines but {config_file} has vocab_size {config.vocab_size}"
+    if lines < config.vocab_size < lines + 128 and config.vocab_size % 8 == 0:
+        logging.warning("%s: treated as a padded embedding table, whose last rows are unused", sizes)
+        return
+    if lines > config.vocab_size:
+        message = f"{sizes}: ids from {config.vocab_size} on would be outside the embedding table"
+    else:
+        message = f"{sizes}: is it the vocabulary of another model?"
+    if not allow_mismatch:
+        raise ValueError(
+            f"{message} Set vocab_size to {lines} for a new model, use the vocabulary the checkpoint was trained with, "
+            "or allow the mismatch knowingly (allow_mismatch=True)."
+        )
+    logging.warning("%s (allowed)", message)

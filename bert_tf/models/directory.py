@@ -1,0 +1,104 @@
+"""What is beside the weights and must travel with them: configuration, vocabulary, casing.
+
+A model's directory describes itself, in any of the four formats: bert_config.json or config.json, vocab.txt or
+tokenizer.json, and the casing in tokenizer_config.json.
+"""
+
+import dataclasses
+import json
+import posixpath
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.formats import BERT_CONFIG
+from bert_tf.system.atomic import write_text_file
+from bert_tf.system.text_files import read_json
+from bert_tf.text.casing import (
+    TOKENIZER_CONFIG,
+    Casing,
+    directory_of,
+    find_vocab_file,
+    first_existing,
+    read_casing,
+)
+
+
+@dataclasses.dataclass
+class ModelFiles:
+    """The files beside a model's weights; None for those that do not exist.
+
+    Attributes:
+      directory: where they are. config, casing: read. config_file, vocab_file: paths.
+      max_seq_length: of the examples that the model was fine-tuned on, where tokenizer_config.json tells.
+    """
+
+    directory: str
+    config: BertConfig | None = None
+    config_file: str | None = None
+    vocab_file: str | None = None
+    casing: Casing = dataclasses.field(default_factory=Casing)
+    max_seq_length: int | None = None
+
+
+def read_model_files(path: str, hints: dict | None = None, config_file: str | None = None) -> ModelFiles:
+    """Reads the files beside the weights at `path`.
+
+    Args:
+      config_file: a configuration to read instead.
+      hints: `Weights.hints`, asked for the casing where no file tells it.
+
+    Raises:
+      ValueError: an existing file can't be understood; names it.
+    """
+    directory = directory_of(path)
+    config_file = config_file or first_existing(directory, (BERT_CONFIG, "config.json"))
+    vocab_file = find_vocab_file(directory)
+    casing = read_casing(directory)
+    if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
+        casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
+    config = read_config(config_file) if config_file else None
+    return ModelFiles(directory, config, config_file, vocab_file, casing, _read_max_length(directory))
+
+
+def _read_max_length(directory: str) -> int | None:
+    import tensorflow as tf
+
+    path = posixpath.join(directory, TOKENIZER_CONFIG)
+    length = read_json(path).get("model_max_length") if tf.io.gfile.exists(path) else None
+    # Hugging Face writes 10^30 for "no limit".
+    return length if isinstance(length, int) and 0 < length < 1_000_000 else None
+
+
+def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
+    """Reads a bert_config.json, or a config.json of Hugging Face.
+
+    Raises:
+      ValueError: see `BertConfig.from_json_file` and `huggingface.config_from_huggingface`.
+    """
+    from bert_tf.models.bert import huggingface
+
+    values = read_json(path)
+    if isinstance(values, dict) and (posixpath.basename(path) == "config.json" or "model_type" in values):
+        return huggingface.config_from_huggingface(values, path)
+    return BertConfig.from_json_file(path, allow_unknown)
+
+
+# --- casing ----------------------------------------------------------------------------------------------------------
+
+
+def write_tokenizer_config(path: str, files: ModelFiles) -> None:
+    """Writes a tokenizer_config.json, which Hugging Face's tokenizers read as well."""
+    from bert_tf.models.families import family_of  # which needs Keras, as nothing else here does
+
+    tokenizer = family_of(files.config).tokenizer_class
+    values = {
+        "do_lower_case": files.casing.do_lower_case,
+        "strip_accents": files.casing.strip_accents,
+        "tokenize_chinese_chars": True,
+        "tokenizer_class": "BertTokenizer",
+        "model_max_length": files.max_seq_length or files.config.max_position_embeddings,
+        **{f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ("cls", "mask", "pad", "sep", "unk")},
+    }
+    write_text_file(path, json.dumps(values, indent=2, sort_keys=True) + "\n")
+
+
+# --- vocabulary ------------------------------------------------------------------------------------------------------

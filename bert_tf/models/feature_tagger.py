@@ -1,0 +1,117 @@
+"""The feature-based way to tag tokens: a BiLSTM on the outputs of a frozen BERT.
+
+Paper: Devlin et al. 2019, section 5.3 and Table 7.
+
+Shape legend: B batch, S sequence length, H hidden size, F size of the features, U width of a BiLSTM, C classes.
+"""
+
+import keras
+from keras import ops
+
+from bert_tf.models import kernels, objectives
+from bert_tf.models.heads import LinearHead
+from bert_tf.models.task_models import CLASSIFIER_DROPOUT, TaskModel
+
+# Which outputs of the encoder describe a token: the rows of Table 7.
+FEATURES = ("last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings")
+
+# Folded into the step's seed for dropout before the LSTMs and before the classifier.
+_INPUT_PLACE, _HEAD_PLACE = 2, 1
+
+
+def select_features(outputs: dict, features: str):
+    """[B, S, F] from what `BertModel` returns with return_all_layers=True.
+
+    F is 4 H for concat_last_four, else H. sum_all is the sum of all encoder layers, without the embeddings.
+    """
+    layers = outputs["encoder_layers"]
+    if features == "embeddings":
+        return outputs["embedding_output"]
+    if features == "concat_last_four":
+        return ops.concatenate(layers[-4:], axis=-1)
+    if features in ("last", "second_to_last"):
+        return layers[-1 if features == "last" else -2]
+    chosen = layers[-4:] if features == "sum_last_four" else layers
+    total = chosen[0]
+    for layer in chosen[1:]:
+        total = total + layer
+    return total
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertFeatureTagger(TaskModel):
+    """A classifier of every token: BiLSTMs on the outputs of a frozen BERT.
+
+    The encoder's variables are saved and loaded with the model; no gradient reaches them. The classifier's are called
+    `tagger/output_weights` and `tagger/output_bias`: it is not an output layer of a BERT.
+
+    Args:
+      config: a `BertConfig` or its dict. num_labels: C.
+      features: one of FEATURES.
+      lstm_size: U of a BiLSTM, half of it for each direction. lstm_layers: number of stacked BiLSTMs. The paper has "a
+        two-layer 768-dimensional BiLSTM".
+      dropout_rate: dropout of the features and of the classifier's input in training.
+      seed: see `BertModel`. dtype: Keras dtype policy.
+
+    Raises:
+      ValueError: features is not one of FEATURES, or needs more layers than the encoder has; lstm_size is odd.
+    """
+
+    def __init__(
+        self,
+        config,
+        num_labels: int,
+        features: str = "concat_last_four",
+        lstm_size: int = 768,
+        lstm_layers: int = 2,
+        dropout_rate: float = CLASSIFIER_DROPOUT,
+        seed: int | None = None,
+        name="feature_tagger",
+        **kwargs,
+    ):
+        super().__init__(objectives.TokenClassificationObjective, config, seed, name=name, **kwargs)
+        if features not in FEATURES:
+            raise ValueError(f"features={features!r} is not one of {', '.join(FEATURES)}.")
+        needed = {"second_to_last": 2, "sum_last_four": 4, "concat_last_four": 4}.get(features, 1)
+        if needed > self.config.num_hidden_layers:
+            raise ValueError(
+                f"features={features} needs {needed} layers, the model has {self.config.num_hidden_layers}."
+            )
+        if lstm_size < 2 or lstm_size % 2:
+            raise ValueError(f"lstm_size={lstm_size} must be even: half of it is for each direction.")
+        self.num_labels, self.dropout_rate = num_labels, dropout_rate
+        self.features, self.lstm_size, self.lstm_layers = features, lstm_size, lstm_layers
+        self.recurrent = [
+            keras.layers.Bidirectional(
+                keras.layers.LSTM(lstm_size // 2, return_sequences=True, dtype=self.dtype_policy, name="lstm"),
+                dtype=self.dtype_policy,
+                name=f"bilstm_{number}",
+            )
+            for number in range(lstm_layers)
+        ]
+        self.head = LinearHead(num_labels, name="tagger", dtype=self.dtype_policy)
+        self.head.supports_masking = True  # Keras passes it the LSTMs' mask, and would warn that it is not used
+
+    def build_head(self):
+        size = self.config.hidden_size * (4 if self.features == "concat_last_four" else 1)
+        for layer in self.recurrent:
+            layer.build((None, None, size))
+            size = self.lstm_size
+        self.head.build((None, size))
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: as for `BertModel`. Returns float32 logits [B, S, C]."""
+        seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
+        outputs = self.encode(inputs, training=False, return_all_layers=True)
+        x = ops.stop_gradient(select_features(outputs, self.features))  # [B, S, F]
+        x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _INPUT_PLACE))
+        mask = inputs.get("input_mask")
+        # With the mask the backward LSTM begins at the end of the row, not in its padding.
+        mask = None if mask is None else ops.cast(mask, "bool")
+        for layer in self.recurrent:
+            x = layer(x, mask=mask, training=training)  # [B, S, U]
+        return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
+
+    def get_config(self) -> dict:
+        names = ("num_labels", "features", "lstm_size", "lstm_layers", "dropout_rate")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,0 +1,156 @@
+"""The variables of a model under the names of checkpoints, and how they get their values from one."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+from absl import logging
+
+from bert_tf.models.families import FAMILIES
+from bert_tf.models.open_weights import open_weights
+from bert_tf.system.messages import some
+from bert_tf.weights.mapping import Weights
+
+_MOMENTS = {"adam_m": "first_moments", "adam_v": "second_moments"}
+
+
+def checkpoint_name(variable: keras.Variable) -> str:
+    """The name of a variable in the original's checkpoints.
+
+    The path of a variable starts with the models around the encoder, which a checkpoint does not name. A
+    head called `cls_predictions` means `cls/predictions`, since a Keras layer name can't hold a slash; one called
+    `classifier` for no scope at all, which is where the original's run_classifier.py has its output layer.
+    """
+    parts = variable.path.split("/")
+    for family in FAMILIES:
+        if family.scope in parts:
+            return "/".join(parts[parts.index(family.scope) :])
+    path = "/".join(parts[1:]).removeprefix("classifier/")
+    return "cls/" + path.removeprefix("cls_") if path.startswith("cls_") else path
+
+
+def model_variables(model: keras.Model) -> dict[str, keras.Variable]:
+    """The trainable variables of a model by checkpoint name."""
+    return {checkpoint_name(variable): variable for variable in model.trainable_variables}
+
+
+def model_weights(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> Weights:
+    """A model in memory as `Weights`, and with an optimizer its moments and step."""
+    variables = training_variables(model, optimizer) if optimizer else model_variables(model)
+
+    def read(name: str) -> np.ndarray:
+        value = keras.ops.convert_to_numpy(variables[name].value)
+        return value.astype(np.int64) if name == "global_step" else value
+
+    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+    return Weights(model.name, "bert_tf", shapes, {name: name for name in shapes}, read)
+
+
+def training_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
+    """All that a run saves: variables, moments and `global_step` (the optimizer's count of steps)."""
+    names = {variable.path: name for name, variable in model_variables(model).items()}
+    variables = model_variables(model)
+    for suffix, attribute in _MOMENTS.items():
+        for variable, moment in zip(optimizer._trainable_variables, getattr(optimizer, attribute), strict=True):
+            variables[f"{names[variable.path]}/{suffix}"] = moment
+    variables["global_step"] = optimizer.iterations
+    return variables
+
+
+@dataclasses.dataclass(frozen=True)
+class Initialization:
+    """Which variables a checkpoint gave.
+
+    Attributes:
+      checkpoint: its prefix. initialized: names taken. missing: names of the model that it doesn't have.
+      unused: names of the checkpoint that the model doesn't have.
+    """
+
+    checkpoint: str
+    initialized: list[str]
+    missing: list[str]
+    unused: list[str]
+
+
+def initialize(
+    variables: Mapping[str, keras.Variable], init_checkpoint: str | Weights, *, must_have_all: bool = False
+) -> Initialization:
+    """Sets variables from weights of any format, by exact name of the original.
+
+    Nothing is assigned unless everything fits.
+
+    Args:
+      variables: from `model_variables` or `training_variables`.
+      init_checkpoint: a path (see `open_weights.find_weights`) or weights already open.
+      must_have_all: a variable that the checkpoint doesn't have is an error (resuming a run).
+
+    Raises:
+      FileNotFoundError: no such checkpoint.
+      ValueError: a shape differs, no name matches at all, or one is missing under `must_have_all`.
+    """
+    weights = init_checkpoint if isinstance(init_checkpoint, Weights) else open_weights(init_checkpoint)
+    path, shapes = weights.path, weights.shapes
+    found = [name for name in variables if name in shapes]
+    missing = [name for name in variables if name not in shapes]
+    if not found:
+        raise ValueError(
+            f"{path} has none of the model's variables: starting from it would start from random weights. "
+            f"It holds {some(sorted(shapes))}; the model has {some(list(variables))}."
+        )
+    wrong = [
+        f"{name}: {list(shapes[name])} in the checkpoint, {list(variables[name].shape)} in the model"
+        for name in found
+        if list(shapes[name]) != list(variables[name].shape)
+    ]
+    if wrong:
+        raise ValueError(
+            f"{path} does not fit the model (its configuration or number of labels): {len(wrong)} of {len(found)} "
+            f"variables have another shape. {some(wrong, '; ')}."
+        )
+    if must_have_all and missing:
+        raise ValueError(f"{path} lacks {len(missing)} of the run's {len(variables)} variables: {some(missing)}.")
+    for name in found:
+        variables[name].assign(weights.read(name))
+    unused = sorted((set(shapes) - set(found)) | set(weights.unused))
+    return Initialization(path, found, missing, unused)
+
+
+def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
+    """Loads weights of any format into a model; logs what came from them and what stayed random.
+
+    Args:
+      checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, a weight file, or a directory.
+
+    Raises:
+      FileNotFoundError, ValueError: see `initialize`.
+    """
+    if not model.built:
+        model.build()
+    result = initialize(model_variables(model), checkpoint)
+    log_initialization(result, model)
+    return result
+
+
+def log_initialization(result: Initialization, model: keras.Model) -> None:
+    """One line on what came from the checkpoint, and a warning with what stayed random."""
+    variables = model_variables(model)
+    parameters = sum(int(np.prod(variables[name].shape)) for name in result.initialized if name in variables)
+    total = sum(int(np.prod(variable.shape)) for variable in variables.values())
+    logging.info(
+        "Initialised %d of %d variables (%s of %s parameters) from %s; %d of its entries are not used here%s.",
+        len(result.initialized),
+        len(result.initialized) + len(result.missing),
+        f"{parameters:,}",
+        f"{total:,}",
+        result.checkpoint,
+        len(result.unused),
+        f" ({some(result.unused)})" if result.unused else "",
+    )
+    if result.missing:
+        logging.warning(
+            "%d variables are not in %s and keep their random start: %s",
+            len(result.missing),
+            result.checkpoint,
+            ", ".join(result.missing),
+        )

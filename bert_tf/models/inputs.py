@@ -1,0 +1,57 @@
+"""The names of a model's inputs: other libraries' names are understood, and what no model reads is refused."""
+
+from collections.abc import Mapping, Sequence
+
+# What an encoder reads; see `BertModel.call`.
+ENCODER_INPUTS = ("input_ids", "input_mask", "segment_ids", "sequence_ids", "position_ids", "pooled_positions")
+
+# Hugging Face's names -> the original's.
+OTHER_NAMES = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+
+
+def named_inputs(inputs, known: Sequence[str], model_name: str = "the model") -> dict:
+    """A model's inputs as a dict under the original's names.
+
+    Args:
+      inputs: arrays by name, or only the input_ids. What is None counts as not given.
+      known: the names that the model reads. model_name: for errors.
+
+    Raises:
+      ValueError: an unknown name, no input_ids, or one input under both of its names; lists the names that are known.
+    """
+    if not isinstance(inputs, Mapping):
+        return {"input_ids": inputs}
+    inputs = {name: value for name, value in inputs.items() if value is not None}
+    for other, name in OTHER_NAMES.items():
+        if other in inputs:
+            if name in inputs:
+                raise ValueError(
+                    f"{model_name} is given {name} and {other}, which are two names of one input: give one."
+                )
+            inputs[name] = inputs.pop(other)
+    others = [f"{other} ({name})" for other, name in OTHER_NAMES.items() if name in known]
+    unknown = sorted(str(name) for name in inputs if name not in known)
+    if unknown:
+        raise ValueError(
+            f"{model_name} does not know the input {', '.join(unknown)}. Known: {', '.join((*known, *others))}."
+        )
+    if "input_ids" not in inputs:
+        raise ValueError(f"{model_name} needs input_ids; given: {', '.join(inputs) or 'nothing'}.")
+    return inputs
+
+
+def select(inputs: Mapping, names: Sequence[str]) -> dict:
+    """The inputs of these names that are present."""
+    return {name: inputs[name] for name in names if name in inputs}
+
+
+class NamedInputs:
+    """Keras models that are called with arrays by name; `known_inputs` says which names.
+
+    Every call goes through here: directly, in `fit` and `predict`, and as a part of a functional model.
+    """
+
+    known_inputs: Sequence[str] = ENCODER_INPUTS
+
+    def __call__(self, inputs, *args, **kwargs):
+        return super().__call__(named_inputs(inputs, self.known_inputs, type(self).__name__), *args, **kwargs)

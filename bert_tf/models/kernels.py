@@ -1,0 +1,445 @@
+"""The elementwise chains of BERT that cost the most memory traffic, each as one function.
+
+Every function here exists in two forms that give the same numbers:
+
+* the plain form, in `keras.ops`: runs on every Keras backend, on TPU, in exported graphs and at inference;
+* the fused form, TensorFlow only and in training only: forward and backward are one small XLA program each, so that
+  a chain such as bias + dropout + residual + layer norm passes over memory once instead of ten times. Compiling only
+  these chains, and leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step.
+
+`set_fused(False)` is the one switch between them.
+
+Dropout masks are a pure function of (seed, element index): a counter-based integer hash. Both forms draw the same mask,
+backward draws it again instead of storing it, and a resumed run repeats it without any saved generator state.
+
+Shape legend: B batch, S sequence length, H hidden size, N attention heads, X any leading axes.
+"""
+
+import contextlib
+import functools
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+_fused_enabled = keras.config.backend() == "tensorflow"
+_fused_in_inference = False
+
+# The additive value of a masked key and the layer-norm epsilon (original: modeling.py, attention_layer and layer_norm).
+MASK_BIAS = -10000.0
+LAYER_NORM_EPSILON = 1e-12
+
+
+def set_fused(enabled: bool) -> None:
+    """Turns the fused TensorFlow forms on or off for models called or traced from now on."""
+    global _fused_enabled
+    if enabled and keras.config.backend() != "tensorflow":
+        raise ValueError(f"The fused kernels need the TensorFlow backend; this is {keras.config.backend()}.")
+    _fused_enabled = enabled
+
+
+@contextlib.contextmanager
+def fused_inference():
+    """Within it, models traced with training=False use the fused forms, too, if these are on.
+
+    Compiling them for a length takes about a second. That pays off if many batches follow; otherwise (a single call, or
+    an exported graph, which should run without XLA) inference uses plain operations.
+    """
+    global _fused_in_inference
+    previous, _fused_in_inference = _fused_in_inference, True
+    try:
+        yield
+    finally:
+        _fused_in_inference = previous
+
+
+def fuses(training: bool) -> bool:
+    """Whether a model traced now uses the fused forms."""
+    return _fused_enabled and (training or _fused_in_inference)
+
+
+def _on_cpu() -> bool:
+    """Whether TensorFlow is the backend and only the CPU computes."""
+    if keras.config.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+
+
+def _is_eager() -> bool:
+    import tensorflow as tf
+
+    return tf.executing_eagerly()
+
+
+def fused_enabled() -> bool:
+    """Whether training uses the fused TensorFlow forms."""
+    return _fused_enabled
+
+
+# --- random bits -----------------------------------------------------------------------------------------------------
+
+
+def _mix(value, shift, multiplier):
+    """One round of an integer hash: multiply, then fold the high bits into the low ones."""
+    value = value * ops.cast(multiplier, "uint32")
+    return ops.bitwise_xor(value, ops.right_shift(value, ops.cast(shift, "uint32")))
+
+
+def fold_in(seed, number, word: int = 0):
+    """A separate seed for place, replica or part `number`, from the seed [2] of one training step.
+
+    None stays None. `number` (int or int32 scalar tensor) is mixed into a tensor rather than compiled in, so that all
+    layers share one program. Places of the network go into word 0, replicas and micro-batches into word 1.
+    """
+    if seed is None:
+        return None
+    golden_ratio = int(np.uint32(0x9E3779B9).view("int32"))  # multiples of it, modulo 2^32, are far apart
+    step = ops.cast(number, "int32") * ops.cast(golden_ratio, "int32")
+    zero = ops.zeros_like(step)
+    return seed + ops.stack([step, zero] if word == 0 else [zero, step])
+
+
+def keep_mask(shape, rate: float, seed):
+    """Draws a dropout mask.
+
+    Args:
+      shape: static or dynamic shape of the mask.
+      rate: probability of a zero, in [0, 1).
+      seed: int32 tensor [2].
+
+    Returns:
+      Boolean tensor of `shape`, True where the element is kept.
+    """
+    seed = ops.cast(seed, "uint32")
+    # Two keys, one added before and one mixed in between the rounds: with a single key the masks of two seeds would
+    # be shifted copies of each other.
+    first_key = _mix(_mix(seed[0], 16, 0x7FEB352D), 15, 0x846CA68B)
+    second_key = _mix(_mix(ops.bitwise_xor(seed[1], first_key), 16, 0x21F0AAAD), 15, 0xD35A2D97)
+    count = math.prod(shape) if all(isinstance(size, int) for size in shape) else ops.prod(ops.stack(list(shape)))
+    index = ops.cast(ops.arange(count, dtype="int32"), "uint32")
+    bits = _mix(index + first_key, 16, 0x85EBCA6B)
+    bits = _mix(ops.bitwise_xor(bits, second_key), 13, 0xC2B2AE35)
+    bits = _mix(bits, 16, 0x9E3779B1)
+    threshold = ops.cast(min(round(rate * 2**32), 2**32 - 1), "uint32")
+    return ops.reshape(ops.greater_equal(bits, threshold), shape)
+
+
+def _apply_dropout(x, rate, seed):
+    """Inverted dropout of a float32 tensor: kept elements are divided by the probability to be kept."""
+    if not rate or seed is None:
+        return x
+    return ops.where(keep_mask(ops.shape(x), rate, seed), x * (1.0 / (1.0 - rate)), ops.zeros_like(x))
+
+
+# --- maths shared by both forms (all of it in float32) -------------------------------------------------------------
+
+
+def _float32(x):
+    return ops.cast(x, "float32")
+
+
+def _gelu_tanh(x):
+    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1.0 + ops.tanh(inner))
+
+
+def _gelu_tanh_slope(x):
+    t = ops.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x))
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * math.sqrt(2.0 / math.pi) * (1.0 + 3 * 0.044715 * x * x)
+
+
+def _gelu_erf(x):
+    return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
+
+
+def _gelu_erf_slope(x):
+    return 0.5 * (1.0 + ops.erf(x * math.sqrt(0.5))) + x * ops.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
+
+
+# Activations by the names of bert_config.json. "gelu" is the tanh form (original: modeling.py, gelu, since 2019-02);
+# "gelu_erf" is the exact one that Hugging Face calls "gelu".
+ACTIVATIONS = {
+    "gelu": _gelu_tanh,
+    "gelu_erf": _gelu_erf,
+    "relu": ops.relu,
+    "tanh": ops.tanh,
+    "linear": lambda x: x,
+}
+_SLOPES = {"gelu": _gelu_tanh_slope, "gelu_erf": _gelu_erf_slope}
+
+
+def _moments(z, epsilon):
+    mean = ops.mean(z, axis=-1, keepdims=True)
+    centered = z - mean
+    variance = ops.mean(centered * centered, axis=-1, keepdims=True)
+    return centered, ops.rsqrt(variance + epsilon)
+
+
+def _add_bias(x, bias):
+    return _float32(x) if bias is None else _float32(x) + _float32(bias)
+
+
+def _residual_sum(x, bias, residual, rate, seed):
+    z = _apply_dropout(_add_bias(x, bias), rate, seed)
+    return z if residual is None else z + _float32(residual)
+
+
+def _softmax(scores, mask_bias, scale):
+    scores = _float32(scores) * scale + _float32(mask_bias)
+    exponential = ops.exp(scores - ops.max(scores, axis=-1, keepdims=True))
+    return exponential / ops.sum(exponential, axis=-1, keepdims=True)
+
+
+# --- public functions ----------------------------------------------------------------------------------------------
+
+
+def dense(x, kernel, bias, activation: str = "linear"):
+    """activation(x W + b), the activation computed in float32: x [R, in], kernel [in, out], bias [out]."""
+    y = ops.matmul(x, kernel)
+    if activation == "linear":
+        return ops.add(y, bias)
+    if _on_cpu() and not _is_eager():
+        # In this form TensorFlow makes one oneDNN primitive of it, with float32 inside, and no casts are needed.
+        import tensorflow as tf
+
+        return ACTIVATIONS[activation](tf.nn.bias_add(y, bias))
+    return ops.cast(ACTIVATIONS[activation](_add_bias(y, bias)), y.dtype)
+
+
+def bias_activation(x, bias, activation: str, training: bool = False):
+    """activation(x + bias) over the last axis, computed in float32, returned in the dtype of x."""
+    if fuses(training) and activation in _SLOPES:
+        return _fused_bias_activation(activation)(*_tensors(x, bias))
+    return ops.cast(ACTIVATIONS[activation](_add_bias(x, bias)), x.dtype)
+
+
+def layer_norm(
+    x,
+    gamma,
+    beta,
+    *,
+    epsilon: float = LAYER_NORM_EPSILON,
+    training=False,
+    bias=None,
+    residual=None,
+    rate=0.0,
+    seed=None,
+    dtype=None,
+):
+    """LayerNorm(residual + dropout(x + bias)) over the last axis, statistics in float32.
+
+    Args:
+      x: [X, H].
+      gamma, beta: [H] float32.
+      epsilon: added to the variance.
+      bias: [H] or None. residual: [X, H] or None.
+      rate, seed: dropout of x + bias; none if seed is None (see `keep_mask`).
+      dtype: dtype of the result; that of x if None.
+    """
+    dtype = keras.backend.standardize_dtype(dtype or x.dtype)
+    rate = rate if seed is not None else 0.0
+    if fuses(training):
+        return _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, dtype, epsilon)
+    centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed), epsilon)
+    return ops.cast(centered * inverse * gamma + beta, dtype)
+
+
+def attention_probabilities(scores, mask_bias, scale: float, *, training=False, rate=0.0, seed=None):
+    """dropout(softmax(scores * scale + mask_bias)) over the last axis, computed in float32.
+
+    Args:
+      scores: [B, N, S, S], queries by keys.
+      mask_bias: float32, broadcastable to scores; 0 where a key may be seen, -10000 where not.
+
+    Returns:
+      [B, N, S, S] in the dtype of scores.
+    """
+    rate = rate if seed is not None else 0.0
+    if not training and not rate and _on_cpu():
+        # oneDNN fuses scale and mask into the preceding product, and its softmax computes in float32.
+        # softmax ignores a constant: subtracting it keeps the scores of a row with only masked keys in bfloat16, too.
+        mask_bias = mask_bias - ops.max(mask_bias, axis=-1, keepdims=True)
+        return ops.softmax(scores * ops.cast(scale, scores.dtype) + ops.cast(mask_bias, scores.dtype))
+    if fuses(training):
+        return _fused_attention(scale, rate)(*_tensors(scores, mask_bias, _seed_or_zero(seed)))
+    return ops.cast(_apply_dropout(_softmax(scores, mask_bias, scale), rate, seed), scores.dtype)
+
+
+def dropout(x, rate: float, seed):
+    """Inverted dropout; x itself where seed is None or rate is 0."""
+    return ops.cast(_apply_dropout(_float32(x), rate, seed), x.dtype) if rate and seed is not None else x
+
+
+def embedding_lookup(table, ids, dense_gradient: bool = False):
+    """Rows of table: [V, H], ids [X] -> [X, H].
+
+    Args:
+      dense_gradient: give TensorFlow a dense gradient. If the table is also the output layer (tied weights), the two
+        gradients are added; TensorFlow would first turn the dense one into slices, which costs several passes over
+        the whole table. Otherwise the gradient is `IndexedSlices`, as in the original, whose global norm is taken
+        over the unmerged slices.
+    """
+    if dense_gradient and keras.config.backend() == "tensorflow":
+        return _dense_gradient_lookup(table, ids)
+    return ops.take(table, ids, axis=0)
+
+
+# --- fused forms ---------------------------------------------------------------------------------------------------
+# TensorFlow is imported inside functions, so that the module also loads with only another backend installed.
+
+
+def _seed_or_zero(seed):
+    return ops.zeros((2,), "int32") if seed is None else seed
+
+
+def _tensors(*values):
+    """A custom gradient takes only tensors: a variable among its arguments would need separate handling."""
+    import tensorflow as tf
+
+    return [tf.convert_to_tensor(value) for value in values]
+
+
+def _compiled(function):
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+@functools.cache
+def _fused_bias_activation(activation):
+    import tensorflow as tf
+
+    forward = _compiled(lambda x, bias: ops.cast(ACTIVATIONS[activation](_add_bias(x, bias)), x.dtype))
+
+    @_compiled
+    def backward(x, bias, upstream):
+        return ops.cast(_SLOPES[activation](_add_bias(x, bias)) * _float32(upstream), x.dtype)
+
+    @tf.custom_gradient
+    def fused(x, bias):
+        def gradient(upstream):
+            slope = backward(x, bias, upstream)
+            return slope, _column_sum(slope, bias.dtype)
+
+        return forward(x, bias), gradient
+
+    return fused
+
+
+def _column_sum(x, dtype):
+    """Sum over all axes except the last, as a product with ones, which matrix units accumulate in float32."""
+    import tensorflow as tf
+
+    rows = tf.reshape(x, [-1, tf.shape(x)[-1]])
+    return tf.cast(tf.linalg.matvec(rows, tf.ones([tf.shape(rows)[0]], rows.dtype), transpose_a=True), dtype)
+
+
+def _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, dtype, epsilon):
+    arguments = [x, gamma, beta, _seed_or_zero(seed)]
+    arguments += [] if bias is None else [bias]
+    arguments += [] if residual is None else [residual]
+    function = _fused_layer_norm_function(bias is not None, residual is not None, rate, dtype, epsilon)
+    return function(*_tensors(*arguments))
+
+
+@functools.cache
+def _fused_layer_norm_function(has_bias, has_residual, rate, dtype, epsilon):
+    import tensorflow as tf
+
+    def unpack(optional):
+        bias = optional[0] if has_bias else None
+        residual = optional[-1] if has_residual else None
+        return bias, residual
+
+    @_compiled
+    def forward(x, gamma, beta, seed, *optional):
+        bias, residual = unpack(optional)
+        z = _residual_sum(x, bias, residual, rate, seed)
+        centered, inverse = _moments(z, epsilon)
+        return ops.cast(centered * inverse * gamma + beta, dtype)
+
+    @_compiled
+    def backward(x, gamma, seed, upstream, *optional):
+        bias, residual = unpack(optional)
+        upstream = _float32(upstream)
+        centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed), epsilon)
+        normalized = centered * inverse
+        scaled = upstream * gamma
+        mean_scaled = ops.mean(scaled, axis=-1, keepdims=True)
+        mean_product = ops.mean(scaled * normalized, axis=-1, keepdims=True)
+        z_gradient = (scaled - mean_scaled - normalized * mean_product) * inverse
+        x_gradient = _apply_dropout(z_gradient, rate, seed)
+        axes = list(range(len(x.shape) - 1))
+        result = [
+            ops.cast(x_gradient, x.dtype),
+            ops.sum(upstream * normalized, axis=axes),
+            ops.sum(upstream, axis=axes),
+        ]
+        if has_bias:
+            result.append(ops.cast(ops.sum(x_gradient, axis=axes), bias.dtype))
+        if has_residual:
+            result.append(ops.cast(z_gradient, residual.dtype))
+        return result
+
+    @tf.custom_gradient
+    def fused(x, gamma, beta, seed, *optional):
+        def gradient(upstream):
+            x_gradient, gamma_gradient, beta_gradient, *rest = backward(x, gamma, seed, upstream, *optional)
+            return x_gradient, gamma_gradient, beta_gradient, None, *rest
+
+        return forward(x, gamma, beta, seed, *optional), gradient
+
+    return fused
+
+
+@functools.cache
+def _fused_attention(scale, rate):
+    import tensorflow as tf
+
+    @_compiled
+    def forward(scores, mask_bias, seed):
+        probabilities = _softmax(scores, mask_bias, scale)
+        dropped = _apply_dropout(probabilities, rate, seed)
+        return ops.cast(dropped, scores.dtype), ops.cast(probabilities, scores.dtype)
+
+    @_compiled
+    def backward(probabilities, seed, upstream):
+        dtype = probabilities.dtype
+        probabilities = _float32(probabilities)
+        product = _apply_dropout(_float32(upstream), rate, seed) * probabilities
+        total = ops.sum(product, axis=-1, keepdims=True)
+        return ops.cast((product - probabilities * total) * scale, dtype)
+
+    @tf.custom_gradient
+    def fused(scores, mask_bias, seed):
+        dropped, probabilities = forward(scores, mask_bias, seed)
+        return dropped, lambda upstream: (backward(probabilities, seed, upstream), None, None)
+
+    return fused
+
+
+def _dense_gradient_lookup(table, ids):
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def lookup(table):
+        def gradient(upstream):
+            rows = tf.reshape(upstream, [-1, tf.shape(upstream)[-1]])
+            return tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), tf.shape(table)[0])
+
+        return tf.gather(table, ids), gradient
+
+    return lookup(tf.convert_to_tensor(table))
+
+
+def replica_number():
+    """Number of this replica under tf.distribute; 0 everywhere else."""
+    if keras.config.backend() != "tensorflow":
+        return 0
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return 0 if context is None else context.replica_id_in_sync_group

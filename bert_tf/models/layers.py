@@ -1,0 +1,321 @@
+"""The BERT encoder in Keras 3: embeddings, transformer blocks, pooler.
+
+Source: Devlin et al. 2018, section 3; original: modeling.py.
+
+Variable paths follow the names of the original's TF1 checkpoints (`bert/encoder/layer_0/attention/self/query/kernel`),
+so that checkpoints.py needs no table of names.
+
+Shape legend: B batch, S sequence length, H hidden size, N attention heads, D = H / N, I intermediate size,
+V vocabulary, T segment types, M sequences packed into one row.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from bert_tf.models import kernels
+from bert_tf.models.config import BertConfig
+
+_PACKAGE = "bert_tf"
+
+
+def truncated_normal(standard_deviation: float) -> keras.initializers.Initializer:
+    """Normal with values beyond two standard deviations drawn again (original: create_initializer)."""
+    return keras.initializers.TruncatedNormal(stddev=standard_deviation)
+
+
+def gather_positions(sequence, positions):
+    """Rows of sequence [B, S, H] at positions [B, P]: [B, P, H]."""
+    batch, length, size = ops.shape(sequence)[0], ops.shape(sequence)[1], sequence.shape[-1]
+    offsets = ops.expand_dims(ops.arange(batch, dtype="int32") * length, 1)
+    flat = ops.reshape(ops.cast(positions, "int32") + offsets, (-1,))
+    rows = ops.take(ops.reshape(sequence, (-1, size)), flat, axis=0)
+    return ops.reshape(rows, (batch, -1, size))
+
+
+class ConfiguredLayer(keras.layers.Layer):
+    """A layer whose only argument is a configuration (or its dict, which is what a saved model holds).
+
+    The layers of other families than BERT set their own `config_class`.
+    """
+
+    config_class = BertConfig
+
+    def __init__(self, config: BertConfig | dict, **kwargs):
+        super().__init__(**kwargs)
+        self.config = self.config_class.from_dict(config, allow_unknown=True) if isinstance(config, dict) else config
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class LayerNorm(keras.layers.Layer):
+    """Layer norm over the last axis, of `residual + dropout(x + bias)` where those are given.
+
+    Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy, and so does an input
+    that comes in float32.
+    """
+
+    def __init__(self, epsilon: float = kernels.LAYER_NORM_EPSILON, **kwargs):
+        super().__init__(**{"autocast": False, **kwargs})
+        self.epsilon = epsilon
+
+    def build(self, input_shape):
+        size = input_shape[-1]
+        self.gamma = self.add_weight(name="gamma", shape=(size,), initializer="ones", autocast=False, dtype="float32")
+        self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False, dtype="float32")
+        self.built = True
+
+    def call(self, x, bias=None, residual=None, rate=0.0, dropout_seed=None, training=False):
+        return kernels.layer_norm(
+            x,
+            ops.convert_to_tensor(self.gamma),
+            ops.convert_to_tensor(self.beta),
+            epsilon=self.epsilon,
+            bias=bias,
+            residual=residual,
+            rate=rate,
+            seed=dropout_seed,
+            training=training,
+            dtype=self.compute_dtype,
+        )
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Projection(keras.layers.Layer):
+    """x W + b over the last axis, with W stored [in, out]."""
+
+    def __init__(self, units: int, initializer_range: float = 0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape):
+        initializer = truncated_normal(self.initializer_range)
+        self.kernel = self.add_weight(name="kernel", shape=(input_shape[-1], self.units), initializer=initializer)
+        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+        self.built = True
+
+    def call(self, x, add_bias=True, activation="linear"):
+        # Rows as one matrix: a product of rank 2 has the cheaper gradient, with no broadcast to undo.
+        rows = ops.reshape(x, (-1, x.shape[-1]))
+        if add_bias:
+            y = kernels.dense(rows, self.kernel, ops.convert_to_tensor(self.bias), activation)
+        else:
+            y = ops.matmul(rows, self.kernel)
+        return ops.reshape(y, (*ops.shape(x)[:-1], self.units))
+
+    def activated(self, x, activation: str, training: bool):
+        """activation(x W + b)."""
+        if training or kernels.fuses(training):
+            y = self(x, add_bias=False)
+            return kernels.bias_activation(y, ops.convert_to_tensor(self.bias), activation, training)
+        return self(x, activation=activation)
+
+    def product_and_bias(self, x, training: bool):
+        """(x W, b) for a chain of kernels.py that adds b in float32; at inference (x W + b, None), as oneDNN adds the
+        bias within the product and, of constants, keeps W in the order that it likes best."""
+        if training or kernels.fuses(training):
+            return self(x, add_bias=False), ops.convert_to_tensor(self.bias)
+        return self(x), None
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "units": self.units, "initializer_range": self.initializer_range}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class SelfAttention(ConfiguredLayer):
+    """Multi-head scaled dot-product self-attention; only keys are masked (original: attention_layer)."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.query, self.key, self.value = (
+            Projection(self.config.hidden_size, self.config.initializer_range, name=name, dtype=self.dtype_policy)
+            for name in ("query", "key", "value")
+        )
+
+    def build(self, input_shape=None):
+        for projection in (self.query, self.key, self.value):
+            projection.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, x, attention_bias, dropout_seed=None, training=False):
+        """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].
+
+        Returns:
+          [B, S, H], and the probabilities [B, N, S, S] that the values were weighted with: queries by keys.
+        """
+        batch, length = ops.shape(x)[0], ops.shape(x)[1]
+        heads = self.config.num_attention_heads
+        size = self.config.hidden_size // heads
+
+        def split(y, order):
+            return ops.transpose(ops.reshape(y, (batch, length, heads, size)), order)
+
+        # Three products, not one cut in three: the gradient of a slice pads, which costs more than it saves.
+        query = split(self.query(x), (0, 2, 1, 3))  # [B, N, S, D]
+        key = split(self.key(x), (0, 2, 3, 1))  # [B, N, D, S]
+        value = split(self.value(x), (0, 2, 1, 3))  # [B, N, S, D]
+        probabilities = kernels.attention_probabilities(
+            ops.matmul(query, key),
+            attention_bias,
+            1.0 / math.sqrt(size),
+            rate=self.config.attention_probs_dropout_prob,
+            seed=dropout_seed,
+            training=training,
+        )  # [B, N, S, S]
+        context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, S, N, D]
+        return ops.reshape(context, (batch, length, heads * size)), probabilities
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class ResidualOutput(ConfiguredLayer):
+    """LayerNorm(residual + dropout(x W + b)): the end of both halves of a transformer block."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        size, deviation = self.config.hidden_size, self.config.initializer_range
+        self.dense = Projection(size, deviation, name="dense", dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        self.layer_norm.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, x, residual, dropout_seed=None, training=False):
+        y, bias = self.dense.product_and_bias(x, training)
+        return self.layer_norm(
+            y,
+            bias=bias,
+            residual=residual,
+            rate=self.config.hidden_dropout_prob,
+            dropout_seed=dropout_seed,
+            training=training,
+        )
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Attention(ConfiguredLayer):
+    """First half of a transformer block: self-attention and its residual output."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.self_attention = SelfAttention(self.config, name="self", dtype=self.dtype_policy)
+        self.attention_output = ResidualOutput(self.config, name="output", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        self.self_attention.build()
+        self.attention_output.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, x, attention_bias, dropout_seed=None, training=False):
+        """x: [B, S, H]. Returns [B, S, H], and the probabilities [B, N, S, S] of self-attention."""
+        context, probabilities = self.self_attention(
+            x, attention_bias, dropout_seed=kernels.fold_in(dropout_seed, 1), training=training
+        )
+        x = self.attention_output(context, x, dropout_seed=kernels.fold_in(dropout_seed, 2), training=training)
+        return x, probabilities
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Intermediate(ConfiguredLayer):
+    """Dense layer H -> I with hidden_act."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        units = self.config.intermediate_size
+        self.dense = Projection(units, self.config.initializer_range, name="dense", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        self.dense.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, x, training=False):
+        return self.dense.activated(x, self.config.activation, training)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class TransformerBlock(ConfiguredLayer):
+    """One encoder layer, layer norm after each residual (original: transformer_model)."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        dtype = self.dtype_policy
+        self.attention = Attention(self.config, name="attention", dtype=dtype)
+        self.intermediate = Intermediate(self.config, name="intermediate", dtype=dtype)
+        self.block_output = ResidualOutput(self.config, name="output", dtype=dtype)
+
+    def build(self, input_shape=None):
+        self.attention.build()
+        self.intermediate.build()
+        self.block_output.build((None, None, self.config.intermediate_size))
+        self.built = True
+
+    def call(self, x, attention_bias, dropout_seed=None, training=False):
+        """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].
+
+        Returns:
+          [B, S, H], and the probabilities [B, N, S, S] of self-attention.
+        """
+        x, probabilities = self.attention(x, attention_bias, dropout_seed=dropout_seed, training=training)
+        hidden = self.intermediate(x, training=training)  # [B, S, I]
+        x = self.block_output(hidden, x, dropout_seed=kernels.fold_in(dropout_seed, 3), training=training)
+        return x, probabilities
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Encoder(ConfiguredLayer):
+    """The stack of transformer blocks."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.blocks = [
+            TransformerBlock(self.config, name=f"layer_{i}", dtype=self.dtype_policy)
+            for i in range(self.config.num_hidden_layers)
+        ]
+
+    def build(self, input_shape=None):
+        for block in self.blocks:
+            block.build()
+        self.built = True
+
+    def call(self, x, attention_bias, dropout_seed=None, training=False, return_attention=False):
+        """x: [B, S, H]; attention_bias: see `TransformerBlock`.
+
+        Returns:
+          Two lists in the order of the blocks: their outputs [B, S, H]; with `return_attention` their attention
+          probabilities [B, N, S, S], else nothing, so that outside of a graph their memory is free again at once.
+        """
+        outputs, attention = [], []
+        for number, block in enumerate(self.blocks):
+            seed = kernels.fold_in(dropout_seed, 4 * (number + 1))
+            x, probabilities = block(x, attention_bias, dropout_seed=seed, training=training)
+            outputs.append(x)
+            if return_attention:
+                attention.append(probabilities)
+        return outputs, attention
+
+
+def attention_bias(input_mask, causal: bool = False):
+    """The additive form of an attention mask, float32.
+
+    Args:
+      input_mask: [B, S], 1 for a key that may be seen and 0 for one that may not; or [B, S, S], queries by keys.
+      causal: a query sees no key after itself.
+
+    Returns:
+      [B, 1, 1, S] or, of [B, S, S] and causal, [B, 1, S, S]: 0 where seen, -10000 where not. The mask is soft on
+      purpose: a row without any key attends to everything instead of giving NaN (original: attention_layer).
+    """
+    mask = ops.cast(input_mask, "float32")
+    mask = mask[:, None, None, :] if len(mask.shape) == 2 else mask[:, None, :, :]
+    if causal:
+        place = ops.arange(ops.shape(mask)[-1])
+        mask = mask * ops.cast(place[:, None] >= place[None, :], "float32")
+    return (1.0 - mask) * kernels.MASK_BIAS

@@ -1,0 +1,455 @@
+"""What fine-tuned models minimise and report: loss and metrics of each kind of head, made of sums.
+
+All have the same form: `label_names` and `optional_names` of the features they read, `sum_names`, `totals`, `sums`,
+`loss`, `metrics`. Replicas, micro-batches and batches of an evaluation are added up before anything is divided.
+
+Two features say which rows of a batch count, both [B] and optional:
+
+* `example_weights`: 0 for rows that only fill up a batch. They count nowhere; other numbers weight the rows.
+* `is_real_example`: of the original's records, 0 for an example made up to fill the last batch. As in the original it
+  counts in the loss that is minimised, but not in the metrics.
+
+Shape legend: B batch, S sequence length, C classes, N choices, P predictions per sequence, V vocabulary.
+"""
+
+from collections.abc import Mapping
+
+from keras import ops
+
+# Features that weight the rows of a batch; see above.
+_ROW_WEIGHTS = ("example_weights", "is_real_example")
+
+# A sum of weights is at least this where something is divided by it: a batch without any gives 0, not 0/0.
+_TINY = 1e-5
+# Added to the number of predictions, so that a batch without any has loss 0 and not 0/0 (original: 1e-5).
+MASKED_LM_EPSILON = 1e-5
+
+
+def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
+    """The features that an objective reads, from the arguments of Keras `fit`.
+
+    Args:
+      objective: one of this module's. x: the inputs; a dict may hold the labels, too.
+      y: labels: a dict by feature name; or one array for each of `objective.label_names`, in that order.
+      sample_weight: [B] or None; multiplied into `example_weights`.
+
+    Raises:
+      ValueError: a label is missing; names the feature.
+    """
+    features = dict(x) if isinstance(x, Mapping) else {}
+    names = objective.label_names
+    if isinstance(y, dict):
+        features |= y
+    elif y is not None:
+        values = list(y) if isinstance(y, list | tuple) else [y]
+        if len(values) != len(names):
+            raise ValueError(f"y must be {len(names)} arrays ({', '.join(names)}) or a dict, not {len(values)} arrays.")
+        features |= zip(names, values, strict=True)
+    missing = [name for name in names if name not in features]
+    if missing:
+        raise ValueError(
+            f"No labels: {', '.join(missing)} is neither among the features nor given as y. "
+            f"There are {', '.join(sorted(map(str, features))) or 'none'}."
+        )
+    if sample_weight is not None:
+        weights = ops.cast(sample_weight, "float32")
+        if "example_weights" in features:
+            weights = weights * ops.cast(features["example_weights"], "float32")
+        features["example_weights"] = weights
+    return features
+
+
+def _example_weights(features: dict, like) -> object:
+    """[B] float32; ones by default. `like`: any feature of the batch."""
+    if "example_weights" in features:
+        return ops.reshape(ops.cast(features["example_weights"], "float32"), (-1,))
+    return ops.ones((ops.shape(like)[0],), "float32")
+
+
+def _real_weights(features: dict, like) -> object:
+    """[B] float32: what the metrics weight examples by."""
+    weights = _example_weights(features, like)
+    if "is_real_example" in features:
+        weights = weights * ops.reshape(ops.cast(features["is_real_example"], "float32"), (-1,))
+    return weights
+
+
+def _equal(one, other):
+    """1.0 where two tensors of integers are equal."""
+    return ops.cast(ops.equal(ops.cast(one, "int32"), ops.cast(other, "int32")), "float32")
+
+
+def _labels(features: dict, name: str):
+    """[B] int32; records give [B, 1]."""
+    return ops.reshape(ops.cast(features[name], "int32"), (-1,))
+
+
+def _divide(total, weight):
+    return total / ops.maximum(weight, _TINY)
+
+
+# --- one loss an example ---------------------------------------------------------------------------------------------
+
+
+def cross_entropy(logits, labels):
+    """Negative log-likelihood of each label, in float32.
+
+    Args:
+      logits: [..., C]. labels: integers [...]; one outside [0, C) gives loss 0 (the original's all-zero one-hot row).
+
+    Returns:
+      [...] float32.
+    """
+    logits = ops.cast(logits, "float32")
+    classes = logits.shape[-1] or ops.shape(logits)[-1]
+    labels = ops.cast(labels, "int32")
+    known = ops.logical_and(labels >= 0, labels < classes)
+    safe = ops.where(known, labels, ops.zeros_like(labels))
+    losses = ops.sparse_categorical_crossentropy(safe, logits, from_logits=True)
+    return ops.where(known, losses, ops.zeros_like(losses))
+
+
+class PretrainingObjective:
+    """Loss and metrics of masked LM plus next sentence, made of sums.
+
+    Sums, not means, so that replicas, micro-batches and evaluation batches are added up before dividing: the masked-LM
+    loss of a whole batch is then the same however the batch was split.
+    """
+
+    label_names = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
+    optional_names = ("next_sentence_weights", "example_weights")
+    sum_names = (
+        "masked_lm_loss",
+        "masked_lm_correct",
+        "masked_lm_weight",
+        "next_sentence_loss",
+        "next_sentence_correct",
+        "examples",
+    )
+
+    @staticmethod
+    def totals(features: dict) -> dict:
+        """What the loss divides by, from the features of a whole batch: `masked_lm_weight` and `examples` (pairs)."""
+        weights = PretrainingObjective._next_sentence_weights(features)
+        if weights is None:
+            examples = ops.cast(ops.shape(features["next_sentence_labels"])[0], "float32")
+        else:
+            examples = ops.sum(weights)
+        return {
+            "masked_lm_weight": ops.sum(ops.cast(features["masked_lm_weights"], "float32")),
+            "examples": examples,
+        }
+
+    @staticmethod
+    def _next_sentence_weights(features: dict):
+        """[B] or, in packed rows, [B * M] float32: 0 for examples that only fill up; None where all count."""
+        weights = None
+        if "example_weights" in features:
+            weights = ops.cast(features["example_weights"], "float32")
+        if "next_sentence_weights" in features:
+            pairs = ops.cast(features["next_sentence_weights"], "float32")
+            pairs = pairs if weights is None else pairs * ops.expand_dims(weights, 1)
+            weights = ops.reshape(pairs, (-1,))
+        return weights
+
+    @staticmethod
+    def sums(outputs: dict, features: dict) -> dict:
+        """Adds up over a batch or a part of one.
+
+        Args:
+          outputs: `masked_lm_logits` [B, P, V], `next_sentence_logits` [B, 2], of packed rows [B, M, 2].
+          features: `masked_lm_ids` [B, P], `masked_lm_weights` [B, P], `next_sentence_labels` [B, 1] or [B], and
+            optionally `example_weights` [B]; of packed rows `next_sentence_labels` and `next_sentence_weights` [B, M].
+
+        Returns:
+          dict of float32 scalars: `masked_lm_loss`, `masked_lm_correct`, `next_sentence_loss`,
+          `next_sentence_correct` and those of `totals`.
+        """
+        logits = outputs["masked_lm_logits"]
+        ids = ops.cast(features["masked_lm_ids"], "int32")
+        weights = ops.cast(features["masked_lm_weights"], "float32")
+        correct = ops.cast(ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), ids), "float32")
+        next_logits = outputs["next_sentence_logits"]
+        if "next_sentence_weights" in features:
+            next_logits = ops.reshape(next_logits, (-1, 2))
+        labels = ops.reshape(ops.cast(features["next_sentence_labels"], "int32"), (-1,))
+        next_correct = ops.cast(ops.equal(ops.cast(ops.argmax(next_logits, axis=-1), "int32"), labels), "float32")
+        next_loss = cross_entropy(next_logits, labels)
+        examples = PretrainingObjective._next_sentence_weights(features)
+        if examples is not None:
+            next_loss, next_correct = next_loss * examples, next_correct * examples
+        return {
+            "masked_lm_loss": ops.sum(weights * cross_entropy(logits, ids)),
+            "masked_lm_correct": ops.sum(weights * correct),
+            "next_sentence_loss": ops.sum(next_loss),
+            "next_sentence_correct": ops.sum(next_correct),
+            **PretrainingObjective.totals(features),
+        }
+
+    @staticmethod
+    def loss(sums: dict, totals: dict):
+        """Masked-LM loss plus next-sentence loss; the parts of a batch, each given its totals, add up to the whole."""
+        masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + MASKED_LM_EPSILON)
+        return masked_lm + sums["next_sentence_loss"] / totals["examples"]
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        """The original's four evaluation metrics, from sums over any number of batches."""
+        weight = ops.maximum(sums["masked_lm_weight"], MASKED_LM_EPSILON)
+        examples = ops.maximum(sums["examples"], MASKED_LM_EPSILON)
+        return {
+            "masked_lm_accuracy": sums["masked_lm_correct"] / weight,
+            "masked_lm_loss": sums["masked_lm_loss"] / weight,
+            "next_sentence_accuracy": sums["next_sentence_correct"] / examples,
+            "next_sentence_loss": sums["next_sentence_loss"] / examples,
+        }
+
+
+class ClassificationObjective:
+    """Softmax cross-entropy of one label per example, mean over the batch (original: run_classifier.create_model).
+
+    Outputs: logits [B, C]. Features: `label_ids` [B].
+    Metrics: `accuracy`, `example_loss` (the original's eval_accuracy, eval_loss).
+    """
+
+    label_names = ("label_ids",)
+    optional_names = _ROW_WEIGHTS
+    metric_names = ("accuracy",)
+    sum_names = ("loss_sum", "examples", "metric_examples", "example_loss", "accuracy")
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        """Of every example: the loss [B], and a dict of what the metrics are means of, each [B]."""
+        labels = _labels(features, cls.label_names[0])
+        return cross_entropy(outputs, labels), {"accuracy": _equal(ops.argmax(outputs, axis=-1), labels)}
+
+    @classmethod
+    def totals(cls, features: dict) -> dict:
+        """What the loss divides by, from the features of a whole batch: `examples`."""
+        return {"examples": ops.sum(_example_weights(features, features[cls.label_names[0]]))}
+
+    @classmethod
+    def sums(cls, outputs, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
+        losses, measures = cls.values(outputs, features)
+        weights = _example_weights(features, losses)
+        real = _real_weights(features, losses)
+        return {
+            "loss_sum": ops.sum(weights * losses),
+            "metric_examples": ops.sum(real),
+            "example_loss": ops.sum(real * losses),
+            **{name: ops.sum(real * value) for name, value in measures.items()},
+            **cls.totals(features),
+        }
+
+    @staticmethod
+    def loss(sums: dict, totals: dict):
+        """Mean over the batch; the parts of a batch, each given its totals, add up to the whole."""
+        return _divide(sums["loss_sum"], totals["examples"])
+
+    @classmethod
+    def metrics(cls, sums: dict) -> dict:
+        """Means over the real examples, from sums over any number of batches."""
+        return {name: _divide(sums[name], sums["metric_examples"]) for name in (*cls.metric_names, "example_loss")}
+
+
+def _sum_names(metric_names: tuple) -> tuple:
+    return ("loss_sum", "examples", "metric_examples", "example_loss", *metric_names)
+
+
+class NextSentenceObjective(ClassificationObjective):
+    """The same for next sentence prediction. Outputs: logits [B, 2]. Features: `next_sentence_labels` [B] or [B, 1]."""
+
+    label_names = ("next_sentence_labels",)
+
+
+class MultipleChoiceObjective(ClassificationObjective):
+    """The same for one of several choices. Outputs: logits [B, N]. Features: `label_ids` [B], number of the choice."""
+
+
+class RegressionObjective(ClassificationObjective):
+    """Squared error, mean over the batch.
+
+    Outputs: predictions [B, 1]. Features: `label_ids` [B], real numbers.
+    Metrics: `mean_absolute_error`, `example_loss` (the mean squared error).
+    """
+
+    metric_names = ("mean_absolute_error",)
+    sum_names = _sum_names(metric_names)
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        targets = ops.reshape(ops.cast(features[cls.label_names[0]], "float32"), (-1,))
+        errors = ops.reshape(ops.cast(outputs, "float32"), (-1,)) - targets
+        return errors * errors, {"mean_absolute_error": ops.abs(errors)}
+
+
+class MultiLabelObjective(ClassificationObjective):
+    """Sigmoid cross-entropy of labels that may hold together, mean over labels and batch.
+
+    Outputs: logits [B, C]. Features: `label_ids` [B, C], 0 or 1.
+    Metrics: `accuracy` (share of the single decisions that are right), `exact_match` (share of examples without a wrong
+    one), `example_loss`.
+    """
+
+    metric_names = ("accuracy", "exact_match")
+    sum_names = _sum_names(metric_names)
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        logits = ops.cast(outputs, "float32")
+        labels = ops.cast(features[cls.label_names[0]], "float32")
+        losses = ops.softplus(logits) - logits * labels
+        right = _equal(logits > 0, labels > 0.5)
+        measures = {"accuracy": ops.mean(right, axis=-1), "exact_match": ops.min(right, axis=-1)}
+        return ops.mean(losses, axis=-1), measures
+
+
+class SpanObjective(ClassificationObjective):
+    """Mean of the cross-entropies of first and last token of an answer, mean over the batch (original: run_squad.py).
+
+    Outputs: dict of `start_logits`, `end_logits` [B, S]. Features: `start_positions`, `end_positions` [B]; a position
+    outside the sequence adds loss 0, and still counts as an example.
+    Metrics: `start_accuracy`, `end_accuracy`, `exact_match` (both right), `example_loss`.
+    """
+
+    label_names = ("start_positions", "end_positions")
+    metric_names = ("start_accuracy", "end_accuracy", "exact_match")
+    sum_names = _sum_names(metric_names)
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        losses, right = [], []
+        for logits, name in zip((outputs["start_logits"], outputs["end_logits"]), cls.label_names, strict=True):
+            positions = _labels(features, name)
+            losses.append(cross_entropy(logits, positions))
+            right.append(_equal(ops.argmax(logits, axis=-1), positions))
+        measures = {"start_accuracy": right[0], "end_accuracy": right[1], "exact_match": right[0] * right[1]}
+        return (losses[0] + losses[1]) / 2.0, measures
+
+
+# --- one loss a token ------------------------------------------------------------------------------------------------
+
+
+class TokenClassificationObjective:
+    """Softmax cross-entropy of one label per token, mean over the tokens that have one.
+
+    Outputs: logits [B, S, C]. Features: `label_ids` [B, S], negative where a token has no label.
+    Metrics: `accuracy`, `token_loss`.
+    """
+
+    label_names = ("label_ids",)
+    optional_names = _ROW_WEIGHTS
+    sum_names = ("loss_sum", "tokens", "metric_tokens", "token_loss", "accuracy")
+
+    @classmethod
+    def token_weights(cls, features: dict, example_weights):
+        """[B, S] float32: 0 for tokens that do not count."""
+        labels = ops.cast(features[cls.label_names[0]], "int32")
+        return ops.cast(labels >= 0, "float32") * ops.expand_dims(example_weights, 1)
+
+    @classmethod
+    def totals(cls, features: dict) -> dict:
+        """What the loss divides by, from the features of a whole batch: `tokens`."""
+        weights = _example_weights(features, features[cls.label_names[0]])
+        return {"tokens": ops.sum(cls.token_weights(features, weights))}
+
+    @classmethod
+    def sums(cls, outputs, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
+        labels = ops.cast(features[cls.label_names[0]], "int32")
+        losses = cross_entropy(outputs, labels)  # [B, S]
+        weights = cls.token_weights(features, _example_weights(features, labels))
+        real = cls.token_weights(features, _real_weights(features, labels))
+        return {
+            "loss_sum": ops.sum(weights * losses),
+            "metric_tokens": ops.sum(real),
+            "token_loss": ops.sum(real * losses),
+            "accuracy": ops.sum(real * _equal(ops.argmax(outputs, axis=-1), labels)),
+            **cls.totals(features),
+        }
+
+    @staticmethod
+    def loss(sums: dict, totals: dict):
+        """Mean over the tokens; the parts of a batch, each given its totals, add up to the whole."""
+        return _divide(sums["loss_sum"], totals["tokens"])
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        """Means over the tokens, from sums over any number of batches."""
+        return {name: _divide(sums[name], sums["metric_tokens"]) for name in ("accuracy", "token_loss")}
+
+
+class MaskedLanguageModelObjective(TokenClassificationObjective):
+    """The masked-LM part of `heads.PretrainingObjective`.
+
+    Outputs: logits [B, P, V]. Features: `masked_lm_ids` [B, P], negative for none, and optionally `masked_lm_weights`
+    [B, P]. P is S where the model scores all tokens.
+    Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
+    """
+
+    label_names = ("masked_lm_ids",)
+    optional_names = ("masked_lm_weights", *_ROW_WEIGHTS)
+
+    @classmethod
+    def token_weights(cls, features: dict, example_weights):
+        weights = super().token_weights(features, example_weights)
+        if "masked_lm_weights" in features:
+            weights = weights * ops.cast(features["masked_lm_weights"], "float32")
+        return weights
+
+    @staticmethod
+    def loss(sums: dict, totals: dict):
+        """Mean over the predictions, by the original's epsilon a little less."""
+        return sums["loss_sum"] / (totals["tokens"] + MASKED_LM_EPSILON)
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        weight = sums["metric_tokens"]
+        return {
+            "masked_lm_accuracy": _divide(sums["accuracy"], weight),
+            "masked_lm_loss": _divide(sums["token_loss"], weight),
+        }
+
+
+# --- pre-training of the paper's ablations ----------------------------------------------------------------------------
+
+
+class LanguageModelObjective(MaskedLanguageModelObjective):
+    """`heads.PretrainingObjective` without next sentence prediction ("No NSP" of Table 5).
+
+    Outputs and features: those of `heads.BertForPreTraining`; pooler and next-sentence head get no gradient and stay as
+    they are. Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
+    """
+
+    @classmethod
+    def sums(cls, outputs: dict, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
+        return super().sums(outputs["masked_lm_logits"], features)
+
+
+class NextTokenObjective(LanguageModelObjective):
+    """The same for the labels of `left_to_right.predict_next_tokens`. Metrics: `next_token_accuracy`, `_loss`."""
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        return _named_next_token(LanguageModelObjective.metrics(sums))
+
+
+class NextTokenAndSentenceObjective(PretrainingObjective):
+    """`heads.PretrainingObjective` for the labels of `left_to_right.predict_next_tokens`."""
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        return _named_next_token(PretrainingObjective.metrics(sums))
+
+
+def _named_next_token(metrics: dict) -> dict:
+    return {name.replace("masked_lm", "next_token"): value for name, value in metrics.items()}
+
+
+def pretraining_objective(objective: str, nsp: bool):
+    """What run_pretraining.py minimises by its flags --objective ("mlm" or "ltr") and --nsp."""
+    if objective == "mlm":
+        return PretrainingObjective if nsp else LanguageModelObjective
+    return NextTokenAndSentenceObjective if nsp else NextTokenObjective

@@ -1,0 +1,414 @@
+"""Models from weights of any format, and back: `from_pretrained`, `save_pretrained`, and what the converter writes."""
+
+import dataclasses
+import inspect
+import os
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models import directory as model_directory
+from bert_tf.models import initialize, open_weights
+from bert_tf.models.bert import huggingface
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.families import family_of, family_of_variables
+from bert_tf.models.formats import Format, format_named
+from bert_tf.system.atomic import temporary_folder, write_text_file
+from bert_tf.system.messages import some
+from bert_tf.text import casing as text_casing
+from bert_tf.text import vocab as text_vocab
+from bert_tf.text.casing import Casing
+from bert_tf.weights import bundle
+from bert_tf.weights.mapping import Weights, is_model_variable
+
+_FILES_ATTRIBUTE = "_pretrained_files"
+
+
+def read_model(path: str, config_file: str | None = None) -> tuple[Weights, ModelFiles]:
+    """Opens the weights at a path of any format, and reads the files beside them.
+
+    Args:
+      config_file: a configuration to use instead of the one there.
+
+    A SavedModel or Model Garden checkpoint without a bert_config.json gets its sizes from the weights, with a log line
+    of what can't be seen there.
+
+    Raises:
+      FileNotFoundError, ValueError: see `open_weights.open_weights` and `directory.read_model_files`, or the
+        configuration does not fit the weights.
+    """
+    weights = open_weights.open_weights(path)
+    files = model_directory.read_model_files(weights.path, weights.hints, config_file)
+    if files.config is None and "num_attention_heads" in weights.hints:
+        names = family_of_variables(weights.shapes).names
+        files.config = names.config_of_shapes(weights.shapes, weights.hints["num_attention_heads"])
+        logging.warning(
+            "%s has no bert_config.json: sizes are read off the weights; hidden_act is taken for the original's gelu, "
+            "dropout for 0.1.",
+            files.directory,
+        )
+    if files.config is not None:
+        names = family_of(files.config).names
+        names.check_shapes(weights, files.config, files.config_file or "The configuration read off the weights")
+    return weights, files
+
+
+def read_config(bert_config_file: str | None, init_checkpoint: str | None, allow_unknown: bool = False) -> BertConfig:
+    """The configuration that a script's flags of these names give: the file, or else the one beside the weights.
+
+    Raises:
+      ValueError: neither gives one.
+    """
+    if bert_config_file:
+        return model_directory.read_config(bert_config_file, allow_unknown)
+    if not init_checkpoint:
+        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
+    files = read_model(init_checkpoint)[1]
+    logging.info("Configuration from %s.", files.config_file or init_checkpoint)
+    return needed_config(files)
+
+
+def describe(
+    *,
+    bert_config_file: str | None,
+    vocab_file: str | None,
+    init_checkpoint: str | None,
+    do_lower_case: bool | None,
+    strip_accents: bool | None,
+    allow_unknown: bool = False,
+) -> ModelFiles:
+    """Configuration, vocabulary and casing for a fine-tuning script, from its flags of these names.
+
+    What isn't given is taken from the directory of `init_checkpoint`.
+
+    Raises:
+      ValueError: something is nowhere to be found, doesn't fit, or a flag contradicts the model's directory.
+    """
+    weights = open_weights.open_weights(init_checkpoint) if init_checkpoint else None
+    files = (
+        model_directory.read_model_files(weights.path, weights.hints, bert_config_file) if weights else ModelFiles("")
+    )
+    if bert_config_file:
+        files.config, files.config_file = model_directory.read_config(bert_config_file, allow_unknown), bert_config_file
+        if weights:
+            _check_same_attention(files.config, bert_config_file, weights)
+    elif weights and files.config is None:
+        files = read_model(init_checkpoint)[1]
+    if files.config is None:
+        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
+    files.vocab_file = vocab_file or files.vocab_file
+    if not files.vocab_file:
+        raise ValueError("Give --vocab_file, or --init_checkpoint with a vocab.txt beside it.")
+    beside_vocabulary = text_casing.read_casing(text_casing.directory_of(files.vocab_file))
+    files.casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
+    return files
+
+
+def _check_same_attention(config: BertConfig, config_file: str, weights: Weights) -> None:
+    """Weights learned looking one way only are of no use looking both ways, and the shapes don't show it."""
+    beside = model_directory.read_model_files(weights.path, weights.hints).config
+    if beside is not None and beside.attention != config.attention:
+        raise ValueError(
+            f"--bert_config_file={config_file} says attention={config.attention}, but the model at {weights.path} has "
+            f"{beside.attention} by the configuration beside it: leave --bert_config_file out."
+        )
+
+
+def write_description(directory: str, files: ModelFiles) -> None:
+    """Writes vocab.txt and tokenizer_config.json, so that a run's directory can be used like any model's."""
+    lines = text_vocab.vocabulary_lines(files.vocab_file)
+    write_text_file(posixpath.join(directory, text_vocab.VOCAB), "".join(line + "\n" for line in lines))
+    path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
+    model_directory.write_tokenizer_config(path, files)
+
+
+def needed_config(files: ModelFiles) -> BertConfig:
+    """The configuration of a model's directory.
+
+    Raises:
+      ValueError: it has none; names the directory.
+    """
+    if files.config is None:
+        raise ValueError(
+            f"{files.directory} has no bert_config.json (or config.json), and the number of attention heads can't be "
+            "seen in the weights: put the model's configuration beside them, or name it (--bert_config_file, config=)."
+        )
+    return files.config
+
+
+def from_pretrained(
+    model_class: type,
+    path: str,
+    *,
+    config: BertConfig | None = None,
+    labels: Sequence[str] | None = None,
+    **arguments,
+) -> keras.Model:
+    """A model of a class of this project with the weights at `path`.
+
+    Args:
+      model_class: BertModel or one of the models with heads.
+      path: a directory, checkpoint prefix or weight file of any of the four formats.
+      config: instead of the one beside the weights.
+      labels: names of the classes in the order of their numbers, kept with the model; for a class with num_labels.
+      arguments: for the class; num_labels, where the class has it and it isn't given, is that of the head in the file.
+
+    Raises:
+      FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`.
+    """
+    weights, files = read_model(path)
+    config = config or needed_config(files)
+    head = weights.shapes.get("output_weights")
+    takes_labels = "num_labels" in inspect.signature(model_class.__init__).parameters
+    if labels is not None:
+        if not takes_labels:
+            raise ValueError(f"labels={list(labels)}: {model_class.__name__} has no classes.")
+        config = _with_labels(config, list(labels), path if head else None)
+        if arguments.setdefault("num_labels", len(labels)) != len(labels):
+            raise ValueError(f"num_labels={arguments['num_labels']}, but labels has {len(labels)} names.")
+    num_labels = head[0] if head else len(getattr(config, "id2label", ()))
+    if num_labels and takes_labels:
+        arguments.setdefault("num_labels", num_labels)
+    model = model_class(config, **arguments)
+    model.build()
+    result = initialize.initialize(initialize.model_variables(model), weights)
+    initialize.log_initialization(result, model)
+    setattr(model, _FILES_ATTRIBUTE, files)
+    return model
+
+
+def _with_labels(config: BertConfig, labels: list[str], trained: str | None) -> BertConfig:
+    """A copy of a configuration with names of classes.
+
+    Args:
+      trained: where an output layer comes from, whose order of classes they must not change; None without.
+    """
+    if len(set(labels)) != len(labels) or not all(isinstance(label, str) and label for label in labels):
+        raise ValueError(f"labels={labels} must be names, each once.")
+    values = config.to_dict()
+    names = values.get("id2label") or {}
+    known = [names.get(str(number)) for number in range(len(names))]
+    if trained and known != labels and set(known) == set(labels):
+        raise ValueError(f"labels={labels} contradicts {trained}, which was trained with the order {known}.")
+    values["id2label"] = {str(number): label for number, label in enumerate(labels)}
+    values["label2id"] = {label: number for number, label in enumerate(labels)}
+    return BertConfig.from_dict(values, allow_unknown=True)
+
+
+def save_pretrained(
+    model: keras.Model,
+    directory: str,
+    *,
+    format: str = "bert_tf",
+    vocab_file: str | None = None,
+    do_lower_case: bool | None = None,
+    strip_accents: bool | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Writes a model as a directory that describes itself: weights, configuration, vocabulary, casing.
+
+    Args:
+      directory: made, or added to. format: one of `formats.FORMATS`.
+      vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
+      overwrite: replace existing files.
+
+    Raises:
+      ValueError, FileExistsError: see `write_model`.
+    """
+    if not model.built:
+        model.build()
+    files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)
+    casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing)
+    if casing.source == "the default":
+        casing = Casing()
+    write_model(
+        directory,
+        initialize.model_weights(model),
+        dataclasses.replace(
+            files, config=_full_config(model), vocab_file=vocab_file or files.vocab_file, casing=casing
+        ),
+        format=format,
+        overwrite=overwrite,
+    )
+
+
+def _full_config(model: keras.Model) -> BertConfig:
+    """The model's configuration with what its variables can't show: the kind of classifier and of its labels."""
+    values = model.config.to_dict()
+    if type(model).__name__ in huggingface.CLASSIFIERS[1:]:
+        values["architectures"] = [type(model).__name__]
+    if getattr(model, "problem_type", "single_label_classification") != "single_label_classification":
+        values["problem_type"] = model.problem_type
+    return BertConfig.from_dict(values, allow_unknown=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What `write_model` wrote.
+
+    Attributes:
+      path: of the weights. names: the original's name -> name in the file. left_out: name -> why.
+      files: all names in the directory.
+    """
+
+    path: str
+    names: dict[str, str]
+    left_out: dict[str, str]
+    files: list[str]
+
+
+def write_model(
+    target: str,
+    weights: Weights,
+    files: ModelFiles,
+    *,
+    format: str,
+    with_optimizer: bool = False,
+    vocabulary: list[str] | None = None,
+    overwrite: bool = False,
+    check: Callable[[str], None] | None = None,
+) -> Written:
+    """Writes weights and what belongs to them in one of the formats; complete or not at all.
+
+    Everything is written beside the target under a temporary name and then renamed.
+
+    Args:
+      target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
+      files: configuration (needed), vocabulary and casing to write along.
+      with_optimizer: also Adam moments and step (tf1 and bert_tf).
+      vocabulary: lines of vocab.txt instead of files.vocab_file.
+      overwrite: replace existing files.
+      check: called with the path of the weights while they still have their temporary name; may raise.
+
+    Raises:
+      ValueError: an unknown format, or one that can't hold what is asked; or no configuration.
+      FileExistsError: a file that would be written exists.
+      OSError: disk full or no permission; nothing is left of the target.
+    """
+    kind = format_named(format)
+    config = needed_config(files)
+    if not kind.holds_variants and (config.is_causal or getattr(config, "lstm_on_top", False)):
+        variant = "looks only backwards (attention=causal)" if config.is_causal else "has a BiLSTM on top (lstm_on_top)"
+        raise ValueError(
+            f"--format={format}: this model {variant}, which the {format} format can't say, so that others would read "
+            "it as an ordinary BERT. Use bert_tf."
+        )
+    if with_optimizer and not kind.holds_optimizer:
+        raise ValueError(f"--with_optimizer: the {format} format has no place for Adam moments and the step; use tf1.")
+    if with_optimizer and "global_step" not in weights.shapes:
+        raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
+    left_out = {}
+    if not with_optimizer:
+        left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
+        weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
+    directory, name = _split_target(target, kind)
+    if name is None:
+        # A run of the original resumes from the newest model.ckpt-<step> that the state file names.
+        numbered = with_optimizer and kind.takes_prefix
+        name = f"model.ckpt-{int(weights['global_step'])}" if numbered else kind.file_name
+    old = _check_target(directory, name, weights.path, overwrite)  # before the work, not only after it
+    temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
+    try:
+        with temporary_folder(temporary):
+            names = kind.save(posixpath.join(temporary, name), weights, config)
+            if name.startswith("model.ckpt-") or kind.state_file:
+                write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
+            write_text_file(posixpath.join(temporary, kind.config_file), kind.config_text(config, weights))
+            _write_tokenizer_files(temporary, files, vocabulary)
+            if check:
+                check(posixpath.join(temporary, name))
+            written = _move(temporary, directory, old)
+    except tf.errors.OpError as error:
+        raise OSError(f"{target} could not be written: {error.message}") from error
+    left_out |= {name: f"the {format} format has no place for it" for name in weights if name not in names}
+    return Written(posixpath.join(directory, name), names, left_out, written)
+
+
+def _split_target(target: str, kind: Format) -> tuple[str, str | None]:
+    """Directory, and the name of the weights if the target says it."""
+    name = posixpath.basename(target)
+    is_prefix = kind.takes_prefix and (name.endswith(".ckpt") or ".ckpt-" in name)
+    if is_prefix and not tf.io.gfile.isdir(target):
+        return posixpath.dirname(target) or ".", name
+    return target, None
+
+
+def _write_tokenizer_files(directory: str, files: ModelFiles, vocabulary: list[str] | None) -> None:
+    config = needed_config(files)
+    if vocabulary is None and files.vocab_file:
+        vocabulary = text_vocab.vocabulary_lines(files.vocab_file)
+    if vocabulary is not None:
+        if len(vocabulary) > config.vocab_size:
+            raise ValueError(
+                f"{files.vocab_file} has {len(vocabulary)} lines, but vocab_size is {config.vocab_size}: it is the "
+                "vocabulary of another model."
+            )
+        text = "".join(line + "\n" for line in vocabulary)
+        write_text_file(posixpath.join(directory, text_vocab.VOCAB), text)
+    casing = files.casing
+    if casing.do_lower_case is None and files.vocab_file:
+        casing = text_casing.casing_of_vocabulary(files.vocab_file)
+        logging.warning(
+            "No file says whether the model is cased; do_lower_case=%s is %s. Say it by --do_lower_case if that is "
+            "wrong.",
+            casing.do_lower_case,
+            casing.source,
+        )
+    if casing.do_lower_case is not None:
+        path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
+        model_directory.write_tokenizer_config(path, dataclasses.replace(files, casing=casing))
+
+
+# Weights, configuration, vocabulary and casing of one model; left beside those of another they would be mixed up.
+_MODEL_FILE = re.compile(
+    r"(bert_)?config\.json|vocab\.txt|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|checkpoint|"
+    r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
+    r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)"
+)
+
+
+def _check_target(directory: str, name: str, source: str, overwrite: bool) -> list[str]:
+    """Refuses a target that would mix or destroy models; returns the files of a model there that are to go.
+
+    Raises:
+      ValueError: no directory, or that of the source. FileExistsError: a model is there and `overwrite` is False, or
+        the checkpoints of a training run are.
+    """
+    if not directory:
+        raise ValueError("The target names no directory.")
+    if not tf.io.gfile.exists(directory):
+        return []
+    if not tf.io.gfile.isdir(directory):
+        raise FileExistsError(f"{directory} is a file; a directory is needed.")
+    old = sorted(file for file in tf.io.gfile.listdir(directory) if _MODEL_FILE.fullmatch(file))
+    if old and not overwrite:
+        raise FileExistsError(
+            f"{directory} already has files of a model ({some(old)}): give another target, or replace them all by "
+            "--overwrite (overwrite=True)."
+        )
+    from_file = tf.io.gfile.exists(source) or tf.io.gfile.exists(source + bundle.INDEX_SUFFIX)
+    if old and from_file and posixpath.normpath(text_casing.directory_of(source)) == posixpath.normpath(directory):
+        raise ValueError(f"{directory} would replace the source {source} itself: give another target.")
+    run = [file for file in old if file.startswith("model.ckpt-") and not file.startswith(name + ".")]
+    if run:
+        raise FileExistsError(f"{directory} has the checkpoints of a training run ({some(run)}): give another target.")
+    return old
+
+
+def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
+    """Moves the written files to their final place, and removes the `old` files of a model there; returns the names."""
+    names = sorted(tf.io.gfile.listdir(temporary))
+    if not tf.io.gfile.exists(directory):
+        tf.io.gfile.rename(temporary, directory)
+        return names
+    # The index of a checkpoint goes last: a prefix counts as a checkpoint only once its index is there.
+    for name in sorted(names, key=lambda name: name.endswith((bundle.INDEX_SUFFIX, ".safetensors"))):
+        tf.io.gfile.rename(posixpath.join(temporary, name), posixpath.join(directory, name), overwrite=True)
+    for name in set(old) - set(names):
+        tf.io.gfile.remove(posixpath.join(directory, name))
+    return names

@@ -1,0 +1,523 @@
+"""BERT with one head on top, for fine-tuning and use (original: create_model of run_classifier.py and run_squad.py).
+
+Plain Keras models. `compile(optimizer)` without a loss takes the model's own objective (objectives.py); with a loss
+they are trained like any Keras model. `model.objective` is what loop.train takes.
+
+Shape legend: B batch, S sequence length, H hidden size, C classes, N choices, P predictions per sequence, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import keras
+from keras import ops
+
+from bert_tf.models import kernels, objectives
+from bert_tf.models.bert.encoder import BertEncoder
+from bert_tf.models.families import create_encoder, read_config_dict
+from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead
+from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
+
+_PACKAGE = "bert_tf"
+
+# The original's, whatever hidden_dropout_prob says.
+CLASSIFIER_DROPOUT = 0.1
+
+# What is folded into the step's seed for a head's dropout. The embeddings have 0 and the encoder layers 4 and up.
+_HEAD_PLACE = 1
+
+# What pre-training records hold besides the encoder's inputs: the models for either half of pre-training take them all.
+PRETRAINING_FEATURES = (
+    "masked_lm_positions",
+    *objectives.PretrainingObjective.label_names,
+    *objectives.PretrainingObjective.optional_names,
+)
+
+PROBLEM_TYPES = {
+    "single_label_classification": objectives.ClassificationObjective,
+    "regression": objectives.RegressionObjective,
+    "multi_label_classification": objectives.MultiLabelObjective,
+}
+
+
+class ObjectiveMetric(keras.metrics.Metric):
+    """An objective's metrics over all batches since the last reset."""
+
+    def __init__(self, objective, name="objective", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.objective = objective
+        self.totals = {
+            name: self.add_variable(shape=(), initializer="zeros", dtype="float32", name=name)
+            for name in objective.sum_names
+        }
+
+    def update_state(self, sums: dict):
+        for name, variable in self.totals.items():
+            variable.assign_add(sums[name])
+
+    def result(self) -> dict:
+        return self.objective.metrics({name: ops.convert_to_tensor(total) for name, total in self.totals.items()})
+
+
+class Pretrained:
+    """What every model of this project can do: come from weights of any of the four formats, and go back to them.
+
+    Attributes:
+      exported_inputs: name -> rank of the int32 arrays that an exported model takes.
+    """
+
+    exported_inputs: Mapping[str, int] = MappingProxyType({"input_ids": 2, "input_mask": 2, "segment_ids": 2})
+
+    @classmethod
+    def from_pretrained(cls, path: str, **arguments):
+        """A model with the weights at `path`.
+
+        Args:
+          path: a directory, checkpoint prefix or weight file: of the original, Hugging Face, Model Garden, TensorFlow
+            Hub or this project; it is seen from the files.
+          arguments: for the class; `config` instead of the one beside the weights. `num_labels`, where the class has
+            it, is that of the head in the file if it isn't given; `labels` instead of it gives their names.
+
+        Raises:
+          FileNotFoundError, ValueError: no weights there, damaged ones, or they don't fit; see `pretrained`.
+        """
+        from bert_tf.models import pretrained
+
+        return pretrained.from_pretrained(cls, path, **arguments)
+
+    def save_pretrained(self, directory: str, *, format: str = "bert_tf", **arguments) -> None:
+        """Writes weights, configuration, and vocabulary and casing where known.
+
+        Args:
+          format: "bert_tf", "tf1", "huggingface" or "model_garden".
+          arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
+        """
+        from bert_tf.models import pretrained
+
+        pretrained.save_pretrained(self, directory, format=format, **arguments)
+
+    def export(self, filepath: str, format: str = "tf_saved_model", *, input_signature=None, **arguments) -> None:
+        """Writes the model for inference with Keras's exporter: token ids in, the model's outputs out.
+
+            model.export("exported")
+            tf.saved_model.load("exported").serve(tokenizer(["A text."]))
+
+        export_saved_model.py, on a directory of `save_pretrained`, gives more: signatures that take texts, with the
+        tokenizer and the labels in the graph, warm-up requests, and what `Predictor` and its like open.
+
+        Args:
+          filepath: a directory. format: one of Keras's. arguments: for `keras.Model.export`.
+          input_signature: a list with one dict of specs; by default `exported_inputs` of any batch size and length.
+        """
+        if not self.built:
+            self.build()
+        if input_signature is None:
+            # Keras would take the shapes of the first call, but does not record them for a model that was built before.
+            specs = {
+                name: keras.layers.InputSpec(dtype="int32", shape=(None,) * rank, name=name)
+                for name, rank in self.exported_inputs.items()
+            }
+            input_signature = [specs]
+        super().export(filepath, format, input_signature=input_signature, **arguments)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertModel(Pretrained, BertEncoder):
+    """The BERT encoder (original: modeling.py, BertModel).
+
+    Example:
+
+        config = BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        model = BertModel(config)
+        outputs = model({"input_ids": np.array([[1, 5, 7, 2]])})
+        outputs["sequence_output"].shape  # (1, 4, 32)
+
+    Args:
+      config: a `BertConfig` (or its dict).
+      dense_embedding_gradient: see `kernels.embedding_lookup`.
+      seed: seed of dropout where `call` gets no `dropout_seed` (Keras `fit`).
+      dtype: Keras dtype policy, e.g. "mixed_bfloat16".
+    """
+
+
+class TaskModel(NamedInputs, Pretrained, keras.Model):
+    """What the models of this module share: the encoder, and their own objective.
+
+    A subclass makes its head in __init__, builds it in `build_head`, and defines `call`. Besides the encoder's inputs
+    it takes the features that its objective reads, so that the batches of a data set can be given to it whole.
+
+    Args:
+      objective: a class of objectives.py.
+      config: a `BertConfig` or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    def __init__(self, objective, config, seed: int | None, dense_embedding_gradient: bool = False, **kwargs):
+        super().__init__(**kwargs)
+        self.config = read_config_dict(config) if isinstance(config, dict) else config
+        self.seed = seed
+        self.objective = objective
+        self.bert = create_encoder(
+            self.config, dense_embedding_gradient=dense_embedding_gradient, seed=seed, dtype=self.dtype_policy
+        )
+        self.objective_metric = ObjectiveMetric(objective)
+
+    encoder_inputs = ENCODER_INPUTS
+    further_inputs = ()
+
+    @property
+    def known_inputs(self) -> tuple[str, ...]:
+        """The names that a dict of inputs may have."""
+        objective = (*self.objective.label_names, *self.objective.optional_names)
+        return tuple(dict.fromkeys((*self.encoder_inputs, *self.further_inputs, *objective)))
+
+    def encode(self, inputs: dict, **arguments) -> dict:
+        """The encoder's outputs for those of the inputs that are its own; arguments as for `BertModel.call`."""
+        return self.bert(select(inputs, self.encoder_inputs), **arguments)
+
+    def build(self, input_shape=None):
+        self.bert.build()
+        self.build_head()
+        self.built = True
+
+    @property
+    def metrics(self) -> list:
+        metrics = super().metrics
+        if self._compile_loss is None:
+            return metrics
+        return [metric for metric in metrics if metric is not self.objective_metric]
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if self._compile_loss is not None:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        sums = self._sums(x, y, y_pred, sample_weight)
+        return self.objective.loss(sums, sums)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if self._compile_loss is None:
+            self.objective_metric.update_state(self._sums(x, y, y_pred, sample_weight))
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _sums(self, x, y, y_pred, sample_weight):
+        features = objectives.features_with_labels(self.objective, x, y, sample_weight)
+        return self.objective.sums(y_pred, features)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "config": self.config.to_dict(), "seed": self.seed}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertForMaskedLM(TaskModel):
+    """Encoder and masked-LM head.
+
+    Example:
+
+        model = BertForMaskedLM(BertConfig(vocab_size=30522))
+        logits = model({"input_ids": ids, "masked_lm_positions": positions})  # [B, P, V]
+
+    Args:
+      config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    further_inputs = PRETRAINING_FEATURES
+
+    def __init__(self, config, seed: int | None = None, name="masked_lm", **kwargs):
+        super().__init__(objectives.MaskedLanguageModelObjective, config, seed, True, name=name, **kwargs)
+        self.head = MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=self.dtype_policy)
+
+    def build_head(self):
+        self.head.build()
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: as for `BertModel`, and optionally `masked_lm_positions` [B, P].
+
+        Returns:
+          float32 logits [B, P, V] at those positions; without them at all, [B, S, V].
+        """
+        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed)
+        positions = inputs.get("masked_lm_positions")
+        return self.head(encoded["sequence_output"], self.bert.get_embedding_table(), positions, training=training)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertForNextSentencePrediction(TaskModel):
+    """Encoder and next-sentence head.
+
+    Args:
+      config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    further_inputs = PRETRAINING_FEATURES
+
+    def __init__(self, config, seed: int | None = None, name="next_sentence", **kwargs):
+        super().__init__(objectives.NextSentenceObjective, config, seed, name=name, **kwargs)
+        deviation = self.config.initializer_range
+        self.head = LinearHead(2, deviation, name="cls_seq_relationship", dtype=self.dtype_policy)
+
+    def build_head(self):
+        self.head.build((None, self.config.hidden_size))
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: as for `BertModel`. Returns float32 logits [B, 2]; class 1 is a random second segment."""
+        return self.head(self.encode(inputs, training=training, dropout_seed=dropout_seed)["pooled_output"])
+
+
+class ClassifierModel(TaskModel):
+    """A linear layer behind dropout on one output of the encoder.
+
+    The layer is called `classifier`: its variables are called in a checkpoint `output_weights` and `output_bias`.
+    """
+
+    def __init__(self, objective, config, num_labels: int, seed, dropout_rate: float, **kwargs):
+        super().__init__(objective, config, seed, **kwargs)
+        if not isinstance(num_labels, int) or num_labels < 1:
+            raise ValueError(f"num_labels must be a positive integer, not {num_labels!r}")
+        if not 0 <= dropout_rate < 1:
+            raise ValueError(f"dropout_rate must be a probability, 0 <= p < 1, not {dropout_rate!r}")
+        self.num_labels = num_labels
+        self.dropout_rate = dropout_rate
+        self.head = LinearHead(num_labels, name="classifier", dtype=self.dtype_policy)
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of the labels in the order of their numbers; None if they have no names."""
+        names = getattr(self.config, "id2label", None)
+        return [names[str(number)] for number in range(self.num_labels)] if names else None
+
+    def build_head(self):
+        self.head.build((None, self.config.hidden_size))
+
+    def classify(self, inputs, output: str, training, dropout_seed, recurrent=None):
+        """float32 logits [..., C] of an output of the encoder, or of a recurrent layer on that output."""
+        seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
+        x = self.encode(inputs, training=training, dropout_seed=seed)[output]
+        if recurrent:
+            mask = inputs.get("input_mask")
+            # With the mask the backward LSTM begins at a row's own end, not in its padding.
+            x = recurrent(x, mask=None if mask is None else ops.cast(mask, "bool"), training=training)
+        return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "num_labels": self.num_labels, "dropout_rate": self.dropout_rate}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertForSequenceClassification(ClassifierModel):
+    """Encoder and classifier of whole inputs.
+
+    Example:
+
+        model = BertForSequenceClassification(BertConfig(vocab_size=30522, type_vocab_size=2), num_labels=3)
+        model.compile(optimizer=create_optimizer("adamw", 2e-5, num_train_steps=300, num_warmup_steps=30))
+        model.fit(features, labels, epochs=3)  # dict of input_ids, input_mask, segment_ids [B, S]; labels [B]
+
+    Args:
+      config: a `BertConfig` or its dict. With `config.lstm_on_top` a BiLSTM of width H reads the encoder's outputs, and
+        its two last states take the place of the pooled output (paper, section 5.1: "+ BiLSTM").
+      num_labels: C; 1 for a regression.
+      problem_type: "single_label_classification", "regression" or "multi_label_classification": which objective is the
+        model's own. None: that of `config.problem_type` if it has one, else a regression for one label and
+        single-label classification for more.
+      dropout_rate: dropout of the pooled output in training.
+      seed: see `BertModel`. dtype: Keras dtype policy.
+
+    Raises:
+      ValueError: num_labels, problem_type or dropout_rate out of range, or a choice among one label.
+    """
+
+    def __init__(
+        self,
+        config,
+        num_labels: int = 2,
+        problem_type: str | None = None,
+        dropout_rate: float = CLASSIFIER_DROPOUT,
+        seed: int | None = None,
+        name="sequence_classification",
+        **kwargs,
+    ):
+        given = config.get("problem_type") if isinstance(config, dict) else getattr(config, "problem_type", None)
+        problem_type = problem_type or given
+        problem_type = problem_type or ("regression" if num_labels == 1 else "single_label_classification")
+        if problem_type not in PROBLEM_TYPES:
+            raise ValueError(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, not {problem_type!r}")
+        if (problem_type == "regression" and num_labels != 1) or (
+            problem_type == "single_label_classification" and num_labels == 1
+        ):
+            raise ValueError(f"num_labels={num_labels} does not fit problem_type={problem_type!r}")
+        super().__init__(
+            PROBLEM_TYPES[problem_type], config, num_labels, seed, dropout_rate=dropout_rate, name=name, **kwargs
+        )
+        self.problem_type = problem_type
+        self.recurrent = None
+        if getattr(self.config, "lstm_on_top", False):
+            lstm = keras.layers.LSTM(self.config.hidden_size // 2, dtype=self.dtype_policy, name="lstm")
+            self.recurrent = keras.layers.Bidirectional(lstm, dtype=self.dtype_policy, name="bilstm")
+
+    def build_head(self):
+        size = self.config.hidden_size
+        if self.recurrent:
+            self.recurrent.build((None, None, size))
+            size = 2 * (size // 2)
+        self.head.build((None, size))
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: as for `BertModel`. Returns float32 logits [B, C]."""
+        output = "sequence_output" if self.recurrent else "pooled_output"
+        return self.classify(inputs, output, training, dropout_seed, self.recurrent)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "problem_type": self.problem_type}
+
+
+BertClassifier = BertForSequenceClassification
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertForTokenClassification(ClassifierModel):
+    """Encoder and classifier of every token, as for named entities.
+
+    Args:
+      config: a `BertConfig` or its dict. num_labels: C. dropout_rate: dropout of the sequence output in training.
+      seed: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    def __init__(
+        self,
+        config,
+        num_labels: int,
+        dropout_rate: float = CLASSIFIER_DROPOUT,
+        seed: int | None = None,
+        name="token_classification",
+        **kwargs,
+    ):
+        objective = objectives.TokenClassificationObjective
+        super().__init__(objective, config, num_labels, seed, dropout_rate=dropout_rate, name=name, **kwargs)
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: as for `BertModel`. Returns float32 logits [B, S, C]."""
+        return self.classify(inputs, "sequence_output", training, dropout_seed)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertForMultipleChoice(ClassifierModel):
+    """Encoder and a score for each of several inputs, of which one is right.
+
+    Args:
+      config: a `BertConfig` or its dict. dropout_rate: dropout of the pooled output in training.
+      seed: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
+
+    def __init__(
+        self,
+        config,
+        dropout_rate: float = CLASSIFIER_DROPOUT,
+        seed: int | None = None,
+        name="multiple_choice",
+        **kwargs,
+    ):
+        super().__init__(
+            objectives.MultipleChoiceObjective, config, 1, seed, dropout_rate=dropout_rate, name=name, **kwargs
+        )
+
+    encoder_inputs = ("input_ids", "input_mask", "segment_ids")
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: input_ids, input_mask and segment_ids as for `BertModel`, with an axis of choices: [B, N, S].
+
+        Returns:
+          float32 logits [B, N].
+
+        Raises:
+          ValueError: input_ids is not of rank 3.
+        """
+        inputs = {name: ops.convert_to_tensor(value) for name, value in select(inputs, self.encoder_inputs).items()}
+        if len(inputs["input_ids"].shape) != 3:
+            shape = tuple(inputs["input_ids"].shape)
+            raise ValueError(f"input_ids must be [batch, choices, sequence]; got shape {shape}.")
+        choices = ops.shape(inputs["input_ids"])[1]
+        flat = {name: ops.reshape(value, (-1, *ops.shape(value)[2:])) for name, value in inputs.items()}
+        return ops.reshape(self.classify(flat, "pooled_output", training, dropout_seed), (-1, choices))
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        del config["num_labels"]
+        return config
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertForQuestionAnswering(TaskModel):
+    """Encoder and scores of every token as first and as last of the answer; no dropout in the head.
+
+    Args:
+      config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    def __init__(self, config, seed: int | None = None, name="question_answering", **kwargs):
+        super().__init__(objectives.SpanObjective, config, seed, name=name, **kwargs)
+        self.head = LinearHead(2, name="cls_squad", dtype=self.dtype_policy)
+
+    def build_head(self):
+        self.head.build((None, None, self.config.hidden_size))
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: as for `BertModel`. Returns dict of float32 `start_logits` and `end_logits` [B, S]."""
+        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed)
+        logits = self.head(encoded["sequence_output"])  # [B, S, 2]
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BertForPreTraining(TaskModel):
+    """Encoder, masked-LM head and next-sentence head.
+
+    Works with Keras `compile` and `fit`: the features that create_pretraining_data.py writes, or those of
+    `dynamic_masking.mask_rows`, are the input, and the loss and four metrics are computed from them.
+
+    Example:
+
+        model = BertForPreTraining(BertConfig(vocab_size=30522))
+        model.compile(optimizer=AdamWeightDecay(1e-4))
+        model.fit(dataset)  # of dicts with the seven features of a pre-training record
+
+    Args:
+      config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    further_inputs = PRETRAINING_FEATURES
+    exported_inputs = MappingProxyType({**Pretrained.exported_inputs, "masked_lm_positions": 2})
+
+    def __init__(self, config, seed: int | None = None, name="pretraining", **kwargs):
+        super().__init__(objectives.PretrainingObjective, config, seed, True, name=name, **kwargs)
+        dtype = self.dtype_policy
+        self.masked_lm = MaskedLanguageModelHead(self.config, name="cls_predictions", dtype=dtype)
+        self.next_sentence = LinearHead(2, self.config.initializer_range, name="cls_seq_relationship", dtype=dtype)
+
+    def build_head(self):
+        self.masked_lm.build()
+        self.next_sentence.build((None, self.config.hidden_size))
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: as for `BertModel`, and `masked_lm_positions` [B, P].
+
+        Returns:
+          dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next), float32.
+          With `pooled_positions` [B, M] among the inputs `next_sentence_logits` is [B, M, 2].
+
+        Raises:
+          ValueError: no masked_lm_positions.
+        """
+        if "masked_lm_positions" not in inputs:
+            raise ValueError("BertForPreTraining needs masked_lm_positions [B, P]: which tokens are to be predicted.")
+        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed)
+        table = self.bert.get_embedding_table()
+        return {
+            "masked_lm_logits": self.masked_lm(
+                encoded["sequence_output"], table, inputs["masked_lm_positions"], training=training
+            ),
+            "next_sentence_logits": self.next_sentence(encoded["pooled_output"]),
+        }
+
+
+# The name it had first.
+BertPretrainingModel = BertForPreTraining

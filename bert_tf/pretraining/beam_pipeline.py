@@ -1,0 +1,46 @@
+"""Shards of pre-training data on Apache Beam: Dataflow, Flink, Spark, or this machine (DirectRunner).
+
+Apache Beam is an optional extra: `pip install -e .[beam]`. Workers need this package and its requirements, and must
+reach the text, the vocabulary and the output by the same names as this machine (gs://..., a shared file system).
+"""
+
+from collections.abc import Sequence
+
+from absl import logging
+
+from bert_tf.pretraining.shard import ShardJob, make_shard
+
+
+def _make(shard: int, job: ShardJob) -> tuple[int, int]:
+    from bert_tf.pretraining.shard import finished_summary
+
+    summary = finished_summary(job, shard) or make_shard(job, shard, show_progress=False)
+    return shard, summary["instances"]
+
+
+def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequence[str] = ()) -> None:
+    """Makes shards of a job by a Beam pipeline and waits for its end; files and summaries are where the job says.
+
+    Args:
+      runner: "DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", ...
+      options: further options of Beam: ["--project=...", "--region=..."].
+
+    Raises:
+      ValueError: Apache Beam is not installed, or doesn't know the runner or an option.
+      RuntimeError: the pipeline failed.
+    """
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError as error:
+        raise ValueError(f"--beam_runner={runner} needs Apache Beam: pip install 'bert-tf[beam]' ({error})") from error
+    logging.info("%d shards by Apache Beam %s, %s", len(shards), beam.__version__, runner)
+    pipeline_options = PipelineOptions([f"--runner={runner}", "--job_name=bert-pretraining-data", *options])
+    with beam.Pipeline(options=pipeline_options) as pipeline:
+        _ = (
+            pipeline
+            | "Shards" >> beam.Create(list(shards))
+            # Without it a runner may keep all shards in one bundle, on one worker.
+            | "Spread" >> beam.Reshuffle()
+            | "Make" >> beam.Map(_make, job)
+        )

@@ -1,0 +1,361 @@
+"""A corpus as one stream of text, whatever its files are, in bounded memory and in ranges that workers share.
+
+The text has one sentence (or paragraph) per line and a blank line between documents. It comes from plain text files,
+from JSONL with one document per line, and from what WikiExtractor writes, each of them also as .gz, .bz2 or .zst:
+
+    corpus = Corpus(list_files("wiki/*/wiki_*"), TextSettings(split_sentences=True))
+    for shard in range(64):
+        for piece in corpus.blocks(*corpus.shard_range(shard, 64)):
+            ...  # together the pieces are the text of this shard's documents
+
+Plain text files are one text, as in the original: a document at the end of a file continues in the next one. A
+compressed file and those of the other formats hold whole documents.
+"""
+
+import concurrent.futures
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from absl import logging
+
+from bert_tf.pretraining.corpus_formats import (
+    Counts,
+    Reading,
+    TextSettings,
+    doc_texts,
+    jsonl_texts,
+    numbered_lines,
+    sentence_splitter,
+    shortened,
+)
+from bert_tf.system.text_files import Progress, TextFile, compression_of, whole_lines
+
+PIECE_CHARACTERS = 1 << 20
+LONGEST_LINE = 2 << 20  # bytes; a longer line of plain text comes in several pieces
+_LONGEST_JSON = 64 << 20  # bytes of a first line that is looked at to see whether it is JSON
+_LOOK_BACK = 4096  # bytes at a time, for the beginning of a line
+_JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """A file of the corpus; `begin` and `end` are offsets in all files, end to end as they are on the disk."""
+
+    file: TextFile
+    form: str  # text | jsonl | doc
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+class Corpus:
+    """The documents of a list of files, in order. It is small and can be pickled, so that workers need not look again.
+
+    Attributes:
+      sizes: bytes of each file on the disk.
+      total_bytes: their sum.
+      empty_files: those without any byte, which are passed over with a warning.
+
+    Raises:
+      ValueError: no files; a compressed file that is damaged at its beginning; no sentence splitter installed.
+      tf.errors.OpError: a file does not exist or can't be read.
+    """
+
+    def __init__(self, files: Sequence[str], settings: TextSettings | None = None):
+        if not files:
+            raise ValueError("a corpus of no files")
+        import tensorflow as tf  # noqa: F401  before threads do
+
+        self.settings = settings = settings or TextSettings()
+        if settings.split_sentences:
+            sentence_splitter(settings.language)  # that it is missing is better known at once
+        # A look at a file on a cloud's storage takes a while, nearly all of it waiting.
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            looks = list(pool.map(lambda path: _look(path, settings), files))
+        self.sizes = [size for _, _, size in looks]
+        self.total_bytes = sum(self.sizes)
+        begins = itertools.accumulate(self.sizes, initial=0)
+        self._sources = [
+            _Source(file, form, begin, begin + size)
+            for (file, form, size), begin in zip(looks, begins, strict=False)
+            if size
+        ]
+        self.empty_files = [file.path for file, _, size in looks if not size]
+        if self.empty_files:
+            logging.warning("%d of %d files are empty: %s", len(self.empty_files), len(files), self.empty_files[0])
+
+    def shard_range(self, shard: int, num_shards: int) -> tuple[int, int]:
+        """(begin, end) of shard `shard` of `num_shards` of as equal size as can be, for `blocks`."""
+        if not 0 <= shard < num_shards:
+            raise ValueError(f"shard {shard} of {num_shards}")
+        return self.total_bytes * shard // num_shards, self.total_bytes * (shard + 1) // num_shards
+
+    def blocks(
+        self, begin: int = 0, end: int | None = None, counts: Counts | None = None, progress: Progress | None = None
+    ) -> Iterator[str]:
+        """The text of the documents that begin in a range of bytes, in pieces of about a megabyte.
+
+        A document begins with its first line that is not blank, a JSONL record or a <doc> with its line; all documents
+        of a compressed file begin with the file. So ranges that adjoin have all documents, each once and whole, in
+        order. Only the range itself is read, except for a little at its ends.
+
+        A piece ends with a newline, or, within a line of plain text of more than 2 MB, with a space. Carriage returns
+        are dropped. The whole of plain text is the lines of `read_text_lines`; of the other formats blank lines within
+        documents and documents without text are left out. Memory is bounded for plain text except for its longest word,
+        and otherwise by the longest line, which in JSONL is a document.
+
+        Args:
+          begin, end: from 0 to total_bytes (None); the bytes of the files end to end, as they are on the disk.
+          counts: to which is added, under `lines_with_bad_utf8` and `replaced_characters` what errors="replace" did,
+            under `documents_without_text` those left out.
+          progress: called with the number of bytes that each read took from the disk; ranges that adjoin take all.
+
+        Raises:
+          ValueError: not UTF-8 with errors="strict", bad JSON, no text under text_key, a <doc> that is not closed, text
+            outside of one, a damaged compressed file; names the file and the line.
+        """
+        end = self.total_bytes if end is None else end
+        if not 0 <= begin <= end <= self.total_bytes:
+            raise ValueError(f"bytes {begin} to {end} of a corpus of {self.total_bytes}")
+        reading = Reading(self.settings, {} if counts is None else counts, progress)
+        return _gathered(self._texts(begin, end, reading))
+
+    def _texts(self, begin: int, end: int, reading: Reading) -> Iterator[str]:
+        groups = itertools.groupby(
+            enumerate(self._sources),
+            # Uncompressed plain text files that adjoin are one text; every other file is separate.
+            lambda item: -1 if _is_plain_text(item[1]) else item[0],
+        )
+        for _, group in groups:
+            sources = [source for _, source in group]
+            first, last = sources[0].begin, sources[-1].end
+            if max(begin, first) >= min(end, last):
+                continue
+            if sources[0].file.compression:
+                if begin <= first:
+                    yield from _whole_file_texts(sources[0], reading)
+            elif sources[0].form == "text":
+                start, stop = _document_start(sources, begin), _document_start(sources, end)
+                yield from reading.paragraphs(_text_lines(sources, start, stop, reading))
+                if start < stop == last < self.total_bytes:
+                    yield "\n"  # what follows is another document
+            else:
+                yield from _record_range_texts(sources[0], begin, end, reading)
+
+
+def _is_plain_text(source: _Source) -> bool:
+    return source.form == "text" and not source.file.compression
+
+
+# ---- what the files are ----------------------------------------------------------------------------------------------
+
+
+def _look(path: str, settings: TextSettings) -> tuple[TextFile, str, int]:
+    """(file, form, bytes on the disk)."""
+    import tensorflow as tf
+
+    compression, name = compression_of(path)
+    file = TextFile(path, compression)
+    size = tf.io.gfile.stat(path).length
+    if settings.input_format in ("text", "jsonl"):
+        return file, settings.input_format, size
+    if settings.input_format == "auto" and name.lower().endswith(_JSONL_SUFFIXES):
+        return file, "jsonl", size
+    line = _first_line(file) if size else ""
+    if settings.input_format == "wikiextractor":
+        return file, "jsonl" if line.startswith("{") else "doc", size
+    if line.startswith("<doc "):
+        return file, "doc", size
+    if line.startswith("{"):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict) and settings.text_key in record:
+            return file, "jsonl", size
+        if record:
+            logging.warning(
+                "%s looks like JSONL, but without the key %r (it has %s), so it is read as plain text; see --text_key",
+                path,
+                settings.text_key,
+                shortened(", ".join(record)),
+            )
+    return file, "text", size
+
+
+def _first_line(file: TextFile) -> str:
+    """Without a byte order mark; of a line that is not UTF-8, or long and neither JSON nor <doc>, something like it."""
+    begin = b""
+    for _, block in whole_lines(file.chunks(), LONGEST_LINE):
+        begin += block
+        is_json = begin.removeprefix(b"\xef\xbb\xbf").startswith(b"{")
+        if b"\n" in block or not is_json or len(begin) > _LONGEST_JSON:
+            break
+    return begin.decode("utf-8", "replace").removeprefix("\ufeff").split("\n", 1)[0]
+
+
+# ---- where documents begin -------------------------------------------------------------------------------------------
+
+_BEFORE_DOCUMENT = re.compile(r"\n[^\S\n]*\n\s*(?=\S)")
+# The bytes of the characters that str.isspace() holds for blank, and carriage returns.
+_BLANK_BYTES = bytes(set("".join(c for c in map(chr, range(0x3001)) if c.isspace()).encode()))
+
+
+def _document_start(sources: Sequence[_Source], place: int) -> int:
+    """Where the first document that begins at or after `place` does: at a line with text, after a blank one.
+
+    A run of whitespace separates documents if it has two newlines; the document begins after the last of them. The
+    whole text begins with its first byte, though, so that no blank line of it is lost.
+    """
+    if place <= sources[0].begin:
+        return sources[0].begin
+    if place >= sources[-1].end:
+        return sources[-1].end
+    # `newlines` of the run of whitespace that ends at the offset in hand, and where the line after the last one begins.
+    line_start, newlines = _line_before(sources, place)
+    for offset, source, block in _text_blocks(sources, line_start, sources[-1].end):
+        if offset == source.begin:
+            line_start = offset
+        text = block.replace(b"\r", b"").decode("utf-8", "replace")
+        body = text.lstrip()
+        indent = len(text) - len(body)
+        if num := text.count("\n", 0, indent):
+            newlines += num
+            line_start = offset + _after_newline(block, num)
+        if not body:
+            continue
+        if newlines >= 2 and line_start >= place:
+            return line_start
+        if match := _BEFORE_DOCUMENT.search(text, indent, len(text.rstrip())):
+            return offset + _after_newline(block, text.count("\n", 0, match.end()))
+        newlines = text.count("\n", len(text.rstrip()))
+        line_start = offset + block.rfind(b"\n") + 1
+    return sources[-1].end
+
+
+def _line_before(sources: Sequence[_Source], place: int) -> tuple[int, int]:
+    """(offset, newlines before it, 0 to 2) from where what precedes `place` can be judged.
+
+    That is the beginning of the line that the byte before `place` is in, carriage returns aside; or a place in that
+    line which has text after it, should the line be long.
+    """
+    for source in reversed(sources):
+        position, seen = min(place, source.end) - source.begin, False
+        while position > 0:
+            begin = max(0, position - _LOOK_BACK)
+            chunk = b"".join(source.file.chunks(begin, position))
+            if not seen:  # the last byte belongs to the line, newline or not
+                chunk = chunk.rstrip(b"\r")
+                seen = bool(chunk)
+                newline = chunk.rfind(b"\n", 0, max(len(chunk) - 1, 0))
+            else:
+                newline = chunk.rfind(b"\n")
+            if newline >= 0:
+                return source.begin + begin + newline + 1, 1
+            if begin and chunk.translate(None, _BLANK_BYTES):
+                return source.begin + begin, 0
+            position = begin
+        if seen:
+            return source.begin, 1
+    return sources[0].begin, 2  # no line before it
+
+
+def _after_newline(block: bytes, number: int) -> int:
+    """Where the line after the number-th newline (from 1) begins."""
+    return len(block) - len(block.split(b"\n", number)[number])
+
+
+def _record_start(source: _Source, place: int) -> int:
+    """Where, in the file, the first record does that begins at or after byte `place` of the file."""
+    if place <= 0 or place >= source.size:
+        return max(0, min(place, source.size))
+    mark = b"\n<doc " if source.form == "doc" else b"\n"
+    offset, held = place - 1, b""
+    for chunk in source.file.chunks(offset, source.size):
+        data = held + chunk
+        if (found := data.find(mark)) >= 0:
+            return offset + found + 1
+        held = data[max(0, len(data) - len(mark) + 1) :]
+        offset += len(data) - len(held)
+    return source.size
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
+def _gathered(texts: Iterable[str]) -> Iterator[str]:
+    """The same text in pieces of a good size."""
+    held, size = [], 0
+    for text in texts:
+        held.append(text)
+        size += len(text)
+        if size >= PIECE_CHARACTERS:
+            yield "".join(held)
+            held, size = [], 0
+    if size:
+        yield "".join(held)
+
+
+def _text_blocks(
+    sources: Sequence[_Source], begin: int, end: int, progress: Progress | None = None
+) -> Iterator[tuple[int, _Source, bytes]]:
+    """(offset in the corpus, source, block) of plain text; the last line of each file is given its newline."""
+    for source in sources:
+        if source.begin >= end or source.end <= begin:
+            continue
+        first, last = max(begin - source.begin, 0), min(end, source.end) - source.begin
+        yield from (
+            (source.begin + offset, source, block)
+            for offset, block in _finished(
+                whole_lines(source.file.chunks(first, last, progress), LONGEST_LINE, offset=first)
+            )
+        )
+
+
+def _finished(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The same blocks, with a newline after the last line if it has none; carriage returns alone are not a line."""
+    held, unfinished = None, False
+    for offset, block in blocks:
+        if held:
+            yield held
+        held = offset, block
+        if kept := block.rstrip(b"\r"):
+            unfinished = not kept.endswith(b"\n")
+    if held:
+        yield (held[0], held[1] + b"\n") if unfinished else held
+
+
+def _text_lines(sources: Sequence[_Source], begin: int, end: int, reading: Reading) -> Iterator[str]:
+    for offset, source, block in _text_blocks(sources, begin, end, reading.progress):
+        yield reading.decode(source.file, offset - source.begin, block)
+
+
+def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
+    """Texts of a compressed file."""
+    blocks = whole_lines(source.file.chunks(progress=reading.progress), LONGEST_LINE if source.form == "text" else None)
+    if source.form == "text":
+        texts = (reading.decode(source.file, offset, block) for offset, block in _finished(blocks))
+        yield from reading.paragraphs(texts)
+        yield "\n"
+    else:
+        yield from _record_texts(source, blocks, reading)
+
+
+def _record_range_texts(source: _Source, begin: int, end: int, reading: Reading) -> Iterator[str]:
+    start, stop = (_record_start(source, place - source.begin) for place in (begin, end))
+    blocks = whole_lines(source.file.chunks(start, stop, reading.progress), offset=start)
+    yield from _record_texts(source, blocks, reading)
+
+
+def _record_texts(source: _Source, blocks: Iterable[tuple[int, bytes]], reading: Reading) -> Iterator[str]:
+    parse = jsonl_texts if source.form == "jsonl" else doc_texts
+    yield from parse(source.file, numbered_lines(source.file, blocks, reading), reading)
+
+
+# ---- sentences -------------------------------------------------------------------------------------------------------

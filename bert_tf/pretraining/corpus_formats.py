@@ -1,0 +1,251 @@
+"""The texts of one file of a corpus, by its format: plain text, JSON lines, wikiextractor output."""
+
+import dataclasses
+import html
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+
+from absl import logging
+
+from bert_tf.system.text_files import Progress, TextFile
+
+_LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
+
+
+_SHOWN = 100  # characters of what is wrong, in messages
+
+
+Counts = MutableMapping[str, int]
+
+
+Splitter = Callable[[str], list[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSettings:
+    """What the files hold; flags of create_pretraining_data.py.
+
+    Attributes:
+      input_format: "text", "jsonl", "wikiextractor" (its <doc> or its --json form), or "auto": JSONL by the file's
+        name (.jsonl, .json, .ndjson) or first line, WikiExtractor's by its first bytes, plain text otherwise.
+      text_key: the key of a JSONL record that holds the text.
+      split_sentences: lines are paragraphs, to be cut into sentences.
+      language: of the sentence splitter, as in Wikipedia's addresses: en, de, zh.
+      errors: "strict": what is not UTF-8 is an error; "replace": it becomes U+FFFD, which tokenizers drop.
+
+    Raises:
+      ValueError: a setting has another value than these; names its flag.
+    """
+
+    input_format: str = "auto"
+    text_key: str = "text"
+    split_sentences: bool = False
+    language: str = "en"
+    errors: str = "strict"
+
+    def __post_init__(self):
+        choices = {"input_format": ("auto", "text", "jsonl", "wikiextractor"), "errors": ("strict", "replace")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"--{name}={getattr(self, name)}: it is one of {', '.join(allowed)}")
+        for name in ("text_key", "language"):
+            if not getattr(self, name):
+                raise ValueError(f"--{name} is empty")
+
+
+class Reading:
+    """What one pass over a range shares: settings, counts, the sentence splitter."""
+
+    def __init__(self, settings: TextSettings, counts: Counts, progress: Progress | None):
+        self.settings, self.counts, self.progress = settings, counts, progress
+        self.splitter = sentence_splitter(settings.language) if settings.split_sentences else None
+        self._warned: set[str] = set()
+
+    def count(self, name: str, number: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + number
+
+    def decode(self, file: TextFile, offset: int, block: bytes) -> str:
+        if self.settings.errors == "strict":
+            return file.decode(offset, block)
+        block = block.replace(b"\r", b"")
+        try:
+            return block.decode("utf-8")
+        except UnicodeDecodeError:
+            self.warn_of_bad_text(file)
+        text = block.decode("utf-8", "replace")
+        self.count("replaced_characters", text.count("\ufffd") - block.count("\ufffd".encode()))
+        self.count("lines_with_bad_utf8", sum(map(_is_bad, block.split(b"\n"))))
+        return text
+
+    def warn_of_bad_text(self, file: TextFile) -> None:
+        if file.path not in self._warned:
+            self._warned.add(file.path)
+            logging.warning("%s is not all UTF-8; the rest becomes U+FFFD", file.path)
+
+    def paragraphs(self, pieces: Iterable[str]) -> Iterator[str]:
+        """Plain text, its lines cut into sentences if that is asked for."""
+        if self.splitter is None:
+            yield from pieces
+            return
+        held = ""  # of a line too long to come in one piece: its last sentence, which may go on
+        for piece in pieces:
+            *lines, rest = (held + piece).split("\n")
+            cut = [self.lines_of(line) or "\n" for line in lines]
+            held = ""
+            if rest and (sentences := self.splitter(rest)):
+                held = sentences.pop() + " "
+                cut += [sentence + "\n" for sentence in sentences]
+            yield "".join(cut)
+
+    def lines_of(self, text: str) -> str:
+        """The lines of a text, or their sentences, without blank ones; each with its newline."""
+        lines = [line for line in text.split("\n") if line and not line.isspace()]
+        if self.splitter is not None:
+            lines = [sentence for line in lines for sentence in self.splitter(line)]
+        return "\n".join([*lines, ""])
+
+
+def _is_bad(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+# A line and where to look for its number, should that be needed: the offset of its block and its index there.
+_PlacedLine = tuple[str, int, int]
+
+
+def numbered_lines(file: TextFile, blocks: Iterable[tuple[int, bytes]], reading: Reading) -> Iterator[_PlacedLine]:
+    """The lines that are not blank."""
+    for offset, block in blocks:
+        text = reading.decode(file, offset, block)
+        if not offset:
+            text = text.removeprefix("\ufeff")
+        for index, line in enumerate(text.split("\n")):
+            if line.strip():
+                yield line, offset, index
+
+
+def _problem(file: TextFile, line: _PlacedLine, what: str) -> ValueError:
+    text, offset, index = line
+    return ValueError(f"{file.path}, line {file.line_number(offset) + index}: {what}: {shortened(text)}")
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def jsonl_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) -> Iterator[str]:
+    key = reading.settings.text_key
+    for line in lines:
+        try:
+            record = json.loads(line[0])
+        except RecursionError:
+            raise _problem(file, line, "JSON nested too deeply") from None
+        except ValueError as error:
+            raise _problem(file, line, f"not JSON ({error})") from None
+        if not isinstance(record, dict):
+            raise _problem(file, line, f"not a JSON object but a {type(record).__name__}")
+        if key not in record:
+            raise _problem(file, line, f"no key {key!r} (--text_key) but {shortened(', '.join(record)) or 'none'}")
+        text = record[key]
+        if not isinstance(text, str):
+            raise _problem(file, line, f"{key!r} (--text_key) is not a string but {shortened(json.dumps(text))}")
+        if "\\u" in line[0]:
+            text = _without_surrogates(file, line, text, reading)
+        if document := reading.lines_of(text.replace("\r", "")):
+            yield document + "\n"
+        else:
+            reading.count("documents_without_text")
+
+
+def _without_surrogates(file: TextFile, line: _PlacedLine, text: str, reading: Reading) -> str:
+    """JSON can say half a character, which no UTF-8 is for."""
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+    if reading.settings.errors == "strict":
+        raise _problem(file, line, f"not Unicode: half a character, \\u{code:04x} (see --errors)")
+    reading.warn_of_bad_text(file)
+    replaced = re.sub("[\ud800-\udfff]", "\ufffd", text)
+    reading.count("replaced_characters", replaced.count("\ufffd") - text.count("\ufffd"))
+    reading.count("lines_with_bad_utf8")
+    return replaced
+
+
+_LINE_ENDS_TO_SPACES = {ord("\n"): " ", ord("\r"): " "}
+
+
+_TITLE = re.compile(r'\btitle="(.*)"\s*>$')
+
+
+def doc_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) -> Iterator[str]:
+    """Of the form `<doc id=... title="Title">`, `Title`, text, `</doc>`, a line each."""
+    opened: _PlacedLine | None = None
+    title, has_text = "", False
+    for line in lines:
+        text = line[0].rstrip()
+        if text.startswith("<doc "):
+            if opened:
+                raise _problem(file, opened, "a <doc> that is not closed before the next one")
+            if not text.endswith(">"):
+                raise _problem(file, line, "a <doc ...> that doesn't end with its line")
+            match = _TITLE.search(text)
+            opened, title, has_text = line, html.unescape(match[1]).strip() if match else "", False
+            continue
+        if not opened:
+            raise _problem(file, line, "text outside of <doc ...> and </doc>")
+        closed = text.endswith("</doc>")
+        if closed:
+            text = text.removesuffix("</doc>")
+        if "&" in text:  # whose entities of newlines and the like must not make lines
+            text = html.unescape(text).translate(_LINE_ENDS_TO_SPACES)
+        if text and not text.isspace():
+            if text.strip() != title and (sentences := reading.lines_of(text)):
+                has_text = True
+                yield sentences
+            title = ""  # it is repeated once, before all other text
+        if closed:
+            if has_text:
+                yield "\n"
+            else:
+                reading.count("documents_without_text")
+            opened = None
+    if opened:
+        raise _problem(file, opened, "a <doc> that is not closed")
+
+
+def sentence_splitter(language: str) -> Splitter:
+    """A function that gives the sentences of a paragraph, stripped.
+
+    Raises:
+      ValueError: the library is not installed; language is not a code such as en or zh.
+    """
+    try:
+        import sentencex
+    except ImportError:
+        raise ValueError("--split_sentences: the library for it is missing; `pip install sentencex`") from None
+    language = language.lower()
+    # The library takes any name and falls back to rules for none in particular.
+    if not re.fullmatch(r"[a-z]{2,3}(-[a-z]+)*", language):
+        raise ValueError(f"--language={language}: it is a code such as en, de, ko or zh")
+
+    def split(paragraph: str) -> list[str]:
+        sentences: list[str] = []
+        while paragraph:
+            cut = len(paragraph)
+            if cut > _LONGEST_PARAGRAPH:
+                cut = paragraph.rfind(" ", 0, _LONGEST_PARAGRAPH) + 1 or _LONGEST_PARAGRAPH
+            found = sentencex.segment(language, paragraph[:cut])
+            paragraph = paragraph[cut:]
+            if paragraph and len(found) > 1:
+                paragraph = found.pop() + paragraph  # it may continue behind the cut
+            sentences += filter(None, map(str.strip, found))
+        return sentences
+
+    return split

@@ -1,0 +1,374 @@
+"""Text to pre-training records: masked LM and next sentence instances (original: create_pretraining_data.py).
+
+Where things are:
+
+  corpus_files            text of any kind, cut into ranges -> lines
+  token_store             lines -> documents, sentences and ids on disk
+  pretraining_instances   pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
+  packing                 several short pairs in a row
+  pretraining_records     tf.train.Example records in TFRecord files
+  text_kernel, pretraining_kernel   the loops of these, compiled: over characters, and over tokens
+  pretraining_shard       all of it for one shard of the text
+  worker_pool, pretraining_beam   many shards, on this machine or on a cluster
+
+This module checks the flags, finds what an earlier run has already done, and has the rest made.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.pretraining import shard as pretraining_shard
+from bert_tf.pretraining.corpus import Corpus
+from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.settings import InstanceSettings, check_data_flags
+from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
+from bert_tf.system import atomic, workers
+from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_files import file_sha256, list_files
+from bert_tf.text.vocab import check_vocab
+from bert_tf.text.wordpiece import FullTokenizer
+
+_FORMAT = 1  # of the records, in fingerprints
+_LARGE_TEXT = 200_000_000  # bytes
+
+
+def create_pretraining_data(
+    input_file: str,
+    output_file: str,
+    vocab_file: str,
+    do_lower_case: bool = True,
+    strip_accents: bool | None = None,
+    do_whole_word_mask: bool = False,
+    max_seq_length: int = 128,
+    max_predictions_per_seq: int = 20,
+    random_seed: int = 12345,
+    dupe_factor: int | None = None,
+    masked_lm_prob: float = 0.15,
+    short_seq_prob: float = 0.1,
+    nsp: bool = True,
+    mask_rate: float = 0.8,
+    random_rate: float = 0.1,
+    keep_rate: float = 0.1,
+    masking: str = "static",
+    pack_sequences: bool = False,
+    compression: str | None = None,
+    num_shards: int = 1,
+    num_workers: int | None = None,
+    scratch_dir: str | None = None,
+    text: TextSettings | None = None,
+    beam_runner: str | None = None,
+    beam_options: Sequence[str] = (),
+    show_progress: bool = True,
+) -> dict:
+    """Text files in, TFRecord files out, with a summary of them in `summary_path(first output file)`.
+
+    The arguments are the flags of create_pretraining_data.py. A shard's files appear under their names when all of them
+    are written; a run that fails leaves earlier files and the shards it finished. A run with the same flags
+    and input goes on from these.
+
+    Returns:
+      The summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences, tokens,
+      instances, rows (records), masked_positions, random_next; shares of unknown tokens in the text and of padding in
+      the records; output_files with the instances of each.
+
+    Raises:
+      ValueError: bad flag, vocabulary or text; names the flag, or the file and its line or byte.
+      RuntimeError: worker processes keep dying. OSError: the scratch directory is full.
+      tf.errors.OpError: a file can't be read or written.
+    """
+    text = text or TextSettings()
+    strip_accents = do_lower_case if strip_accents is None else strip_accents
+    dupe_factor = (10 if masking == "static" else 1) if dupe_factor is None else dupe_factor
+    # All that decides what is made: the summary shows it, and another run is the same job if it has the same.
+    flags = dict(
+        input_file=input_file, output_file=output_file, vocab_file=vocab_file, do_lower_case=do_lower_case,
+        strip_accents=strip_accents, do_whole_word_mask=do_whole_word_mask, max_seq_length=max_seq_length,
+        max_predictions_per_seq=max_predictions_per_seq, random_seed=random_seed, dupe_factor=dupe_factor,
+        masked_lm_prob=masked_lm_prob, short_seq_prob=short_seq_prob, nsp=nsp, mask_rate=mask_rate,
+        random_rate=random_rate, keep_rate=keep_rate, masking=masking, pack_sequences=pack_sequences,
+        compression=compression, num_shards=num_shards, **vars(text),
+    )  # fmt: skip
+    settings = InstanceSettings(
+        max_seq_length, max_predictions_per_seq, dupe_factor, short_seq_prob, masked_lm_prob, do_whole_word_mask, nsp,
+        mask_rate, random_rate, keep_rate,
+    )  # fmt: skip
+    check_data_flags(masking, pack_sequences, compression, num_shards, num_workers, settings)
+    if masking == "dynamic":
+        settings = dataclasses.replace(settings, max_predictions_per_seq=0)
+    job, vocabulary = _job_of(flags, text, settings, scratch_dir)
+    final_summary = summary_path(job.output_files[0])
+    summaries = _earlier_shards(job, final_summary)
+    missing = [shard for shard in range(num_shards) if shard not in summaries]
+    _warn_of_replaced(job, missing, read_summary(final_summary), flags)
+    num_workers = num_workers or workers.available_cores()
+    _log_size(job, num_workers if missing else 1)
+    if not missing:
+        logging.info("Everything is done already; nothing is written. Delete %s to make it again.", final_summary)
+    elif beam_runner:
+        summaries |= _make_shards_on_beam(job, missing, beam_runner, beam_options)
+    elif num_shards == 1:
+        summaries[0] = make_shard(job, 0, num_workers, show_progress=show_progress, log=True)
+    else:
+        summaries |= _make_shards(job, missing, num_workers, show_progress)
+    _check_text(job, summaries, input_file)
+    merged = _merged_summary(job, flags, [summaries[shard] for shard in range(num_shards)]) | vocabulary
+    _write_summary(job, merged, final_summary, made=bool(missing))
+    if missing:
+        _log_summary(merged, final_summary)
+    return merged
+
+
+def _job_of(
+    flags: dict, text: TextSettings, settings: InstanceSettings, scratch_dir: str | None
+) -> tuple[ShardJob, dict]:
+    """What the flags ask for, its files checked, and what the summary says of the vocabulary."""
+    input_files = list_files(flags["input_file"], flag="--input_file")
+    vocab_file = flags["vocab_file"]
+    tokenizer = FullTokenizer(vocab_file, flags["do_lower_case"], flags["strip_accents"])
+    check_vocab(tokenizer.vocab, vocab_file)
+    vocabulary = {"vocab_sha256": file_sha256(vocab_file), "vocab_size": len(tokenizer.vocab)}
+    job = ShardJob(
+        input_files=tuple(input_files),
+        output_files=tuple(_split_list(flags["output_file"])),
+        vocab_file=vocab_file,
+        do_lower_case=flags["do_lower_case"],
+        strip_accents=flags["strip_accents"],
+        text=text,
+        settings=settings,
+        random_seed=flags["random_seed"],
+        num_shards=flags["num_shards"],
+        pairs_per_row=pretraining_shard.PACKED_PAIRS if flags["pack_sequences"] else 1,
+        compression=flags["compression"],
+        scratch_dir=scratch_dir,
+        fingerprint=_fingerprint(flags, input_files, vocabulary["vocab_sha256"]),
+    )
+    _check_output_files(flags["output_file"], job, [*input_files, vocab_file])
+    if scratch_dir:
+        os.makedirs(scratch_dir, exist_ok=True)
+    if stale := pretraining_shard.other_shards(job):
+        raise ValueError(
+            f"--num_shards={job.num_shards}: an earlier run left {len(stale)} files of another number of shards, which "
+            f"would be taken for these: delete {stale[0]}" + (" and the others" if len(stale) > 1 else "")
+        )
+    pretraining_shard.remove_leftovers(job)
+    return job, vocabulary
+
+
+def _log_size(job: ShardJob, num_workers: int) -> None:
+    total_bytes = Corpus(job.input_files, job.text).total_bytes
+    logging.info(
+        "%.1f MB of text in %d files, the first is %s", total_bytes / 1e6, len(job.input_files), job.input_files[0]
+    )
+    if job.num_shards == 1 and total_bytes > _LARGE_TEXT and num_workers > 1:
+        logging.info(
+            "All of it is one shard, whose instances are drawn on one core, as in the original; --num_shards=%d would "
+            "use %d cores for that, too.", 4 * num_workers, num_workers
+        )  # fmt: skip
+
+
+def _make_shards_on_beam(job: ShardJob, missing: Sequence[int], runner: str, options: Sequence[str]) -> dict[int, dict]:
+    from bert_tf.pretraining import beam_pipeline
+
+    beam_pipeline.make_shards(job, missing, runner, list(options))
+    return {shard: _finished_on_cluster(job, shard) for shard in missing}
+
+
+def _check_text(job: ShardJob, summaries: dict[int, dict], input_file: str) -> None:
+    """Says what looks wrong with the text, shard by shard.
+
+    Raises:
+      ValueError: there is no text in any.
+    """
+    if not any(summary["documents"] for summary in summaries.values()):
+        pretraining_shard.remove_shards(job)
+        raise ValueError(pretraining_shard.no_text(job))
+    for shard, summary in sorted(summaries.items()):
+        name = f"shard {shard}" if job.num_shards > 1 else input_file
+        pretraining_shard.warn_of_text(summary, name, job.settings)
+
+
+def _write_summary(job: ShardJob, merged: dict, path: str, made: bool) -> None:
+    """Writes the summary of all shards, and removes those of each shard."""
+    written = read_summary(path) or {}
+    # A run may have been killed after its last shard.
+    if made or written.get("fingerprint") != job.fingerprint or "flags" not in written:
+        atomic.write_text_file(path, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
+    if job.num_shards > 1:
+        for shard in range(job.num_shards):
+            # That of a shard which an earlier run finished may be gone already.
+            if tf.io.gfile.exists(path := summary_path(job.outputs(shard)[0])):
+                tf.io.gfile.remove(path)
+
+
+# ---- shards ----------------------------------------------------------------------------------------------------------
+
+
+def _earlier_shards(job: ShardJob, final_summary: str) -> dict[int, dict]:
+    """Summaries of the shards that an earlier run of the same job finished."""
+    summaries = {}
+    whole = read_summary(final_summary) if job.num_shards > 1 else None
+    if whole and whole.get("fingerprint") == job.fingerprint:
+        for shard, summary in enumerate(whole.get("shards", [])):
+            sizes = summary.get("output_bytes", {})
+            if set(sizes) == set(job.outputs(shard)) and all(
+                tf.io.gfile.exists(path) and tf.io.gfile.stat(path).length == size for path, size in sizes.items()
+            ):
+                summaries[shard] = summary
+    for shard in range(job.num_shards):
+        if shard not in summaries and (summary := finished_summary(job, shard)):
+            summaries[shard] = summary
+    if summaries and job.num_shards > 1:
+        logging.info("%d of %d shards are done already", len(summaries), job.num_shards)
+    return summaries
+
+
+def _warn_of_replaced(job: ShardJob, missing: Sequence[int], earlier: dict | None, flags: dict) -> None:
+    """Says which finished work of other flags or another text is about to be replaced."""
+    replaced = [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]
+    if not replaced:
+        return
+    before = (earlier or {}).get("flags", {})
+    changed = [f"--{name} was {before[name]}" for name in flags if name in before and before[name] != flags[name]]
+    logging.warning(
+        "%d finished files of an earlier run with other flags or another text are replaced, the first is %s%s",
+        len(replaced) * len(job.output_files),
+        job.outputs(replaced[0])[0],
+        f" ({', '.join(changed)})" if changed else "",
+    )
+
+
+def _make_shards(job: ShardJob, missing: Sequence[int], num_workers: int, show_progress: bool) -> dict[int, dict]:
+    corpus, summaries = Corpus(job.input_files, job.text), {}
+    weights = [end - begin for begin, end in (corpus.shard_range(shard, job.num_shards) for shard in missing)]
+    num_workers = min(num_workers, len(missing))
+    logging.info("%d shards by %d process%s", len(missing), num_workers, "es" if num_workers > 1 else "")
+    with progress_bar(
+        total=sum(weights), desc="making shards", unit="B", unit_scale=True, disable=not show_progress
+    ) as bar:
+        tasks = [(job, shard, weight) for shard, weight in zip(missing, weights, strict=True)]
+        done = workers.run_tasks(pretraining_shard.make_shard_as_task, tasks, num_workers, bar.update)
+        for number, summary in done:
+            summaries[missing[number]] = summary
+            logging.info(
+                "shard %d: %d instances (%d of %d)",
+                missing[number],
+                summary["instances"],
+                len(summaries) + job.num_shards - len(missing),
+                job.num_shards,
+            )
+    return summaries
+
+
+def _finished_on_cluster(job: ShardJob, shard: int) -> dict:
+    summary = finished_summary(job, shard)
+    if summary is None:
+        raise RuntimeError(
+            f"The pipeline ended, but shard {shard} is not in {job.outputs(shard)[0]}: is --output_file on a file "
+            "system that all workers and this machine share?"
+        )
+    return summary
+
+
+# ---- summary ---------------------------------------------------------------------------------------------------------
+
+_ADDED_UP = (
+    "documents",
+    "sentences",
+    "tokens",
+    "unknown_tokens",
+    "instances",
+    "rows",
+    "instance_tokens",
+    "masked_positions",
+    "random_next",
+)
+
+
+def _merged_summary(job: ShardJob, flags: dict, shards: list[dict]) -> dict:
+    totals = {name: sum(shard[name] for shard in shards) for name in _ADDED_UP}
+    read_counts: dict = {}
+    for shard in shards:
+        for name, value in shard.items():
+            if isinstance(value, int) and name not in _ADDED_UP:
+                read_counts[name] = read_counts.get(name, 0) + value
+    room = job.settings.max_seq_length
+    summary = {
+        "fingerprint": job.fingerprint,
+        "flags": flags,
+        "input_files": list(job.input_files),
+        **read_counts,
+        **totals,
+        "unknown_share": totals["unknown_tokens"] / totals["tokens"],
+        "padding_share": 1 - totals["instance_tokens"] / (totals["rows"] * room),
+        "output_files": {path: count for shard in shards for path, count in shard["output_files"].items()},
+        "output_bytes": {path: count for shard in shards for path, count in shard["output_bytes"].items()},
+    }
+    if job.pairs_per_row > 1:
+        summary["padding_share_unpacked"] = 1 - totals["instance_tokens"] / (totals["instances"] * room)
+    if job.num_shards > 1:
+        summary["shards"] = shards
+    return summary
+
+
+def _log_summary(summary: dict, path: str) -> None:
+    for name, count in summary["output_files"].items():
+        logging.info("%s: %d instances", name, count)
+    masks = (
+        f"{summary['masked_positions'] / summary['instance_tokens']:.1%} of the tokens masked"
+        if summary["masked_positions"]
+        else "unmasked"
+    )
+    if "padding_share_unpacked" in summary:
+        masks += f", packed into {summary['rows']} rows, {summary['padding_share_unpacked']:.1%} padding before"
+    random_next = f"{summary['random_next'] / summary['instances']:.1%} random next"
+    logging.info(
+        "%d instances of %d documents (%.1f%% padding, %s, %s), %.1f MB; see %s",
+        summary["instances"],
+        summary["documents"],
+        100 * summary["padding_share"],
+        masks,
+        random_next if summary["flags"]["nsp"] else "single sequences",
+        sum(summary["output_bytes"].values()) / 1e6,
+        path,
+    )
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _split_list(names: str) -> list[str]:
+    return [name for name in map(str.strip, names.split(",")) if name]
+
+
+def _check_output_files(output_file: str, job: ShardJob, read_files: Sequence[str]) -> None:
+    if not job.output_files:
+        raise ValueError(f"--output_file names no file: {output_file!r}")
+    read_keys, written_keys = set(map(_same_file_key, read_files)), set()
+    for path in (path for shard in range(job.num_shards) for path in job.outputs(shard)):
+        key = _same_file_key(path)
+        if key in read_keys:
+            raise ValueError(f"--output_file={output_file}: {path} would overwrite a file that is read")
+        if key in written_keys:
+            raise ValueError(f"--output_file={output_file}: {path} is named twice")
+        if tf.io.gfile.exists(path) and tf.io.gfile.isdir(path):
+            raise ValueError(f"--output_file={output_file}: {path} is a directory; name a file in it")
+        written_keys.add(key)
+
+
+def _same_file_key(path: str) -> str:
+    return path if "://" in path else os.path.realpath(path)
+
+
+def _fingerprint(flags: dict, input_files: Sequence[str], vocab_sha256: str) -> str:
+    """Of all that decides what is made: flags, and which files with which sizes and times."""
+    stats = [tf.io.gfile.stat(path) for path in input_files]
+    files = [[path, int(stat.length), int(stat.mtime_nsec)] for path, stat in zip(input_files, stats, strict=True)]
+    decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
+    content = json.dumps([_FORMAT, decisive, files, vocab_sha256], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()

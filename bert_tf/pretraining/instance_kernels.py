@@ -1,0 +1,221 @@
+"""The loops of create_pretraining_data.py that go over every token, compiled by Numba.
+
+They work on flat arrays instead of lists of lists: a document is a range of sentences, a sentence a range of tokens,
+an instance two ranges of tokens and a few masked positions. `tests/helpers/plain_pretraining.py` has the same
+in plain Python.
+
+Every draw comes from CPython's Mersenne Twister, in the order in which the original draws (its
+create_pretraining_data.py), so that the same seed gives the same instances. The generator's state is an array of
+uint32: the 624 words of MT19937 and the number of words used up, as in `random.Random.getstate()`, and behind these the
+624 outputs that the words give.
+
+Dimensions: S max_seq_length, P max_predictions_per_seq.
+"""
+
+import numpy as np
+
+from bert_tf.pretraining.mersenne_twister import below, random_float, shuffle
+from bert_tf.system.numba_compile import compiled
+
+# What `plan_instances` keeps between two calls, as an int64 array.
+PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
+# Columns of an instance's spans.
+A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, IS_RANDOM, NUM_MASKED = range(6)
+NO_B = -1  # as B_BEGIN: the instance is not a pair but [CLS] A [SEP]
+
+
+# ---- instances -------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def plan_instances(
+    tokens, sentence_ends, document_ends, order, state, place, settings, probabilities, all_ids, is_continuation,
+    spans, positions, replacements,
+):  # fmt: skip
+    """Makes more instances until `spans` is full or all passes are done.
+
+    Args:
+      tokens: uint16 or int32, the whole text. sentence_ends: int64, where each sentence ends in tokens.
+      document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
+      state: of the generator. place: int64 [4], where to go on; zeros and PLACE_TARGET -1 to begin with.
+      settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, ids of [CLS],
+        [SEP], [MASK]); P 0: no masks. What is not a pair is `[CLS] A [SEP]`.
+      probabilities: (short_seq_prob, masked_lm_prob, mask_rate, keep_share: of the positions that don't become [MASK],
+        those that stay).
+      all_ids: int32, what random replacements are drawn from. is_continuation: bool by id, whether it continues a word.
+      spans: int64 [n, 6], filled in. positions, replacements: int32 [n, P], filled in: masked positions, increasing,
+        and the ids after masking.
+
+    Returns:
+      The number of instances made; less than n only at the end.
+    """
+    max_seq_length, dupe_factor, max_predictions, whole_words, pairs, cls_id, sep_id, mask_id = settings
+    short_seq_prob, masked_lm_prob, mask_rate, keep_share = probabilities
+    max_num_tokens = max_seq_length - 3 if pairs else max_seq_length - 2
+    documents = len(order)
+    row = np.empty(max_seq_length, np.int32)
+    scratch = np.empty((4, max_seq_length), np.int64)
+    made = 0
+    while place[PLACE_PASS] < dupe_factor:
+        while place[PLACE_DOCUMENT] < documents:
+            number = place[PLACE_DOCUMENT]
+            document = order[number]
+            first = document_ends[document - 1] if document else 0
+            last = document_ends[document]
+            if place[PLACE_TARGET] < 0:
+                place[PLACE_TARGET] = max_num_tokens
+                if random_float(state) < short_seq_prob:
+                    place[PLACE_TARGET] = 2 + below(state, max_num_tokens - 1)
+                place[PLACE_SENTENCE] = first
+            target_length = place[PLACE_TARGET]
+            while place[PLACE_SENTENCE] < last:
+                if made == len(spans):
+                    return made
+                start = place[PLACE_SENTENCE]
+                begin, _, end = _sentences_from(sentence_ends, start, last, target_length)
+                num_sentences = end - start
+                a_end = end
+                if pairs:
+                    a_end = start + 1 if num_sentences == 1 else start + 1 + below(state, num_sentences - 1)
+                a_length = sentence_ends[a_end - 1] - begin
+                is_random = pairs != 0 and (num_sentences == 1 or random_float(state) < 0.5)
+                if not pairs:
+                    b_begin, b_length = NO_B, 0
+                elif is_random:
+                    b_begin, b_length = _random_next(
+                        sentence_ends, document_ends, order, number, target_length - a_length, state
+                    )
+                    end = a_end
+                else:
+                    b_begin = sentence_ends[a_end - 1]
+                    b_length = sentence_ends[end - 1] - b_begin
+                span = spans[made]
+                span[A_BEGIN], span[A_LENGTH], span[B_BEGIN], span[B_LENGTH] = begin, a_length, b_begin, b_length
+                _truncate(span, max_num_tokens, state)
+                span[IS_RANDOM] = is_random
+                span[NUM_MASKED] = 0
+                if max_predictions:
+                    row_length = gather(tokens, span, cls_id, sep_id, row)
+                    to_predict = min(max_predictions, max(1, _round_half_even(row_length * masked_lm_prob)))
+                    span[NUM_MASKED] = _mask(
+                        row, row_length, to_predict, whole_words, mask_rate, keep_share, cls_id, sep_id, mask_id,
+                        all_ids, is_continuation, state, scratch, positions[made], replacements[made],
+                    )  # fmt: skip
+                made += 1
+                place[PLACE_SENTENCE] = end
+            place[PLACE_DOCUMENT] += 1
+            place[PLACE_TARGET] = -1
+        place[PLACE_PASS] += 1
+        place[PLACE_DOCUMENT] = 0
+    return made
+
+
+@compiled
+def _random_next(sentence_ends, document_ends, order, number, target_length, state):
+    """Sentences of a random place of, if ten draws find one, another document: (first token, number of tokens)."""
+    other = 0
+    for _ in range(10):
+        other = below(state, len(order))
+        if other != number:
+            break
+    document = order[other]
+    first = document_ends[document - 1] if document else 0
+    last = document_ends[document]
+    begin, length, _ = _sentences_from(sentence_ends, first + below(state, last - first), last, target_length)
+    return begin, length
+
+
+@compiled
+def _sentences_from(sentence_ends, start, last, target_length):
+    """Sentences from `start` on until they are long enough: (first token, number of tokens, sentence after them)."""
+    begin = sentence_ends[start - 1] if start else 0
+    end = start
+    while True:
+        length = sentence_ends[end] - begin
+        end += 1
+        if length >= target_length or end == last:
+            return begin, length, end
+
+
+@compiled
+def _truncate(span, max_num_tokens, state):
+    """Takes tokens off the longer of A and B, at one end or the other, until both fit."""
+    while span[A_LENGTH] + span[B_LENGTH] > max_num_tokens:
+        if span[A_LENGTH] > span[B_LENGTH]:
+            span[A_LENGTH] -= 1
+            span[A_BEGIN] += random_float(state) < 0.5
+        else:
+            span[B_LENGTH] -= 1
+            span[B_BEGIN] += random_float(state) < 0.5
+
+
+@compiled
+def gather(tokens, span, cls_id, sep_id, row):
+    """Writes [CLS] A [SEP] B [SEP] of an instance, or [CLS] A [SEP], unmasked, into row; returns its length."""
+    a_begin, a_length, b_begin, b_length = span[A_BEGIN], span[A_LENGTH], span[B_BEGIN], span[B_LENGTH]
+    row[0] = cls_id
+    for k in range(a_length):
+        row[1 + k] = tokens[a_begin + k]
+    row[a_length + 1] = sep_id
+    if b_begin == NO_B:
+        return a_length + 2
+    for k in range(b_length):
+        row[a_length + 2 + k] = tokens[b_begin + k]
+    row[a_length + b_length + 2] = sep_id
+    return a_length + b_length + 3
+
+
+@compiled
+def _round_half_even(x):
+    below = np.floor(x)
+    rest = x - below
+    if rest > 0.5 or (rest == 0.5 and np.int64(below) % 2 == 1):
+        below += 1.0
+    return np.int64(below)
+
+
+@compiled
+def _mask(
+    row, length, to_predict, whole_words, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids, is_continuation,
+    state, scratch, positions, replacements,
+):  # fmt: skip
+    """Chooses positions of one instance and the tokens to put there; returns their number."""
+    words, order, chosen = scratch[0], scratch[1], scratch[2]  # words: the word that each candidate belongs to
+    candidates, num_candidates, num_words = scratch[3], 0, 0
+    for position in range(length):
+        token = row[position]
+        if token == cls_id or token == sep_id:  # noqa: SIM109  Numba would build a tuple
+            continue
+        # A "##" piece at the beginning of B joins the last word of A, over the [SEP] between them, as in the original.
+        if not (whole_words and num_words and is_continuation[token]):
+            order[num_words] = num_candidates
+            num_words += 1
+        words[num_candidates] = num_words - 1
+        candidates[num_candidates] = position
+        num_candidates += 1
+    shuffle(state, order, num_words)
+    count = 0
+    for k in range(num_words):
+        if count >= to_predict:
+            break
+        begin = end = order[k]
+        while end < num_candidates and words[end] == words[begin]:
+            end += 1
+        if count + end - begin <= to_predict:
+            for candidate in range(begin, end):
+                chosen[count] = candidates[candidate]
+                count += 1
+    for k in range(count):
+        position = chosen[k]
+        token = mask_id
+        if random_float(state) >= mask_rate:
+            token = row[position] if random_float(state) < keep_share else all_ids[below(state, len(all_ids))]
+        # Sorted in as they come: there are few.
+        place = k
+        while place and positions[place - 1] > position:
+            positions[place] = positions[place - 1]
+            replacements[place] = replacements[place - 1]
+            place -= 1
+        positions[place] = position
+        replacements[place] = token
+    return count

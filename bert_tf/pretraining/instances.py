@@ -1,0 +1,219 @@
+"""Masked LM and next sentence instances of tokenized text (original: create_pretraining_data.py).
+
+The same text, vocabulary and seed give the original's instances in the original's order: every draw from the one random
+stream is made where the original makes it. The loops themselves are in `instance_kernels`; what they give lies on
+disk, where memory would bound the size of the text.
+
+Dimensions: S max_seq_length, P max_predictions_per_seq.
+"""
+
+import dataclasses
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from absl import logging
+
+from bert_tf.pretraining import instance_kernels, mersenne_twister
+from bert_tf.pretraining.settings import InstanceSettings
+from bert_tf.pretraining.token_store import TokenStore, map_file
+from bert_tf.system.progress import progress_bar
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import FullTokenizer
+
+_INSTANCES_PER_CALL = 1 << 15
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyIds:
+    """What instances need to know of a vocabulary.
+
+    Attributes:
+      cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK].
+      all_ids: every id, in the order of the vocabulary file; random replacements are drawn from all of them, special
+        and unused tokens included.
+      continuations: ids of tokens that continue a word.
+    """
+
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    all_ids: Sequence[int]
+    continuations: frozenset[int]
+
+    @classmethod
+    def from_vocab(cls, vocab: Mapping[str, int], tokenizer_class: type[Tokenizer] = FullTokenizer) -> "VocabularyIds":
+        """Reads it off `FullTokenizer.vocab`. KeyError if a special token is missing."""
+        continuations = frozenset(np.flatnonzero(tokenizer_class.continuations_of(vocab)).tolist())
+        special = (tokenizer_class.cls_token, tokenizer_class.sep_token, tokenizer_class.mask_token)
+        return cls(*(vocab[token] for token in special), list(vocab.values()), continuations)
+
+
+@dataclasses.dataclass(slots=True)
+class TrainingInstance:
+    """One pair of sentence runs (original: TrainingInstance, which holds tokens where this holds ids).
+
+    Attributes:
+      token_ids: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] under --nsp=false, after masking, at most S.
+      second_start: where B begins, so the number of tokens whose segment id is 0.
+      is_random_next: B does not follow A in the text.
+      masked_lm_positions: increasing positions in token_ids, at most P.
+      masked_lm_ids: the ids at these positions before masking.
+    """
+
+    token_ids: list[int]
+    second_start: int
+    is_random_next: bool
+    masked_lm_positions: list[int]
+    masked_lm_ids: list[int]
+
+    @property
+    def segment_ids(self) -> list[int]:
+        """0 for [CLS] A [SEP], 1 for B [SEP]; as long as token_ids."""
+        return [0] * self.second_start + [1] * (len(self.token_ids) - self.second_start)
+
+    def tokens(self, inv_vocab: Mapping[int, str]) -> list[str]:
+        """token_ids as tokens (`inv_vocab` of the tokenizer)."""
+        return [inv_vocab[index] for index in self.token_ids]
+
+    def masked_lm_labels(self, inv_vocab: Mapping[int, str]) -> list[str]:
+        """masked_lm_ids as tokens."""
+        return [inv_vocab[index] for index in self.masked_lm_ids]
+
+
+class Instances(Sequence[TrainingInstance]):
+    """The instances of a text, in their final, shuffled order; read from disk when asked for.
+
+    Attributes:
+      store: the text. settings, vocabulary: what they were made with.
+      spans: int64 [n, 6], see `instance_kernels`. positions, replacements: int32 [n, P]. All in the order of making.
+      order: int64 [n], the final order.
+    """
+
+    def __init__(self, store, settings, vocabulary, spans, positions, replacements, order):
+        self.store, self.settings, self.vocabulary = store, settings, vocabulary
+        self.spans, self.positions, self.replacements, self.order = spans, positions, replacements, order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, place):
+        if isinstance(place, slice):
+            return [self[k] for k in range(*place.indices(len(self)))]
+        number = self.order[place]
+        span, vocabulary = self.spans[number], self.vocabulary
+        row = np.empty(self.settings.max_seq_length, np.int32)
+        length = instance_kernels.gather(self.store.tokens, span, vocabulary.cls_id, vocabulary.sep_id, row)
+        positions = self.positions[number, : span[instance_kernels.NUM_MASKED]]
+        labels = row[positions].tolist()
+        row[positions] = self.replacements[number, : len(positions)]
+        second_start = int(span[instance_kernels.A_LENGTH]) + 2
+        return TrainingInstance(
+            row[:length].tolist(), second_start, bool(span[instance_kernels.IS_RANDOM]), positions.tolist(), labels
+        )
+
+
+def create_instances(
+    store: TokenStore,
+    settings: InstanceSettings,
+    vocabulary: VocabularyIds,
+    rng: random.Random,
+    directory: str,
+    bar: Callable = progress_bar,
+) -> Instances:
+    """Goes dupe_factor times over the documents in random order and shuffles the instances that come out.
+
+    Sentences are gathered until they fill the target length. The first few of them are A; B is the rest or, half of
+    the time and whenever there is no rest, sentences from a random place of another document. In that case the rest is
+    not lost but begins the next instance (original: create_training_instances, create_instances_from_document).
+
+    Without settings.nsp all sentences that were gathered are A, and there is no B.
+
+    Args:
+      store: the text.
+      vocabulary: of the tokenizer.
+      rng: the only source of randomness; left where the original would leave it.
+      directory: local; instances are kept in files there.
+      bar: makes the progress bar, in documents.
+    """
+    state = mersenne_twister.generator_state(rng)
+    order = np.arange(len(store.document_ends), dtype=np.int64)
+    mersenne_twister.shuffle(state, order, len(order))
+    is_continuation = np.zeros(max(vocabulary.all_ids) + 1, np.bool_)
+    is_continuation[list(vocabulary.continuations)] = True
+    place = np.array([0, 0, 0, -1], np.int64)
+    width = settings.max_predictions_per_seq
+    # By the original's two draws: one whether the token becomes [MASK], and if not, one whether it stays.
+    not_masked = settings.random_rate + settings.keep_rate
+    keep_share = settings.keep_rate / not_masked if not_masked else 0.0
+    shapes = {"spans": (np.int64, 6), "positions": (np.int32, width), "replacements": (np.int32, width)}
+    chunk = [np.empty((_INSTANCES_PER_CALL, columns), kind) for kind, columns in shapes.values()]
+    paths = [os.path.join(directory, name) for name in shapes]
+    files = [open(path, "wb") for path in paths]  # noqa: SIM115
+    total, done = settings.dupe_factor * len(order), 0
+    try:
+        with bar(total=total, desc="building instances", unit="documents", unit_scale=True) as progress:
+            made = _INSTANCES_PER_CALL
+            while made == _INSTANCES_PER_CALL:
+                made = instance_kernels.plan_instances(
+                    store.tokens,
+                    store.sentence_ends,
+                    store.document_ends,
+                    order,
+                    state,
+                    place,
+                    (
+                        settings.max_seq_length,
+                        settings.dupe_factor,
+                        width,
+                        int(settings.do_whole_word_mask),
+                        int(settings.nsp),
+                        vocabulary.cls_id,
+                        vocabulary.sep_id,
+                        vocabulary.mask_id,
+                    ),
+                    (settings.short_seq_prob, settings.masked_lm_prob, settings.mask_rate, keep_share),
+                    np.array(vocabulary.all_ids, np.int32),
+                    is_continuation,
+                    *chunk,
+                )
+                for file, rows in zip(files, chunk, strict=True):
+                    file.write(rows[:made].data)
+                now = min(
+                    total,
+                    int(place[instance_kernels.PLACE_PASS]) * len(order) + int(place[instance_kernels.PLACE_DOCUMENT]),
+                )
+                progress.update(now - done)
+                done = now
+    finally:
+        for file in files:
+            file.close()
+    count = os.path.getsize(paths[0]) // (6 * 8)
+    columns = [
+        map_file(path, kind).reshape(count, columns) if count * columns else np.empty((count, columns), kind)
+        for path, (kind, columns) in zip(paths, shapes.values(), strict=True)
+    ]
+    final_order = np.arange(count, dtype=np.int64)
+    mersenne_twister.shuffle(state, final_order, count)
+    mersenne_twister.restore(rng, state)
+    return Instances(store, settings, vocabulary, *columns, final_order)
+
+
+def log_instances(instances: Sequence[TrainingInstance], inv_vocab: Mapping[int, str]) -> None:
+    """Logs instances to read: mistakes in the data are best seen by eye."""
+    for number, instance in enumerate(instances):
+        masked = zip(instance.masked_lm_positions, instance.masked_lm_labels(inv_vocab), strict=True)
+        logging.info(
+            "Instance %d%s\n  tokens: %s\n  masked: %s\n  input_ids: %s\n  segment_ids: %s",
+            number,
+            ", second part random"
+            if instance.is_random_next
+            else ", second part follows"
+            if instance.second_start < len(instance.token_ids)
+            else "",
+            " ".join(instance.tokens(inv_vocab)),
+            " ".join(f"{position}={token}" for position, token in masked),
+            " ".join(map(str, instance.token_ids)),
+            " ".join(map(str, instance.segment_ids)),
+        )

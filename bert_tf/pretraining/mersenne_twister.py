@@ -1,0 +1,102 @@
+"""Python's random numbers in compiled code: the same draws as `random.Random`, from the same state."""
+
+import random
+
+import numpy as np
+
+from bert_tf.system.numba_compile import compiled
+
+_STATE_WORDS = 624
+
+
+_OUTPUTS = _STATE_WORDS + 1  # where the outputs begin in a state
+
+
+def generator_state(rng: random.Random) -> np.ndarray:
+    """The state of a `random.Random` as uint32 [1249]."""
+    state = np.empty(_OUTPUTS + _STATE_WORDS, np.uint32)
+    state[:_OUTPUTS] = rng.getstate()[1]
+    _fill_outputs(state)
+    return state
+
+
+def restore(rng: random.Random, state: np.ndarray) -> None:
+    """Brings a `random.Random` where compiled code left its state."""
+    rng.setstate((3, tuple(state[:_OUTPUTS].tolist()), None))
+
+
+@compiled
+def _twist(word, following, far):
+    mixed = (word & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
+    return far ^ (mixed >> np.uint32(1)) ^ ((mixed & np.uint32(1)) * np.uint32(0x9908B0DF))
+
+
+@compiled
+def _next_words(state):
+    """The next 624 words (Matsumoto and Nishimura 1998). In simple loops, of which vector instructions can be made."""
+    for k in range(_STATE_WORDS - 397):
+        state[k] = _twist(state[k], state[k + 1], state[k + 397])
+    for k in range(_STATE_WORDS - 397, _STATE_WORDS - 1):
+        state[k] = _twist(state[k], state[k + 1], state[k + 397 - _STATE_WORDS])
+    state[_STATE_WORDS - 1] = _twist(state[_STATE_WORDS - 1], state[0], state[396])
+    _fill_outputs(state)
+
+
+@compiled
+def _fill_outputs(state):
+    for k in range(_STATE_WORDS):
+        word = state[k]
+        word ^= word >> np.uint32(11)
+        word ^= (word << np.uint32(7)) & np.uint32(0x9D2C5680)
+        word ^= (word << np.uint32(15)) & np.uint32(0xEFC60000)
+        state[_OUTPUTS + k] = word ^ (word >> np.uint32(18))
+
+
+@compiled
+def _next_word(state):
+    """The next 32 bits."""
+    used = np.int64(state[_STATE_WORDS])
+    if used >= _STATE_WORDS:
+        _next_words(state)
+        used = 0
+    state[_STATE_WORDS] = used + 1
+    return state[_OUTPUTS + used]
+
+
+@compiled
+def random_float(state):
+    """`rng.random()`: 53 bits, from 0 to below 1."""
+    high = np.int64(_next_word(state) >> np.uint32(5))
+    low = np.int64(_next_word(state) >> np.uint32(6))
+    return (high * 67108864.0 + low) * (1.0 / 9007199254740992.0)
+
+
+@compiled
+def below(state, count):
+    """`rng.randrange(count)`; count from 1 to 2^32 - 1."""
+    bits, rest = 0, count
+    while rest:
+        bits += 1
+        rest >>= 1
+    shift = np.uint32(32 - bits)
+    number = np.int64(_next_word(state) >> shift)
+    while number >= count:
+        number = np.int64(_next_word(state) >> shift)
+    return number
+
+
+@compiled
+def shuffle(state, items, length):
+    """`rng.shuffle` of the first `length` items of an array, in place."""
+    bits = 0
+    while (length >> bits) > 0:
+        bits += 1
+    for last in range(length - 1, 0, -1):
+        count = last + 1
+        if count < (1 << (bits - 1)):
+            bits -= 1
+        shift = np.uint32(32 - bits)
+        number = np.int64(_next_word(state) >> shift)
+        while number >= count:
+            number = np.int64(_next_word(state) >> shift)
+        items[last], items[number] = items[number], items[last]

@@ -1,0 +1,129 @@
+"""The vocabulary that goes with a model that is pre-trained: as records don't hold it, from what is known of them.
+
+create_pretraining_data.py writes beside its records which vocabulary they were made with, and with which casing.
+"""
+
+import dataclasses
+import posixpath
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models import open_weights
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import ModelFiles, read_model_files
+from bert_tf.system.text_files import file_sha256, read_json
+from bert_tf.text.casing import Casing, casing_of_vocabulary, directory_of, read_casing
+from bert_tf.text.vocab import load_vocab
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """What a summary says of the vocabulary of some records."""
+
+    summary: str
+    vocab_file: str
+    vocab_sha256: str
+    casing: Casing
+
+
+def find_vocabulary(
+    vocab_file: str | None,
+    init_checkpoint: str | None,
+    record_files: Mapping[str, Sequence[str]],
+    config: BertConfig,
+) -> ModelFiles | None:
+    """Vocabulary and casing of a model to be pre-trained: vocab_file, else init_checkpoint's, else that of the records.
+
+    Args:
+      record_files: flag -> the files that it names. config: of the model.
+
+    Returns:
+      None if nothing says which vocabulary it is, which is logged.
+
+    Raises:
+      ValueError: the records were made with different vocabularies, or not with vocab_file; or the vocabulary is larger
+        than the model's. Names the files.
+    """
+    found = _find(vocab_file, init_checkpoint, record_files)
+    if found is None:
+        return None
+    largest = max(load_vocab(found.vocab_file).values())
+    if largest >= config.vocab_size:
+        raise ValueError(
+            f"--vocab_file={found.vocab_file} has token id {largest}, but the model's vocab_size is "
+            f"{config.vocab_size}: it is the vocabulary of another model."
+        )
+    return dataclasses.replace(found, config=config)
+
+
+def _find(
+    vocab_file: str | None, init_checkpoint: str | None, record_files: Mapping[str, Sequence[str]]
+) -> ModelFiles | None:
+    sources = [source for flag, files in record_files.items() for source in _sources_of(files)]
+    for source in sources[1:]:
+        if source.vocab_sha256 != sources[0].vocab_sha256:
+            raise ValueError(
+                f"{' and '.join(record_files)}: the records were made with different vocabularies, "
+                f"{sources[0].vocab_file} ({sources[0].summary}) and {source.vocab_file} ({source.summary})."
+            )
+    made_with = sources[0] if sources else None
+    if vocab_file:
+        if made_with and file_sha256(vocab_file) != made_with.vocab_sha256:
+            raise ValueError(
+                f"--vocab_file={vocab_file} is not the vocabulary that the records were made with, "
+                f"{made_with.vocab_file} ({made_with.summary})."
+            )
+        casing = made_with.casing if made_with else read_casing(directory_of(vocab_file))
+        if casing.do_lower_case is None:
+            casing = casing_of_vocabulary(vocab_file)
+            logging.warning(
+                "No file says whether the text is lower-cased; do_lower_case=%s is %s.",
+                casing.do_lower_case,
+                casing.source,
+            )
+        return ModelFiles("", vocab_file=vocab_file, casing=casing)
+    if init_checkpoint:
+        weights = open_weights.open_weights(init_checkpoint)
+        files = read_model_files(weights.path, weights.hints)
+        if files.vocab_file and files.casing.do_lower_case is not None:
+            if made_with and file_sha256(files.vocab_file) != made_with.vocab_sha256:
+                logging.warning(
+                    "%s, beside --init_checkpoint, is not the file that the records were made with, %s (%s). If their "
+                    "tokens differ, the model learns nonsense.",
+                    files.vocab_file,
+                    made_with.vocab_file,
+                    made_with.summary,
+                )
+            return files
+    if made_with:
+        beside = posixpath.join(posixpath.dirname(made_with.summary), posixpath.basename(made_with.vocab_file))
+        for path in (made_with.vocab_file, beside):
+            if tf.io.gfile.exists(path) and file_sha256(path) == made_with.vocab_sha256:
+                return ModelFiles("", vocab_file=path, casing=made_with.casing)
+    if made_with:
+        known = f"that of the records, {made_with.vocab_file} ({made_with.summary}), is not there any more"
+    else:
+        known = "nothing beside the records says which one they were made with"
+    logging.warning("The model will have no vocab.txt beside it, as %s: give --vocab_file to have it there.", known)
+    return None
+
+
+def _sources_of(record_files: Sequence[str]) -> list[_Source]:
+    """What the summaries beside the records say, in the order of the files; each summary once."""
+    found: dict[str, _Source] = {}
+    for directory in dict.fromkeys(map(posixpath.dirname, record_files)):
+        here = {posixpath.basename(path) for path in record_files if posixpath.dirname(path) == directory}
+        for name in sorted(tf.io.gfile.listdir(directory or ".")):
+            path = posixpath.join(directory, name)
+            if not name.startswith("pretraining_data.") or not name.endswith(".json"):
+                continue
+            summary = read_json(path)
+            # By their names alone: records may have been moved together with their summary.
+            made = set(map(posixpath.basename, summary.get("output_files", ())))
+            if made & here and "vocab_sha256" in summary:
+                flags = summary["flags"]
+                casing = Casing(flags["do_lower_case"], flags["strip_accents"], path)
+                found[path] = _Source(path, flags["vocab_file"], summary["vocab_sha256"], casing)
+    return list(found.values())

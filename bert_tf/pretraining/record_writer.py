@@ -1,0 +1,335 @@
+"""Pre-training instances to TFRecord files, thousands at a time.
+
+Two kinds of records, both `tf.train.Example` (the bytes are described in `system.example_bytes`, the frame around them
+is TFRecord's: length, its checksum, payload, its checksum):
+
+* masked (original: write_instance_to_example_files): input_ids, input_mask, segment_ids [S], masked_lm_positions,
+  masked_lm_ids [P], next_sentence_labels [1] (1: random) as int64 and masked_lm_weights [P] as float, padded with 0.
+* unmasked, for masks drawn during training: input_ids, as long as the pairs are; segment_lengths [2 M], tokens of
+  `[CLS] A [SEP]` and of `B [SEP]` of each of up to M pairs in a row; next_sentence_labels [M]; int64, padded with 0.
+
+Under --nsp=false both hold single sequences: no `B [SEP]`, segment ids and labels 0.
+
+Dimensions: S max_seq_length, P max_predictions_per_seq, M pairs per row.
+"""
+
+import gzip
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, IS_RANDOM, NO_B, NUM_MASKED, gather
+from bert_tf.pretraining.instances import Instances
+from bert_tf.system.numba_compile import compiled
+
+# Of a gzip file, each block of records is a separate member, so that a reader can begin at any of them.
+RECORDS_PER_BLOCK = 1024
+
+_INT64_LIST, _FLOAT_LIST = 0x1A, 0x12
+_CRC32C_POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed
+
+
+def _checksum_tables() -> np.ndarray:
+    """uint32 [8, 256]: table k gives what a byte does to the checksum k bytes further on."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(_CRC32C_POLYNOMIAL), table >> 1).astype(np.uint32)
+    tables = [table]
+    for _ in range(7):
+        tables.append(table[tables[-1] & 0xFF] ^ (tables[-1] >> 8))
+    return np.stack(tables)
+
+
+_TABLES = _checksum_tables()
+
+
+@compiled
+def _masked_checksum(data, begin, end, tables):
+    """CRC-32C of data[begin:end], eight bytes at a time, rotated and shifted as TFRecord wants it.
+
+    Written out, where the rest of the project calls google-crc32c: compiled code can't call a library of Python's, and
+    leaving the loop twice for each record would take longer than all the rest of it.
+    """
+    crc = np.uint32(0xFFFFFFFF)
+    at = begin
+    while at + 8 <= end:
+        crc ^= (
+            np.uint32(data[at])
+            | (np.uint32(data[at + 1]) << np.uint32(8))
+            | (np.uint32(data[at + 2]) << np.uint32(16))
+            | (np.uint32(data[at + 3]) << np.uint32(24))
+        )
+        crc = (
+            tables[7, crc & np.uint32(0xFF)]
+            ^ tables[6, (crc >> np.uint32(8)) & np.uint32(0xFF)]
+            ^ tables[5, (crc >> np.uint32(16)) & np.uint32(0xFF)]
+            ^ tables[4, crc >> np.uint32(24)]
+            ^ tables[3, data[at + 4]]
+            ^ tables[2, data[at + 5]]
+            ^ tables[1, data[at + 6]]
+            ^ tables[0, data[at + 7]]
+        )
+        at += 8
+    while at < end:
+        crc = tables[0, (crc ^ np.uint32(data[at])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+        at += 1
+    crc ^= np.uint32(0xFFFFFFFF)
+    return np.uint32(((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8))  # wraps around
+
+
+@compiled
+def _put_fixed(buffer, at, value, size):
+    for k in range(size):
+        buffer[at + k] = (value >> (8 * k)) & 0xFF
+    return at + size
+
+
+@compiled
+def _varint_size(value):
+    size = 1
+    while value > 0x7F:
+        value >>= 7
+        size += 1
+    return size
+
+
+@compiled
+def _put_varint(buffer, at, value):
+    while value > 0x7F:
+        buffer[at] = (value & 0x7F) | 0x80
+        value >>= 7
+        at += 1
+    buffer[at] = value
+    return at + 1
+
+
+@compiled
+def _packed_size(values, count):
+    """Bytes of `count` integers, from 0 to below 2^35, as varints."""
+    size = np.int64(count)
+    for k in range(count):
+        value = values[k]
+        size += np.int64(value > 0x7F) + (value > 0x3FFF) + (value > 0x1FFFFF) + (value > 0xFFFFFFF)
+    return size
+
+
+@compiled
+def _sizes(name, packed_size):
+    """Bytes of a feature's list, of the feature, and of its entry in the map of features with what is before it."""
+    list_size = 1 + _varint_size(packed_size) + packed_size
+    feature_size = 1 + _varint_size(list_size) + list_size
+    entry_size = 2 + len(name) + 1 + _varint_size(feature_size) + feature_size
+    return list_size, feature_size, 1 + _varint_size(entry_size) + entry_size
+
+
+@compiled
+def _put_feature_head(buffer, at, name, kind, packed_size):
+    """All of a feature but its packed values: an entry of the map of features."""
+    list_size, feature_size, _ = _sizes(name, packed_size)
+    buffer[at] = 0x0A
+    at = _put_varint(buffer, at + 1, 2 + len(name) + 1 + _varint_size(feature_size) + feature_size)
+    buffer[at] = 0x0A
+    buffer[at + 1] = len(name)
+    at += 2
+    for k in range(len(name)):
+        buffer[at + k] = name[k]
+    at += len(name)
+    buffer[at] = 0x12
+    at = _put_varint(buffer, at + 1, feature_size)
+    buffer[at] = kind
+    at = _put_varint(buffer, at + 1, list_size)
+    buffer[at] = 0x0A
+    return _put_varint(buffer, at + 1, packed_size)
+
+
+@compiled
+def _put_integers(buffer, at, name, values, count, size, padded_count):
+    """A feature of `count` integers, which take `size` bytes, then zeros up to `padded_count`."""
+    at = _put_feature_head(buffer, at, name, _INT64_LIST, size + padded_count - count)
+    for k in range(count):
+        value = np.int64(values[k])
+        if value >= 1 << 21:
+            at = _put_varint(buffer, at, value)
+            continue
+        # Three bytes, of which the next number overwrites what is too much: ids are of no length that can be foreseen.
+        second, third = np.int64(value > 0x7F), np.int64(value > 0x3FFF)
+        buffer[at] = (value & 0x7F) | (second << 7)
+        buffer[at + 1] = ((value >> 7) & 0x7F) | (third << 7)
+        buffer[at + 2] = value >> 14
+        at += 1 + second + third
+    for k in range(padded_count - count):
+        buffer[at + k] = 0
+    return at + padded_count - count
+
+
+@compiled
+def _put_ones(buffer, at, name, zeros, ones, padded_count):
+    """A feature of zeros, ones, then zeros up to `padded_count`."""
+    at = _put_feature_head(buffer, at, name, _INT64_LIST, padded_count)
+    for k in range(padded_count):
+        buffer[at + k] = zeros <= k < zeros + ones
+    return at + padded_count
+
+
+@compiled
+def _put_weights(buffer, at, name, ones, padded_count):
+    """A feature of floats 1.0, then 0.0."""
+    at = _put_feature_head(buffer, at, name, _FLOAT_LIST, 4 * padded_count)
+    for k in range(padded_count):
+        one = k < ones  # 0x3F800000
+        buffer[at + 4 * k] = buffer[at + 4 * k + 1] = 0
+        buffer[at + 4 * k + 2] = one * 0x80
+        buffer[at + 4 * k + 3] = one * 0x3F
+    return at + 4 * padded_count
+
+
+@compiled
+def _open_frame(buffer, begin, payload_size, tables):
+    """What is before the features of an Example in a file: length, its checksum, the outermost field."""
+    _put_fixed(buffer, begin, 1 + _varint_size(payload_size) + payload_size, 8)
+    _put_fixed(buffer, begin + 8, np.int64(_masked_checksum(buffer, begin, begin + 8, tables)), 4)
+    buffer[begin + 12] = 0x0A
+    return _put_varint(buffer, begin + 13, payload_size)
+
+
+@compiled
+def _close_frame(buffer, begin, end, tables):
+    """Puts the checksum of the Example behind it; returns where the next frame begins."""
+    return _put_fixed(buffer, end, np.int64(_masked_checksum(buffer, begin + 12, end, tables)), 4)
+
+
+@compiled
+def _encode_masked(numbers, tokens, spans, positions, replacements, settings, names, tables, buffer):
+    """Framed records of the instances `numbers`, one after the other in buffer; returns the bytes used."""
+    max_seq_length, max_predictions, cls_id, sep_id = settings
+    row = np.empty(max_seq_length, np.int32)
+    labels = np.empty(max(1, max_predictions), np.int32)
+    fixed_size = np.int64(0)
+    for name, size in ((1, max_seq_length), (2, max_seq_length), (5, 4 * max_predictions), (6, 1)):
+        fixed_size += _sizes(names[name], size)[2]
+    begin = 0
+    for number in numbers:
+        span = spans[number]
+        length = gather(tokens, span, cls_id, sep_id, row)
+        masked = span[NUM_MASKED]
+        for k in range(masked):
+            position = positions[number, k]
+            labels[k] = row[position]
+            row[position] = replacements[number, k]
+        first = span[A_LENGTH] + 2
+        ids_size, labels_size = _packed_size(row, length), _packed_size(labels, masked)
+        positions_size = _packed_size(positions[number], masked)
+        size = fixed_size + _sizes(names[0], ids_size + max_seq_length - length)[2]
+        size += _sizes(names[3], positions_size + max_predictions - masked)[2]
+        size += _sizes(names[4], labels_size + max_predictions - masked)[2]
+        at = _open_frame(buffer, begin, size, tables)
+        at = _put_integers(buffer, at, names[0], row, length, ids_size, max_seq_length)
+        at = _put_ones(buffer, at, names[1], 0, length, max_seq_length)
+        at = _put_ones(buffer, at, names[2], first, length - first, max_seq_length)
+        at = _put_integers(buffer, at, names[3], positions[number], masked, positions_size, max_predictions)
+        at = _put_integers(buffer, at, names[4], labels, masked, labels_size, max_predictions)
+        at = _put_weights(buffer, at, names[5], masked, max_predictions)
+        at = _put_ones(buffer, at, names[6], 0, span[IS_RANDOM], 1)
+        begin = _close_frame(buffer, begin, at, tables)
+    return begin
+
+
+@compiled
+def _encode_unmasked(row_begins, row_ends, members, tokens, spans, settings, names, tables, buffer):
+    """Framed records; row k holds the instances members[row_begins[k]:row_ends[k]]."""
+    max_seq_length, max_pairs, cls_id, sep_id = settings
+    row = np.empty(max_seq_length, np.int32)
+    lengths = np.zeros(2 * max_pairs, np.int64)
+    labels = np.zeros(max_pairs, np.int64)
+    begin = 0
+    for k in range(len(row_begins)):
+        length = pairs = 0
+        for member in range(row_begins[k], row_ends[k]):
+            span = spans[members[member]]
+            length += gather(tokens, span, cls_id, sep_id, row[length:])
+            lengths[2 * pairs] = span[A_LENGTH] + 2
+            lengths[2 * pairs + 1] = 0 if span[B_BEGIN] == NO_B else span[B_LENGTH] + 1
+            labels[pairs] = span[IS_RANDOM]
+            pairs += 1
+        ids_size, lengths_size = _packed_size(row, length), _packed_size(lengths, 2 * pairs)
+        size = _sizes(names[0], ids_size)[2] + _sizes(names[1], lengths_size + 2 * (max_pairs - pairs))[2]
+        at = _open_frame(buffer, begin, size + _sizes(names[2], max_pairs)[2], tables)
+        at = _put_integers(buffer, at, names[0], row, length, ids_size, length)
+        at = _put_integers(buffer, at, names[1], lengths, 2 * pairs, lengths_size, 2 * max_pairs)
+        at = _put_integers(buffer, at, names[2], labels, pairs, pairs, max_pairs)
+        begin = _close_frame(buffer, begin, at, tables)
+    return begin
+
+
+def _name_arrays(*names: str) -> tuple[np.ndarray, ...]:
+    return tuple(np.frombuffer(name.encode(), np.uint8) for name in names)
+
+
+_MASKED_NAMES = _name_arrays(
+    "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights",
+    "next_sentence_labels",
+)  # fmt: skip
+_UNMASKED_NAMES = _name_arrays("input_ids", "segment_lengths", "next_sentence_labels")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _bytes_at_most(max_seq_length: int, max_predictions: int, max_pairs: int) -> int:
+    """Of one framed record: numbers take five bytes at most, heads of features sixty."""
+    return 7 * max_seq_length + 14 * max_predictions + 11 * max_pairs + 600
+
+
+def masked_blocks(instances: Instances, numbers: np.ndarray) -> Iterator[bytes]:
+    """Masked records of the instances with these numbers, in blocks of up to 1,024."""
+    settings, vocabulary = instances.settings, instances.vocabulary
+    size = _bytes_at_most(settings.max_seq_length, settings.max_predictions_per_seq, 1)
+    buffer = np.empty(RECORDS_PER_BLOCK * size, np.uint8)
+    for begin in range(0, len(numbers), RECORDS_PER_BLOCK):
+        used = _encode_masked(
+            numbers[begin : begin + RECORDS_PER_BLOCK],
+            instances.store.tokens,
+            instances.spans,
+            instances.positions,
+            instances.replacements,
+            (settings.max_seq_length, settings.max_predictions_per_seq, vocabulary.cls_id, vocabulary.sep_id),
+            _MASKED_NAMES,
+            _TABLES,
+            buffer,
+        )
+        yield buffer[:used].tobytes()
+
+
+def unmasked_blocks(instances: Instances, row_ends: np.ndarray, members: np.ndarray, max_pairs: int) -> Iterator[bytes]:
+    """Unmasked records in blocks of up to 1,024; row k holds the instances members[row_ends[k - 1]:row_ends[k]]."""
+    settings, vocabulary = instances.settings, instances.vocabulary
+    buffer = np.empty(RECORDS_PER_BLOCK * _bytes_at_most(settings.max_seq_length, 0, max_pairs), np.uint8)
+    row_begins = np.concatenate([[0], row_ends[:-1]]).astype(np.int64)
+    for begin in range(0, len(row_ends), RECORDS_PER_BLOCK):
+        used = _encode_unmasked(
+            row_begins[begin : begin + RECORDS_PER_BLOCK],
+            row_ends[begin : begin + RECORDS_PER_BLOCK],
+            members,
+            instances.store.tokens,
+            instances.spans,
+            (settings.max_seq_length, max_pairs, vocabulary.cls_id, vocabulary.sep_id),
+            _UNMASKED_NAMES,
+            _TABLES,
+            buffer,
+        )
+        yield buffer[:used].tobytes()
+
+
+def write_blocks(path: str, blocks: Iterator[bytes], compression: str | None = None) -> None:
+    """Writes blocks of framed records to a file on any file system.
+
+    Args:
+      compression: None or "gzip": each block becomes a gzip member.
+
+    Raises:
+      tf.errors.OpError: the file can't be written.
+    """
+    with tf.io.gfile.GFile(path, "wb") as file:
+        for block in blocks:
+            file.write(gzip.compress(block, 6, mtime=0) if compression == "gzip" else block)

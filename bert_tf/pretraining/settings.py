@@ -1,0 +1,185 @@
+"""Settings of create_pretraining_data.py and run_pretraining.py, with all checks that need neither TensorFlow nor data.
+
+The scripts make them first of all: a wrong flag is answered at once.
+"""
+
+import dataclasses
+
+from bert_tf.models.config import BertConfig
+from bert_tf.system import checks
+
+MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
+
+# Flags that say how unmasked records are masked while training.
+MASK_FLAGS = ("masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate", "keep_rate")
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingSettings:
+    """What is trained on what, and how long; the fields are the flags of run_pretraining.py of the same names."""
+
+    input_file: str
+    output_dir: str
+    bert_config_file: str | None = None
+    bert_size: str | None = None
+    do_train: bool = False
+    do_eval: bool = False
+    eval_input_file: str | None = None
+    init_checkpoint: str | None = None
+    objective: str = "mlm"
+    nsp: bool = True
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    train_batch_size: int = 32
+    eval_batch_size: int = 8
+    learning_rate: float = 5e-5
+    num_train_steps: int = 100000
+    num_warmup_steps: int = 10000
+    save_checkpoints_steps: int = 1000
+    iterations_per_loop: int = 1000
+    max_eval_steps: int = 100
+    shuffle_window: int = 20000
+    vocab_file: str | None = None
+    masked_lm_prob: float = 0.15
+    do_whole_word_mask: bool = False
+    mask_rate: float = 0.8
+    random_rate: float = 0.1
+    keep_rate: float = 0.1
+    skip_corrupt_records: bool = False
+
+    @property
+    def is_left_to_right(self) -> bool:
+        return self.objective == "ltr"
+
+    def given_mask_flags(self) -> list[str]:
+        """Those of MASK_FLAGS that are not left at their defaults."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return [name for name in MASK_FLAGS if getattr(self, name) != defaults[name]]
+
+
+def check_settings(settings: PretrainingSettings) -> None:
+    """Checks all that can be told without reading the records and the weights.
+
+    Raises:
+      ValueError, OSError: names the flag and the value seen.
+    """
+    if not settings.do_train and not settings.do_eval:
+        raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
+    if settings.num_train_steps <= 0:
+        raise ValueError(f"--num_train_steps={settings.num_train_steps} must be positive.")
+    if settings.bert_size and settings.bert_config_file:
+        raise ValueError(
+            f"--bert_size={settings.bert_size} and --bert_config_file={settings.bert_config_file} both give the "
+            "model's size: leave one out."
+        )
+    if settings.bert_size:
+        BertConfig.from_size(settings.bert_size)
+    elif not settings.bert_config_file and not settings.init_checkpoint:
+        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
+    if settings.is_left_to_right:
+        for name in settings.given_mask_flags():
+            raise ValueError(f"--{name} is for --objective=mlm: under --objective=ltr nothing is masked.")
+    check_mask_rates(settings.mask_rate, settings.random_rate, settings.keep_rate)
+    checks.check_file(settings.bert_config_file, "--bert_config_file")
+    checks.check_file(settings.vocab_file, "--vocab_file")
+    checks.check_input_files(settings.input_file, "--input_file")
+    if settings.eval_input_file:
+        checks.check_input_files(settings.eval_input_file, "--eval_input_file")
+    checks.check_output_dir(settings.output_dir, "--output_dir")
+
+
+# --- create_pretraining_data.py ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class InstanceSettings:
+    """How instances are made; the fields are the flags of create_pretraining_data.py.
+
+    Attributes:
+      max_seq_length: S, longest instance in tokens, [CLS] and both [SEP] included.
+      max_predictions_per_seq: P, most tokens to predict in an instance; 0 leaves the masks to the training.
+      dupe_factor: passes over the documents, each with other pairs and masks.
+      short_seq_prob: how often, per document and pass, instances are made shorter than S on purpose.
+      masked_lm_prob: share of tokens to predict.
+      do_whole_word_mask: mask all pieces of a word or none.
+      nsp: make pairs for next sentence prediction; else single runs of sentences.
+      mask_rate, random_rate, keep_rate: shares of the predicted tokens that become [MASK], become any token, stay.
+
+    Raises:
+      ValueError: settings no instance can be made with; names the flag and its value.
+    """
+
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    dupe_factor: int = 10
+    short_seq_prob: float = 0.1
+    masked_lm_prob: float = 0.15
+    do_whole_word_mask: bool = False
+    nsp: bool = True
+    mask_rate: float = 0.8
+    random_rate: float = 0.1
+    keep_rate: float = 0.1
+
+    def __post_init__(self):
+        rules = (
+            (
+                "max_seq_length",
+                self.max_seq_length >= MIN_SEQ_LENGTH,
+                "at least 5, for a pair of one token each and three special tokens",
+            ),
+            ("max_predictions_per_seq", self.max_predictions_per_seq >= 0, "at least 1"),
+            ("dupe_factor", self.dupe_factor >= 1, "at least 1: it counts the passes over the text"),
+            ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "a probability from 0 to 1"),
+            ("masked_lm_prob", 0 < self.masked_lm_prob <= 1, "a probability above 0, at most 1"),
+        )
+        for name, holds, rule in rules:
+            if not holds:
+                raise ValueError(f"--{name}={getattr(self, name)} must be {rule}")
+        check_mask_rates(self.mask_rate, self.random_rate, self.keep_rate)
+
+
+def check_data_flags(
+    masking: str,
+    pack_sequences: bool,
+    compression: str | None,
+    num_shards: int,
+    num_workers: int | None,
+    settings: InstanceSettings,
+) -> None:
+    """Checks the flags of create_pretraining_data.py that say how the instances become records.
+
+    Raises:
+      ValueError: one is out of range, or contradicts another; names the flag.
+    """
+    if masking not in ("static", "dynamic"):
+        raise ValueError(f"--masking={masking} must be static or dynamic")
+    if pack_sequences and masking != "dynamic":
+        raise ValueError("--pack_sequences needs --masking=dynamic: records with masks hold one pair each")
+    if compression not in (None, "", "gzip"):
+        raise ValueError(f"--compression={compression} must be gzip, or unset")
+    if num_shards < 1:
+        raise ValueError(f"--num_shards={num_shards} must be at least 1")
+    if num_workers is not None and num_workers < 1:
+        raise ValueError(f"--num_workers={num_workers} must be at least 1")
+    if settings.max_predictions_per_seq < 1:
+        raise ValueError(f"--max_predictions_per_seq={settings.max_predictions_per_seq} must be at least 1")
+    if masking == "dynamic" and (settings.mask_rate, settings.random_rate, settings.keep_rate) != (0.8, 0.1, 0.1):
+        raise ValueError(
+            "--mask_rate, --random_rate, --keep_rate: the records of --masking=dynamic have no masks yet; give these "
+            "to run_pretraining.py."
+        )
+
+
+def check_mask_rates(mask_rate: float, random_rate: float, keep_rate: float) -> None:
+    """Refuses numbers that are not shares.
+
+    Raises:
+      ValueError: one is not from 0 to 1, or together they are not 1; names the flags.
+    """
+    rates = {"mask_rate": mask_rate, "random_rate": random_rate, "keep_rate": keep_rate}
+    for name, rate in rates.items():
+        if not 0 <= rate <= 1:
+            raise ValueError(f"--{name}={rate} must be a share from 0 to 1")
+    if abs(sum(rates.values()) - 1) > 1e-6:
+        given = ", ".join(f"--{name}={rate}" for name, rate in rates.items())
+        raise ValueError(f"{given} must add up to 1: each predicted token is masked, replaced or kept")

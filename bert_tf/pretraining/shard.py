@@ -1,0 +1,398 @@
+"""One shard of pre-training data, from its part of the text to its record files.
+
+`make_shard` is a pure function of a job and a shard's number, so it does not matter which process of which machine runs
+it, when, and how often: create_pretraining_data.py runs it in this process, in a pool of processes, or on Apache Beam.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import hashlib
+import json
+import os
+import random
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.pretraining import record_writer
+from bert_tf.pretraining.corpus import Corpus
+from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, IS_RANDOM, NO_B, NUM_MASKED
+from bert_tf.pretraining.instances import Instances, InstanceSettings, VocabularyIds, create_instances, log_instances
+from bert_tf.pretraining.packing import pack
+from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
+from bert_tf.system import workers
+from bert_tf.system.atomic import temporary_name, written_together
+from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_files import read_json
+from bert_tf.text.wordpiece import FullTokenizer
+
+PACKED_PAIRS = 8  # most pairs per row with --pack_sequences
+INSTANCES_LOGGED = 3
+# About how a shard's time divides.
+_TOKENIZING_SHARE, _BUILDING_SHARE, _WRITING_SHARE = 0.4, 0.3, 0.3
+_BYTES_A_TASK = 16 << 20  # of text, where one shard is tokenized by several processes
+_ROWS_AT_ONCE = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardJob:
+    """What it takes to make any of the shards; the fields are the flags of create_pretraining_data.py.
+
+    Attributes:
+      input_files: the text, see `corpus.Corpus`; text: how to read it.
+      output_files: names of the files, which `shard_name` completes where there are several shards.
+      settings: of the instances; max_predictions_per_seq 0: unmasked records.
+      pairs_per_row: 1, or more to pack pairs (unmasked records only).
+      compression: None or "gzip".
+      scratch_dir: local directory for what does not fit in memory; None: that of the system.
+      fingerprint: of everything the output depends on.
+    """
+
+    input_files: tuple[str, ...]
+    output_files: tuple[str, ...]
+    vocab_file: str
+    do_lower_case: bool
+    strip_accents: bool
+    text: TextSettings
+    settings: InstanceSettings
+    random_seed: int
+    num_shards: int
+    pairs_per_row: int
+    compression: str | None
+    scratch_dir: str | None
+    fingerprint: str
+
+    def outputs(self, shard: int) -> list[str]:
+        """The record files of a shard."""
+        return [shard_name(path, shard, self.num_shards) for path in self.output_files]
+
+    def seed(self, shard: int) -> int:
+        """The seed of a shard: random_seed itself where there is only one, so that this is the original's."""
+        if self.num_shards == 1:
+            return self.random_seed
+        return int.from_bytes(hashlib.sha256(f"{self.random_seed}/{shard}".encode()).digest()[:8], "big")
+
+    def tokenizer(self) -> FullTokenizer:
+        return FullTokenizer(self.vocab_file, self.do_lower_case, self.strip_accents)
+
+
+def shard_name(path: str, shard: int, num_shards: int) -> str:
+    """out.tfrecord -> out.tfrecord-00003-of-00010; the name itself of a single shard."""
+    return path if num_shards == 1 else f"{path}-{shard:05d}-of-{num_shards:05d}"
+
+
+def summary_path(output_file: str) -> str:
+    """Where the summary of a record file is: `data/a.tfrecord` -> `data/pretraining_data.a.json`.
+
+    Beside the file, but named so that the usual globs for records (data/a*, data/*.tfrecord) leave it out. Of a name
+    such as a.tfrecord-00001 the number stays, since shards made by separate runs need a summary each.
+    """
+    directory, name = os.path.split(output_file)
+    name = re.sub(r"\.tf_?records?", "", name)
+    return os.path.join(directory, f"pretraining_data.{name}.json")
+
+
+# Given the share of a shard's time that a stage takes: what makes the stage's bar, called as `progress_bar` is.
+Bars = Callable[[float], Callable]
+
+
+def make_shard(
+    job: ShardJob,
+    shard: int,
+    num_workers: int = 1,
+    *,
+    show_progress: bool = True,
+    bars: Bars | None = None,
+    log: bool = False,
+) -> dict:
+    """Makes the record files of a shard and, last of all, their summary.
+
+    Files appear under their names when all of them are written; on an error earlier files stay.
+
+    Args:
+      num_workers: processes for tokenizing.
+      show_progress: draw a progress bar for each stage. bars: what to make instead of them.
+      log: show some instances in the log.
+
+    Returns:
+      The summary, as written.
+
+    Raises:
+      ValueError: bad text (names file, line and byte). OSError: the scratch directory is full.
+      tf.errors.OpError: a file can't be read or written.
+    """
+    if bars is None:
+        drawn = functools.partial(progress_bar, disable=not show_progress)
+        bars = lambda _: drawn  # noqa: E731
+    corpus = Corpus(job.input_files, job.text)
+    begin, end = corpus.shard_range(shard, job.num_shards)
+    tokenizer = job.tokenizer()
+    outputs = job.outputs(shard)
+    sidecar = summary_path(outputs[0])
+    for path in outputs:
+        if os.path.dirname(path):
+            tf.io.gfile.makedirs(os.path.dirname(path))
+    # Opened before the long work: that output can't be written is better known at once.
+    with (
+        written_together([*outputs, sidecar]) as (*temporary_records, temporary_sidecar),
+        tempfile.TemporaryDirectory(prefix=f"{scratch_prefix(job)}{shard}_", dir=job.scratch_dir) as scratch,
+        _explained_full_disk(scratch),
+    ):
+        store, read_counts = _tokenize(job, tokenizer, (begin, end), scratch, num_workers, bars(_TOKENIZING_SHARE))
+        text_counts = _count_text(store, tokenizer.unk_id)
+        if not text_counts["documents"] and job.num_shards == 1:
+            raise ValueError(no_text(job))
+        vocabulary = VocabularyIds.from_vocab(tokenizer.vocab, type(tokenizer))
+        rng = random.Random(job.seed(shard))
+        instances = create_instances(store, job.settings, vocabulary, rng, scratch, bars(_BUILDING_SHARE))
+        if log:
+            log_instances(instances[:INSTANCES_LOGGED], tokenizer.inv_vocab)
+        counts, rows = _write(job, instances, rng, temporary_records, bars(_WRITING_SHARE))
+        summary = {
+            "fingerprint": job.fingerprint,
+            **read_counts,
+            **text_counts,
+            **_count_instances(instances, rows),
+            "output_files": dict(zip(outputs, counts, strict=True)),
+            "output_bytes": {
+                path: tf.io.gfile.stat(temporary).length
+                for path, temporary in zip(outputs, temporary_records, strict=True)
+            },
+        }
+        del store, instances
+        with tf.io.gfile.GFile(temporary_sidecar, "wb") as file:
+            file.write((json.dumps(summary, indent=2, ensure_ascii=False) + "\n").encode())
+    return summary
+
+
+def read_summary(path: str) -> dict | None:
+    """A summary that an earlier run wrote; None if there is none that can be read."""
+    try:
+        summary = read_json(path)
+    except (ValueError, tf.errors.OpError):
+        return None
+    return summary if isinstance(summary, dict) else None
+
+
+def finished_summary(job: ShardJob, shard: int) -> dict | None:
+    """The summary of a shard that an earlier run of the same job finished; None if there is none."""
+    summary = read_summary(summary_path(job.outputs(shard)[0])) or {}
+    try:
+        if summary.get("fingerprint") != job.fingerprint or set(summary["output_files"]) != set(job.outputs(shard)):
+            return None
+        sizes = {name: tf.io.gfile.stat(name).length for name in summary["output_files"]}
+    except (KeyError, TypeError, tf.errors.OpError):
+        return None
+    return summary if sizes == summary["output_bytes"] else None
+
+
+def make_shard_as_task(job: ShardJob, shard: int, weight: float) -> dict:
+    """`make_shard` for `workers.run_tasks`; all of it counts `weight` in the progress."""
+    return make_shard(job, shard, bars=lambda share: functools.partial(_StageProgress, weight * share))
+
+
+class _StageProgress:
+    """In place of a progress bar: reports a stage to the parent process, which counts `weight` when it is done."""
+
+    def __init__(self, weight: float, *, total: float, **_):
+        self.weight, self.total, self.done = weight, max(total, 1), 0.0
+
+    def update(self, amount: float) -> None:
+        self.done += amount
+        workers.report_progress(self.weight * amount / self.total)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.update(self.total - self.done)
+
+
+# ---- stages ----------------------------------------------------------------------------------------------------------
+
+
+def _tokenize(job, tokenizer, text_range, scratch, num_workers, bar) -> tuple[TokenStore, dict]:
+    begin, end = text_range
+    counts: dict = {}
+    tasks = min(-(-(end - begin) // _BYTES_A_TASK), 64 * num_workers) if num_workers > 1 else 1
+    with bar(total=end - begin, desc="tokenizing", unit="B", unit_scale=True) as progress:
+        if tasks <= 1:
+            pieces = Corpus(job.input_files, job.text).blocks(begin, end, counts=counts, progress=progress.update)
+            return tokenize(pieces, tokenizer, os.path.join(scratch, "text")), counts
+        cuts = [begin + (end - begin) * k // tasks for k in range(tasks + 1)]
+        folders = [os.path.join(scratch, f"text{k}") for k in range(tasks)]
+        arguments = [(job, cuts[k], cuts[k + 1], folders[k]) for k in range(tasks)]
+        for _, part_counts in workers.run_tasks(_tokenize_part, arguments, num_workers, progress.update):
+            counts = _add(counts, part_counts)
+    return merge_stores(folders, os.path.join(scratch, "text")), counts
+
+
+_tokenizers: dict = {}  # of this process, which does many parts
+
+
+def _tokenize_part(job: ShardJob, begin: int, end: int, directory: str) -> dict:
+    key = (job.vocab_file, job.do_lower_case, job.strip_accents)
+    if key not in _tokenizers:
+        _tokenizers.clear()
+        _tokenizers[key] = job.tokenizer()
+    counts: dict = {}
+    pieces = Corpus(job.input_files, job.text).blocks(begin, end, counts=counts, progress=workers.report_progress)
+    tokenize(pieces, _tokenizers[key], directory)
+    return counts
+
+
+def _add(one: dict, other: dict) -> dict:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+
+
+def _write(
+    job: ShardJob, instances: Instances, rng: random.Random, paths: Sequence[str], bar: Callable
+) -> tuple[list[int], int]:
+    """Writes the records; returns how many instances each file holds, and how many rows there are in all."""
+    counts, total_rows = [], 0
+    with bar(total=len(instances), desc="writing", unit="instances", unit_scale=True) as progress:
+        for number, path in enumerate(paths):
+            chosen = instances.order[number :: len(paths)].copy()
+            row_ends = np.arange(1, len(chosen) + 1)
+            if job.pairs_per_row > 1:
+                lengths = _lengths(instances.spans, chosen)
+                chosen_places, row_ends = pack(lengths, job.settings.max_seq_length, job.pairs_per_row, rng)
+                chosen = chosen[chosen_places]
+            if job.settings.max_predictions_per_seq:
+                blocks = record_writer.masked_blocks(instances, chosen)
+            else:
+                blocks = record_writer.unmasked_blocks(instances, row_ends, chosen, job.pairs_per_row)
+
+            written = _counted(blocks, len(row_ends), len(chosen), progress.update)
+            record_writer.write_blocks(path, written, job.compression)
+            counts.append(len(chosen))
+            total_rows += len(row_ends)
+    return counts, total_rows
+
+
+def _counted(blocks: Iterator[bytes], rows: int, instances: int, update: Callable[[float], None]) -> Iterator[bytes]:
+    """Passes the blocks of this many rows through and returns the number of instances taken from them."""
+    for number, block in enumerate(blocks):
+        yield block
+        before, after = (min(rows, (number + k) * record_writer.RECORDS_PER_BLOCK) for k in (0, 1))
+        update(instances * after // rows - instances * before // rows)
+
+
+def _lengths(spans: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    special_tokens = 3 - (spans[numbers, B_BEGIN] == NO_B)
+    return spans[numbers, A_LENGTH] + spans[numbers, B_LENGTH] + special_tokens
+
+
+def _count_text(store: TokenStore, unknown_id: int) -> dict:
+    tokens = store.tokens
+    unknown = sum(
+        int(np.count_nonzero(tokens[begin : begin + _ROWS_AT_ONCE] == unknown_id))
+        for begin in range(0, len(tokens), _ROWS_AT_ONCE)
+    )
+    return {
+        "documents": len(store.document_ends),
+        "sentences": len(store.sentence_ends),
+        "tokens": store.num_tokens,
+        "unknown_tokens": unknown,
+    }
+
+
+def _count_instances(instances: Instances, rows: int) -> dict:
+    totals = np.zeros(instances.spans.shape[1], np.int64)
+    for begin in range(0, len(instances), _ROWS_AT_ONCE):
+        totals += instances.spans[begin : begin + _ROWS_AT_ONCE].sum(axis=0)
+    special_tokens = 3 if instances.settings.nsp else 2
+    return {
+        "instances": len(instances),
+        "rows": rows,
+        "instance_tokens": int(totals[A_LENGTH] + totals[B_LENGTH]) + special_tokens * len(instances),
+        "masked_positions": int(totals[NUM_MASKED]),
+        "random_next": int(totals[IS_RANDOM]),
+    }
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def scratch_prefix(job: ShardJob) -> str:
+    """What the names of this job's scratch directories begin with."""
+    where = hashlib.sha256("\n".join(job.output_files).encode()).hexdigest()
+    return f"bert_tf_{job.fingerprint[:8]}{where[:8]}_"
+
+
+def remove_leftovers(job: ShardJob) -> None:
+    """Removes what a killed run of the same job left behind: temporary files and scratch directories."""
+    for shard in range(job.num_shards):
+        outputs = job.outputs(shard)
+        for path in (*outputs, summary_path(outputs[0])):
+            for leftover in tf.io.gfile.glob(temporary_name(path, "*")):
+                tf.io.gfile.remove(leftover)
+    for leftover in tf.io.gfile.glob(os.path.join(job.scratch_dir or tempfile.gettempdir(), f"{scratch_prefix(job)}*")):
+        tf.io.gfile.rmtree(leftover)
+
+
+def remove_shards(job: ShardJob) -> None:
+    """Removes all files of a job."""
+    for shard in range(job.num_shards):
+        outputs = job.outputs(shard)
+        for path in (*outputs, summary_path(outputs[0])):
+            tf.io.gfile.remove(path)
+
+
+def no_text(job: ShardJob) -> str:
+    """Says that there is nothing to make instances of."""
+    return f"no text to make instances of in {', '.join(job.input_files[:5])}: every line is blank"
+
+
+def other_shards(job: ShardJob) -> list[str]:
+    """Record files of these names that an earlier run cut into another number of shards."""
+    mine = {name for shard in range(job.num_shards) for name in job.outputs(shard)}
+    found = [name for path in job.output_files for name in tf.io.gfile.glob(f"{path}-?????-of-?????")]
+    return sorted(set(found) - mine)
+
+
+@contextlib.contextmanager
+def _explained_full_disk(scratch: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            raise
+        raise OSError(
+            error.errno,
+            f"{os.strerror(error.errno)} in the scratch directory; --scratch_dir can name one with more room",
+            scratch,
+        ) from error
+
+
+def warn_of_text(summary: dict, name: str, settings: InstanceSettings) -> None:
+    """Says what looks wrong with the text of a shard."""
+    max_seq_length = settings.max_seq_length
+    if summary["tokens"] > max_seq_length * summary["sentences"]:
+        logging.warning(
+            "%s: a line has %d tokens on average, and what goes beyond --max_seq_length=%d is cut off. Are the lines "
+            "paragraphs? --split_sentences makes sentences of them.",
+            name,
+            summary["tokens"] // summary["sentences"],
+            max_seq_length,
+        )
+    if summary["documents"] == 1 and settings.nsp:
+        logging.warning(
+            "%s: there is only one document, so the random next sentences come from the same document as the first "
+            "ones. Documents of plain text are separated by a blank line; fewer shards hold more documents each.",
+            name,
+        )
+    if summary["unknown_tokens"] > summary["tokens"] / 10:
+        logging.warning(
+            "%s: %.0f%% of the tokens are %s: do --vocab_file, --do_lower_case and --strip_accents fit this text?",
+            name,
+            100 * summary["unknown_tokens"] / summary["tokens"],
+            FullTokenizer.unk_token,
+        )

@@ -1,0 +1,91 @@
+"""What the classes that answer with a finished model share: opening it, and batches."""
+
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+
+from bert_tf.data import token_rows
+from bert_tf.data.token_rows import TokenRows
+from bert_tf.serving import loaded_export
+from bert_tf.serving.detect_task import check_task
+from bert_tf.system.progress import progress_bar
+from bert_tf.tasks.table import TASKS
+from bert_tf.text.wordpiece import FullTokenizer
+
+_SECONDS_WITHOUT_PROGRESS = 5
+
+
+class Answerer:
+    """A model's directory of any format, or an export, opened once. Threads may share it.
+
+    A subclass sets:
+      tasks: names of `tasks.table.TASKS` that it answers.
+      model_class: of the models in directories.
+      action: what a progress bar says is being done.
+
+    Attributes:
+      export: the `exported.Export`, or None for a directory; tokenizer, files and model are None for an export.
+
+    Args:
+      path: a directory that describes itself: weights with an output layer, configuration, vocabulary; or what
+        export_saved_model.py wrote (the directory of versions, or one of them).
+      batch_size: rows or texts computed together.
+
+    Raises:
+      FileNotFoundError, ValueError: no model there, or none for this task.
+    """
+
+    tasks: tuple[str, ...]
+    model_class: type
+    action: str
+
+    def __init__(self, path: str, batch_size: int):
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} must be at least 1")
+        self.batch_size = batch_size
+        self.export = self.tokenizer = self.files = self.model = None
+        if found := loaded_export.find_export(path):
+            self.export = loaded_export.Export(found)
+            if self.export.task not in self.tasks:
+                other = TASKS[self.export.task].answerer if self.export.task in TASKS else None
+                advice = f": {other} opens it" if other and other[0].isupper() else ""
+                raise ValueError(f"{path} is an export for {self.export.task}, not for {self.tasks[0]}{advice}")
+            return
+        self.tokenizer = FullTokenizer.from_pretrained(path)
+        self.files = check_task(path, self.tasks[0])
+        self.model = self.model_class.from_pretrained(path)
+
+    def exported_max_seq_length(self, given: int | None) -> int:
+        """The length of the export, which can't be chosen any more.
+
+        Raises:
+          ValueError: another one is given.
+        """
+        length = self.export.description["max_seq_length"]
+        if given not in (None, length):
+            raise ValueError(f"max_seq_length={given}: it is {length} in the export")
+        return length
+
+    def batches(self, lengths: np.ndarray) -> Iterator[np.ndarray]:
+        """Row numbers of each batch, those of like length together; a bar shows progress where it takes long."""
+        rows = token_rows.evaluation_rows(np.asarray(lengths, np.int64), self.batch_size)
+        return iter(progress_bar(rows, desc=self.action, unit="batch", leave=False, delay=_SECONDS_WITHOUT_PROGRESS))
+
+    def outputs(self, rows: TokenRows) -> Iterator[tuple[np.ndarray, np.ndarray | dict[str, np.ndarray]]]:
+        """(row numbers, the model's outputs for them) of each batch of token rows."""
+        lengths = rows.lengths
+        for chosen in self.batches(lengths):
+            found = self.model(rows.batch(chosen, int(lengths[chosen].max())), training=False)
+            yield chosen, keras.tree.map_structure(np.asarray, found)
+
+
+def list_of(items, name: str, what: str) -> list:
+    """`items` as a list.
+
+    Raises:
+      TypeError: it is a single string.
+    """
+    if isinstance(items, str | bytes):
+        raise TypeError(f"{name} must be a list of {what}, not a single string: for one of them call the object itself")
+    return list(items)

@@ -1,0 +1,122 @@
+"""Multiple choice, for notebooks: a fine-tuned model that takes strings."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import softmax
+
+from bert_tf.models.task_models import BertForMultipleChoice
+from bert_tf.serving.base_predictor import Answerer, list_of
+from bert_tf.serving.detect_task import choose_max_seq_length
+from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.choice.encode import encode_examples
+
+
+class ChoicePredictor(Answerer):
+    """Which of several choices goes with a context.
+
+    Threads may share it.
+
+        predictor = ChoicePredictor("swag_output/best_model")
+        predictor("She opens the door.", ["She walks in.", "It rains."])
+        # {"choice": 0, "text": "She walks in.", "probabilities": [0.97, 0.03]}
+
+    Args:
+      path: a directory that describes itself, as run_swag.py leaves it: weights with an output layer, configuration,
+        vocabulary; or what export_saved_model.py wrote (the directory of versions, or one of them).
+      max_seq_length: longer rows lose the last tokens of context or of choice, whichever is longer; by default what it
+        was trained with, if known, or what the model can take.
+      batch_size: questions computed together, each with all its choices.
+
+    Raises:
+      FileNotFoundError, ValueError: no model, or none for multiple choice, there.
+    """
+
+    tasks = ("multiple_choice",)
+    model_class = BertForMultipleChoice
+    action = "choose"
+
+    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 8):
+        super().__init__(path, batch_size)
+        if self.export:
+            self.max_seq_length = self.exported_max_seq_length(max_seq_length)
+        else:
+            self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
+
+    def predict(self, questions: Sequence[tuple]) -> list[dict]:
+        """The best choice for each question.
+
+        Args:
+          questions: tuples (context, choices) or (context, choices, question): strings, a list of at least two strings,
+            and what every choice begins with. The number of choices may differ.
+
+        Returns:
+          for each question a dict of `choice`, its number from 0; `text`, the choice; and `probabilities` of all.
+
+        Raises:
+          TypeError: something else than such tuples. ValueError: fewer than two choices, or a blank one. Both name the
+            place.
+        """
+        examples = [
+            _example(number, *_parts(number, question))
+            for number, question in enumerate(list_of(questions, "questions", "tuples (context, choices)"))
+        ]
+        described = [None] * len(examples)
+        # A batch has as many choices for all its questions.
+        for count in sorted({len(example.choices) for example in examples}):
+            chosen = [example for example in examples if len(example.choices) == count]
+            probabilities = self._by_export(chosen) if self.export else self._by_model(chosen)
+            for example, row in zip(chosen, probabilities, strict=True):
+                best = int(row.argmax())
+                described[int(example.guid)] = {
+                    "choice": best,
+                    "text": example.choices[best],
+                    "probabilities": [float(value) for value in row],
+                }
+        return described
+
+    def __call__(self, context: str, choices: Sequence[str], question: str = "") -> dict:
+        """The best choice for one question."""
+        return self.predict([(context, choices, question)])[0]
+
+    def _by_model(self, examples: list[ChoiceExample]) -> np.ndarray:
+        rows = encode_examples(examples, self.tokenizer, self.max_seq_length)
+        logits = np.empty((len(examples), rows.num_choices), np.float32)
+        for chosen, output in self.outputs(rows):
+            logits[chosen] = output
+        return softmax(logits, -1)
+
+    def _by_export(self, examples: list[ChoiceExample]) -> np.ndarray:
+        probabilities = np.empty((len(examples), len(examples[0].choices)), np.float32)
+        sizes = [len(example.context) + max(map(len, example.choices)) for example in examples]
+        for part in self.batches(sizes):
+            chosen = [examples[row] for row in part.tolist()]
+            outputs = self.export(
+                "serving_default",
+                context=[example.context for example in chosen],
+                question=[example.question for example in chosen],
+                choices=[example.choices for example in chosen],
+            )
+            probabilities[part] = outputs["probabilities"]
+        return probabilities
+
+
+def _parts(number: int, question) -> tuple[str, Sequence[str], str]:
+    parts = question if isinstance(question, tuple | list) and len(question) in (2, 3) else ("", None)
+    context, choices, beginning = *parts, *[""] * (3 - len(parts))
+    strings = (context, beginning, *choices) if isinstance(choices, tuple | list) else (None,)
+    if not all(isinstance(text, str) for text in strings):
+        raise TypeError(
+            f"questions[{number}] must be (context, choices) or (context, choices, question): a string, a list of "
+            f"strings and a string, not {question!r:.80}"
+        )
+    return context, choices, beginning
+
+
+def _example(number: int, context: str, choices: Sequence[str], question: str) -> ChoiceExample:
+    if len(choices) < 2:
+        raise ValueError(f"questions[{number}]: there must be at least two choices, not {len(choices)}")
+    for place, choice in enumerate(choices):
+        if not choice.strip():
+            raise ValueError(f"questions[{number}]: choice {place} is empty")
+    return ChoiceExample(str(number), context, question, tuple(choices))

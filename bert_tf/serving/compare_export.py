@@ -1,0 +1,250 @@
+"""What an export costs in quality: its answers on real data beside those of the float32 model."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.serving import loaded_export
+from bert_tf.serving.graph_ner import ServedTagger
+from bert_tf.serving.predictor import Predictor
+from bert_tf.serving.question_answerer import QuestionAnswerer
+from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_files import read_text_lines
+from bert_tf.tasks.classification import encode as classification_encode
+from bert_tf.tasks.classification.data import InputExample
+from bert_tf.tasks.ner import data as ner_data
+from bert_tf.tasks.ner import metrics as ner_metrics
+from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.squad import data as squad_data
+from bert_tf.tasks.squad import metrics as squad_metrics
+from bert_tf.text import casing
+
+_ROWS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Scores of the model and of its export on the same data.
+
+    Attributes:
+      examples: their number. model, export: metric -> value. same: share of examples with the same answer.
+      largest_difference: of a probability (or a regression's score).
+    """
+
+    examples: int
+    model: dict[str, float]
+    export: dict[str, float]
+    same: float
+    largest_difference: float
+
+    def text(self) -> str:
+        """The comparison as text."""
+        lines = [f"{self.examples} examples, {self.same:.2%} with the same answer"]
+        for name, value in self.model.items():
+            change = self.export[name] - value
+            lines.append(f"{name}: model {value:.4f}, export {self.export[name]:.4f} ({change:+.4f})")
+        lines.append(f"largest difference of a score: {self.largest_difference:.2g}")
+        return "\n".join(lines)
+
+
+def refuse_unfit(check_file: str, model_dir: str, task: str, text_pairs: bool = False) -> None:
+    """Refuses an unsuitable file before the export is made: a server loads a new version as soon as it exists.
+
+    Args:
+      check_file, model_dir: as for `compare`. task, text_pairs: as for `export.export_saved_model`.
+
+    Raises:
+      FileNotFoundError: no such file. ValueError: as for `compare`; or single texts for an export that takes pairs.
+    """
+    if not tf.io.gfile.exists(check_file):
+        raise FileNotFoundError(f"--check_file={check_file} does not exist")
+    if task == "squad":
+        squad_data.read_articles(check_file)
+    elif task == "ner":
+        _read_sentences(check_file, _tagging_settings(model_dir))
+    elif task in ("classification", "regression"):
+        rows, _ = _read_rows(check_file, Predictor(model_dir))
+        if text_pairs and len(rows[0]) == 1:
+            raise ValueError(f"{check_file} has lines of one text; an export with --text_pairs takes two")
+    else:
+        raise ValueError(f"--check_file is for classification, regression, squad and ner, not for {task}")
+
+
+def compare(export: str, model_dir: str, check_file: str) -> Comparison:
+    """Compares an export with the model it was made from.
+
+    Args:
+      export: the directory of a version, or a .tflite file of a classifier.
+      check_file: for a classifier or regression, lines `text TAB label` or `text TAB text TAB label`; for squad, a JSON
+        file in SQuAD format; for ner, a CoNLL file, word first and tag (IOB2) last.
+
+    Raises:
+      ValueError: another task; a line without its columns or with an unknown label (names file and line); what
+        `ner.data.read_conll` refuses.
+    """
+    if export.endswith(".tflite"):
+        return _compare_classifier(_tflite_scores(export), Predictor(model_dir), check_file)
+    loaded = loaded_export.Export(export)
+    task = loaded.task
+    if task == "squad":
+        return _compare_answers(loaded, model_dir, check_file)
+    if task == "ner":
+        return _compare_tags(loaded, model_dir, check_file)
+    if task not in ("classification", "regression"):
+        raise ValueError(f"--check_file is for classification, regression, squad and ner, not for {task}")
+    return _compare_classifier(_saved_model_scores(loaded), Predictor(model_dir), check_file)
+
+
+# ---- classifiers -----------------------------------------------------------------------------------------------------
+
+Scores = Callable[[Predictor, list], np.ndarray]
+
+
+def _saved_model_scores(loaded: loaded_export.Export) -> Scores:
+    def scores(predictor: Predictor, texts: list) -> np.ndarray:
+        names = ("text", "text_pair")[: len(texts[0])]
+        signature = "serve_pairs" if len(names) == 2 and "serve_pairs" in loaded.signatures else "serving_default"
+        wanted = loaded.description["signatures"][signature]["inputs"]
+        if set(wanted) != set(names):
+            raise ValueError(f"--check_file has lines of {len(names)} texts; the export takes {', '.join(wanted)}")
+        outputs = loaded(signature, **{name: [row[place] for row in texts] for place, name in enumerate(names)})
+        return outputs["probabilities"] if "probabilities" in outputs else outputs["score"][:, None]
+
+    return scores
+
+
+def _tflite_scores(path: str) -> Scores:
+    from ai_edge_litert.interpreter import Interpreter
+
+    runner = Interpreter(path).get_signature_runner()
+    length = runner.get_input_details()["input_ids"]["shape"][1]
+
+    def scores(predictor: Predictor, texts: list) -> np.ndarray:
+        examples = [InputExample(str(number), *row) for number, row in enumerate(texts)]
+        encoded = classification_encode.encode_examples(
+            examples, predictor.task, predictor.tokenizer, int(length), num_processes=1
+        )
+        rows = [runner(**encoded.batch(np.array([number]), int(length))) for number in range(len(examples))]
+        return _probabilities(predictor, np.concatenate([row["logits"] for row in rows]))
+
+    return scores
+
+
+def _probabilities(predictor: Predictor, logits: np.ndarray) -> np.ndarray:
+    if predictor.task.is_regression:
+        return logits
+    if predictor.task.multi_label:
+        return tf.sigmoid(logits).numpy()
+    return tf.nn.softmax(logits).numpy()
+
+
+def _compare_classifier(scores: Scores, predictor: Predictor, check_file: str) -> Comparison:
+    rows, labels = _read_rows(check_file, predictor)
+    mine, theirs = [], []
+    for begin in progress_bar(range(0, len(rows), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
+        part = rows[begin : begin + _ROWS]
+        theirs.append(scores(predictor, part))
+        mine.append(_probabilities(predictor, predictor.logits(part)))
+    mine, theirs = np.concatenate(mine), np.concatenate(theirs)
+    largest = float(np.abs(mine - theirs).max())
+    if predictor.task.is_regression:
+        metrics = [{"pearson": float(np.corrcoef(values[:, 0], labels)[0, 1])} for values in (mine, theirs)]
+        return Comparison(len(rows), *metrics, float((np.abs(mine - theirs) < 0.05).mean()), largest)
+    guesses = [values.argmax(-1) for values in (mine, theirs)]
+    metrics = [{"accuracy": float((guess == np.array(labels)).mean())} for guess in guesses]
+    return Comparison(len(rows), *metrics, float((guesses[0] == guesses[1]).mean()), largest)
+
+
+def _read_rows(check_file: str, predictor: Predictor) -> tuple[list[tuple], list]:
+    """Texts and labels (numbers) of the lines."""
+    if predictor.task.multi_label:
+        raise ValueError("--check_file does not know how to score several labels per example")
+    numbers = {label: number for number, label in enumerate(predictor.labels)}
+    rows, labels = [], []
+    for number, line in enumerate(read_text_lines(check_file), 1):
+        *texts, label = line.split("\t")
+        if len(texts) not in (1, 2) or (rows and len(texts) != len(rows[0])):
+            raise ValueError(f"{check_file}, line {number}: expected text, perhaps a second text, and label, with tabs")
+        if predictor.task.is_regression:
+            try:
+                labels.append(float(label))
+            except ValueError:
+                raise ValueError(f"{check_file}, line {number}: {label!r} is not a number") from None
+        elif label in numbers:
+            labels.append(numbers[label])
+        else:
+            raise ValueError(f"{check_file}, line {number}: the model has no label {label!r}; it has {list(numbers)}")
+        rows.append(tuple(texts))
+    if not rows:
+        raise ValueError(f"{check_file} has no lines")
+    return rows, labels
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+def _compare_answers(loaded: loaded_export.Export, model_dir: str, check_file: str) -> Comparison:
+    articles = squad_data.read_articles(check_file)
+    questions = [
+        (question["id"], question["question"], paragraph["context"])
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    answerer = QuestionAnswerer(model_dir)
+    mine, theirs, largest = {}, {}, 0.0
+    for begin in progress_bar(range(0, len(questions), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
+        part = questions[begin : begin + _ROWS]
+        outputs = loaded(
+            "serving_default",
+            question=[question for _, question, _ in part],
+            context=[context for *_, context in part],
+        )
+        answers = answerer.predict([(question, context) for _, question, context in part])
+        for place, ((key, *_), found) in enumerate(zip(part, answers, strict=True)):
+            mine[key], theirs[key] = found["answer"], outputs["answer"][place].decode()
+            if mine[key] == theirs[key]:
+                largest = max(largest, abs(found["score"] - float(outputs["score"][place])))
+    names = ("exact_match", "f1")
+    version_2 = answerer.predictions.version_2_with_negative
+    metrics = [squad_metrics.evaluate(articles, answers, version_2) for answers in (mine, theirs)]
+    same = float(np.mean([mine[key] == theirs[key] for key in mine]))
+    return Comparison(len(questions), *({name: values[name] for name in names} for values in metrics), same, largest)
+
+
+# ---- tags ------------------------------------------------------------------------------------------------------------
+
+
+def _tagging_settings(model_dir: str) -> ner_outputs.TaggingSettings:
+    return ner_outputs.TaggingSettings.read(casing.directory_of(model_dir)) or ner_outputs.TaggingSettings()
+
+
+def _read_sentences(check_file: str, settings: ner_outputs.TaggingSettings) -> list[ner_data.Sentence]:
+    sentences = ner_data.read_conll(check_file, ner_data.Layout(), settings.learned_scheme).sentences
+    if any(sentence.tags is None for sentence in sentences):
+        raise ValueError(f"{check_file} has no column of tags")
+    return sentences
+
+
+def _compare_tags(loaded: loaded_export.Export, model_dir: str, check_file: str) -> Comparison:
+    settings = _tagging_settings(model_dir)
+    sentences = _read_sentences(check_file, settings)
+    exported = loaded.signatures["serve_words"]
+    model = ServedTagger.from_pretrained(model_dir, "float32", loaded.description["max_seq_length"])
+    calls = (lambda words: model.tag_words(words), lambda words: exported(words=words))
+    found, scores = ([], []), ([], [])
+    for begin in progress_bar(range(0, len(sentences), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
+        part = [sentence.words for sentence in sentences[begin : begin + _ROWS]]
+        words = tf.ragged.constant(part, dtype=tf.string).to_tensor("")
+        for call, tags, probabilities in zip(calls, found, scores, strict=True):
+            outputs = call(words)
+            for row, row_tags, row_scores in zip(part, outputs["tags"], outputs["scores"], strict=True):
+                tags.append([tag.decode() for tag in row_tags.numpy()[: len(row)]])
+                probabilities.extend(row_scores.numpy()[: len(row)])
+    gold, plain = [sentence.tags for sentence in sentences], settings.learned_scheme == "plain"
+    metrics = [ner_metrics.evaluate(gold, tags, plain=plain) for tags in found]
+    same = float(np.mean([mine == theirs for mine, theirs in zip(*found, strict=True)]))
+    largest = float(np.abs(np.subtract(*scores)).max())
+    return Comparison(len(sentences), *metrics, same, largest)

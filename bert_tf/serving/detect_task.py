@@ -1,0 +1,81 @@
+"""Which task the model in a directory is for."""
+
+import posixpath
+
+import tensorflow as tf
+
+from bert_tf.models import baselines, open_weights, pretrained
+from bert_tf.models import directory as model_directory
+from bert_tf.models.directory import ModelFiles
+from bert_tf.tasks.table import TASKS
+from bert_tf.text import casing
+
+
+def task_in(model_dir: str) -> str:
+    """The task that a model's output layer is for: a name of `tasks.table.TASKS`.
+
+    Raises:
+      ValueError: it could be for several; names --task.
+    """
+    weights = open_weights.open_weights(model_dir)
+    if TASKS["squad"].output_layer in weights:
+        return "squad"
+    if "output_weights" in weights:
+        if tf.io.gfile.exists(posixpath.join(casing.directory_of(model_dir), TASKS["ner"].settings_file)):
+            return "ner"
+        config = model_directory.read_model_files(model_dir).config
+        outputs = weights.shapes["output_weights"][0]
+        problem_type = getattr(config, "problem_type", None)
+        if getattr(config, "architectures", None) == [TASKS["multiple_choice"].architecture]:
+            return "multiple_choice"
+        if outputs == 1 and problem_type is None:
+            raise ValueError(f"{model_dir} has one output: give --task=regression or --task=multiple_choice.")
+        return "regression" if problem_type == "regression" else "classification"
+    return "masked_lm" if TASKS["masked_lm"].output_layer in weights else "encoder"
+
+
+def check_task(model_dir: str, task: str) -> ModelFiles:
+    """The files of a model that can do a task.
+
+    Raises:
+      ValueError: the model in the directory is for another task, or for none; the message names what it is.
+    """
+    config = model_directory.read_model_files(model_dir).config
+    entry = TASKS[task]
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    if not architecture and getattr(config, "problem_type", None):  # which only classifiers of whole texts have
+        architecture = TASKS["classification"].architecture
+    if architecture in baselines.ARCHITECTURES.values():
+        raise ValueError(
+            f"{model_dir} is a {architecture}, a model without BERT: run_classifier.py --do_predict answers with it."
+        )
+    weights, files = pretrained.read_model(model_dir)
+    if task == "ner" and "tagger/output_weights" in weights:
+        raise ValueError(
+            f"{model_dir} is a tagger on BERT's features: run_ner.py --do_predict answers with it. Tagger and exports "
+            "take taggers with BERT fine-tuned."
+        )
+    if entry.output_layer and entry.output_layer not in weights:
+        raise ValueError(
+            f"{model_dir} has no output layer for {task} ({entry.output_layer}): fine-tune it first ({entry.script})."
+        )
+    # Several tasks have the same output layer.
+    rivals = {other.architecture: other for other in TASKS.values() if other.output_layer == entry.output_layer}
+    if architecture in rivals and architecture != entry.architecture:
+        raise ValueError(f"{model_dir} is a {architecture}: {rivals[architecture].answerer} answers with it.")
+    if task == "regression" and (outputs := weights.shapes[entry.output_layer][0]) != 1:
+        raise ValueError(f"{model_dir} has {outputs} outputs, and a regression has one.")
+    return files
+
+
+def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
+    """Tokens of a row: what is given, or what the model was trained with if known, or what it can take.
+
+    Raises:
+      ValueError: more than the model can take, or no room for a token beside two special ones.
+    """
+    limit = pretrained.needed_config(files).max_position_embeddings
+    chosen = min(files.max_seq_length or limit, limit) if given is None else given
+    if not 3 <= chosen <= limit:
+        raise ValueError(f"--max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")
+    return chosen

@@ -1,0 +1,244 @@
+"""Fine-tuned models as SavedModels for TensorFlow Serving: strings in, answers out.
+
+    export_dir/VERSION/saved_model.pb, variables/        loads with TensorFlow and tensorflow_text only
+                      /assets/vocab.txt, labels.txt
+                      /assets.extra/tf_serving_warmup_requests
+                      /export.json                       what was exported, and which ops it takes
+
+What the signatures do is in `graph_models`, `graph_squad` and `graph_ner`.
+"""
+
+import contextlib
+import json
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models import directory as model_directory
+from bert_tf.serving import detect_task, graph_models, graphs, loaded_export, server_ops
+from bert_tf.system.atomic import write_text_file
+from bert_tf.tasks.table import TASKS
+from bert_tf.text import vocab as text_vocab
+
+# In bfloat16 the weights of matrix products are kept in it, too; tables and layer norms stay in float32.
+DTYPES = ("float32", "bfloat16")
+MOST_FROZEN_BYTES = 1_900_000_000  # a graph is a protocol buffer, which is less than 2 GiB
+
+
+def export_saved_model(
+    model_dir: str,
+    export_dir: str,
+    *,
+    task: str | None = None,
+    dtype: str = "float32",
+    freeze: bool | None = None,
+    version: int | None = None,
+    max_seq_length: int | None = None,
+    text_pairs: bool = False,
+    top_k: int = 5,
+    warm_up: bool = True,
+) -> str:
+    """Writes a model's directory as `export_dir/VERSION`, complete or not at all.
+
+    Args:
+      model_dir: a directory that describes itself: weights, configuration, vocabulary; of any format.
+      task: a name of `tasks.table.TASKS`; seen from the output layer, if None.
+      dtype: "float32" or "bfloat16", in which the matrix products are computed.
+      freeze: weights become constants of the graph, which lets oneDNN pack them once; None: where that is faster,
+        and they are not too large.
+      version: a positive integer; by default one more than the newest in export_dir.
+      max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
+      text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
+      warm_up: write requests that a server runs before it says that it is ready.
+
+    Returns:
+      The directory written.
+
+    Raises:
+      FileNotFoundError, ValueError: no model there, or none for the task; a version that exists; an op that a server
+        does not have.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"--dtype={dtype}: it is one of {', '.join(DTYPES)}")
+    version = _new_version(export_dir, version)
+    task = task or detect_task.task_in(model_dir)
+    served = graphs.create_served_model(
+        model_dir, task, dtype=dtype, max_seq_length=max_seq_length, text_pairs=text_pairs, top_k=top_k
+    )
+    frozen = _freeze(served, task, dtype, freeze)
+    functions = {name: function.get_concrete_function() for name, function in served.signatures().items()}
+    ops = used_ops(functions)
+    lowest = server_ops.lowest_version(ops)
+    description = {
+        "task": task,
+        "dtype": dtype,
+        "frozen": frozen,
+        "max_seq_length": served.max_seq_length,
+        "labels": list(served.labels),
+        "signatures": _describe(functions),
+        "ops": sorted(ops),
+        "lowest_serving_version": lowest,
+    }
+    target = posixpath.join(export_dir, str(version))
+    temporary = posixpath.join(export_dir, f".{version}.tmp")
+    if tf.io.gfile.exists(temporary):
+        tf.io.gfile.rmtree(temporary)
+    try:
+        _write_version(temporary, served, functions, model_directory.read_model_files(model_dir), warm_up)
+        write_text_file(posixpath.join(temporary, loaded_export.EXPORT_FILE), json.dumps(description, indent=2) + "\n")
+        tf.io.gfile.rename(temporary, target)
+    except BaseException:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.rmtree(temporary)
+        raise
+    _log_export(target, model_dir, description)
+    return target
+
+
+def _log_export(target: str, model_dir: str, description: Mapping) -> None:
+    """Says what was written, and how to use it."""
+    kind = f"{description['dtype']}, frozen" if description["frozen"] else description["dtype"]
+    number, lowest = len(description["ops"]), description["lowest_serving_version"]
+    logging.info(
+        "%s: %s of %s, %s; %d ops, all in TensorFlow Serving %s or later",
+        target, description["task"], model_dir, kind, number, lowest,
+    )  # fmt: skip
+    entry = TASKS[description["task"]]
+    if entry.answers:
+        logging.info("In Python: from bert_tf import %s; %s", entry.answerer, entry.answers.format(path=target))
+    else:
+        call = f'tf.saved_model.load("{target}").signatures["serving_default"]'
+        logging.info("In Python: import tensorflow as tf, tensorflow_text; %s", call)
+    versions = posixpath.dirname(target)
+    versions = versions if "://" in versions else os.path.abspath(versions)
+    logging.info(
+        "On a server: tensorflow_model_server --rest_api_port=8501 --model_name=NAME --model_base_path=%s", versions
+    )
+
+
+def _freeze(served: graph_models.ServedModel, task: str, dtype: str, freeze: bool | None) -> bool:
+    """Turns weights into constants if that is asked for, or, for None, where it is faster; whether it did."""
+    too_large = served.weight_bytes >= MOST_FROZEN_BYTES
+    if freeze is None:
+        # The long rows of questions gain nothing in float32 (docs/benchmarks.md, Serving).
+        freeze = not too_large and (task, dtype) != ("squad", "float32")
+    if freeze and too_large:
+        raise ValueError(
+            f"--freeze: the weights take {served.weight_bytes / 1e9:.1f} GB, and a graph holds less than 2 of "
+            "constants: --nofreeze"
+        )
+    if freeze:
+        served.freeze()
+    return freeze
+
+
+# ---- ops -------------------------------------------------------------------------------------------------------------
+
+
+def used_ops(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> set[str]:
+    """The names of the ops in graphs and in the functions that they call."""
+    names = set()
+    for function in functions.values():
+        graph = function.graph.as_graph_def()
+        names |= {node.op for node in graph.node}
+        names |= {node.op for inner in graph.library.function for node in inner.node_def}
+    library = {inner.signature.name for f in functions.values() for inner in f.graph.as_graph_def().library.function}
+    return names - library
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _new_version(export_dir: str, version: int | None) -> int:
+    existing = []
+    if tf.io.gfile.exists(export_dir):
+        names = (name.rstrip("/") for name in tf.io.gfile.listdir(export_dir))
+        existing = [int(name) for name in names if name.isdigit()]
+    if version is None:
+        return max(existing, default=0) + 1
+    if version < 1:
+        raise ValueError(f"--version={version} must be at least 1")
+    if version in existing:
+        raise ValueError(f"--version={version}: {posixpath.join(export_dir, str(version))} exists already")
+    return version
+
+
+@contextlib.contextmanager
+def _without_notes() -> Iterator[None]:
+    """TensorFlow's log of how it saves (names of arguments, fingerprints) is of no use to a user."""
+    loggers = (logging.get_absl_logger(), tf.get_logger())
+
+    def is_needed(record) -> bool:
+        return record.levelno >= logging.converter.STANDARD_WARNING or "tensorflow" not in record.pathname
+
+    if loggers[0].getEffectiveLevel() <= logging.converter.STANDARD_DEBUG:
+        yield
+        return
+    for logger in loggers:
+        logger.addFilter(is_needed)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_needed)
+
+
+def _write_version(
+    directory: str,
+    served: graph_models.ServedModel,
+    functions: Mapping[str, tf.types.experimental.ConcreteFunction],
+    files: model_directory.ModelFiles,
+    warm_up: bool,
+) -> None:
+    """Writes the SavedModel with its assets: vocab.txt, and labels.txt where there are labels."""
+    tf.io.gfile.makedirs(directory)
+    contents = {"vocab.txt": text_vocab.vocabulary_lines(files.vocab_file)}
+    if served.labels:
+        contents["labels.txt"] = list(served.labels)
+    paths = [posixpath.join(directory, name) for name in contents]
+    for path, lines in zip(paths, contents.values(), strict=True):
+        write_text_file(path, "".join(line + "\n" for line in lines))
+    served.assets = [tf.saved_model.Asset(path) for path in paths]
+    with _without_notes():
+        tf.saved_model.save(served, directory, signatures=functions)  # copies them into assets/
+    for path in paths:
+        tf.io.gfile.remove(path)
+    if warm_up:
+        _write_warm_up(directory, served)
+
+
+def _write_warm_up(directory: str, served) -> None:
+    """Requests in the form that TensorFlow Serving reads when it loads a version (SavedModel Warmup)."""
+    from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
+
+    folder = posixpath.join(directory, "assets.extra")
+    tf.io.gfile.makedirs(folder)
+    with tf.io.TFRecordWriter(posixpath.join(folder, "tf_serving_warmup_requests")) as writer:
+        for signature, inputs in served.warm_up_requests():
+            request = predict_pb2.PredictRequest(
+                model_spec=model_pb2.ModelSpec(signature_name=signature),
+                inputs={name: tf.make_tensor_proto(value) for name, value in inputs.items()},
+            )
+            log = prediction_log_pb2.PredictLog(request=request)
+            writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
+
+
+def _describe(functions: Mapping) -> dict:
+    """Names, dtypes and shapes of the inputs and outputs of each signature."""
+
+    def shape(spec) -> list:
+        return [None if size is None else int(size) for size in spec.shape]
+
+    described = {}
+    for name, function in functions.items():
+        inputs = function.structured_input_signature
+        specs = {spec.name: spec for spec in [*inputs[0], *inputs[1].values()]}
+        outputs = function.structured_outputs
+        described[name] = {
+            "inputs": {key: [spec.dtype.name, shape(spec)] for key, spec in specs.items()},
+            "outputs": {key: [spec.dtype.name, shape(spec)] for key, spec in outputs.items()},
+        }
+    return described

@@ -1,0 +1,115 @@
+"""Fills [MASK] in plain sentences: a quick look at what a pre-trained model knows.
+
+Shape legend: B batch, S sequence length, P masks per text, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from scipy.special import softmax
+
+from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.text.tokenizer import Tokenizer
+
+_TEXTS_PER_BATCH = 32
+
+
+def fill_mask(
+    model: BertForPreTraining, tokenizer: Tokenizer, texts: Sequence[str], top_k: int = 5
+) -> list[list[list[tuple[str, float]]]]:
+    """The most probable tokens at every [MASK] of every text; all masks of a text are guessed at once.
+
+        guesses = fill_mask(model, tokenizer, ["The capital of [MASK] is [MASK]."])
+        guesses[0][1][0]  # the best guess for the second mask of the first text: (token, probability)
+
+    Each text is one segment, [CLS] text [SEP]. Guesses are word pieces: one that begins with "##" continues the word
+    before it. Texts of different length share a batch; the padding is masked out.
+
+    Args:
+      model: with trained weights (see `bert_tf.load_weights`).
+      tokenizer: with the vocabulary and casing that the model was trained with.
+      texts: sentences with one or more literal "[MASK]".
+      top_k: guesses for each mask.
+
+    Returns:
+      One list for each text, holding one list for each [MASK] in reading order, holding top_k pairs of token and
+      probability, the most probable first.
+
+    Raises:
+      TypeError: `texts` is a single string.
+      ValueError: a text has no [MASK], or more word pieces than the model has positions for; `top_k` is not between 1
+        and the size of the vocabulary; vocabulary and model don't fit.
+    """
+    if isinstance(texts, str):
+        raise TypeError("fill_mask takes a list of texts; put a single text into a list.")
+    vocab_size = len(tokenizer.vocab)
+    if vocab_size > model.config.vocab_size:
+        raise ValueError(
+            f"The vocabulary has {vocab_size} tokens, but the model only {model.config.vocab_size} (vocab_size in "
+            "bert_config.json): it was trained with another vocabulary."
+        )
+    needed = (*tokenizer.begin_tokens, *tokenizer.end_tokens, tokenizer.mask_token, tokenizer.unk_token)
+    missing = [token for token in needed if token not in tokenizer.vocab]
+    if missing:
+        raise ValueError(f"The vocabulary has no {', '.join(missing)}.")
+    if not 1 <= top_k <= vocab_size:
+        raise ValueError(f"top_k={top_k} must be between 1 and the size of the vocabulary, {vocab_size}.")
+    encoded = [_encode(tokenizer, text, model.config.max_position_embeddings) for text in texts]
+    guesses = []
+    for start in range(0, len(encoded), _TEXTS_PER_BATCH):
+        guesses.extend(_fill_batch(model, tokenizer, encoded[start : start + _TEXTS_PER_BATCH], top_k))
+    return guesses
+
+
+def _encode(tokenizer: Tokenizer, text: str, max_length: int) -> list[int]:
+    """The row of a text with masks."""
+    if tokenizer.mask_token not in text:
+        raise ValueError(
+            f"There is no {tokenizer.mask_token} in {_shortened(text)}: write it, in capitals, where a word is to be "
+            "guessed."
+        )
+    ids, _ = tokenizer.build_inputs(tokenizer.encode_masked(text))
+    if len(ids) > max_length:
+        raise ValueError(
+            f"{_shortened(text)} has {len(ids)} word pieces with the special ones; the model has positions for "
+            f"{max_length} (max_position_embeddings). Shorten it."
+        )
+    return ids
+
+
+def _fill_batch(model, tokenizer: Tokenizer, encoded: list[list[int]], top_k: int) -> list:
+    masks = [np.flatnonzero(np.array(ids) == tokenizer.mask_id) for ids in encoded]
+    input_ids = np.full((len(encoded), max(map(len, encoded))), tokenizer.pad_id, np.int32)  # [B, S]
+    input_mask = np.zeros_like(input_ids)
+    positions = np.zeros((len(encoded), max(map(len, masks))), np.int32)  # [B, P]
+    for row, ids in enumerate(encoded):
+        input_ids[row, : len(ids)] = ids
+        input_mask[row, : len(ids)] = 1
+        positions[row, : len(masks[row])] = masks[row]
+    features = {
+        "input_ids": input_ids,
+        "input_mask": input_mask,
+        "segment_ids": np.zeros_like(input_ids),
+        "masked_lm_positions": positions,
+    }
+    logits = model(features, training=False)["masked_lm_logits"]  # [B, P, V]
+    # A vocabulary may be smaller than the table, whose size some round up: the rows beyond it are not guesses.
+    logits = np.asarray(keras.ops.convert_to_numpy(logits), np.float64)[..., : len(tokenizer.vocab)]
+    return [
+        [_best(scores, tokenizer, top_k) for scores in logits[row, : len(places)]] for row, places in enumerate(masks)
+    ]
+
+
+def _best(scores: np.ndarray, tokenizer: Tokenizer, top_k: int) -> list[tuple[str, float]]:
+    """The top_k (token, probability) of one mask's logits [V]."""
+    probabilities = softmax(scores)
+    order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+    return [
+        (token, float(probabilities[index]))
+        for token, index in zip(tokenizer.convert_ids_to_tokens(order), order, strict=True)
+    ]
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

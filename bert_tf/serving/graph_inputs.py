@@ -1,0 +1,205 @@
+"""From strings, ids or tf.Examples to a model's inputs, as TensorFlow ops for an exported graph.
+
+Strings give the features of the fine-tuning scripts: `tasks/classification/encode.py` for texts and pairs.
+Every op works for an empty batch.
+
+Shape legend: B batch, S longest row of the batch, R rows of a folded batch and W the longest of them.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from bert_tf.text.graph_tokenizer import GraphTokenizer
+from bert_tf.text.tokenizer import Tokenizer
+
+
+class TextEncoder(tf.Module):
+    """Texts, or pairs of them, to rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+
+    Args:
+      max_seq_length: longer rows lose their last tokens, of pairs the longer part first, as in the original.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
+        super().__init__(name="text_encoder")
+        self.tokenizer = GraphTokenizer.from_tokenizer(tokenizer)
+        self.max_seq_length = max_seq_length
+        self.begin_ids, self.between_ids, self.end_ids = tokenizer.begin_ids, tokenizer.between_ids, tokenizer.end_ids
+        self.second_segment, self.pad_id = tokenizer.second_segment, tokenizer.pad_id
+
+    def features(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S].
+
+        A second text without any token counts as missing.
+
+        Raises (when the graph runs):
+          InvalidArgumentError: the numbers of texts and pairs differ.
+        """
+        if pairs is not None:
+            equal = tf.debugging.assert_equal(tf.size(texts), tf.size(pairs), "text and text_pair must be equally many")
+            with tf.control_dependencies([equal] if equal is not None else []):
+                texts = tf.identity(texts)
+        first = self.tokenizer.encode(texts)
+        return self.features_of_ids(first, None if pairs is None else self.tokenizer.encode(pairs))
+
+    def features_of_ids(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
+        """`features` of texts in ids, ragged int32 [B, None]."""
+        first_lengths = tf.cast(first.row_lengths(), tf.int32)
+        room = self.max_seq_length - len(self.begin_ids) - len(self.end_ids)
+        begin, end = self._special(first, self.begin_ids), self._special(first, self.end_ids)
+        if second is None:
+            return self._dense([begin, head(first, tf.minimum(first_lengths, room)), end], [0, 0, 0])
+        second_lengths = tf.cast(second.row_lengths(), tf.int32)
+        has_second = tf.cast(second_lengths > 0, tf.int32)
+        room -= len(self.between_ids) * has_second
+        # What is left when the longer of the two (B, if they are equal) loses its last token until they fit; as
+        # `tokenizer.lengths_that_fit`.
+        first_kept = tf.minimum(first_lengths, tf.maximum(room - second_lengths, (room + 1) // 2))
+        second_kept = tf.minimum(second_lengths, room - first_kept)
+        between = head(self._special(first, self.between_ids), len(self.between_ids) * has_second)
+        parts = [begin, head(first, first_kept), between, head(second, second_kept), end]
+        end_segments = tf.repeat(self.second_segment * has_second, len(self.end_ids))
+        return self._dense(parts, [0, 0, 0, self.second_segment, end_segments])
+
+    def _special(self, like: tf.RaggedTensor, ids: list[int]) -> tf.RaggedTensor:
+        """The same special tokens in every row."""
+        rows = like.nrows(out_type=tf.int64)
+        values = tf.tile(tf.constant(ids, tf.int32), [rows])
+        return tf.RaggedTensor.from_uniform_row_length(values, len(ids), nrows=rows)
+
+    def _dense(self, parts: list[tf.RaggedTensor], segments: list) -> dict[str, tf.Tensor]:
+        """Parts of rows, one after the other, and for each its segment or those of all its values -> features."""
+        ids = tf.concat(parts, 1)
+        segments = [
+            part.with_values(tf.ones_like(part.values) * segment) for part, segment in zip(parts, segments, strict=True)
+        ]
+        return {
+            "input_ids": to_dense(ids, self.pad_id),
+            "input_mask": to_dense(tf.ones_like(ids)),
+            "segment_ids": to_dense(tf.concat(segments, 1)),
+        }
+
+
+def head(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+    """The first lengths [B] values of each row."""
+    starts = rows.row_starts()
+    places = tf.ragged.range(starts, starts + tf.cast(lengths, tf.int64))
+    return places.with_values(tf.gather(rows.values, places.values))
+
+
+def to_dense(rows: tf.RaggedTensor, filling: int = 0) -> tf.Tensor:
+    """[B, S], shorter rows filled up; S is at least 1, since no attention is over nothing."""
+    dense = rows.to_tensor(filling)
+    return tf.pad(dense, [[0, 0], [0, tf.maximum(0, 1 - tf.shape(dense)[1])]], constant_values=filling)
+
+
+def parse_examples(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Serialized tf.Examples [B] -> features [B, S].
+
+    Each has the int64 list `input_ids` and may have `input_mask` (default: 1 for each id) and `segment_ids` (default:
+    0), of the same length. Examples from the scripts' record files are accepted.
+    """
+    names = ("input_ids", "input_mask", "segment_ids")
+    rows = tf.io.parse_example(
+        serialized, {name: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for name in names}
+    )
+    rows = {name: tf.cast(row, tf.int32) for name, row in rows.items()}
+    ids = to_dense(rows["input_ids"])
+    lengths = tf.cast(rows["input_ids"].row_lengths(), tf.int32)
+    given = tf.cast(rows["input_mask"].row_lengths(), tf.int32)
+    mask = tf.where(
+        (given > 0)[:, None], _as_wide(rows["input_mask"], ids), tf.sequence_mask(lengths, tf.shape(ids)[1], tf.int32)
+    )
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": _as_wide(rows["segment_ids"], ids)}
+
+
+def _as_wide(rows: tf.RaggedTensor, like: tf.Tensor) -> tf.Tensor:
+    width = tf.shape(like)[1]
+    lengths = tf.minimum(tf.cast(rows.row_lengths(), tf.int32), width)
+    dense = head(rows, lengths).to_tensor()
+    return tf.pad(dense, [[0, 0], [0, width - tf.shape(dense)[1]]])
+
+
+class Folded(NamedTuple):
+    """A batch of texts, two per row.
+
+    Attributes:
+      features: the inputs of `BertModel` for several sequences per row: input_ids, segment_ids, position_ids int32
+        [R, W], input_mask int32 [R, W, W] (queries by keys: a token sees its own text), pooled_positions int32
+        [R, 2].
+      places: int32 [B], which of the 2 R pooled outputs belongs to a text.
+    """
+
+    features: dict[str, tf.Tensor]
+    places: tf.Tensor
+
+
+# Two texts share a row only if at most this share of the tokens remains: wider rows cost more attention.
+_WORTH_FOLDING = 0.85
+
+
+def fold(features: dict[str, tf.Tensor]) -> Folded:
+    """The longest text shares a row with the shortest, the second longest with the second shortest, and so on.
+
+    With sentences of mixed length, padded to the longest of the batch, about half of the tokens remain. If that would
+    not save much (one text, texts of similar length), each has its own row.
+
+    Args:
+      features: input_ids, input_mask, segment_ids [B, S]; each row of the mask is ones and then zeros.
+    """
+    shape = tf.shape(features["input_ids"])
+    number, width = shape[0], shape[1]
+    lengths = tf.reduce_sum(features["input_mask"], 1)
+    order = tf.argsort(-lengths, stable=True)
+    ordered = tf.gather(lengths, order)
+    half = (number + 1) // 2
+    tokens = half * tf.reduce_max(ordered + tf.reverse(ordered, [0]))
+    is_worth_it = tf.cast(tokens, tf.float32) <= _WORTH_FOLDING * tf.cast(number * width, tf.float32)
+    rows = tf.where(is_worth_it, half, number)
+
+    partners = number - 1 - tf.range(rows)  # by length, counted from the shortest
+    has_partner = partners >= rows
+    first, second = order[:rows, None], tf.gather(order, tf.where(has_partner, partners, 0))[:, None]
+    starts = tf.gather(lengths, first)  # [R, 1], of the second text
+    ends = starts + tf.where(has_partner[:, None], tf.gather(lengths, second), 0)
+    columns = tf.range(tf.reduce_max(tf.concat([ends, [[1]]], 0)))[None]  # [1, W]
+    is_first, is_real = columns < starts, columns < ends
+    positions = tf.where(is_real, tf.where(is_first, columns, columns - starts), 0)
+    sources = tf.where(is_first, first, second) * width + positions
+
+    def folded(name: str) -> tf.Tensor:
+        return tf.where(is_real, tf.gather(tf.reshape(features[name], [-1]), sources), 0)
+
+    owners = tf.where(is_first, 1, tf.where(is_real, 2, 0))
+    rank = tf.math.invert_permutation(order)
+    return Folded(
+        {
+            "input_ids": folded("input_ids"),
+            "segment_ids": folded("segment_ids"),
+            "input_mask": tf.cast(tf.equal(owners[:, :, None], owners[:, None, :]), tf.int32),
+            "position_ids": positions,
+            "pooled_positions": tf.concat([tf.zeros_like(starts), tf.minimum(starts, tf.shape(positions)[1] - 1)], 1),
+        },
+        tf.where(rank < rows, 2 * rank, 2 * (number - 1 - rank) + 1),
+    )
+
+
+def unfolded(features: dict[str, tf.Tensor]) -> Folded:
+    """An unchanged batch in the form of a folded one: the second pooled output of each row belongs to no text.
+
+    Args:
+      features: input_ids, input_mask, segment_ids [B, S], with any mask.
+    """
+    ids = features["input_ids"]
+    number, width = tf.shape(ids)[0], tf.shape(ids)[1]
+    return Folded(
+        {
+            "input_ids": ids,
+            "segment_ids": features["segment_ids"],
+            "input_mask": tf.tile(features["input_mask"][:, None], [1, width, 1]),
+            "position_ids": tf.tile(tf.range(width)[None], [number, 1]),
+            "pooled_positions": tf.zeros([number, 2], tf.int32),
+        },
+        2 * tf.range(number),
+    )

@@ -1,0 +1,353 @@
+"""What an exported model answers: for each task the functions behind the signatures of its SavedModel.
+
+One class per task, each with `signatures()`: name -> tf.function. `serving_default` takes strings, `serve_ids` token
+ids, `serve_examples` serialized tf.Examples of token ids. Nothing but TensorFlow ops runs in them, and the model is
+whatever Keras model of this project has the task's head.
+
+Shape legend: B batch, S sequence length, C classes, N choices, M masks, K guesses, H hidden size.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import keras
+import tensorflow as tf
+
+from bert_tf.models.task_models import BertForQuestionAnswering
+from bert_tf.serving.graph_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
+from bert_tf.serving.graph_squad import SquadServing
+from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings, settings_of
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import FullTokenizer
+
+IDS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
+# Of batches in which texts share rows.
+FOLDED = {
+    **{name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "segment_ids", "position_ids")},
+    "input_mask": tf.TensorSpec([None, None, None], tf.int32, "input_mask"),
+    "pooled_positions": tf.TensorSpec([None, 2], tf.int32, "pooled_positions"),
+}
+
+
+def strings(name: str) -> tf.TensorSpec:
+    """string [B]."""
+    return tf.TensorSpec([None], tf.string, name)
+
+
+class ServedModel(tf.Module):
+    """The part that all tasks share. A task adds `outputs`: features [B, S] -> what a signature returns.
+
+    Attributes:
+      labels: the names of the classes; none where there are no classes.
+
+    Args:
+      model: a Keras model of this project, built.
+    """
+
+    labels: Sequence[str] = ()
+
+    def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int):
+        super().__init__(name="served")
+        self._model = model
+        # What the SavedModel tracks: TensorFlow's variables, not Keras's.
+        self.variables_of_model = [variable.value for variable in model.variables]
+        self.encoder = TextEncoder(tokenizer, max_seq_length)
+        self.max_seq_length = max_seq_length
+
+    def __setattr__(self, name, value):
+        # tf.Module would track the Keras model, and a SavedModel of it would need Keras to be loaded.
+        super().__setattr__(name, value) if name != "_model" else object.__setattr__(self, name, value)
+
+    def model_inputs(self) -> dict[str, tf.TensorSpec]:
+        """What the model is given."""
+        return dict(IDS)
+
+    def run(self, features: Mapping[str, tf.Tensor]):
+        """The model's outputs."""
+        return self._model({name: features[name] for name in self.model_inputs()}, training=False)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all the model's variables."""
+        return sum(variable.dtype.size * variable.shape.num_elements() for variable in self.variables_of_model)
+
+    def freeze(self) -> None:
+        """Turns the variables into constants of one function, which all signatures call."""
+        from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+        specs = list(self.model_inputs().values())
+        names = [spec.name for spec in specs]
+        model = self._model
+
+        def call(*values):
+            return model(dict(zip(names, values, strict=True)), training=False)
+
+        function = tf.function(call, specs, autograph=False).get_concrete_function()
+        constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
+        graph, structure = constant.graph.as_graph_def(), function.structured_outputs
+        inputs, outputs = ([tensor.name for tensor in part] for part in (constant.inputs, constant.outputs))
+
+        @tf.function(input_signature=specs, autograph=False)
+        def frozen(*values):
+            found = tf.graph_util.import_graph_def(
+                graph, input_map=dict(zip(inputs, values, strict=True)), return_elements=outputs, name="frozen"
+            )
+            return tf.nest.pack_sequence_as(structure, found)
+
+        self._model = lambda features, training: frozen(*(features[name] for name in names))
+        self.variables_of_model = []
+
+    def signatures(self) -> dict[str, Callable]:
+        """name -> tf.function with an input signature."""
+        return {
+            "serving_default": tf.function(
+                lambda text: self.outputs(self.encoder.features(text)), [strings("text")], autograph=False
+            ),
+            **self.id_signatures(),
+        }
+
+    def id_signatures(self) -> dict[str, Callable]:
+        """`serve_ids` and `serve_examples`."""
+        return {
+            "serve_ids": tf.function(
+                lambda input_ids, input_mask, segment_ids: self.outputs(
+                    {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+                ),
+                list(IDS.values()),
+                autograph=False,
+            ),
+            "serve_examples": tf.function(
+                lambda examples: self.outputs(parse_examples(examples)), [strings("examples")], autograph=False
+            ),
+        }
+
+    def warm_up_requests(self) -> list[tuple[str, dict]]:
+        """(signature, inputs) of a few requests of the usual sizes."""
+        text = "A short text to begin with, so that nobody has to wait."
+        return [("serving_default", {"text": [text] * rows}) for rows in (1, 8)]
+
+
+class ServedEncoder(ServedModel):
+    """BertModel: `pooled_output` [B, H], `sequence_output` [B, S, H], and what was encoded."""
+
+    def outputs(self, features):
+        outputs = self.run(features)
+        return {
+            "pooled_output": tf.cast(outputs["pooled_output"], tf.float32),
+            "sequence_output": tf.cast(outputs["sequence_output"], tf.float32),
+            "input_ids": tf.identity(features["input_ids"]),
+            "input_mask": tf.identity(features["input_mask"]),
+        }
+
+
+class ServedClassifier(ServedModel):
+    """BertForSequenceClassification: labels and probabilities, or the score of a regression.
+
+    Args:
+      labels: their names, in the order of the ids. multi_label: any number of them may hold.
+      text_pairs: `serving_default` takes `text` and `text_pair`; otherwise `text`, and `serve_pairs` takes both.
+    """
+
+    def __init__(self, model, tokenizer, max_seq_length, labels: Sequence[str], problem_type: str, text_pairs: bool):
+        super().__init__(model, tokenizer, max_seq_length)
+        self.labels, self._problem_type, self._text_pairs = tuple(labels), problem_type, text_pairs
+        # An LSTM on top would read from one text into the next; a causal model's output is that of the last token.
+        self._can_fold = model.recurrent is None and not model.config.is_causal
+
+    def model_inputs(self):
+        return dict(FOLDED) if self._can_fold else super().model_inputs()
+
+    def run(self, features):
+        """Logits [B, C] of ids, mask and segments [B, S]."""
+        return self._run_folded(unfolded(features)) if self._can_fold else super().run(features)
+
+    def _run_folded(self, folded: Folded):
+        logits = super().run(folded.features)  # [R, 2, C]
+        return tf.gather(tf.reshape(logits, [-1, tf.shape(logits)[-1]]), folded.places)
+
+    def text_outputs(self, *texts: tf.Tensor):
+        """`outputs` of texts, or of the two parts of pairs; string [B] each."""
+        features = self.encoder.features(*texts)
+        return self._answers(self._run_folded(fold(features)) if self._can_fold else super().run(features))
+
+    def outputs(self, features):
+        return self._answers(self.run(features))
+
+    def _answers(self, logits):
+        logits = tf.cast(logits, tf.float32)  # [B, C]
+        if self._problem_type == "regression":
+            return {"score": logits[:, 0]}
+        names = tf.constant(self.labels, tf.string)
+        every_name = tf.tile(names[None], [tf.shape(logits)[0], 1])
+        if self._problem_type == "multi_label_classification":
+            probabilities = tf.sigmoid(logits)
+            return {"labels": every_name, "probabilities": probabilities, "holds": probabilities > 0.5}
+        probabilities = tf.nn.softmax(logits)
+        return {
+            "label": tf.gather(names, tf.argmax(logits, -1)),
+            "score": tf.reduce_max(probabilities, -1),
+            "labels": every_name,
+            "probabilities": probabilities,
+        }
+
+    def signatures(self):
+        single = tf.function(lambda text: self.text_outputs(text), [strings("text")], autograph=False)
+        pairs = tf.function(
+            lambda text, text_pair: self.text_outputs(text, text_pair),
+            [strings("text"), strings("text_pair")],
+            autograph=False,
+        )
+        named = {"serving_default": pairs} if self._text_pairs else {"serving_default": single, "serve_pairs": pairs}
+        return {**named, **self.id_signatures()}
+
+    def warm_up_requests(self):
+        requests = super().warm_up_requests()
+        if self._text_pairs:
+            requests = [(name, {**inputs, "text_pair": inputs["text"]}) for name, inputs in requests]
+        return requests
+
+
+class ServedMultipleChoice(ServedModel):
+    """BertForMultipleChoice: `choice` [B], its `score` [B], and `probabilities` [B, N].
+
+    `serving_default` takes `context` [B], `question` [B] (the beginning of every choice; may be empty) and `choices`
+    [B, N]: rows `[CLS] context [SEP] question choice [SEP]`. `serve_ids` takes [B, N, S].
+    """
+
+    def outputs(self, features):
+        logits = tf.cast(self.run(features), tf.float32)  # [B, N]
+        probabilities = tf.nn.softmax(logits)
+        return {
+            "choice": tf.argmax(logits, -1, tf.int32),
+            "score": tf.reduce_max(probabilities, -1),
+            "probabilities": probabilities,
+        }
+
+    def model_inputs(self):
+        return {name: tf.TensorSpec([None, None, None], tf.int32, name) for name in IDS}
+
+    def features_of_choices(self, context, question, choices):
+        """[B], [B], [B, N] -> features [B, N, S]."""
+        count = tf.shape(choices)[1]
+        tokenizer = self.encoder.tokenizer
+        rows = tf.repeat(tf.range(tf.size(context)), count)
+        first, beginnings = (tf.gather(tokenizer.encode(texts), rows) for texts in (context, question))
+        second = tf.concat([beginnings, tokenizer.encode(tf.reshape(choices, [-1]))], 1)
+        features = self.encoder.features_of_ids(first, second)
+        shape = tf.concat([tf.shape(choices), tf.shape(features["input_ids"])[1:]], 0)
+        return {name: tf.reshape(value, shape) for name, value in features.items()}
+
+    def signatures(self):
+        def of_ids(input_ids, input_mask, segment_ids):
+            return self.outputs({"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids})
+
+        def of_examples(examples):
+            # Each is one choice.
+            features = parse_examples(tf.reshape(examples, [-1]))
+            shape = tf.concat([tf.shape(examples), tf.shape(features["input_ids"])[1:]], 0)
+            return self.outputs({name: tf.reshape(value, shape) for name, value in features.items()})
+
+        return {
+            "serving_default": tf.function(
+                lambda context, question, choices: self.outputs(self.features_of_choices(context, question, choices)),
+                [strings("context"), strings("question"), tf.TensorSpec([None, None], tf.string, "choices")],
+                autograph=False,
+            ),
+            "serve_ids": tf.function(of_ids, list(self.model_inputs().values()), autograph=False),
+            "serve_examples": tf.function(
+                of_examples, [tf.TensorSpec([None, None], tf.string, "examples")], autograph=False
+            ),
+        }
+
+    def warm_up_requests(self):
+        request = {"context": ["It rained."], "question": ["So they"], "choices": [["went in.", "went out."]]}
+        return [("serving_default", request)]
+
+
+class ServedMaskedLM(ServedModel):
+    """BertForMaskedLM: the likeliest pieces at each [MASK] of a text.
+
+    Returns `tokens` string and `scores` [B, M, K] (probabilities), and `positions` [B, M] of the masks in the row of
+    tokens, -1 where a text has fewer than M.
+    """
+
+    def __init__(self, model, tokenizer, max_seq_length, top_k: int = 5):
+        super().__init__(model, tokenizer, max_seq_length)
+        self._top_k = min(top_k, len(tokenizer.vocab))
+        self._mask_token, self._mask_id = tokenizer.mask_token, tokenizer.mask_id
+        self._vocab_size = len(tokenizer.vocab)
+        self._pieces = tf.constant([tokenizer.inv_vocab[index] for index in range(self._vocab_size)])
+
+    def model_inputs(self):
+        return {**IDS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
+
+    def features_of_text(self, texts):
+        """Rows `[CLS] text [SEP]` in which each literal [MASK] is the token of this name."""
+        parts = tf.strings.split(texts, self._mask_token)  # ragged [B, parts]
+        ids = self.encoder.tokenizer.encode(parts.values)
+        rows = ids.nrows(out_type=tf.int64)
+        masks = tf.RaggedTensor.from_uniform_row_length(tf.fill([rows], self._mask_id), 1, nrows=rows)
+        ids = tf.concat([masks, ids], 1)  # each part begins with a mask, which of the first is taken off below
+        splits = tf.gather(ids.row_splits, parts.row_splits)
+        ids = tf.RaggedTensor.from_row_splits(ids.values, splits, validate=False)[:, 1:]
+        return self.encoder.features_of_ids(ids)
+
+    def outputs(self, features):
+        is_mask = tf.equal(features["input_ids"], self._mask_id)
+        counts = tf.reduce_sum(tf.cast(is_mask, tf.int32), -1)
+        places = tf.cast(tf.where(is_mask)[:, 1], tf.int32)
+        positions = tf.RaggedTensor.from_row_lengths(places, counts, validate=False).to_tensor()  # [B, M]
+        logits = self.run({**features, "masked_lm_positions": positions})
+        logits = tf.cast(logits, tf.float32)[..., : self._vocab_size]
+        found = tf.math.top_k(tf.nn.softmax(logits), self._top_k)
+        real = tf.sequence_mask(counts, tf.shape(positions)[1])
+        return {
+            "tokens": tf.where(real[..., None], tf.gather(self._pieces, found.indices), ""),
+            "scores": tf.where(real[..., None], found.values, 0.0),
+            "positions": tf.where(real, positions, -1),
+        }
+
+    def signatures(self):
+        return {
+            "serving_default": tf.function(
+                lambda text: self.outputs(self.features_of_text(text)), [strings("text")], autograph=False
+            ),
+            **self.id_signatures(),
+        }
+
+    def warm_up_requests(self):
+        return [
+            ("serving_default", {"text": [f"The capital of {self._mask_token} is {self._mask_token}."] * rows})
+            for rows in (1, 8)
+        ]
+
+
+class ServedQuestionAnswering(ServedModel):
+    """BertForQuestionAnswering: `serving_default` takes `question` and `context` [B]; see `graph_squad` for what it
+    returns. `serve_ids` and `serve_examples` return `start_logits` and `end_logits` [B, S]."""
+
+    def __init__(self, model, tokenizer, settings: QuestionAnsweringSettings):
+        super().__init__(model, tokenizer, settings.windows.max_seq_length)
+        self.squad = SquadServing(model, tokenizer, settings)
+        self.squad.model = lambda features, training: self.run(features)  # which may have been frozen
+
+    @classmethod
+    def from_pretrained(cls, path: str, dtype: str, max_seq_length: int | None = None) -> "ServedQuestionAnswering":
+        """The model in a directory that run_squad.py left, with the settings it was trained with."""
+        model = BertForQuestionAnswering.from_pretrained(path, dtype=dtype)
+        given = {"max_seq_length": max_seq_length} if max_seq_length else {}
+        return cls(model, FullTokenizer.from_pretrained(path), settings_of(path, model.config, **given))
+
+    def outputs(self, features):
+        return self.squad.answer_ids(**features)
+
+    def signatures(self):
+        return {
+            "serving_default": tf.function(
+                self.squad.answer, [strings("question"), strings("context")], autograph=False
+            ),
+            **self.id_signatures(),
+        }
+
+    def warm_up_requests(self):
+        request = {"question": ["Who met Ada?"], "context": ["Her teacher met Ada. " * 20]}
+        return [("serving_default", {name: value * rows for name, value in request.items()}) for rows in (1, 4)]

@@ -1,0 +1,94 @@
+"""The graph of each task: from a model's directory to what an export answers with."""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+
+from bert_tf.models import task_models
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.task_models import BertModel
+from bert_tf.serving import detect_task, graph_models
+from bert_tf.serving.graph_ner import ServedTagger
+from bert_tf.tasks.classification.data import task_of
+from bert_tf.tasks.table import TASKS
+from bert_tf.text.wordpiece import FullTokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """A model's directory, and how its graph is wanted (see `create_served_model`)."""
+
+    model_dir: str
+    task: str
+    files: ModelFiles
+    dtype: str
+    given_length: int | None
+    text_pairs: bool
+    top_k: int
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens of a row."""
+        return detect_task.choose_max_seq_length(self.files, self.given_length)
+
+    @property
+    def tokenizer(self) -> FullTokenizer:
+        """The one in the directory."""
+        return FullTokenizer.from_pretrained(self.model_dir)
+
+    def load(self, model_class: type, **arguments) -> keras.Model:
+        """The model as one of this class."""
+        return model_class.from_pretrained(self.model_dir, dtype=self.dtype, **arguments)
+
+
+def _classifier(source: _Source) -> graph_models.ServedModel:
+    arguments = {"problem_type": "regression"} if source.task == "regression" else {}
+    length = source.max_seq_length
+    model = source.load(task_models.BertForSequenceClassification, **arguments)
+    labels = task_of(model.config, model.num_labels, model.problem_type).labels or ()
+    return graph_models.ServedClassifier(model, source.tokenizer, length, labels, model.problem_type, source.text_pairs)
+
+
+# A task that is exported has a line here; the order is that of the table of tasks.
+_GRAPHS: dict[str, Callable[[_Source], graph_models.ServedModel]] = {
+    "encoder": lambda source: graph_models.ServedEncoder(
+        source.load(BertModel), source.tokenizer, source.max_seq_length
+    ),
+    "classification": _classifier,
+    "regression": _classifier,
+    "squad": lambda source: graph_models.ServedQuestionAnswering.from_pretrained(
+        source.model_dir, source.dtype, source.given_length
+    ),
+    "ner": lambda source: ServedTagger.from_pretrained(source.model_dir, source.dtype, source.given_length),
+    "multiple_choice": lambda source: graph_models.ServedMultipleChoice(
+        source.load(task_models.BertForMultipleChoice), source.tokenizer, source.max_seq_length
+    ),
+    "masked_lm": lambda source: graph_models.ServedMaskedLM(
+        source.load(task_models.BertForMaskedLM), source.tokenizer, source.max_seq_length, source.top_k
+    ),
+}
+
+
+def create_served_model(
+    model_dir: str,
+    task: str,
+    *,
+    dtype: str = "float32",
+    max_seq_length: int | None = None,
+    text_pairs: bool = False,
+    top_k: int = 5,
+) -> graph_models.ServedModel:
+    """The model of a directory with what it takes to answer; see `export.export_saved_model`.
+
+    Raises:
+      ValueError: no such task, or the model is for another one; FileNotFoundError: no model there.
+    """
+    if task not in _GRAPHS:
+        raise ValueError(f"--task={task}: it is one of {', '.join(name for name in TASKS if name in _GRAPHS)}")
+    FullTokenizer.from_pretrained(model_dir)  # the first to say that there is nothing
+    try:
+        files = detect_task.check_task(model_dir, task)
+    except ValueError as error:
+        raise ValueError(f"--task={task}: {error}") from None
+    return _GRAPHS[task](_Source(model_dir, task, files, dtype, max_seq_length, text_pairs, top_k))

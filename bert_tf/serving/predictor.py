@@ -1,0 +1,110 @@
+"""A fine-tuned classifier that takes strings: loaded once, batches inside."""
+
+import numpy as np
+
+from bert_tf.data import token_rows
+from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.serving.base_predictor import Answerer, list_of
+from bert_tf.serving.detect_task import choose_max_seq_length
+from bert_tf.tasks.classification import encode as classification_encode
+from bert_tf.tasks.classification import metrics as classification_metrics
+from bert_tf.tasks.classification.data import InputExample, Task, task_of
+
+
+class Predictor(Answerer):
+    """Labels and probabilities for texts, from a directory of weights of any format, or an export.
+
+    Threads may share it.
+
+        predictor = Predictor("mrpc_output/best_model")
+        predictor.predict(["A text.", ("One text.", "And its pair.")])
+        # [{"label": "1", "probabilities": {"0": 0.03, "1": 0.97}}, ...]
+
+    Args:
+      path: a directory that describes itself: weights with an output layer, configuration, vocabulary; or what
+        export_saved_model.py wrote (the directory of versions, or one of them).
+      max_seq_length: longer texts lose their last tokens; by default what it was trained with, if known, or what the
+        model can take.
+      batch_size: texts computed together.
+
+    Raises:
+      FileNotFoundError, ValueError: no model, or no classifier, there.
+    """
+
+    tasks = ("classification", "regression")
+    model_class = BertForSequenceClassification
+    action = "predict"
+
+    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32):
+        super().__init__(path, batch_size)
+        if self.export:
+            self.max_seq_length = self.exported_max_seq_length(max_seq_length)
+            labels = tuple(self.export.description["labels"])
+            regression = self.export.task == "regression"
+            several = "holds" in self.export.description["signatures"]["serving_default"]["outputs"]
+            self.task = Task("", None if regression else labels, None, multi_label=several)
+            return
+        self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
+        self.task = task_of(self.model.config, self.model.num_labels, self.model.problem_type)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels in the order of their ids; none for a regression."""
+        return list(self.task.labels or ())
+
+    def logits(self, texts: list[str | tuple[str, str]]) -> np.ndarray:
+        """Logits [n, C] of texts or pairs of texts, in their order."""
+        examples = []
+        for number, text in enumerate(list_of(texts, "texts", "strings or pairs of strings")):
+            parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, tuple | list) else ()
+            if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
+                raise TypeError(f"texts[{number}] must be a string or a pair of strings, not {text!r:.80}")
+            examples.append(InputExample(str(number), *parts))
+        if not examples:
+            return np.zeros((0, len(self.labels) or 1), np.float32)
+        return self._logits_by_export(examples) if self.export else self._logits_by_model(examples)
+
+    def _logits_by_model(self, examples: list[InputExample]) -> np.ndarray:
+        encoded = classification_encode.encode_examples(
+            examples, self.task, self.tokenizer, self.max_seq_length, num_processes=1
+        )
+        outputs = (output for _, output in self.outputs(encoded))
+        return token_rows.in_order(encoded, self.batch_size, outputs)
+
+    def _logits_by_export(self, examples: list[InputExample]) -> np.ndarray:
+        logits = np.empty((len(examples), len(self.labels) or 1), np.float32)
+        takes_pairs = "text_pair" in self.export.description["signatures"]["serving_default"]["inputs"]
+        for part in self.batches([len(example.text_a) + len(example.text_b or "") for example in examples]):
+            chosen = [examples[row] for row in part.tolist()]
+            columns = {"text": [example.text_a for example in chosen]}
+            signature = "serving_default"
+            if takes_pairs or any(example.text_b for example in chosen):
+                columns["text_pair"] = [example.text_b or "" for example in chosen]
+                signature = "serving_default" if takes_pairs else "serve_pairs"
+            logits[part] = _logits_of(self.export(signature, **columns), self.task)
+        return logits
+
+    def predict(self, texts: list[str | tuple[str, str]]) -> list[dict]:
+        """For each text `label` and `probabilities` by label; `labels` where several may hold; `score` of a regression.
+
+        Args:
+          texts: strings, or pairs of strings where the model was trained on pairs.
+        """
+        logits = self.logits(texts)
+        return classification_metrics.describe_predictions(self.task, logits)
+
+    def __call__(self, text: str, pair: str | None = None) -> dict:
+        """The prediction for one text or one pair."""
+        if not isinstance(text, str):
+            raise TypeError(f"the text must be a string, not {text!r:.80}; predict() takes a list of texts")
+        return self.predict([text if pair is None else (text, pair)])[0]
+
+
+def _logits_of(outputs: dict[str, np.ndarray], task: Task) -> np.ndarray:
+    """Logits [n, C] that give an export's outputs again."""
+    if task.is_regression:
+        return outputs["score"][:, None]
+    probabilities = np.maximum(outputs["probabilities"], np.finfo(np.float32).tiny)
+    if task.multi_label:
+        return np.log(probabilities) - np.log(np.maximum(1 - probabilities, np.finfo(np.float32).tiny))
+    return np.log(probabilities)

@@ -1,0 +1,109 @@
+"""Answers to questions on texts, for notebooks: a fine-tuned model loaded once, strings in, batches inside."""
+
+from bert_tf.models.task_models import BertForQuestionAnswering
+from bert_tf.serving import loaded_export
+from bert_tf.serving.base_predictor import Answerer, list_of
+from bert_tf.tasks.squad.answers import Prediction, predict_answers
+from bert_tf.tasks.squad.data import Paragraph, SquadExample
+from bert_tf.tasks.squad.outputs import settings_of
+from bert_tf.tasks.squad.windows import build_windows
+
+
+class QuestionAnswerer(Answerer):
+    """Finds the answers to questions in texts of any length.
+
+        answerer = QuestionAnswerer("squad_output/best_model")
+        answerer("Who met Ada?", "Her teacher met Ada Brown (1801-1852).")
+        # {"answer": "Her teacher", "score": 0.93, "start": 0, "end": 11, "nbest": [...]}
+
+    Args:
+      path: a directory that describes itself: weights for questions and answers, configuration, vocabulary; or what
+        export_saved_model.py wrote (the directory of versions, or one of them). How it was
+        trained (question_answering.json) is used if it is there: whether there may be no answer, and from
+        which odds on.
+      batch_size: parts of texts computed together.
+      settings: fields of `WindowSettings` and `PredictionSettings`, e.g. doc_stride=64, max_answer_length=10.
+
+    Raises:
+      FileNotFoundError, ValueError: no model, or none for questions and answers, there.
+    """
+
+    tasks = ("squad",)
+    model_class = BertForQuestionAnswering
+    action = "answer"
+
+    def __init__(self, path: str, *, batch_size: int = 32, **settings):
+        if settings and loaded_export.find_export(path):
+            raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(sorted(settings))}")
+        super().__init__(path, batch_size)
+        if not self.export:
+            chosen = settings_of(path, self.model.config, **settings)
+            self.windows, self.predictions = chosen.windows, chosen.predictions
+
+    def predict(self, questions: list[tuple[str, str]]) -> list[dict]:
+        """For each (question, context): answer, score, start, end, nbest.
+
+        `score` is the probability of the answer among the candidates `nbest`, which are dicts of text, score, start,
+        end. start, end are characters of the context; None, with the answer "", if there is no answer.
+        """
+        questions = list_of(questions, "questions", "pairs (question, context)")
+        for number, pair in enumerate(questions):
+            if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+                raise TypeError(f"questions[{number}] must be a pair of strings (question, context), not {pair!r:.80}")
+        if not questions:
+            return []
+        return self._predict_by_export(questions) if self.export else self._predict_by_model(questions)
+
+    def _predict_by_model(self, questions: list[tuple[str, str]]) -> list[dict]:
+        paragraphs = {}
+        examples = [
+            SquadExample(str(number), question, paragraphs.setdefault(context, Paragraph.from_context(context)))
+            for number, (question, context) in enumerate(questions)
+        ]
+        windows = build_windows(examples, self.tokenizer, self.windows, False, num_processes=1)
+        starts, ends = [None] * len(windows), [None] * len(windows)
+        for rows, outputs in self.outputs(windows):
+            for place, row in enumerate(rows.tolist()):
+                length = windows.lengths[row]
+                starts[row], ends[row] = (outputs[name][place, :length] for name in ("start_logits", "end_logits"))
+        found = predict_answers(examples, windows, starts, ends, self.tokenizer, self.predictions)
+        return [_describe(prediction) for prediction in found]
+
+    def _predict_by_export(self, questions: list[tuple[str, str]]) -> list[dict]:
+        answers = [None] * len(questions)
+        for part in self.batches([len(context) for _, context in questions]):
+            asked, contexts = zip(*(questions[row] for row in part.tolist()), strict=True)
+            outputs = self.export("serving_default", question=asked, context=contexts)
+            for place, row in enumerate(part.tolist()):
+                answers[row] = _describe_outputs({name: value[place] for name, value in outputs.items()})
+        return answers
+
+    def __call__(self, question: str, context: str) -> dict:
+        """The answer to one question."""
+        return self.predict([(question, context)])[0]
+
+
+def _describe(prediction: Prediction) -> dict:
+    # The best answer may be outside the n-best, if "none" was better than all of these.
+    answers = [*prediction.nbest, *([prediction.best] if prediction.best else [])]
+    entries = [
+        {"text": answer.text, "score": answer.probability, "start": answer.start, "end": answer.end}
+        for answer in answers
+    ]
+    nbest = entries[: len(prediction.nbest)]
+    nothing = {"text": "", "score": 0.0, "start": None, "end": None}
+    chosen = next((entry for entry in entries if entry["text"] == prediction.text), nothing)
+    return {"answer": chosen["text"], **{key: chosen[key] for key in ("score", "start", "end")}, "nbest": nbest}
+
+
+def _describe_outputs(outputs: dict) -> dict:
+    """`_describe` of one row of an export's outputs."""
+
+    def entry(text, score, start, end) -> dict:
+        place = {"start": None, "end": None} if start < 0 else {"start": int(start), "end": int(end)}
+        return {"text": text.decode(), "score": float(score), **place}
+
+    columns = (outputs[f"nbest_{name}"] for name in ("answers", "scores", "starts", "ends"))
+    nbest = [entry(*row) for row in zip(*columns, strict=True) if row[1] > 0]
+    best = entry(*(outputs[name] for name in ("answer", "score", "start", "end")))
+    return {"answer": best.pop("text"), **best, "nbest": nbest}

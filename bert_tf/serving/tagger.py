@@ -1,0 +1,178 @@
+"""Named entities and other tags of words, for notebooks: a fine-tuned tagger that takes strings."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import softmax
+
+from bert_tf.models.task_models import BertForTokenClassification
+from bert_tf.serving.base_predictor import Answerer, list_of
+from bert_tf.serving.detect_task import choose_max_seq_length
+from bert_tf.tasks.ner import data as ner_data
+from bert_tf.tasks.ner import encode as ner_encode
+from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.text import casing
+
+
+class _Words(NamedTuple):
+    """The words of a text, and the characters where each begins and, exclusively, ends."""
+
+    text: str
+    words: list[str]
+    starts: list[int]
+    ends: list[int]
+
+
+class Tagger(Answerer):
+    """Finds entities in texts of any length, and a tag for every word.
+
+    Threads may share it.
+
+        tagger = Tagger("ner_output/best_model")
+        tagger("Ada Brown was born in London.")["entities"]
+        # [{"type": "PER", "text": "Ada Brown", "start": 0, "end": 9, "score": 0.99}, ...]
+
+    Args:
+      path: a directory that describes itself, as run_ner.py leaves it: weights with an output layer, configuration with
+        the tags, vocabulary; or what export_saved_model.py wrote (the directory of versions, or one of them).
+      max_seq_length: longer texts are tagged in windows of so many tokens; by default what it was trained with, if
+        known, or what the model can take.
+      batch_size: windows, or for an export texts, computed together.
+
+    Attributes:
+      labels: the tags in the order of their ids. scheme: "iob2", "bioes", or "plain" for tags that mark no entities.
+
+    Raises:
+      FileNotFoundError, ValueError: no model, or no tagger, there.
+    """
+
+    tasks = ("ner",)
+    model_class = BertForTokenClassification
+    action = "tag"
+
+    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32):
+        super().__init__(path, batch_size)
+        if self.export:
+            self.max_seq_length = self.exported_max_seq_length(max_seq_length)
+            self.labels = list(self.export.description["labels"])
+            self.scheme = _scheme_of(self.labels)
+            return
+        self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
+        self.labels = ner_outputs.stored_labels(casing.directory_of(path), self.files.config)
+        if not self.labels:
+            raise ValueError(f"{path} does not say which tags it has learned (id2label in its configuration).")
+        settings = ner_outputs.TaggingSettings.read(casing.directory_of(path))
+        self.scheme = settings.learned_scheme if settings else _scheme_of(self.labels)
+
+    def predict(self, texts: Sequence[str | Sequence[str]]) -> list[dict]:
+        """Tags and entities of each text.
+
+        Args:
+          texts: strings; or texts that are cut into words already, a list of words each. The words of a string are
+            runs of characters between spaces, with each punctuation mark and Chinese character by itself.
+
+        Returns:
+          for each text a dict of `words`, `tags`, `scores` (probability of the likeliest tag of each word), `starts`,
+          `ends` (characters of the text), and `entities`: dicts of type, text, start, end and score (mean over its
+          words); none for plain tags. The characters of words are those of the words joined by single spaces.
+
+        Raises:
+          TypeError: something that is neither a string nor a list of strings; names its place.
+          ValueError: an empty word.
+        """
+        texts = list_of(texts, "texts", "strings or lists of words")
+        for number, text in enumerate(texts):
+            if isinstance(text, str):
+                continue
+            if not isinstance(text, tuple | list) or not all(isinstance(word, str) for word in text):
+                raise TypeError(f"texts[{number}] must be a string or a list of words, not {text!r:.80}")
+            if "" in text:
+                raise ValueError(f"texts[{number}]: word {text.index('')} is empty")
+        found = self._tags_by_export(texts) if self.export else self._tags_by_model(texts)
+        return [self._describe(*one) for one in found]
+
+    def __call__(self, text: str | Sequence[str]) -> dict:
+        """The tags and entities of one text."""
+        return self.predict([text])[0]
+
+    def _tags_by_model(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
+        cut = [self._words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
+        # A text is a document of its own; one without words has no row.
+        sentences = [ner_data.Sentence(words.words, None, [], number) for number, words in enumerate(cut)]
+        tags, scores = [[] for _ in cut], np.zeros(0, np.float32)
+        if any(words.words for words in cut):
+            rows = ner_encode.encode_sentences(sentences, self.tokenizer, self.max_seq_length)
+            logits = ner_outputs.word_logits(rows, self.outputs(rows))
+            tags = ner_outputs.predicted_tags(sentences, logits, self.labels, self.scheme)
+            scores = softmax(logits, -1).max(-1)
+        ends = np.cumsum([len(words.words) for words in cut])[:-1]
+        return list(zip(cut, tags, np.split(scores, ends), strict=True)) if cut else []
+
+    def _words_of(self, text: str) -> _Words:
+        ids, places = self.tokenizer.encode_with_offsets(text)
+        firsts = np.flatnonzero(~self.tokenizer.continues_word(ids)).tolist()
+        starts = [places[piece][0] for piece in firsts]
+        ends = [places[piece - 1][1] for piece in [*firsts[1:], len(ids)]] if ids else []
+        return _Words(text, [text[start:end] for start, end in zip(starts, ends, strict=True)], starts, ends)
+
+    def _tags_by_export(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
+        found = [None] * len(texts)
+        for is_string, signature in ((True, "serving_default"), (False, "serve_words")):
+            numbers = [number for number, text in enumerate(texts) if isinstance(text, str) is is_string]
+            for part in self.batches([len(texts[number]) for number in numbers]) if numbers else ():
+                chosen = [numbers[row] for row in part.tolist()]
+                if is_string:
+                    outputs = self.export(signature, text=[texts[number] for number in chosen])
+                else:
+                    width = max(len(texts[number]) for number in chosen)
+                    words = [[*texts[number], *[""] * (width - len(texts[number]))] for number in chosen]
+                    outputs = self.export(signature, words=words)
+                for place, number in enumerate(chosen):
+                    found[number] = _row_of(texts[number], {name: value[place] for name, value in outputs.items()})
+        return found
+
+    def _describe(self, words: _Words, tags: list[str], scores: np.ndarray) -> dict:
+        entities = [] if self.scheme == "plain" else ner_data.entities_of(tags, self.scheme)
+        return {
+            "words": words.words,
+            "tags": tags,
+            "scores": [float(score) for score in scores],
+            "starts": words.starts,
+            "ends": words.ends,
+            "entities": [
+                {
+                    "type": entity.type,
+                    "text": words.text[words.starts[entity.start] : words.ends[entity.end - 1]],
+                    "start": words.starts[entity.start],
+                    "end": words.ends[entity.end - 1],
+                    "score": float(np.mean(scores[entity.start : entity.end])),
+                }
+                for entity in entities
+            ],
+        }
+
+
+def _joined(words: Sequence[str]) -> _Words:
+    ends = np.cumsum([len(word) + 1 for word in words], dtype=int) - 1
+    starts = [int(end) - len(word) for end, word in zip(ends, words, strict=True)]
+    return _Words(" ".join(words), list(words), starts, ends.tolist())
+
+
+def _row_of(text: str | Sequence[str], outputs: dict[str, np.ndarray]) -> tuple[_Words, list[str], np.ndarray]:
+    """One row of an export's outputs, without what fills it up."""
+    count = int(np.count_nonzero(outputs["tags"] != b""))
+    tags, scores = [tag.decode() for tag in outputs["tags"][:count]], outputs["scores"][:count]
+    if not isinstance(text, str):
+        return _joined(text), tags, scores
+    words = [word.decode() for word in outputs["words"][:count]]
+    starts, ends = (outputs[name][:count].tolist() for name in ("starts", "ends"))
+    return _Words(text, words, starts, ends), tags, scores
+
+
+def _scheme_of(labels: Sequence[str]) -> str:
+    """The scheme that a model learned, by its tags."""
+    letters = {label.partition("-")[0] for label in labels if label != ner_data.OUTSIDE and "-" in label[1:]}
+    if ner_data.OUTSIDE not in labels or not letters <= set("BIES"):
+        return "plain"
+    return "bioes" if letters & set("ES") else "iob2"

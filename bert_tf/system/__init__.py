@@ -1,0 +1,1 @@
+"""Files, processes and messages: nothing that knows what BERT is."""

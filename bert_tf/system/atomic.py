@@ -1,0 +1,80 @@
+"""Files that appear under their name only when they are complete."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+
+
+def temporary_name(path: str, key: str) -> str:
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}.{key}.tmp")
+
+
+@contextlib.contextmanager
+def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
+    """Gives a temporary name for each path, in its directory; at the end all are renamed, the last path last.
+
+    The files are there from the start, and empty: a place that can't be written is known before the work. On an error
+    they are removed, and any earlier files stay as they were.
+
+    Raises:
+      tf.errors.OpError: a directory does not exist, is not writable or full.
+    """
+    import tensorflow as tf
+
+    key = uuid.uuid4().hex[:12]
+    temporary = [temporary_name(path, key) for path in paths]
+    try:
+        for name in temporary:
+            with tf.io.gfile.GFile(name, "wb") as file:
+                file.write(b"")
+        yield temporary
+        for source, path in zip(temporary, paths, strict=True):
+            tf.io.gfile.rename(source, path, overwrite=True)
+    except BaseException:
+        for name in temporary:
+            if tf.io.gfile.exists(name):
+                tf.io.gfile.remove(name)
+        raise
+
+
+@contextlib.contextmanager
+def written(path: str) -> Iterator[str]:
+    """`written_together` for one path."""
+    with written_together([path]) as (temporary,):
+        yield temporary
+
+
+def write_file(path: str, content: bytes) -> None:
+    """Writes a file complete or not at all: under a temporary name beside `path`, which is then renamed.
+
+    Raises:
+      tf.errors.OpError: the directory does not exist, is not writable or full; an earlier file stays as it was.
+    """
+    import tensorflow as tf
+
+    with written(path) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
+        file.write(content)
+
+
+def write_text_file(path: str, text: str) -> None:
+    """`write_file` for a text, as UTF-8."""
+    write_file(path, text.encode("utf-8"))
+
+
+@contextlib.contextmanager
+def temporary_folder(folder: str) -> Iterator[None]:
+    """Makes a folder, empty even if a killed process left one of this name; removes what is left of it at the end."""
+    import tensorflow as tf
+
+    def remove():
+        if tf.io.gfile.exists(folder):
+            tf.io.gfile.rmtree(folder)
+
+    remove()
+    try:
+        tf.io.gfile.makedirs(folder)
+        yield
+    finally:
+        remove()

@@ -1,0 +1,73 @@
+"""Checks of the paths that flags name, before TensorFlow is imported: a mistyped path is answered at once.
+
+Only local paths are looked at. Those of other file systems (gs://...) are checked by what opens them later.
+"""
+
+import glob
+import os
+
+
+def check_file(path: str | None, flag: str) -> None:
+    """Checks that a file that a script reads is there, if one is named.
+
+    Raises:
+      FileNotFoundError: it is not, or is a directory; names the flag.
+    """
+    if not path or is_remote(path):
+        return
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{flag}={path}: there is no such file.")
+    if os.path.isdir(path):
+        raise FileNotFoundError(f"{flag}={path} is a directory; a file is needed.")
+
+
+def check_input_files(patterns: str | None, flag: str) -> None:
+    """Checks that each glob of a comma-separated list matches a file, as `text_files.list_files` will.
+
+    Raises:
+      ValueError: one matches none, or there is none; names the flag.
+    """
+    parts = [part for part in map(str.strip, (patterns or "").split(",")) if part]
+    if not parts:
+        raise ValueError(f"{flag} names no file: {patterns!r}")
+    for pattern in parts:
+        if is_remote(pattern):
+            continue
+        found = [pattern] if os.path.exists(pattern) else glob.glob(pattern, include_hidden=True)
+        if not any(not os.path.isdir(path) for path in found):
+            raise ValueError(f"{flag}: no file matches {pattern!r}")
+
+
+def check_output_dir(path: str, flag: str) -> None:
+    """Checks that files can be written into a directory, which need not exist yet.
+
+    Raises:
+      OSError: they can't: it, or what would hold it, is a file or is not writable; names the flag.
+    """
+    if is_remote(path):
+        return
+    there = os.path.abspath(path)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        raise NotADirectoryError(f"{flag}={path}: {there} is a file; a directory is needed.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(f"{flag}={path}: there is no permission to write into {there}.")
+
+
+def check_output_file(path: str, flag: str) -> None:
+    """Checks that a file can be written, or replaced; see `check_output_dir`.
+
+    Raises:
+      ValueError: the path is a directory; OSError: it can't be written. Names the flag.
+    """
+    if is_remote(path):
+        return
+    if os.path.isdir(path):
+        raise ValueError(f"{flag}={path} is a directory; name a file in it.")
+    check_output_dir(os.path.dirname(path) or ".", flag)
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is of a file system that only TensorFlow opens."""
+    return "://" in path

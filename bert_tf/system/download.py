@@ -1,0 +1,138 @@
+"""Files from the network: with a progress bar, complete or not at all, and continued where a transfer broke off."""
+
+import base64
+import hashlib
+import http.client
+import os
+import posixpath
+import urllib.error
+import urllib.request
+import uuid
+import zipfile
+from collections.abc import Iterator
+
+from bert_tf.system.progress import progress_bar
+
+_READ_BYTES = 1 << 20
+_TIMEOUT = 30.0  # seconds without a byte
+
+
+class _BrokenTransfer(Exception):
+    """The server or the way to it failed; another attempt may succeed."""
+
+
+def download_file(url: str, path: str, attempts: int = 3) -> None:
+    """Downloads `url` to a local path.
+
+    What a broken transfer has brought stays beside `path` and is completed by the next attempt or the next call, as
+    long as the server offers the same file (its ETag). A checksum is compared where the server publishes one
+    (`x-goog-hash: md5=...`, as Google Cloud Storage does).
+
+    Raises:
+      OSError: no network, an answer of the server that is an error, a transfer that keeps breaking off, or a checksum
+        that differs; the message names the address. Nothing is at `path` then.
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            return _transfer(url, path)
+        except _BrokenTransfer as error:
+            if attempt == attempts:
+                raise OSError(
+                    f"{url} could not be downloaded: {error}. Is there a network? What has arrived is kept: the same "
+                    "call continues."
+                ) from None
+
+
+def _open(url: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        message = f"the server answers {error.code} {error.reason}"
+        error.close()
+        if error.code >= 500:
+            raise _BrokenTransfer(message) from None
+        raise OSError(f"{url} could not be downloaded: {message}.") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _BrokenTransfer(getattr(error, "reason", None) or error) from None
+
+
+def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    try:
+        while chunk := response.read(_READ_BYTES):
+            yield chunk
+    except (OSError, http.client.HTTPException) as error:
+        raise _BrokenTransfer(error) from None
+
+
+def _transfer(url: str, path: str) -> None:
+    response = _open(url, {})
+    etag, total = response.headers.get("ETag"), int(response.headers.get("Content-Length") or 0)
+    published = _published_md5(response)
+    # Only what came from the same file, by its ETag, can be continued.
+    key = hashlib.sha256(etag.encode()).hexdigest() if etag else uuid.uuid4().hex
+    part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key[:12]}.part")
+    have = os.path.getsize(part) if os.path.exists(part) else 0
+    try:
+        if total and have > total:
+            have = 0
+        elif 0 < have < total:
+            response.close()
+            response = _open(url, {"Range": f"bytes={have}-", "If-Range": etag})
+            have = have if response.status == 206 else 0
+        with (
+            open(part, "ab" if have else "wb") as file,
+            progress_bar(
+                total=total or None, initial=have, desc=posixpath.basename(url), unit="B", unit_scale=True, leave=False
+            ) as bar,
+        ):
+            for chunk in _chunks(response) if have < total or not total else ():
+                file.write(chunk)
+                bar.update(len(chunk))
+        arrived = os.path.getsize(part)
+        if arrived < total:
+            raise _BrokenTransfer(f"the connection ended after {arrived:,} of {total:,} bytes")
+        if published and (found := _md5(part)) != published:
+            os.remove(part)
+            raise OSError(
+                f"{url}: what arrived has the checksum md5={found}, the server publishes md5={published}: it was "
+                "damaged on the way. Nothing is kept; try again."
+            )
+        os.replace(part, path)
+    finally:
+        response.close()
+        if not etag and os.path.exists(part):
+            os.remove(part)
+
+
+def _published_md5(response: http.client.HTTPResponse) -> str | None:
+    """The MD5 sum in hexadecimal digits from the headers of Google Cloud Storage; None where there is none."""
+    for value in ",".join(response.headers.get_all("x-goog-hash") or ()).split(","):
+        kind, _, digest = value.strip().partition("=")
+        if kind == "md5":
+            return base64.b64decode(digest).hex()
+    return None
+
+
+def _md5(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def unpack_zip(path: str, directory: str) -> None:
+    """Unpacks a zip file into a local directory.
+
+    Raises:
+      OSError: it is damaged, or an entry would be outside the directory; names the file. Some entries may have been
+        written.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            for entry in entries:
+                name = entry.filename.replace("\\", "/")
+                if name.startswith("/") or ".." in name.split("/") or ":" in name:
+                    raise OSError(f"{path}: the entry {entry.filename!r} would be outside the folder.")
+            for entry in entries:
+                archive.extract(entry, directory)
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise OSError(f"{path} is not a whole zip file: {error}") from None

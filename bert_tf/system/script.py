@@ -1,0 +1,84 @@
+"""How every script starts: a user's mistake is one line, and TensorFlow is quiet."""
+
+import contextlib
+import ctypes
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+
+from absl import app, logging
+
+_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# FloatingPointError: a loss that is NaN or infinite. Python itself never raises it.
+_USER_ERRORS = ValueError | OSError | FloatingPointError
+
+
+def run(main) -> None:
+    """`absl.app.run(main)`, but a user's mistake gives one line and exit code 1, not a traceback.
+
+    A mistake is a ValueError, OSError or FloatingPointError raised by this project's own code, or a file that
+    TensorFlow can't open. Other errors are shown with their traceback, and so is everything under --verbosity=1.
+    """
+    # Hides TensorFlow's notes on how it was built; errors still show.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+    def guarded(argv):
+        show_all = logging.get_verbosity() >= logging.DEBUG
+        if len(argv) > 1:
+            sys.exit(f"{os.path.basename(sys.argv[0])}: error: {' '.join(argv[1:])} is not a flag; --help lists them.")
+        try:
+            main(argv)
+        except Exception as error:
+            innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+            script = os.path.abspath(sys.argv[0])
+            ours = innermost.startswith(_PACKAGE_FOLDER) or os.path.abspath(innermost) == script
+            meant = ours and isinstance(error, _USER_ERRORS)
+            # TensorFlow's file functions name the file and the problem.
+            meant = meant or innermost.endswith(os.path.join("lib", "io", "file_io.py"))
+            if not meant or show_all:
+                raise
+            print(f"{os.path.basename(script)}: error: {error}", file=sys.stderr)
+            sys.exit(1)
+
+    app.run(guarded)
+
+
+def start_tensorflow() -> None:
+    """Imports TensorFlow and has it look for devices, without the error that it writes where there is no CUDA driver.
+
+    Called by each script's main once its flags are checked, before anything else is imported: on a machine without a
+    GPU a failed cuInit is no error. Where there is a driver, everything is shown.
+    """
+    with contextlib.nullcontext() if _has_cuda_driver() else _without_lines(b"failed call to cuInit"):
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
+
+
+def _has_cuda_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _without_lines(marker: bytes) -> Iterator[None]:
+    """Holds back what is written to stderr, by C++ too, and at the end writes all of it but the lines with `marker`."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            held.seek(0)
+            for line in held:
+                if marker not in line:
+                    os.write(2, line)

@@ -1,0 +1,299 @@
+"""Reading and writing text files on any file system TensorFlow opens (local paths, gs://...).
+
+TensorFlow is imported inside the functions: that takes seconds, and tokenizers and configs are used without it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+_READ_BYTES = 1 << 20
+_ZSTD_STEP = 1 << 14  # compressed bytes at a time: a thousandfold compression stays within memory
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
+
+Progress = Callable[[int], None]
+
+
+def read_json(path: str, **options):
+    """The content of a JSON file.
+
+    Args:
+      options: of `json.loads`.
+
+    Raises:
+      ValueError: not UTF-8, or not JSON; names the file and the place.
+    """
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content = file.read()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 at byte offset {error.start}") from None
+    return parse_json(text, path, **options)
+
+
+def parse_json(text: str, path: str, line: int | None = None, **options):
+    """The value of a JSON text.
+
+    Args:
+      path: of the file that it comes from. line: its number in the file, where the text is one line of many.
+      options: of `json.loads`.
+
+    Raises:
+      ValueError: not JSON; names the file and the place.
+    """
+    try:
+        return json.loads(text, **options)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {line or error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise ValueError(f"{path}{f', line {line}' if line else ''}: not JSON: nested too deeply") from None
+
+
+def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
+    """The files named by a comma-separated list of globs, in the order of the list and, within a glob, sorted by name.
+
+    TensorFlow returns the files of a glob in the order of the file system, which differs between machines; sorted, the
+    same files give the same output everywhere.
+
+    Raises:
+      ValueError: no pattern at all, or one that matches no file; names it and `flag`.
+    """
+    import tensorflow as tf
+    from absl import logging
+
+    files = []
+    for pattern in filter(None, (part.strip() for part in (patterns or "").split(","))):
+        # A file name may contain the characters of a glob: a name that exists literally is taken literally.
+        paths = [pattern] if tf.io.gfile.exists(pattern) else sorted(tf.io.gfile.glob(pattern))
+        found = [path for path in paths if not tf.io.gfile.isdir(path)]
+        if not found:
+            raise ValueError(f"{flag}: no file matches {pattern!r}")
+        files.extend(found)
+    if not files:
+        raise ValueError(f"{flag} names no file: {patterns!r}")
+    if len(set(files)) < len(files):
+        twice = next(path for path in files if files.count(path) > 1)
+        logging.warning("%s names %s more than once; it will be read as often", flag, twice)
+    return files
+
+
+def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> None:
+    """Warns if some of the files name-00000-of-00003 to name-00002-of-00003 are given, but not all."""
+    from absl import logging
+
+    numbers: dict[tuple[str, int], set[int]] = {}
+    for path in files:
+        if match := re.fullmatch(r"(.*)-(\d{5,})-of-(\d{5,})", path):
+            numbers.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
+    for (name, total), found in numbers.items():
+        if missing := sorted(set(range(total)) - found):
+            logging.warning(
+                "%s: of the %d shards of %s only %d are there; the first missing one is %05d",
+                flag,
+                total,
+                name,
+                len(found),
+                missing[0],
+            )
+
+
+def file_sha256(path: str) -> str:
+    """The digest of a file's bytes, in hexadecimal; the file is read whole."""
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def read_text_lines(path: str, progress: Progress | None = None) -> Iterator[str]:
+    """Yields the lines of a UTF-8 text file as the original reads them; a megabyte or a line is in memory at a time.
+
+    Carriage returns are dropped everywhere and only a newline ends a line, as in TensorFlow's GFile reader. Lines come
+    without their newline, otherwise unstripped, and blank ones are included.
+
+    Args:
+      path: a local path or any that `tf.io.gfile` opens (gs://...).
+      progress: called with the number of bytes after each read.
+
+    Raises:
+      ValueError: bytes that are not UTF-8; names the file, the line (from 1) and the byte offset in the file (from 0).
+    """
+    file = TextFile(path)
+    for offset, block in whole_lines(file.chunks(progress=progress)):
+        lines = file.decode(offset, block).split("\n")
+        if not lines[-1]:  # nothing follows the last newline
+            lines.pop()
+        yield from lines
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFile:
+    """The bytes of a text file, in pieces, and errors that say where they are wrong.
+
+    Offsets are those of the text: for a compressed file they count decompressed bytes.
+    """
+
+    path: str
+    compression: str = ""  # "" | gzip | bzip2 | zstd
+
+    def chunks(self, begin: int = 0, end: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
+        """The bytes from `begin` to `end`, about a megabyte at a time; a compressed file is read from its beginning.
+
+        Args:
+          progress: called with the number of bytes that each read took from the disk.
+
+        Raises:
+          ValueError: a compressed file is truncated or damaged, or zstandard is not installed; names the file.
+        """
+        if self.compression:
+            return _decompressed(self, progress)
+        return _plain(self.path, begin, end, progress)
+
+    def decode(self, offset: int, block: bytes) -> str:
+        """Text of a block that begins at `offset` and splits no character, without carriage returns.
+
+        Raises:
+          ValueError: bytes that are not UTF-8; see `read_text_lines`. The file is read again, to count its lines.
+        """
+        try:
+            return block.replace(b"\r", b"").decode("utf-8")
+        except UnicodeDecodeError as error:
+            kept = [place for place, byte in enumerate(block) if byte != 0x0D]
+            place = kept[error.start]
+            what = "the uncompressed text" if self.compression else "the file"
+            raise ValueError(
+                f"{self.path}, line {self.line_number(offset + place)}: not UTF-8 at byte offset {offset + place} of "
+                f"{what} (byte 0x{block[place]:02x}, {error.reason}). Convert the file to UTF-8, for example by iconv."
+            ) from None
+
+    def line_number(self, offset: int) -> int:
+        """Number, from 1, of the line that byte `offset` is in; reads the file up to there."""
+        newlines = position = 0
+        for chunk in self.chunks(end=offset):
+            newlines += chunk.count(b"\n", 0, max(offset - position, 0))
+            position += len(chunk)
+            if position >= offset:
+                break
+        return newlines + 1
+
+
+def whole_lines(chunks: Iterable[bytes], longest: int | None = None, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """(offset, block): the same bytes in blocks that end with a newline or with the text.
+
+    Args:
+      longest: a line of more bytes is cut after a space (if there is one), so that it need not fit into memory.
+      offset: of the first byte.
+    """
+    held: list[bytes] = []
+    for chunk in chunks:
+        end = chunk.rfind(b"\n") + 1
+        if not end and longest is not None and sum(map(len, held)) + len(chunk) > longest:
+            end = chunk.rfind(b" ") + 1
+        if not end:
+            held.append(chunk)
+            continue
+        block = b"".join((*held, chunk[:end]))
+        held = [chunk[end:]] if end < len(chunk) else []
+        yield offset, block
+        offset += len(block)
+    if held:
+        yield offset, b"".join(held)
+
+
+def compression_of(path: str) -> tuple[str, str]:
+    """(compression, name without its suffix), from the name: `wiki.txt.gz` -> ("gzip", "wiki.txt")."""
+    name, suffix = os.path.splitext(path)
+    compression = _COMPRESSIONS.get(suffix.lower(), "")
+    return compression, name if compression else path
+
+
+def _open(path: str):
+    """The file; a local one as it is while TensorFlow, whose import takes seconds, is not there yet."""
+    if "tensorflow" not in sys.modules and "://" not in path:
+        return open(path, "rb")
+    import tensorflow as tf
+
+    return tf.io.gfile.GFile(path, "rb")
+
+
+def _plain(path: str, begin: int, end: int | None, progress: Progress | None) -> Iterator[bytes]:
+    with _open(path) as file:
+        if begin:
+            file.seek(begin)
+        while end is None or begin < end:
+            chunk = file.read(_READ_BYTES if end is None else min(_READ_BYTES, end - begin))
+            if not chunk:
+                return
+            if progress:
+                progress(len(chunk))
+            yield chunk
+            begin += len(chunk)
+
+
+def _decompressed(file: TextFile, progress: Progress | None) -> Iterator[bytes]:
+    import bz2
+    import gzip
+    import zlib
+
+    source = _Source(TextFile(file.path).chunks(progress=progress))
+    damaged: tuple = (EOFError, OSError, zlib.error)
+    if file.compression == "zstd":
+        try:
+            import zstandard
+        except ImportError:
+            raise ValueError(f"{file.path}: to read .zst files, `pip install zstandard`") from None
+        damaged += (zstandard.ZstdError,)
+        chunks = _zstd_chunks(source)
+    else:
+        stream = gzip.GzipFile(fileobj=source) if file.compression == "gzip" else bz2.BZ2File(source)
+        chunks = iter(lambda: stream.read(_READ_BYTES), b"")
+    while True:
+        try:
+            chunk = next(chunks, b"")
+        except damaged as error:
+            raise ValueError(f"{file.path}: truncated or damaged {file.compression} file ({error})") from None
+        if not chunk:
+            return
+        yield chunk
+
+
+class _Source:
+    """Chunks as a file to read from, for the decompressors."""
+
+    def __init__(self, chunks: Iterator[bytes]):
+        self._chunks, self._held, self._place = chunks, b"", 0
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes, none at the end."""
+        if self._place == len(self._held):
+            self._held, self._place = next(self._chunks, b""), 0
+        data = self._held[self._place : self._place + size]
+        self._place += len(data)
+        return data
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _zstd_chunks(source: _Source) -> Iterator[bytes]:
+    import zstandard
+
+    # Frames one by one: zstandard's readers over many frames take a truncated one for the end of the file.
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    frame, data = None, b""
+    while data := data or source.read(_ZSTD_STEP):
+        frame = frame or decompressor.decompressobj()
+        if text := frame.decompress(data):
+            yield text
+        data = b""
+        if frame.eof:
+            data, frame = frame.unused_data, None
+    if frame is not None:
+        raise EOFError("it ends within a frame")

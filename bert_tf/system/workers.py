@@ -1,0 +1,148 @@
+"""Work cut into independent tasks, done by processes that may die."""
+
+import concurrent.futures
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+
+from absl import logging
+
+_POLL_SECONDS = 0.5
+_DEATHS_ALLOWED = 3  # in a row, without a finished task in between
+
+_report: Callable[[float], None] | None = None  # receives the progress of a running task
+_shared: tuple = ()  # in a worker process: what all tasks are given
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def report_progress(amount: float) -> None:
+    """Called by a task: `amount` more of its work is done."""
+    if _report is not None:
+        _report(amount)
+
+
+def _start_worker(counter, verbosity, shared: tuple) -> None:
+    """In a new process: adds progress to a number shared with the parent, and ends with the parent."""
+    global _report, _shared
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    def report(amount: float) -> None:
+        with counter.get_lock():
+            counter.value += amount
+
+    _report, _shared = report, shared
+    logging.set_verbosity(verbosity)
+
+
+def _run_in_worker(function: Callable, task: tuple):
+    return function(*task, *_shared)
+
+
+def _end_with_parent() -> None:
+    """Ends this process as soon as the parent process ends, which may be killed."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def map_tasks(
+    function: Callable, tasks: Sequence[tuple], num_workers: int, *, shared: tuple = (), on_progress=lambda _: None
+) -> Iterator:
+    """What `run_tasks` gives, in the order of the tasks and without their numbers."""
+    results, wanted = {}, 0
+    for number, result in run_tasks(function, tasks, num_workers, on_progress, shared):
+        results[number] = result
+        while wanted in results:
+            yield results.pop(wanted)
+            wanted += 1
+
+
+def run_tasks(
+    function: Callable,
+    tasks: Sequence[tuple],
+    num_workers: int,
+    on_progress: Callable[[float], None],
+    shared: tuple = (),
+) -> Iterator[tuple[int, object]]:
+    """Yields (number of the task, function(*task, *shared)) as the tasks are done, in any order.
+
+    When a process dies (killed for its memory, say), the unfinished tasks start again in new processes, so a task must
+    leave nothing halfway that a second attempt would duplicate.
+
+    Args:
+      function: defined in a module, so that another process can import it; it may call `report_progress`.
+      num_workers: processes; 1: this one.
+      on_progress: called every half second with the amount reported since.
+      shared: sent to each process once; what one task caches in it helps the next.
+
+    Raises:
+      RuntimeError: processes keep dying. An error of `function` is raised here; tasks that have not started are
+        dropped.
+    """
+    if num_workers == 1:
+        yield from _run_here(function, tasks, on_progress, shared)
+        return
+    context = _start_context(function.__module__)
+    counter, shown = context.Value("d", 0.0), 0.0
+    pending, deaths = list(range(len(tasks))), 0
+    while pending:
+        with concurrent.futures.ProcessPoolExecutor(
+            min(num_workers, len(pending)), context, _start_worker, (counter, logging.get_verbosity(), shared)
+        ) as pool:
+            futures = {pool.submit(_run_in_worker, function, tasks[number]): number for number in pending}
+            waiting = set(futures)
+            try:
+                while waiting:
+                    done, waiting = concurrent.futures.wait(waiting, _POLL_SECONDS, concurrent.futures.FIRST_COMPLETED)
+                    now = counter.value
+                    on_progress(now - shown)
+                    shown = now
+                    for future in done:
+                        result = future.result()
+                        pending.remove(futures[future])
+                        deaths = 0
+                        yield futures[future], result
+            except BrokenProcessPool:
+                deaths += 1
+                if deaths > _DEATHS_ALLOWED:
+                    raise RuntimeError(
+                        f"Worker processes died {deaths} times in a row with {len(pending)} tasks left; the system "
+                        "may have killed them for their memory: try fewer (--num_workers)."
+                    ) from None
+                logging.warning("A worker process died; its work starts again (%d tasks left).", len(pending))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def _start_context(module: str):
+    """How processes start: not by forking this one, whose threads (TensorFlow's) would not survive it.
+
+    On Linux they are forked from a process that has only imported `module`: many workers wait for one import of
+    TensorFlow and share its memory.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([module])
+    return context
+
+
+def _run_here(
+    function: Callable, tasks: Sequence[tuple], on_progress: Callable[[float], None], shared: tuple
+) -> Iterator:
+    """`run_tasks` in this process."""
+    global _report
+    for number, task in enumerate(tasks):
+        _report = on_progress
+        try:
+            result = function(*task, *shared)
+        finally:
+            _report = None
+        yield number, result

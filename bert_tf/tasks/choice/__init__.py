@@ -1,0 +1,1 @@
+"""Multiple choice: SWAG and data like it."""

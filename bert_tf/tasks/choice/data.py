@@ -1,0 +1,235 @@
+"""Examples of multiple choice from files: SWAG's CSV, and TSV, CSV or JSON lines with any number of choices.
+
+Paper: Devlin et al. 2019, section 4.4; SWAG: Zellers et al. 2018.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+
+from absl import logging
+
+from bert_tf.data.tables import field_of, parse_csv_delimiter, quoted, read_rows, text_of
+
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceExample:
+    """A context, the beginning that all choices have in common (may be empty), the choices, and the right one's number.
+
+    `label` counts from 0; None where it is not known.
+    """
+
+    guid: str
+    context: str
+    question: str
+    choices: tuple[str, ...]
+    label: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Where a file has what; names, or numbers from 0 as text for a file without header.
+
+    Attributes:
+      context: the text that comes first. question: what every choice begins with; None: nothing.
+      choices: a column each; or one name: that of a list in JSON, or what the columns are called before their numbers
+        (`ending` for ending0, ending1, ...).
+      label: the right choice.
+    """
+
+    context: str
+    question: str | None
+    choices: tuple[str, ...]
+    label: str
+
+    def header_names(self, with_label: bool) -> list[str]:
+        """The names that a header must have; one name of choices may be what they are called before their numbers."""
+        choices = self.choices if len(self.choices) > 1 else ()
+        return [name for name in (self.context, self.question, *choices, self.label if with_label else None) if name]
+
+
+# What is taken where no column is named: the first of these that fits the file.
+KNOWN_LAYOUTS = (
+    Columns("sent1", "sent2", ("ending",), "label"),  # SWAG
+    Columns("context", "question", ("choices",), "label"),
+    Columns("context", None, ("choices",), "label"),
+    Columns("question", None, ("choices",), "label"),
+    Columns("question", None, ("choice",), "label"),  # JCommonsenseQA
+)
+
+
+def read_examples(
+    path: str,
+    columns: Columns | None = None,
+    *,
+    first_label: str = "0",
+    labels_needed: bool = True,
+    csv_delimiter: str | None = None,
+) -> list[ChoiceExample]:
+    """The examples of a file, in its order; all of them have the same number of choices.
+
+    Args:
+      path: .csv, .jsonl, or else TSV; the first row of CSV and TSV is the header, unless columns are numbers.
+      columns: None: those of KNOWN_LAYOUTS that the file has.
+      first_label: what the label column has for the first choice: a number, or a letter.
+      labels_needed: False: the file may have none, or in every row "", -1 or null.
+      csv_delimiter: of a .csv file, see `tables.parse_csv_delimiter`; None: the header tells.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: a row with another number of choices or columns than the first, a column that is not there, a label
+        that is none of the choices, an empty choice, no example at all; names file and line.
+    """
+    import tensorflow as tf
+
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(f"{path} does not exist.")
+    examples = list(_examples(path, columns, first_label, labels_needed, csv_delimiter))
+    if not examples:
+        raise ValueError(f"{path} has no example.")
+    return examples
+
+
+def check_columns(
+    path: str, columns: Columns | None, first_label: str, labels_needed: bool, csv_delimiter: str | None = None
+) -> None:
+    """Refuses a file whose first example is not as it must be; TensorFlow is not needed for a local file.
+
+    Raises:
+      ValueError: as of `read_examples`, whose arguments these are.
+    """
+    next(_examples(path, columns, first_label, labels_needed, csv_delimiter), None)
+
+
+def _examples(
+    path: str, columns: Columns | None, first_label: str, labels_needed: bool, csv_delimiter: str | None
+) -> Iterator[ChoiceExample]:
+    first, first_line = None, 0
+    by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
+    names = columns.header_names(labels_needed) if columns else []
+    delimiter = parse_csv_delimiter(csv_delimiter)
+    for number, (line, row) in enumerate(_named_rows(path, None if by_number else names, delimiter)):
+        columns = columns or _known_layout(list(row), path, labels_needed)
+        example = _example(row, columns, first_label, number, path, line)
+        if labels_needed and example.label is None:
+            field_of(row, columns.label, path, line)  # says so if it is the column that is not there
+            raise ValueError(f"{path}, line {line}: there is no label.")
+        first_line = first_line or line
+        first = first or example
+        if len(example.choices) != len(first.choices):
+            raise ValueError(
+                f"{path}, line {line}: {len(example.choices)} choices, but line {first_line} has {len(first.choices)}: "
+                "every row must have as many as the others."
+            )
+        if (example.label is None) != (first.label is None):
+            here, there = ("no", "one") if example.label is None else ("a", "none")
+            raise ValueError(f"{path}, line {line}: {here} label, but line {first_line} has {there}.")
+        yield example
+
+
+def _named_rows(path: str, names: Sequence[str] | None, csv_delimiter: str | None) -> Iterator[tuple[int, dict]]:
+    """Line number (from 1) and fields by name of each row.
+
+    Args:
+      names: that the header must have; None: there is no header, and fields are named "0", "1", ... and also "-1",
+        "-2", ...
+    """
+    by_number = names is None
+    header, first_line, width = None, 0, 0
+    for line, row in read_rows(path, csv_delimiter, names):
+        if isinstance(row, dict):
+            if by_number:
+                raise ValueError(f"{path}, line {line}: JSON lines have no numbered columns; there are {quoted(row)}.")
+            yield line, row
+            continue
+        if not first_line:
+            first_line, width = line, len(row)
+            if not by_number:
+                header = row
+                repeated = {name for name in header if name and header.count(name) > 1}
+                if repeated:
+                    raise ValueError(f"{path}, line {line}: the column {min(repeated)!r} appears twice.")
+                continue
+        if len(row) != width:
+            raise ValueError(
+                f"{path}, line {line}: {len(row)} columns, but line {first_line} has {width}: every row must have as "
+                "many choices as the others."
+            )
+        if header is not None:
+            yield line, dict(zip(header, row, strict=True))
+        else:
+            yield line, {str(place): value for k, value in enumerate(row) for place in (k, k - width)}
+
+
+def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:
+    """The first of KNOWN_LAYOUTS whose columns are all among `names`."""
+    for layout in KNOWN_LAYOUTS:
+        needed = {layout.context, layout.question, layout.label if labels_needed else None} - {None}
+        prefix = layout.choices[0]
+        if needed <= set(names) and (prefix in names or _numbered(prefix, names)):
+            logging.info(
+                "%s: context in %r, question in %r, choices in %r, label in %r.",
+                path, layout.context, layout.question, prefix, layout.label,
+            )  # fmt: skip
+            return layout
+    raise ValueError(
+        f"{path}: which column is what? There are {quoted(names)}, and not SWAG's sent1, sent2, ending0, ... and "
+        "label, nor context, question, choices and label: name them by --context, --question, --choices and --label."
+    )
+
+
+def _numbered(prefix: str, names: Sequence[str]) -> list[str]:
+    """The names that are `prefix` and a number, by number."""
+    found = [name for name in names if re.fullmatch(re.escape(prefix) + "[0-9]{1,3}", name)]
+    return sorted(found, key=lambda name: int(name[len(prefix) :]))
+
+
+def _example(row: dict, columns: Columns, first_label: str, number: int, path: str, line: int) -> ChoiceExample:
+    context = text_of(field_of(row, columns.context, path, line), path, line)
+    # A context alone has null in JSON.
+    question = text_of(field_of(row, columns.question, path, line) or "", path, line)
+    choices = tuple(text_of(choice, path, line) for choice in _choices_of(row, columns.choices, path, line))
+    if len(choices) < 2:
+        raise ValueError(f"{path}, line {line}: there must be two choices at least, and there is {len(choices)}.")
+    for place, choice in enumerate(choices):
+        if not choice.strip():
+            raise ValueError(
+                f"{path}, line {line}: choice {place + 1} of {len(choices)} is empty: every row must have as many "
+                "choices as the others."
+            )
+    label = row.get(columns.label)
+    unknown = label is None or str(label).strip() in ("", "-1")
+    label = None if unknown else _label_of(label, first_label, len(choices), path, line)
+    return ChoiceExample(str(number), context, question, choices, label)
+
+
+def _choices_of(row: dict, names: Sequence[str], path: str, line: int) -> list:
+    if len(names) > 1:
+        return [field_of(row, name, path, line) for name in names]
+    prefix = names[0]
+    if isinstance(row.get(prefix), list):
+        return row[prefix]
+    numbered = _numbered(prefix, list(row))
+    if not numbered:
+        raise ValueError(f"{path}, line {line}: no list {prefix!r}, nor {prefix}0, {prefix}1, ... in {quoted(row)}.")
+    numbers = [int(name[len(prefix) :]) for name in numbered]
+    if numbers != list(range(numbers[0], numbers[0] + len(numbers))) or numbers[0] > 1:
+        raise ValueError(f"{path}, line {line}: the choices are {quoted(numbered)}: a number is missing.")
+    return [row[name] for name in numbered]
+
+
+def _label_of(value, first: str, count: int, path: str, line: int) -> int:
+    text, number = str(value).strip(), None
+    if _INTEGER.fullmatch(first):
+        if _INTEGER.fullmatch(text):
+            number = int(text) - int(first)
+    elif len(text) == 1:
+        number = ord(text) - ord(first)
+    if number is None or not 0 <= number < count:
+        raise ValueError(
+            f"{path}, line {line}: the label {value!r} is not one of the {count} choices, the first of which is called "
+            f"{first!r} (--first_label)."
+        )
+    return number

@@ -1,0 +1,63 @@
+"""What run_swag.py does with a model for multiple choice: mark it as one, evaluate it, write its predictions."""
+
+import json
+import posixpath
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import softmax
+
+from bert_tf.models.config import BertConfig
+from bert_tf.system.atomic import write_text_file
+from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.choice.encode import ChoiceRows
+from bert_tf.tasks.classification import metrics as classification_metrics
+from bert_tf.tasks.classification.data import Task
+
+
+def configure(config: BertConfig) -> BertConfig:
+    """A copy of a model's configuration that says what its output layer is for, and of no classes."""
+    values = config.to_dict()
+    for key in ("problem_type", "id2label", "label2id"):
+        values.pop(key, None)
+    values["architectures"] = ["BertForMultipleChoice"]
+    return BertConfig.from_dict(values, allow_unknown=True)
+
+
+def evaluate(rows: ChoiceRows, logits: np.ndarray, batch_size: int) -> dict[str, float]:
+    """eval_accuracy, eval_loss (mean over the examples) and loss (mean over batches), see
+    `metrics.evaluate`."""
+    task = Task("multiple choice", tuple(map(str, range(rows.num_choices))), None)
+    return classification_metrics.evaluate(task, logits, rows.labels["label_ids"], batch_size)
+
+
+def write_confusion_matrix(output_dir: str, rows: ChoiceRows, logits: np.ndarray, step: int) -> None:
+    """Writes confusion_matrix.png: which place the right choice has, and which was chosen."""
+    from bert_tf.training import plots
+
+    labels, chosen = rows.labels["label_ids"], np.argmax(logits, -1)
+    title = f"Place of the right choice, dev set, step {step}: accuracy {np.mean(chosen == labels):.3f}"
+    path = posixpath.join(output_dir, "confusion_matrix.png")
+    plots.plot_confusion_matrix(labels, chosen, list(map(str, range(rows.num_choices))), path, title=title)
+
+
+def write_predictions(output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray) -> list[str]:
+    """Writes predictions.jsonl and test_results.tsv; returns their paths.
+
+    The first has for each example its number `guid`, the number of the chosen one from 0, its text, and the
+    probabilities of all; and the `label` where there is one. The second has the probabilities, as run_classifier.py.
+    """
+    probabilities = softmax(np.asarray(logits, np.float32), axis=-1)
+    lines, table = [], []
+    for example, row in zip(examples, probabilities, strict=True):
+        choice = int(row.argmax())
+        record = {"guid": example.guid, "choice": choice, "text": example.choices[choice]}
+        record["probabilities"] = [float(value) for value in row]
+        if example.label is not None:
+            record["label"] = example.label
+        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+        table.append("\t".join(str(value) for value in row) + "\n")
+    paths = [posixpath.join(output_dir, name) for name in ("predictions.jsonl", "test_results.tsv")]
+    for path, content in zip(paths, (lines, table), strict=True):
+        write_text_file(path, "".join(content))
+    return paths

@@ -1,0 +1,56 @@
+"""What run_swag.py is told besides what all fine-tuning scripts are; checked without TensorFlow."""
+
+import dataclasses
+
+from bert_tf.data.tables import parse_csv_delimiter
+from bert_tf.system.checks import check_file, is_remote
+from bert_tf.system.messages import named_by
+from bert_tf.tasks.choice.data import Columns, check_columns
+from bert_tf.training.settings import FineTuningSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChoiceSettings:
+    """Files of multiple choice and their columns; the fields are the flags of these names."""
+
+    train_file: str | None = None
+    dev_file: str | None = None
+    test_file: str | None = None
+    context: str | None = None
+    question: str | None = None
+    choices: list[str] | None = None
+    label: str | None = None
+    first_label: str = "0"
+    csv_delimiter: str | None = None
+
+    @property
+    def columns(self) -> Columns | None:
+        """Where a file has what; None: it is known by the names of its columns."""
+        if not self.context:
+            return None
+        return Columns(self.context, self.question or None, tuple(self.choices), self.label or "label")
+
+    def check(self, run: FineTuningSettings) -> None:
+        """Refuses what makes no sense together, files that are not there, and files that lack a column.
+
+        Raises:
+          ValueError, FileNotFoundError: names flag, or file and line.
+        """
+        run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
+        run.check_dev_set(run.do_eval, ": give --do_eval")
+        if bool(self.context) != bool(self.choices):
+            raise ValueError("--context and --choices: name both, or neither for SWAG's columns.")
+        for name in ("question", "label"):
+            if getattr(self, name) and not self.context:
+                raise ValueError(f"--{name} needs --context and --choices beside it.")
+        number = self.first_label.removeprefix("-")
+        if not number.isdecimal() and len(number) != 1:
+            raise ValueError(f"--first_label={self.first_label} must be a number or one letter.")
+        parse_csv_delimiter(self.csv_delimiter)
+        for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
+            if needed:
+                file, flag = getattr(self, f"{name}_file"), f"--{name}_file"
+                check_file(file, flag)
+                if not is_remote(file):
+                    with named_by(flag):
+                        check_columns(file, self.columns, self.first_label, name != "test", self.csv_delimiter)

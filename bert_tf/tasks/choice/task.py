@@ -1,0 +1,85 @@
+"""Multiple choice for the fine-tuning run: examples, model, metrics and files of run_swag.py."""
+
+import dataclasses
+import posixpath
+
+from absl import logging
+
+from bert_tf.models import task_models
+from bert_tf.system.messages import named_by
+from bert_tf.tasks.choice import data, encode, outputs
+from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
+from bert_tf.training import run_directory
+
+
+class ChoiceTask(FineTuningTask):
+    """One of N continuations is right.
+
+    Args:
+      settings: `ChoiceSettings`.
+    """
+
+    name = "multiple_choice"
+
+    def load(self, run, files, tokenizer, newest):
+        files.config = outputs.configure(files.config)
+        self.files, self.main_metric = files, "eval_accuracy"
+        own = self.settings
+
+        def read(kind: str, labels_needed: bool = True) -> ExampleSet:
+            flag = f"--{kind}_file"
+            with named_by(flag):
+                examples = data.read_examples(
+                    getattr(own, f"{kind}_file"), own.columns, first_label=own.first_label, labels_needed=labels_needed,
+                    csv_delimiter=own.csv_delimiter,
+                )  # fmt: skip
+            rows = encode.encode_examples(examples, tokenizer, run.max_seq_length)
+            logging.info("%s: %d examples of %d choices", flag, len(rows), rows.num_choices)
+            if self.train_rows and rows.num_choices != self.train_rows.num_choices:
+                logging.warning(
+                    "%s has %d choices, --train_file %d.", flag, rows.num_choices, self.train_rows.num_choices
+                )
+            return ExampleSet(kind, rows, examples)
+
+        if run.do_train:
+            self.train_rows = read("train").rows
+        if run.do_eval:
+            self.dev_sets = [read("dev")]
+        if run.do_predict:
+            self.test_sets = [read("test", labels_needed=False)]
+        if run.do_train:
+            encode.log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES)
+
+    def create_model(self, dtype):
+        return task_models.BertForMultipleChoice(self.files.config, dtype=dtype)
+
+    def change_plan(self, plan, model):
+        # An example is as many rows as it has choices.
+        choices = self.train_rows.num_choices
+        return dataclasses.replace(
+            plan,
+            tokens_per_example=plan.tokens_per_example * choices,
+            flops_per_example=plan.flops_per_example * choices,
+        )
+
+    def write_records(self, path, rows, max_seq_length):
+        encode.write_records(path, rows, max_seq_length)
+
+    def score(self, examples, logits, batch_size):
+        return outputs.evaluate(examples.rows, logits, batch_size)
+
+    def write_analysis(self, output_dir, examples, logits, results):
+        outputs.write_confusion_matrix(output_dir, examples.rows, logits, results["global_step"])
+
+    def write_predictions(self, output_dir, examples, logits):
+        paths = outputs.write_predictions(output_dir, examples.examples, logits)
+        logging.info("Wrote the choices in %d examples to %s.", len(examples.rows), " and ".join(paths))
+
+    def score_predictions(self, output_dir, examples, logits, step, batch_size):
+        if not examples.rows.labels:
+            return
+        logging.info("Step %d, test:", step)
+        results = outputs.evaluate(examples.rows, logits, batch_size)
+        results = {name.replace("eval_", "test_"): value for name, value in results.items()}
+        path = posixpath.join(output_dir, "test_results.txt")
+        run_directory.write_eval_results(path, {**results, "global_step": step})

@@ -1,0 +1,1 @@
+"""Sentences and pairs of sentences: GLUE, XNLI and data like them."""

@@ -1,0 +1,401 @@
+"""Examples of classification tasks from files: TSV as in GLUE, CSV, JSON lines, and the user's own columns.
+
+A task is a declaration of files, columns and labels (tasks/glue.py lists them); reading is the same for all.
+Original: run_classifier.py, DataProcessor and its subclasses.
+"""
+
+import dataclasses
+import math
+import os
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+
+from absl import logging
+
+from bert_tf.data.tables import Column, field_of, parse_csv_delimiter, quoted, read_rows, text_of
+from bert_tf.models.config import BertConfig
+from bert_tf.system import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class InputExample:
+    """One example: an id, one text or two, and a label (None where there is none).
+
+    The label is a string, a float for regression, or a tuple of strings where several may hold.
+    """
+
+    guid: str
+    text_a: str
+    text_b: str | None = None
+    label: str | float | tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Where a set of examples is and what its columns are.
+
+    Attributes:
+      file: name below the data directory; {language} is filled in where a task has one.
+      text_a, text_b, label: columns, by number from 0 (negative ones count from the end) or by name in the header.
+      set_name: first part of every guid.
+      has_header: the first row names the columns.
+      guid: column that makes the guid unique; None: the number of the row in the file, from 0, header included.
+      header_names: column number -> name that the header must have there, to notice data of another task.
+      keep: (column, value): rows with another value there are left out.
+      skip_short_rows: count and leave out rows that lack a column, instead of stopping (released files of QQP).
+      csv_delimiter: of a .csv file; None: the header tells, see `tables.find_csv_delimiter`.
+    """
+
+    file: str
+    text_a: Column
+    text_b: Column | None = None
+    label: Column | None = None
+    set_name: str = "train"
+    has_header: bool = True
+    guid: Column | None = None
+    header_names: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    keep: tuple[int, str] | None = None
+    skip_short_rows: bool = False
+    csv_delimiter: str | None = None
+
+    @property
+    def column_names(self) -> list[str] | None:
+        """The names that the header must have; None if columns are given by number."""
+        return [name for name in (self.text_a, self.text_b, self.label) if isinstance(name, str)] or None
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A classification or regression task.
+
+    Attributes:
+      name: in lower case.
+      labels: in the order of their ids; None for a regression.
+      train: where the training examples are. dev, test: by name, the first one is the task's main set.
+      metrics: names of `metrics.METRICS`; the first is the main one, by which a best checkpoint is kept.
+      label_aliases: other spellings of labels in the files.
+      multi_label: several labels of an example may hold.
+      language: fills {language} in file names and `keep`.
+    """
+
+    name: str
+    labels: tuple[str, ...] | None
+    train: Split | None
+    dev: Mapping[str, Split] = dataclasses.field(default_factory=dict)
+    test: Mapping[str, Split] = dataclasses.field(default_factory=dict)
+    metrics: tuple[str, ...] = ("accuracy",)
+    label_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    multi_label: bool = False
+    language: str = ""
+
+    @property
+    def is_regression(self) -> bool:
+        return self.labels is None
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _resolve(column: Column | None, header: Sequence[str] | None, path: str) -> Column | None:
+    """A column given by name as a number, by the header."""
+    if column is None or isinstance(column, int):
+        return column
+    if header is None:
+        raise ValueError(f"{path}: there is no header to look up the column {column!r} in")
+    if column not in header:
+        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}")
+    return list(header).index(column)
+
+
+_LABEL_NAMES = {"label", "gold_label", "Quality", "score", "is_duplicate"}
+
+
+def _check_header(split: Split, header: Sequence[str], path: str, task_name: str) -> None:
+    for column, name in split.header_names.items():
+        found = header[column] if -len(header) <= column < len(header) else None
+        if found != name:
+            raise ValueError(
+                f"{path}, line 1: column {column} should be {name!r} and is {found!r}: no file of --task_name="
+                f"{task_name}. The header is {quoted(header)}."
+            )
+
+
+def split_path(task: Task, split: Split, directory: str = "") -> str:
+    """The path of a split's file."""
+    return posixpath.join(directory, split.file.format(language=task.language))
+
+
+def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: int) -> tuple[list, bool]:
+    """text_a, text_b, label and guid in the rows of a file by its first one, and whether that is a header."""
+    named = isinstance(row, dict)
+    header = row if split.has_header and not named else None
+    if header is not None:
+        _check_header(split, header, path, task.name)
+        if split.label is None and (names := _LABEL_NAMES.intersection(header)) and task.name != "custom":
+            logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, quoted(names))
+    if named and any(isinstance(column, int) for column in (split.text_a, split.text_b, split.label)):
+        raise ValueError(f"{path}, line {line}: JSON lines have no numbered columns; the names are {quoted(row)}")
+    columns = (split.text_a, split.text_b, split.label, split.guid)
+    return [column if named else _resolve(column, header, path) for column in columns], header is not None
+
+
+def check_columns(task: Task, split: Split, directory: str = "") -> None:
+    """Refuses a local file that is not there or lacks a column, by its first row; TensorFlow is not needed.
+
+    Raises:
+      FileNotFoundError, ValueError: as of `read_examples`.
+    """
+    path = split_path(task, split, directory)
+    if checks.is_remote(path):
+        return
+    if not os.path.exists(path):
+        raise FileNotFoundError(_NOT_THERE.format(path=path, task=task.name))
+    for line, row in read_rows(path, split.csv_delimiter, split.column_names):
+        columns, _ = _find_columns(task, split, row, path, line)
+        for column in columns if isinstance(row, dict) else ():
+            field_of(row, column, path, line)
+        return
+
+
+_NOT_THERE = "{path} does not exist: --task_name={task} needs it."
+
+
+def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
+    """The examples of a split, in the order of the file.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: nothing in it, a row that lacks a column, a label that is not one of the task's, a header of another
+        task, or bytes that are not UTF-8; names file, line and what was expected.
+    """
+    import tensorflow as tf
+
+    path = split_path(task, split, directory)
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(_NOT_THERE.format(path=path, task=task.name))
+    examples, columns, skipped = [], None, 0
+    for index, (line, row) in enumerate(read_rows(path, split.csv_delimiter, split.column_names)):
+        if columns is None:
+            columns, is_header = _find_columns(task, split, row, path, line)
+            if is_header:
+                continue
+        if split.keep and isinstance(row, list):
+            column, value = split.keep
+            if column >= len(row) or row[column] != value.format(language=task.language):
+                continue
+        try:
+            text_a, text_b, label, guid = (field_of(row, column, path, line) for column in columns)
+        except ValueError:
+            if not split.skip_short_rows:
+                raise
+            skipped += 1
+            continue
+        examples.append(
+            InputExample(
+                f"{split.set_name}-{index if guid is None else guid}",
+                text_of(text_a, path, line),
+                None if text_b is None else text_of(text_b, path, line),
+                None if columns[2] is None else _label(task, label, path, line),
+            )
+        )
+    if skipped:
+        logging.warning("%s: left out %d rows that lack a column.", path, skipped)
+    if not examples:
+        what = f" with {split.keep[1].format(language=task.language)!r} in column {split.keep[0]}" if split.keep else ""
+        raise ValueError(f"{path} has no example{what}.")
+    return examples
+
+
+def _label(task: Task, value, path: str, line: int):
+    """A label as the task means it."""
+    if task.is_regression:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            hint = " (write numbers with a decimal point)" if "," in str(value) else ""
+            raise ValueError(f"{path}, line {line}: a number is expected as label, found {value!r}{hint}")
+        return number
+    if task.multi_label:
+        parts = value if isinstance(value, list) else [part.strip() for part in str(value).split(",")]
+        return tuple(_known_label(task, part, path, line) for part in map(str, parts) if part)
+    if value is None or value == "":
+        raise ValueError(f"{path}, line {line}: there is no label")
+    return _known_label(task, str(value), path, line)
+
+
+def _known_label(task: Task, label: str, path: str, line: int) -> str:
+    label = task.label_aliases.get(label, label)
+    if task.labels and label not in task.labels:
+        raise ValueError(f"{path}, line {line}: the label {label!r} is not one of {quoted(task.labels)}")
+    return label
+
+
+# --- the user's own files --------------------------------------------------------------------------------------------
+
+_INTEGER = re.compile(r"-?[0-9]+")
+
+# The order of the texts in the data sets of tensorflow-datasets.
+_TFDS_TEXTS = ("premise", "hypothesis", "question", "sentence")
+
+
+def custom_split(
+    file: str | None,
+    set_name: str,
+    text_a: str,
+    text_b: str | None,
+    label: str | None,
+    csv_delimiter: str | None = None,
+) -> Split | None:
+    """One of the user's own files, None for none; columns by name, or all by number.
+
+    Raises:
+      ValueError: some columns are given by name, others by number.
+    """
+
+    def column(name: str | None) -> Column | None:
+        return int(name) if name is not None and _INTEGER.fullmatch(name) else name
+
+    columns = [column(name) for name in (text_a, text_b, label)]
+    by_name = not all(isinstance(column, int | None) for column in columns)
+    if by_name and any(isinstance(column, int) for column in columns):
+        raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
+    if not file:
+        return None
+    return Split(
+        file.replace("{", "{{").replace("}", "}}"),
+        *columns,
+        set_name=set_name,
+        has_header=by_name,
+        csv_delimiter=parse_csv_delimiter(csv_delimiter),
+    )
+
+
+def custom_task(
+    train_file: str | None,
+    dev_file: str | None,
+    test_file: str | None,
+    *,
+    text_a: str,
+    text_b: str | None = None,
+    label: str | None = None,
+    labels: Sequence[str] | None = None,
+    regression: bool = False,
+    multi_label: bool = False,
+    csv_delimiter: str | None = None,
+) -> Task:
+    """A task on the user's own files: TSV, CSV or JSON lines, by the end of their names.
+
+    Args:
+      text_a, text_b, label: columns, by name (the files then have a header) or by number from 0 (they then have none).
+      labels: in the order of their ids; by default those found in the training file, numbers by size, others by name.
+      csv_delimiter: of .csv files, see `tables.parse_csv_delimiter`; None: the header tells.
+
+    Raises:
+      ValueError: no classes to be found, or settings that contradict each other.
+    """
+    if regression and (multi_label or labels):
+        raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
+    train, dev, test = (
+        custom_split(file, set_name, text_a, text_b, None if set_name == "test" else label, csv_delimiter)
+        for file, set_name in ((train_file, "train"), (dev_file, "dev"), (test_file, "test"))
+    )
+    several = ("micro_f1", "macro_f1") if multi_label else ("accuracy", "macro_f1")
+    task = Task(
+        name="custom",
+        labels=None if regression else tuple(labels or ()),
+        train=train,
+        dev={"dev": dev} if dev else {},
+        test={"test": test} if test else {},
+        metrics=("pearson", "spearman") if regression else several,
+        multi_label=multi_label,
+    )
+    if task.is_regression or labels:
+        return task
+    if train is None:
+        raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
+    found = set()
+    for example in read_examples(task, train):
+        found |= set(example.label) if multi_label else {example.label}
+    numeric = all(map(_INTEGER.fullmatch, found))
+    ordered = sorted(found, key=int) if numeric else sorted(found)
+    if not ordered:
+        raise ValueError(f"{train_file}: no example has any label in the column {label!r}.")
+    if len(ordered) < 2 and not multi_label:
+        raise ValueError(f"{train_file}: only one class, {ordered[0]!r}, in the column {label!r}.")
+    logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
+    return dataclasses.replace(task, labels=tuple(ordered))
+
+
+def tfds_task(
+    name: str,
+    labels: Sequence[str] | None = None,
+    *,
+    text_a: str | None = None,
+    text_b: str | None = None,
+    label: str | None = None,
+) -> tuple[Task, dict[str, list[InputExample]]]:
+    """A data set of tensorflow-datasets, e.g. "glue/mrpc": downloaded on first use.
+
+    Args:
+      labels: other names for its classes, in the order of their ids.
+      text_a, text_b, label: names of its features; by default its one or two texts and `label`, which is a class, or a
+        number for a regression.
+
+    Returns:
+      the task, and its examples by set ("train", "dev", "test" or what the data set calls them). In training and dev
+      sets, examples without label are left out.
+
+    Raises:
+      ValueError: there is no such data set, or its features are not texts and label.
+    """
+    import tensorflow_datasets as tfds
+
+    try:
+        datasets, info = tfds.load(name, with_info=True)
+    except tfds.core.DatasetNotFoundError as error:
+        raise ValueError(f"--tfds_name={name} is not a data set that tensorflow-datasets knows.") from error
+    features = info.features
+    texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]
+    # The data set's own order is not always kept on disk.
+    texts.sort(key=lambda key: (_TFDS_TEXTS.index(key) if key in _TFDS_TEXTS else len(_TFDS_TEXTS), key))
+    chosen = [column for column in (text_a, text_b) if column] if text_a else texts
+    label = label or "label"
+    if label not in features or label in texts or not 1 <= len(chosen) <= 2 or not set(chosen) <= set(texts):
+        raise ValueError(
+            f"--tfds_name={name} has the texts {quoted(texts)} among the features {quoted(features)}: name one or two "
+            "by --text_a and --text_b, and a class or number by --label."
+        )
+    classes = isinstance(features[label], tfds.features.ClassLabel)
+    if classes and labels and len(labels) != features[label].num_classes:
+        raise ValueError(f"--labels: {len(labels)} names for the classes {quoted(features[label].names)} of {name}.")
+    known = tuple(labels or features[label].names) if classes else None
+    task = Task(
+        name=name, labels=known, train=None, metrics=("accuracy", "macro_f1") if classes else ("pearson", "spearman")
+    )
+    examples = {}
+    for split, dataset in datasets.items():
+        set_name = split.replace("validation", "dev")
+        rows, unlabeled = [], 0
+        for number, row in enumerate(tfds.as_numpy(dataset)):
+            first, *second = (row[key].decode("utf-8") for key in chosen)
+            value = float(row[label])
+            value = value if not classes else known[int(value)] if value >= 0 else None
+            if value is None and not set_name.startswith("test"):
+                unlabeled += 1
+                continue
+            rows.append(InputExample(f"{set_name}-{number}", first, second[0] if second else None, value))
+        if unlabeled:
+            logging.warning("%s: left out %d examples of %s that have no label.", name, unlabeled, split)
+        examples[set_name] = rows
+    return task, examples
+
+
+def task_of(config: BertConfig, num_labels: int, problem_type: str) -> Task:
+    """The task that a fine-tuned model's configuration describes; labels without names are numbers."""
+    names = getattr(config, "id2label", None) or {}
+    labels = tuple(names.get(str(number), str(number)) for number in range(num_labels))
+    regression = problem_type == "regression"
+    return Task("", None if regression else labels, None, multi_label=problem_type == "multi_label_classification")

@@ -1,0 +1,128 @@
+"""Examples to token ids.
+
+Original: run_classifier.py, convert_single_example and file_based_input_fn_builder. The ids are the same; what differs
+is the padding (data/token_rows.py).
+"""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+from bert_tf.data import token_rows
+from bert_tf.data.token_rows import TokenRows, flatten
+from bert_tf.system.workers import map_tasks
+from bert_tf.tasks.classification.data import InputExample, Task
+from bert_tf.text.tokenizer import Tokenizer
+
+# Starting processes takes seconds; one core tokenizes this much text (characters) meanwhile.
+_CHARACTERS_FOR_PROCESSES = 30_000_000
+_TEXTS_PER_CHUNK = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedExamples(TokenRows):
+    """Token rows of examples; `labels` holds `label_ids`, where there are labels: int32 [n]; float32 [n] for a
+    regression, float32 [n, C] where several labels may hold.
+
+    Attributes:
+      guids: [n]. truncated: how many examples were longer than max_seq_length.
+    """
+
+    guids: list[str]
+    truncated: int = 0
+
+    @property
+    def label_ids(self) -> np.ndarray | None:
+        """The labels; None without."""
+        return self.labels.get("label_ids")
+
+
+def encode_examples(
+    examples: Sequence[InputExample],
+    task: Task,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    num_processes: int | None = None,
+) -> EncodedExamples:
+    """Tokenizes examples: [CLS] a [SEP], or [CLS] a [SEP] b [SEP] where b has any token.
+
+    Args:
+      max_seq_length: longer examples lose tokens as in the original; how many did is logged once.
+      num_processes: processes for large data; by default one for each core.
+
+    Raises:
+      ValueError: max_seq_length has no room for [CLS] and [SEP].
+    """
+    token_rows.check_room(tokenizer, max_seq_length)
+    texts = [example.text_a for example in examples]
+    pairs = [number for number, example in enumerate(examples) if example.text_b]
+    texts += [examples[number].text_b for number in pairs]
+    encoded = _encode_texts(texts, tokenizer, num_processes)
+    second = dict(zip(pairs, encoded[len(examples) :], strict=True))
+    rows, starts, truncated = [], [], 0
+    for number in range(len(examples)):
+        a, b = encoded[number], second.get(number)
+        ids, segments = tokenizer.build_inputs(a, b, max_seq_length)
+        truncated += len(a) + len(b or ()) + tokenizer.num_special_tokens(pair=bool(b)) > max_seq_length
+        starts.append(segments.count(0))
+        rows.append(ids)
+    if truncated:
+        logging.warning(
+            "%d of %d examples are longer than --max_seq_length=%d and lost their last tokens.",
+            truncated,
+            len(examples),
+            max_seq_length,
+        )
+    flat, offsets = flatten(rows)
+    label_ids = _label_ids(examples, task)
+    labels = {} if label_ids is None else {"label_ids": label_ids}
+    guids = [example.guid for example in examples]
+    return EncodedExamples(flat, offsets, np.array(starts, np.int32), labels, guids, truncated, pad_id=tokenizer.pad_id)
+
+
+def _label_ids(examples: Sequence[InputExample], task: Task) -> np.ndarray | None:
+    if any(example.label is None for example in examples):
+        return None
+    if task.is_regression:
+        return np.array([example.label for example in examples], np.float32)
+    number = {label: index for index, label in enumerate(task.labels)}
+    if task.multi_label:
+        ids = np.zeros((len(examples), len(number)), np.float32)
+        for row, example in enumerate(examples):
+            ids[row, [number[label] for label in example.label]] = 1.0
+        return ids
+    return np.array([number[example.label] for example in examples], np.int32)
+
+
+# --- tokenization on several cores -----------------------------------------------------------------------------------
+
+
+def _encode_chunk(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
+    return tokenizer.encode_batch(texts)
+
+
+def _encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | None) -> list[list[int]]:
+    num_processes = num_processes or os.cpu_count() or 1
+    if num_processes == 1 or sum(map(len, texts)) < _CHARACTERS_FOR_PROCESSES:
+        return tokenizer.encode_batch(texts)
+    chunks = [(texts[start : start + _TEXTS_PER_CHUNK],) for start in range(0, len(texts), _TEXTS_PER_CHUNK)]
+    encoded = map_tasks(_encode_chunk, chunks, num_processes, shared=(tokenizer,))
+    return [ids for chunk in encoded for ids in chunk]
+
+
+# --- the original's record files -------------------------------------------------------------------------------------
+
+
+def write_records(path: str, encoded: EncodedExamples, max_seq_length: int) -> None:
+    """Writes the TFRecord file that the original's script writes (train.tf_record and the like), complete or not at
+    all.
+
+    Features: those of `token_rows.write_records`, and label_ids, is_real_example, int64 scalars; the label of a
+    regression is a float, that of examples without label 0.
+    """
+    none = np.zeros(len(encoded), np.int32)
+    columns = {"label_ids": encoded.labels.get("label_ids", none), "is_real_example": none + 1}
+    token_rows.write_records(path, encoded, max_seq_length, columns)

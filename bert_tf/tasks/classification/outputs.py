@@ -1,0 +1,78 @@
+"""What run_classifier.py writes: the configuration with the labels, predictions, and reports on a dev set."""
+
+import json
+import posixpath
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+from bert_tf.models.baselines import ARCHITECTURES
+from bert_tf.models.config import BertConfig
+from bert_tf.system.atomic import write_text_file
+from bert_tf.tasks.classification import metrics as classification_metrics
+from bert_tf.tasks.classification.data import InputExample, Task
+from bert_tf.tasks.classification.encode import EncodedExamples
+from bert_tf.text.tokenizer import Tokenizer
+
+
+def configure(config: BertConfig, task: Task) -> BertConfig:
+    """A copy of a model's configuration with the task's labels and kind, which travel with its checkpoints."""
+    values = config.to_dict()
+    kind = "multi_label_classification" if task.multi_label else "single_label_classification"
+    values["problem_type"] = "regression" if task.is_regression else kind
+    for key in ("id2label", "label2id"):
+        values.pop(key, None)
+    # What a Hugging Face model was before counts no more; of a model without BERT it is what says so.
+    if values.get("architectures") not in [[name] for name in ARCHITECTURES.values()]:
+        values.pop("architectures", None)
+    if not task.is_regression:
+        values["id2label"] = {str(number): label for number, label in enumerate(task.labels)}
+        values["label2id"] = {label: number for number, label in enumerate(task.labels)}
+    return BertConfig.from_dict(values, allow_unknown=True)
+
+
+def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tokenizer: Tokenizer) -> None:
+    """Shows the first examples as the model will see them, as the original does."""
+    for row, example in enumerate(examples):
+        ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]].tolist()
+        tokens = " ".join(tokenizer.convert_ids_to_tokens(ids))
+        logging.info("Example %s, label %s: %s", example.guid, example.label, tokens)
+
+
+def write_predictions(output_dir: str, name: str, task: Task, encoded: EncodedExamples, logits: np.ndarray) -> None:
+    """Writes test_results<name>.tsv as the original does, and predictions<name>.jsonl.
+
+    The first has one line an example, the probabilities in the order of the labels (of a regression the number). The
+    second has `guid` and what `metrics.describe_predictions` gives.
+    """
+    values = classification_metrics.probabilities(task, logits)
+    table = "".join("\t".join(str(np.float32(value)) for value in row) + "\n" for row in values)
+    write_text_file(posixpath.join(output_dir, f"test_results{name}.tsv"), table)
+    described = classification_metrics.describe_predictions(task, logits)
+    lines = [
+        json.dumps({"guid": guid, **record}, ensure_ascii=False) + "\n"
+        for guid, record in zip(encoded.guids, described, strict=True)
+    ]
+    write_text_file(posixpath.join(output_dir, f"predictions{name}.jsonl"), "".join(lines))
+    logging.info("Wrote %d predictions to %s.", len(lines), posixpath.join(output_dir, f"test_results{name}.tsv"))
+
+
+def write_analysis(
+    output_dir: str, name: str, task: Task, logits: np.ndarray, label_ids: np.ndarray, title: str | None = None
+) -> None:
+    """Writes classification_report<name>.txt and, for one label an example, confusion_matrix<name>.png with a title."""
+    if task.is_regression:
+        return
+    text = classification_metrics.report(task, logits, label_ids)
+    write_text_file(posixpath.join(output_dir, f"classification_report{name}.txt"), text)
+    logging.info("Each class:\n%s", text)
+    if not task.multi_label:
+        from bert_tf.training import plots
+
+        predicted = classification_metrics.predictions_of(task, logits)
+        path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
+        if title:
+            accuracy = float(np.mean(predicted == label_ids))
+            title = f"{title}: accuracy {accuracy:.3f}"
+        plots.plot_confusion_matrix(label_ids, predicted, list(task.labels), path, title=title)

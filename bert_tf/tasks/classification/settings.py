@@ -1,0 +1,97 @@
+"""What run_classifier.py is told besides what all fine-tuning scripts are; checked without TensorFlow."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from bert_tf.system.checks import check_file
+from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification.data import Split, Task, check_columns, custom_split
+from bert_tf.training.settings import FineTuningSettings
+
+_CUSTOM = (
+    "train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression", "multi_label",
+    "csv_delimiter",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationSettings:
+    """A task of classification or regression, and which model learns it; the fields are the flags of these names.
+
+    Attributes:
+      model: "bert", "bilstm" or "cnn"; None: bert, or what a trained model is.
+      embedding_size, hidden_size: of a model without BERT; None: 300, or what a trained model has.
+    """
+
+    task_name: str | None = None
+    data_dir: str | None = None
+    language: str = ""
+    train_file: str | None = None
+    dev_file: str | None = None
+    test_file: str | None = None
+    text_a: str | None = None
+    text_b: str | None = None
+    label: str | None = None
+    labels: list[str] | None = None
+    regression: bool = False
+    multi_label: bool = False
+    csv_delimiter: str | None = None
+    tfds_name: str | None = None
+    model: str | None = None
+    embedding_size: int | None = None
+    hidden_size: int | None = None
+    lstm_on_top: bool = False
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether the data is in the user's own files."""
+        return (self.task_name or "").lower() == "custom"
+
+    def check(self, run: FineTuningSettings) -> None:
+        """Refuses what makes no sense together, files that are not there, and files that lack a column.
+
+        Raises:
+          ValueError, FileNotFoundError: names flag, or file and line.
+        """
+        if self.tfds_name:
+            return
+        if self.is_custom:
+            self._check_own_files(run)
+        elif self.task_name:
+            self._check_glue(run)
+        else:
+            raise ValueError("Which task? Give --task_name or --tfds_name.")
+
+    def _check_own_files(self, run: FineTuningSettings) -> None:
+        if not self.text_a:
+            raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
+        if (run.do_train or run.do_eval) and not self.label:
+            raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
+        task = Task("custom", None, None)
+        needed = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
+        for kind in filter(needed.get, needed):
+            file = getattr(self, f"{kind}_file")
+            check_file(file, f"--{kind}_file")
+            label = None if kind == "test" else self.label
+            split = custom_split(file, kind, self.text_a, self.text_b, label, self.csv_delimiter)
+            if split:
+                check_columns(task, split)
+
+    def _check_glue(self, run: FineTuningSettings) -> None:
+        task = glue.find_task(self.task_name, self.language)
+        for name in _CUSTOM:
+            if getattr(self, name):
+                raise ValueError(f"--{name} is for --task_name=custom; --task_name={self.task_name} has its own files.")
+        if not self.data_dir:
+            raise ValueError(f"--task_name={self.task_name} needs --data_dir, the folder with its files.")
+        for needed, split in (
+            (run.do_train, task.train),
+            (run.do_eval, _main(task.dev)),
+            (run.do_predict, _main(task.test)),
+        ):
+            if needed and split:
+                check_columns(task, split, self.data_dir)
+
+
+def _main(splits: Mapping[str, Split]) -> Split | None:
+    return next(iter(splits.values()), None)

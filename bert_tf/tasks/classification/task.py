@@ -1,0 +1,173 @@
+"""Classification and regression for the fine-tuning run: examples, model, metrics and files of run_classifier.py."""
+
+import dataclasses
+import posixpath
+from collections.abc import Callable
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models import baselines as models_baselines
+from bert_tf.models import task_models
+from bert_tf.models.directory import BERT_CONFIG, read_config
+from bert_tf.tasks.classification import baselines, data, encode, glue, metrics
+from bert_tf.tasks.classification import outputs as classification_outputs
+from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
+from bert_tf.training import run_directory
+
+
+class ClassificationTask(FineTuningTask):
+    """One label an example, several, or a number: GLUE, XNLI, or the user's own data.
+
+    Args:
+      settings: `ClassificationSettings`.
+    """
+
+    name = "classification"
+    dev_records, test_records = "eval", "predict"
+
+    def resolve(self, run, newest):
+        model = baselines.chosen_model(self.settings, run, newest)
+        self.settings = dataclasses.replace(self.settings, model=model)
+        self._check_earlier_task(run, newest)
+        if model == "bert":
+            for name in ("embedding_size", "hidden_size"):
+                if getattr(self.settings, name) is not None:
+                    raise ValueError(
+                        f"--{name} is for --model=bilstm and --model=cnn; a BERT has the size of its weights."
+                    )
+        elif self.settings.lstm_on_top:
+            raise ValueError(f"--lstm_on_top is for --model=bert; this is a {model}.")
+        elif run.learning_rate is None:
+            run = dataclasses.replace(run, learning_rate=models_baselines.LEARNING_RATE)
+            logging.info("--learning_rate=%g, the default of models without BERT.", run.learning_rate)
+        return super().resolve(run, newest)
+
+    def _check_earlier_task(self, run, newest: str | None) -> None:
+        earlier = run_directory.read_settings(run.output_dir) if newest else {}
+        for name in ("task_name", "tfds_name") if earlier else ():
+            then, now = (value or "none" for value in (earlier.get(name), getattr(self.settings, name)))
+            if then.lower() != now.lower():
+                raise ValueError(
+                    f"--output_dir={run.output_dir} holds a run of --{name}={then}, this one is {now}. Choose another "
+                    f"directory; to use that run's model, give --init_checkpoint={run.output_dir}."
+                )
+
+    @property
+    def answers(self):
+        return super().answers if self.settings.model == "bert" else None  # run_classifier.py predicts with the others
+
+    def describe(self, run, newest):
+        if self.settings.model == "bert":
+            files, tokenizer = super().describe(run, newest)
+            if self.settings.lstm_on_top:
+                if not run.do_train and not getattr(files.config, "lstm_on_top", False):
+                    raise ValueError("--lstm_on_top needs --do_train: this model was trained without a BiLSTM.")
+                files.config.lstm_on_top = True
+            return files, tokenizer
+        files, tokenizer = baselines.describe_model(self.settings, run, newest)
+        sizes = {"embedding_size": files.config.hidden_size, "hidden_size": files.config.intermediate_size}
+        self.settings = dataclasses.replace(self.settings, **sizes)
+        return files, tokenizer
+
+    def load(self, run, files, tokenizer, newest):
+        self.task, read = self._open(run, files.config)
+        files.config = classification_outputs.configure(files.config, self.task)
+        self.files, self.main_metric = files, f"eval_{self.task.metrics[0]}"
+
+        def encoded(kind: str, action: str) -> list[ExampleSet]:
+            """The sets of a kind; none where the task has no such set."""
+            sets = []
+            for name, examples in read(kind).items():
+                logging.info("%s: %d examples", name, len(examples))
+                rows = encode.encode_examples(examples, self.task, tokenizer, run.max_seq_length)
+                if kind != "test" and rows.label_ids is None:
+                    raise ValueError(f"--{action}: the set {name} has examples without label.")
+                if kind == "train":
+                    classification_outputs.log_examples(examples[:LOGGED_EXAMPLES], rows, tokenizer)
+                sets.append(ExampleSet(name, rows, examples, f"_{name}" if sets else ""))
+            if not sets and getattr(run, action):
+                needed = f": give --{kind}_file" if self.task.name == "custom" else ""
+                raise ValueError(f"--{action}: the task {self.task.name} has no {kind} set here{needed}.")
+            return sets
+
+        if run.do_train:
+            self.train_rows = next(found.rows for found in encoded("train", "do_train") if found.name == "train")
+        if run.do_eval:
+            self.dev_sets = encoded("dev", "do_eval")
+        elif run.do_train:
+            try:
+                self.dev_sets = encoded("dev", "do_eval")
+            except FileNotFoundError as error:
+                if self.settings.dev_file:
+                    raise
+                logging.info("No evaluation while training: %s", error)
+        if run.do_predict:
+            self.test_sets = encoded("test", "do_predict")
+
+    def _open(self, run, config) -> tuple[data.Task, Callable[[str], dict]]:
+        """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""
+        own = self.settings
+        if own.tfds_name:
+            columns = {"text_a": own.text_a, "text_b": own.text_b, "label": own.label}
+            task, examples = data.tfds_task(own.tfds_name, own.labels, **columns)
+            return task, lambda kind: {name: rows for name, rows in examples.items() if name.startswith(kind)}
+        if own.is_custom:
+            labels = own.labels
+            if not labels and not own.train_file and not own.regression:
+                labels = stored_labels(run.output_dir, config)
+            task = data.custom_task(
+                own.train_file, own.dev_file, own.test_file, text_a=own.text_a, text_b=own.text_b, label=own.label,
+                labels=labels, regression=own.regression, multi_label=own.multi_label, csv_delimiter=own.csv_delimiter,
+            )  # fmt: skip
+        else:
+            task = glue.find_task(own.task_name, own.language)
+
+        def read(kind: str) -> dict:
+            splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}[kind]
+            there = {}
+            for number, (name, split) in enumerate(splits.items()):
+                try:
+                    there[name] = data.read_examples(task, split, own.data_dir or "")
+                except FileNotFoundError:
+                    if number == 0:
+                        raise  # only the further sets (mismatched) may be missing
+                    logging.info("There is no %s: left out.", split.file)
+            return there
+
+        return task, read
+
+    def create_model(self, dtype):
+        model_class = task_models.BertForSequenceClassification
+        if self.settings.model != "bert":
+            model_class = models_baselines.BaselineClassifier
+        num_labels = 1 if self.task.is_regression else len(self.task.labels)
+        return model_class(self.files.config, num_labels=num_labels, dtype=dtype)
+
+    def change_plan(self, plan, model):
+        if self.settings.model == "bert":
+            return plan
+        return dataclasses.replace(plan, flops_per_example=3.0 * model.flops_per_example(plan.tokens_per_example))
+
+    def write_records(self, path, rows, max_seq_length):
+        encode.write_records(path, rows, max_seq_length)
+
+    def score(self, examples, outputs, batch_size):
+        return metrics.evaluate(self.task, outputs, examples.rows.label_ids, batch_size)
+
+    def write_analysis(self, output_dir, examples, outputs, results):
+        title = f"{self.task.name}, {examples.name}, step {results['global_step']}"
+        classification_outputs.write_analysis(
+            output_dir, examples.suffix, self.task, outputs, examples.rows.label_ids, title=title
+        )
+
+    def write_predictions(self, output_dir, examples, outputs):
+        classification_outputs.write_predictions(output_dir, examples.suffix, self.task, examples.rows, outputs)
+
+
+def stored_labels(output_dir: str, config) -> list[str] | None:
+    """The labels that an earlier run kept in output_dir, or else the model's: predicting needs no train file."""
+    path = posixpath.join(output_dir, BERT_CONFIG)
+    config = read_config(path, allow_unknown=True) if tf.io.gfile.exists(path) else config
+    names = getattr(config, "id2label", None)
+    return [names[str(number)] for number in range(len(names))] if names else None

@@ -1,0 +1,1 @@
+"""Features of a frozen encoder."""

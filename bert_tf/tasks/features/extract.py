@@ -1,0 +1,398 @@
+"""The outputs of BERT's layers for each token of a text (paper, section 5.3; original: extract_features.py).
+
+A file of lines is read twice: once to check it and to know how much there is, once to compute. Lines of similar length
+are computed together, within a window of some thousand tokens; each window is written, in the order of the lines, while
+the next one is computed and the one after that is tokenized. So memory is that of two windows, however long the file.
+
+Shape legend: B batch, S sequence length, L layers asked for, H hidden size, T tokens or words of a window.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data import token_rows
+from bert_tf.data.token_rows import TokenRows
+from bert_tf.models import kernels
+from bert_tf.models.task_models import BertModel
+from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_files import TextFile, compression_of, whole_lines
+from bert_tf.tasks.features.files import Features, Sizes, open_writer
+from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
+
+POOLINGS = ("none", "first", "mean", "max")
+
+_PAIR_SEPARATOR = " ||| "
+# What the tokenizer takes for space between words: Zs, Zl, Zp and three control characters. It deletes the others.
+_SPACES = re.compile("[\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+
+_WINDOW_BYTES = 256 << 20  # of values; padding is 23 % of the tokens of English sentences with it, in BERT-Base
+# The fused kernels are compiled for each length, half a second or so: fewer batches than this are done sooner without,
+# more have lengths that are multiples of the step.
+_BATCHES_FOR_FUSED = 200
+_FUSED_LENGTH_STEP = 8
+
+
+def parse_layers(text: str, num_hidden_layers: int) -> tuple[int, ...]:
+    """The layers of --layers: numbers with commas between them, -1 the last one, 0 the first.
+
+    Raises:
+      ValueError: not numbers, or there is no such layer.
+    """
+    try:
+        layers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--layers={text}: give numbers with commas between them, such as -1,-2.") from None
+    for layer in layers:
+        if not -num_hidden_layers <= layer < num_hidden_layers:
+            raise ValueError(
+                f"--layers={text}: there is no layer {layer}, the model has {num_hidden_layers}: "
+                f"{-num_hidden_layers} to -1, or 0 to {num_hidden_layers - 1}."
+            )
+    return layers
+
+
+# --- lines to tokens -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedLine:
+    """Tokens of a line: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
+
+    Attributes:
+      ids: of the tokens. second_start: position of b; the number of tokens where there is none.
+      words, sizes: names of [CLS], the words and [SEP], and of how many tokens each consists; None without pooling.
+    """
+
+    ids: list[int]
+    second_start: int
+    words: list[str] | None
+    sizes: list[int] | None
+    truncated: bool
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """The lines of a UTF-8 text file, which may be compressed (.gz, .bz2, .zst), as `text_files.read_text_lines`.
+
+    Raises:
+      ValueError: not UTF-8, or a damaged compressed file; names the file and the line.
+    """
+    file = TextFile(path, compression_of(path)[0])
+    for offset, block in whole_lines(file.chunks()):
+        lines = file.decode(offset, block).split("\n")
+        if not lines[-1]:
+            lines.pop()
+        yield from lines
+
+
+def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str = "none") -> EncodedLine:
+    """The tokens of a line `text` or `first ||| second`, as the original makes them.
+
+    With a pooling also the words, which are what spaces separate; one without a token in the vocabulary's terms (of
+    control characters only) is [UNK] then, so that no word is without features.
+    """
+    texts = line.strip().rpartition(_PAIR_SEPARATOR)
+    texts = (texts[0], texts[2]) if texts[1] else (texts[2],)
+    words = [[word for word in _SPACES.split(text) if word] for text in texts] if pooling != "none" else None
+    if words is None:
+        encoded = [tokenizer.encode(text) for text in texts]
+        sizes = None
+    else:
+        unknown = (tokenizer.unk_id,)
+        pieces = [[tokenizer.encode(word) or unknown for word in part] for part in words]
+        sizes = [[len(own) for own in part] for part in pieces]
+        encoded = [[index for own in part for index in own] for part in pieces]
+    a, b = encoded[0], encoded[1] if len(encoded) > 1 else []
+    room = max_seq_length - tokenizer.num_special_tokens(pair=bool(b))
+    truncated = len(a) + len(b) > room
+    kept = lengths_that_fit(len(a), len(b), room)
+    ids, segments = tokenizer.build_inputs(a[: kept[0]], b[: kept[1]])
+    second_start = segments.count(0)
+    if words is None:
+        return EncodedLine(ids, second_start, None, None, truncated)
+    all_words = list(tokenizer.begin_tokens)
+    all_sizes = [1] * len(all_words)
+    parts = 2 if kept[1] else 1
+    for number in range(parts):
+        ends = np.minimum(np.cumsum(sizes[number], dtype=np.int64), kept[number])
+        kept_sizes = [size for size in np.diff(ends, prepend=0).tolist() if size]
+        special = tokenizer.end_tokens if number == parts - 1 else tokenizer.between_tokens
+        all_words += [*words[number][: len(kept_sizes)], *special]
+        all_sizes += [*kept_sizes, *[1] * len(special)]
+    return EncodedLine(ids, second_start, all_words, all_sizes, truncated)
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Consecutive lines that are computed together.
+
+    Attributes:
+      first_line: number of the first, from 0. rows: their tokens.
+      words: of all lines, [CLS] and [SEP] among them. word_starts: int64 [T + 1], their first tokens in `rows.ids`.
+      word_offsets: int64 [n + 1], the words of each line. All three are None without pooling.
+    """
+
+    first_line: int
+    rows: TokenRows
+    words: list[str] | None
+    word_starts: np.ndarray | None
+    word_offsets: np.ndarray | None
+
+    @classmethod
+    def of_lines(cls, first_line: int, lines: Sequence[EncodedLine], pad_id: int) -> "Window":
+        """The window of these lines, the first of which has this number."""
+        ids, offsets = token_rows.flatten([line.ids for line in lines])
+        rows = TokenRows(ids, offsets, np.array([line.second_start for line in lines], np.int32), {}, pad_id=pad_id)
+        if lines[0].words is None:
+            return cls(first_line, rows, None, None, None)
+        sizes = [size for line in lines for size in line.sizes]
+        return cls(
+            first_line,
+            rows,
+            [word for line in lines for word in line.words],
+            np.cumsum([0, *sizes], dtype=np.int64),
+            np.cumsum([0, *(len(line.words) for line in lines)], dtype=np.int64),
+        )
+
+
+def windows_of(lines: Iterator[EncodedLine], batch_size: int, most_tokens: int, pad_id: int) -> Iterator[Window]:
+    """Lines cut into windows of whole batches with no more tokens than `most_tokens`, except for a single batch."""
+    first, held, tokens = 0, [], 0
+    for line in lines:
+        held.append(line)
+        tokens += len(line.ids)
+        if len(held) % batch_size == 0 and tokens * (1 + batch_size / len(held)) > most_tokens:
+            yield Window.of_lines(first, held, pad_id)
+            first, held, tokens = first + len(held), [], 0
+    if held:
+        yield Window.of_lines(first, held, pad_id)
+
+
+def count(lines: Iterator[EncodedLine], tokenizer: Tokenizer) -> Sizes:
+    """How much the features of these lines will be."""
+    number = tokens = entries = truncated = 0
+    longest = 0
+    for line in lines:
+        number += 1
+        tokens += len(line.ids)
+        truncated += line.truncated
+        entries += len(line.ids if line.words is None else line.words)
+        longest = max(longest, *map(len, line.words or ("",)))
+    return Sizes(number, tokens, entries, longest or max(map(len, tokenizer.vocab)), truncated)
+
+
+# --- tokens to values ------------------------------------------------------------------------------------------------
+
+
+def make_layers_function(
+    model: BertModel,
+    layers: Sequence[int],
+    strategy: tf.distribute.Strategy | None = None,
+    *,
+    shape: tuple[int | None, int | None] = (None, None),
+    fused: bool = False,
+) -> Callable[[dict], np.ndarray]:
+    """Builds a function from a batch (see `TokenRows.batch`) to the values of some layers, float32 [B, S, L, H].
+
+    Args:
+      layers: numbers of encoder layers, negative ones from the end.
+      strategy: the batch is divided among its replicas, whose number must divide B.
+      shape: B and S where they never change, which a TPU needs.
+      fused: see `ops.fused_inference`.
+    """
+    strategy = strategy or tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync
+    spec = tf.TensorSpec(shape, tf.int32)
+
+    def replica_values(batch):
+        if replicas > 1:
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            part = tf.shape(batch["input_ids"])[0] // replicas
+            batch = {name: values[number * part : (number + 1) * part] for name, values in batch.items()}
+        with kernels.fused_inference() if fused else contextlib.nullcontext():
+            outputs = model(batch, training=False, return_all_layers=True)["encoder_layers"]
+        return tf.stack([tf.cast(outputs[layer], tf.float32) for layer in layers], axis=2)
+
+    @tf.function(input_signature=[dict.fromkeys(("input_ids", "input_mask", "segment_ids"), spec)], autograph=False)
+    def all_values(batch):
+        values = strategy.run(replica_values, args=(batch,))
+        return strategy.gather(values, axis=0) if replicas > 1 else values
+
+    return lambda batch: all_values(batch).numpy()
+
+
+def compute_window(
+    window: Window,
+    compute: Callable[[dict], np.ndarray],
+    size: tuple[int, int],
+    *,
+    batch_size: int,
+    max_seq_length: int,
+    static_padding: bool = False,
+    length_step: int = 1,
+    fill: bool = False,
+    on_progress: Callable[[int], object] = lambda lines: None,
+) -> np.ndarray:
+    """Values float32 [T, L, H] of the tokens of a window, in their order.
+
+    Args:
+      compute: from `make_layers_function`. size: L, H.
+      static_padding: pad all batches to max_seq_length, and leave the lines in their order.
+      length_step: other batches are padded to a multiple of it.
+      fill: make a last, smaller batch as large as the others by copies of its last line.
+      on_progress: called with the number of lines after each batch.
+    """
+    rows, offsets = window.rows, window.rows.offsets
+    values = np.empty((int(offsets[-1]), *size), np.float32)
+    if static_padding:
+        batches = [np.arange(len(rows))[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    else:
+        batches = token_rows.evaluation_rows(rows.lengths, batch_size)
+    for chosen in batches:
+        longest = int(rows.lengths[chosen].max())
+        length = max_seq_length if static_padding else min(-(-longest // length_step) * length_step, max_seq_length)
+        full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))]) if fill else chosen
+        output = compute(rows.batch(full, length))
+        for place, row in enumerate(chosen.tolist()):
+            begin, end = offsets[row], offsets[row + 1]
+            values[begin:end] = output[place, : end - begin]
+        on_progress(len(chosen))
+    return values
+
+
+def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
+    """One row of values for each word: its first token's, or mean or maximum over its tokens.
+
+    Args:
+      values: [tokens, L, H]. starts: [T + 1], the first token of each word, and the number of tokens.
+      pooling: one of POOLINGS but "none".
+
+    Returns:
+      [T, L, H]
+    """
+    if pooling == "first":
+        return values[starts[:-1]]
+    if pooling == "max":
+        return np.maximum.reduceat(values, starts[:-1], axis=0)
+    sums = np.add.reduceat(values, starts[:-1], axis=0)
+    return sums / np.diff(starts)[:, None, None].astype(np.float32)
+
+
+def _features(window: Window, values: np.ndarray, tokenizer: Tokenizer, pooling: str) -> Features:
+    if pooling == "none":
+        ids = window.rows.ids
+        names = tokenizer.convert_ids_to_tokens(ids.tolist())
+        return Features(window.first_line, window.rows.offsets, names, ids, values)
+    pooled = pool(values, window.word_starts, pooling)
+    return Features(window.first_line, window.word_offsets, window.words, None, pooled)
+
+
+# --- all together ----------------------------------------------------------------------------------------------------
+
+
+def check_input(input_file: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str = "none") -> Sizes:
+    """Reads a file of lines to its end, and tells how much there is.
+
+    Raises:
+      FileNotFoundError, ValueError: no such file, an empty one, not UTF-8 (names the line), or no room for any token.
+    """
+    token_rows.check_room(tokenizer, max_seq_length)
+    if not tf.io.gfile.exists(input_file) or tf.io.gfile.isdir(input_file):
+        raise FileNotFoundError(f"{input_file} is not a file.")
+    lines = (encode_line(line, tokenizer, max_seq_length, pooling) for line in read_lines(input_file))
+    sizes = count(lines, tokenizer)
+    if not sizes.lines:
+        raise ValueError(f"{input_file} is empty: it should hold one text per line.")
+    logging.info("%s: %d lines, %d tokens.", input_file, sizes.lines, sizes.tokens)
+    if sizes.truncated:
+        logging.warning(
+            "%d of %d lines are longer than --max_seq_length=%d; their last tokens have no features.",
+            sizes.truncated, sizes.lines, max_seq_length,
+        )  # fmt: skip
+    return sizes
+
+
+def extract_features(
+    model: BertModel,
+    tokenizer: Tokenizer,
+    input_file: str,
+    output_file: str,
+    *,
+    layers: Sequence[int] = (-1, -2, -3, -4),
+    max_seq_length: int = 128,
+    batch_size: int = 32,
+    output_format: str = "json",
+    pooling: str = "none",
+    static_padding: bool = False,
+    strategy: tf.distribute.Strategy | None = None,
+    sizes: Sizes | None = None,
+    window_bytes: int = _WINDOW_BYTES,
+) -> Sizes:
+    """Writes the values of some layers for every token, or every word, of a file's lines.
+
+    Args:
+      input_file: UTF-8 text, one text or `first ||| second` a line.
+      output_file: replaced when all is done. output_format: one of `files.FORMATS`.
+      layers: numbers of encoder layers; see `parse_layers`.
+      batch_size: lines computed together. pooling: one of POOLINGS, from tokens to words.
+      static_padding: pad all lines to max_seq_length, as the original did.
+      sizes: what `check_input` said, if it was asked before.
+      window_bytes: most values held at a time, in bytes (twice: computed and written), except for a single batch.
+
+    Raises:
+      FileNotFoundError, ValueError: see `check_input`, or the file changed meanwhile.
+      tf.errors.OpError, OSError: output_file can't be written.
+    """
+    sizes = sizes or check_input(input_file, tokenizer, max_seq_length, pooling)
+    layers, hidden_size = tuple(layers), model.config.hidden_size
+    fused = kernels.fused_enabled() and sizes.lines >= batch_size * _BATCHES_FOR_FUSED
+    replicas = strategy.num_replicas_in_sync if strategy else 1
+    shape = (batch_size, max_seq_length) if static_padding else (None, None)
+    compute = make_layers_function(model, layers, strategy, shape=shape, fused=fused)
+    encoded = (encode_line(line, tokenizer, max_seq_length, pooling) for line in read_lines(input_file))
+    windows = windows_of(encoded, batch_size, window_bytes // (4 * len(layers) * hidden_size), tokenizer.pad_id)
+    lines = entries = 0
+
+    def write_window(window: Window, values: np.ndarray) -> None:
+        nonlocal lines, entries
+        features = _features(window, values, tokenizer, pooling)
+        lines, entries = lines + len(features.offsets) - 1, entries + len(features.names)
+        if lines > sizes.lines or entries > sizes.entries:
+            raise ValueError(f"{input_file} changed while it was read.")
+        write(features)
+
+    with (
+        progress_bar(total=sizes.lines, desc="extract", unit="line") as bar,
+        open_writer(output_file, output_format, layers, hidden_size, sizes, pooling) as write,
+        concurrent.futures.ThreadPoolExecutor(1) as reading,
+        concurrent.futures.ThreadPoolExecutor(1) as writing,
+    ):
+        upcoming, written = reading.submit(next, windows, None), None
+        while (window := upcoming.result()) is not None:
+            upcoming = reading.submit(next, windows, None)
+            values = compute_window(
+                window,
+                compute,
+                (len(layers), hidden_size),
+                batch_size=batch_size,
+                max_seq_length=max_seq_length,
+                static_padding=static_padding,
+                length_step=_FUSED_LENGTH_STEP if fused else 1,
+                fill=fused or static_padding or replicas > 1,
+                on_progress=bar.update,
+            )
+            if written:
+                written.result()
+            written = writing.submit(write_window, window, values)
+            del values  # or the window being written and the one being computed were three with it
+        if written:
+            written.result()
+        if (lines, entries) != (sizes.lines, sizes.entries):
+            raise ValueError(f"{input_file} changed while it was read.")
+    return sizes

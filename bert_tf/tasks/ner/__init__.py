@@ -1,0 +1,1 @@
+"""Named entities and other tags of words."""

@@ -1,0 +1,401 @@
+"""Files in CoNLL style, and the tag schemes of named entities: what a sentence says, and what is written back.
+
+One word per line with its columns, a blank line after each sentence, a line that begins with -DOCSTART- before each
+document. Whatever the file's scheme, a model learns IOB2 or, from the two schemes that mark ends, BIOES; predictions
+are written in the file's own.
+
+Source: Tjong Kim Sang & De Meulder 2003 (CoNLL-2003); Ramshaw & Marcus 1995 (IOB1).
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from absl import logging
+
+from bert_tf.system.atomic import write_text_file
+from bert_tf.system.text_files import read_text_lines
+
+DOCUMENT_START = "-DOCSTART-"
+OUTSIDE = "O"
+
+# scheme -> the letters of its tags. plain: tags of words that make no entities (parts of speech).
+SCHEMES = {"iob2": "BI", "iob1": "BI", "bioes": "BIES", "bilou": "BILU", "plain": ""}
+_SEPARATORS = ("auto", "tab", "space")
+
+# What BILOU calls last and unit is end and single in BIOES.
+_FROM_BILOU = str.maketrans("LU", "ES")
+_TO_BILOU = str.maketrans("ES", "LU")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a file is to be read; the fields are the flags of the same names.
+
+    Attributes:
+      column_separator: "tab", "space" (any run of spaces and tabs), or "auto": tab if the first word's line has one.
+      word_column, tag_column: from 0; negative ones count from the end.
+      tag_scheme: one of SCHEMES.
+      comment_prefix: lines that begin so are not words; "" for none.
+      repair_tags: read a tag that breaks the scheme as conlleval does, instead of refusing the file.
+    """
+
+    column_separator: str = "auto"
+    word_column: int = 0
+    tag_column: int = -1
+    tag_scheme: str = "iob2"
+    comment_prefix: str = ""
+    repair_tags: bool = False
+
+    def __post_init__(self):
+        if self.tag_scheme not in SCHEMES:
+            raise ValueError(f"--tag_scheme={self.tag_scheme!r} is not one of {', '.join(SCHEMES)}.")
+        if self.column_separator not in _SEPARATORS:
+            raise ValueError(f"--column_separator={self.column_separator!r} is not one of {', '.join(_SEPARATORS)}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """The words of a sentence and their tags in the scheme that a model learns; None without tags.
+
+    Attributes:
+      lines: of each word the number of its line, from 1. document: number of the document it belongs to, from 0.
+    """
+
+    words: list[str]
+    tags: list[str] | None
+    lines: list[int]
+    document: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ConllFile:
+    """A file as it was read: its lines as they are, and the sentences in them.
+
+    Attributes:
+      separator: the string between two columns, "\\t" or " ".
+    """
+
+    path: str
+    lines: list[str]
+    sentences: list[Sentence]
+    separator: str
+
+
+# --- tag schemes -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Entity:
+    """A stretch of words, first to the one after the last."""
+
+    type: str
+    start: int
+    end: int
+
+
+class BrokenTags(ValueError):
+    """A tag that is not allowed where it is; `place` is its number in the sentence."""
+
+    def __init__(self, place: int, message: str):
+        super().__init__(message)
+        self.place = place
+
+
+def learned_scheme(scheme: str) -> str:
+    """The scheme whose tags a model learns from a file in `scheme`: iob2, bioes or plain."""
+    return {"iob1": "iob2", "bilou": "bioes"}.get(scheme, scheme)
+
+
+def tag_set(scheme: str, types: Iterable[str]) -> list[str]:
+    """All tags of a learned scheme for some types of entities, "O" first, then by type."""
+    return [OUTSIDE, *(f"{letter}-{type_}" for type_ in sorted(types) for letter in SCHEMES[scheme])]
+
+
+def entities_of(tags: Sequence[str], scheme: str) -> list[Entity]:
+    """The entities that tags mean.
+
+    Raises:
+      BrokenTags: a tag is not part of the scheme, or can't follow the one before it.
+    """
+    letters = SCHEMES[scheme]
+    entities, open_type, start = [], None, 0  # open_type: of the entity that continues
+
+    def broken(place: int, what: str) -> BrokenTags:
+        before = f"after {tags[place - 1]!r}" if place else "at the start of the sentence"
+        return BrokenTags(place, f"the tag {tags[place]!r} {before} breaks the scheme {scheme}: {what}")
+
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        letter, hyphen, type_ = tag.partition("-")
+        if tag == OUTSIDE:
+            letter, type_ = OUTSIDE, None
+        elif not hyphen or not type_ or len(letter) != 1 or letter not in letters:
+            known = ", ".join(f"{letter}-TYPE" for letter in letters)
+            raise BrokenTags(place, f"the tag {tag!r} is not part of the scheme {scheme} (O, {known})")
+        same = open_type is not None and type_ == open_type
+        if letters == "BI":
+            if letter == "I" and not same and scheme == "iob2":
+                raise broken(place, f"an entity begins with B-{type_}")
+            if letter == "B" and not same and scheme == "iob1":
+                raise broken(place, f"B-{type_} only parts an entity from one of its type right before it")
+            if open_type is not None and not (letter == "I" and same):
+                entities.append(Entity(open_type, start, place))
+                open_type = None
+            if letter != OUTSIDE and open_type is None:
+                open_type, start = type_, place
+            continue
+        goes_on = letter in ("I", letters[2])
+        if goes_on != (open_type is not None) or (goes_on and not same):
+            if place == len(tags):
+                place -= 1
+                raise BrokenTags(
+                    place, f"the sentence ends with the tag {tags[place]!r}, inside an entity: it breaks {scheme}"
+                )
+            if goes_on:
+                raise broken(place, f"there is no {type_} that could go on")
+            raise broken(place, f"the {open_type} before it does not end ({letters[2]}-{open_type})")
+        if letter == "B":
+            open_type, start = type_, place
+        elif letter == letters[2]:
+            entities.append(Entity(type_, start, place + 1))
+            open_type = None
+        elif letter == letters[3]:
+            entities.append(Entity(type_, place, place + 1))
+    return entities
+
+
+def lenient_entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities that tags of any scheme mean, where they may break it, by the rules of conlleval.
+
+    An entity continues while its type stays the same and no letter marks an end or a new beginning.
+    """
+    entities, open_type, start, ended = [], None, 0, True
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        letter, _, type_ = tag.partition("-")
+        letter = letter.translate(_FROM_BILOU)
+        type_ = None if letter == OUTSIDE else type_
+        if open_type is not None and (ended or type_ != open_type or letter in "BS"):
+            entities.append(Entity(open_type, start, place))
+            open_type = None
+        if type_ is not None and open_type is None:
+            open_type, start = type_, place
+        ended = letter in "ES"
+    return entities
+
+
+def tags_of(entities: Iterable[Entity], length: int, scheme: str) -> list[str]:
+    """The tags of a sentence of `length` words in a scheme."""
+    tags = [OUTSIDE] * length
+    previous = None
+    for entity in sorted(entities, key=lambda entity: entity.start):
+        size = entity.end - entity.start
+        letters = "B" + "I" * (size - 1)
+        if learned_scheme(scheme) == "bioes":
+            letters = "S" if size == 1 else "B" + "I" * (size - 2) + "E"
+            letters = letters.translate(_TO_BILOU) if scheme == "bilou" else letters
+        elif scheme == "iob1":
+            touches = previous is not None and previous.end == entity.start and previous.type == entity.type
+            letters = ("B" if touches else "I") + "I" * (size - 1)
+        tags[entity.start : entity.end] = [f"{letter}-{entity.type}" for letter in letters]
+        previous = entity
+    return tags
+
+
+def valid_tags(tags: Sequence[str], scheme: str) -> list[str]:
+    """Predicted tags of the learned scheme as valid ones of `scheme`; plain ones as they are."""
+    return list(tags) if scheme == "plain" else tags_of(lenient_entities(tags), len(tags), scheme)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: bool = True) -> ConllFile:
+    """Reads a file in CoNLL style.
+
+    Args:
+      scheme: of the sentences' tags: iob2, bioes or plain; by default `learned_scheme(layout.tag_scheme)`.
+      has_tags: False: the file has no column of tags. A file that has only one column has none anyway.
+
+    Raises:
+      ValueError: no UTF-8, unequal columns, no such column, an empty word or tag, tags that break the scheme, no word
+        at all; names file and line.
+    """
+    reader = _Reader(path, layout, scheme or learned_scheme(layout.tag_scheme), has_tags)
+    lines = []
+    for line in read_text_lines(path):
+        lines.append(line)
+        reader.add(line, len(lines))
+    reader.end_sentence()
+    if not reader.sentences:
+        raise ValueError(f"{path} has no words.")
+    if reader.repaired:
+        logging.warning(
+            "%s: the tags of %d sentences break the scheme %s and were read as conlleval reads them.",
+            path,
+            reader.repaired,
+            layout.tag_scheme,
+        )
+    return ConllFile(path, lines, reader.sentences, reader.separator)
+
+
+def check_columns(path: str, layout: Layout, has_tags: bool = True) -> None:
+    """Refuses a file whose first word lacks a column; TensorFlow is not needed for a local file.
+
+    Raises:
+      ValueError: as of `read_conll`.
+    """
+    reader = _Reader(path, layout, learned_scheme(layout.tag_scheme), has_tags)
+    for number, line in enumerate(read_text_lines(path), start=1):
+        if reader.add(line, number):
+            return
+
+
+class _Reader:
+    """Collects the sentences of one file, line by line."""
+
+    def __init__(self, path: str, layout: Layout, scheme: str, has_tags: bool):
+        self.path, self.layout, self.scheme, self.has_tags = path, layout, scheme, has_tags
+        self.sentences: list[Sentence] = []
+        self.separator = {"tab": "\t", "space": " "}.get(layout.column_separator)
+        self.repaired = 0
+        self._columns = 0  # of every line; that of the first word's
+        self._first_line = 0
+        self._document, self._in_document = 0, False  # the second: whether the document has any sentence yet
+        self._words, self._tags, self._lines = [], [], []
+
+    def add(self, line: str, number: int) -> bool:
+        """Takes a line; True if it is a word."""
+        if not line.strip(" \t"):
+            self.end_sentence()
+        elif self.layout.comment_prefix and line.startswith(self.layout.comment_prefix):
+            pass
+        elif is_document_start(line):
+            self.end_sentence()
+            self._document += self._in_document
+            self._in_document = False
+        else:
+            self._add_word(line, number)
+            return True
+        return False
+
+    def _add_word(self, line: str, number: int) -> None:
+        if self.separator is None:
+            self.separator = "\t" if "\t" in line else " "
+            logging.info("%s: columns are separated by %s.", self.path, "tabs" if self.separator == "\t" else "spaces")
+        columns = line.split("\t") if self.separator == "\t" else line.replace("\t", " ").strip(" ").split(" ")
+        if self.separator == " ":
+            columns = [column for column in columns if column]
+        if not self._columns:
+            self._columns, self._first_line = len(columns), number
+            self._check_columns(number)
+        if len(columns) != self._columns:
+            raise ValueError(
+                f"{self.path}, line {number}: {len(columns)} columns, but line {self._first_line} has {self._columns}: "
+                f"{line!r:.80}. Columns are separated by {'tabs' if self.separator == chr(9) else 'spaces'} "
+                "(--column_separator)."
+            )
+        word = columns[self.layout.word_column]
+        if not word:
+            raise ValueError(
+                f"{self.path}, line {number}: the word (--word_column={self.layout.word_column}) is empty."
+            )
+        self._words.append(word)
+        self._lines.append(number)
+        if self.has_tags:
+            tag = columns[self.layout.tag_column]
+            if not tag:
+                raise ValueError(
+                    f"{self.path}, line {number}: the tag (--tag_column={self.layout.tag_column}) is empty."
+                )
+            self._tags.append(tag)
+
+    def _check_columns(self, number: int) -> None:
+        count, layout = self._columns, self.layout
+        places = {"word_column": layout.word_column}
+        if self.has_tags and count == 1 and layout.tag_column == -1:
+            self.has_tags = False  # words and nothing else
+        if self.has_tags:
+            places["tag_column"] = layout.tag_column
+        for name, place in places.items():
+            if not -count <= place < count:
+                raise ValueError(f"{self.path}, line {number}: no column --{name}={place}, there are {count}.")
+        if self.has_tags and layout.word_column % count == layout.tag_column % count:
+            raise ValueError(
+                f"{self.path}, line {number}: --word_column={layout.word_column} and --tag_column={layout.tag_column} "
+                f"are the same of its {count} columns."
+            )
+
+    def end_sentence(self) -> None:
+        if self._words:
+            tags = self._learned_tags() if self.has_tags else None
+            self.sentences.append(Sentence(self._words, tags, self._lines, self._document))
+            self._in_document = True
+            self._words, self._tags, self._lines = [], [], []
+
+    def _learned_tags(self) -> list[str]:
+        tags, scheme = self._tags, self.layout.tag_scheme
+        if scheme == "plain":
+            return tags
+        try:
+            entities = entities_of(tags, scheme)
+        except BrokenTags as error:
+            if not self.layout.repair_tags or not all(_is_tag(tag) for tag in tags):
+                line = self._lines[error.place]
+                raise ValueError(f"{self.path}, line {line}: {error}.{self._advice(tags)}") from None
+            self.repaired += 1
+            entities = lenient_entities(tags)
+        return tags_of(entities, len(tags), self.scheme)
+
+    def _advice(self, tags: list[str]) -> str:
+        """Which flag would make a file readable whose first wrong sentence has these tags."""
+        fitting = []
+        for scheme in SCHEMES:
+            try:
+                if scheme != "plain" and all("-" in tag or tag == OUTSIDE for tag in tags):
+                    entities_of(tags, scheme)
+                    fitting.append(scheme)
+            except BrokenTags:
+                continue
+        if fitting:
+            return f" This sentence fits --tag_scheme={' or '.join(fitting)}."
+        if all(_is_tag(tag) for tag in tags):
+            return " --repair_tags reads such tags as conlleval does."
+        return " For tags of words that are not entities give --tag_scheme=plain."
+
+
+def _is_tag(tag: str) -> bool:
+    """Whether a tag is of any scheme of entities."""
+    letter, hyphen, type_ = tag.partition("-")
+    return tag == OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in "BIESLU")
+
+
+def is_document_start(line: str) -> bool:
+    """Whether a line begins a document."""
+    return line.startswith(DOCUMENT_START)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], layout: Layout) -> None:
+    """Writes a file's lines as they were, with the predicted tag as one more column; complete or not at all.
+
+    The form that conlleval reads: the gold tag, where there is one in the last column, and the predicted one after it.
+    Blank lines and comments stay, -DOCSTART- gets the tag O.
+
+    Args:
+      predicted: the tags of each sentence, in the scheme of the file.
+    """
+    tag_at = {
+        line: tag
+        for sentence, tags in zip(file.sentences, predicted, strict=True)
+        for line, tag in zip(sentence.lines, tags, strict=True)
+    }
+    lines = []
+    for number, line in enumerate(file.lines, start=1):
+        tag = tag_at.get(number)
+        comment = layout.comment_prefix and line.startswith(layout.comment_prefix)
+        if tag is None and is_document_start(line) and not comment:
+            tag = OUTSIDE
+        stripped = line.rstrip(" ") if file.separator == "\t" else line.rstrip(" \t")
+        lines.append(line if tag is None else f"{stripped}{file.separator}{tag}")
+    write_text_file(path, "".join(line + "\n" for line in lines))

@@ -1,0 +1,147 @@
+"""Words to token ids with one label per word, on its first piece (paper: Devlin et al. 2019, section 5.3).
+
+A sentence, or with document context a whole document, that is longer than the model is cut into windows that overlap;
+each word is learned and predicted in the one window that shows most around it, so that no word is without a tag and
+none counts twice.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from absl import logging
+
+from bert_tf.data import token_rows
+from bert_tf.data.token_rows import TokenRows, document_spans, flatten
+from bert_tf.tasks.ner.data import Sentence
+from bert_tf.text.tokenizer import Tokenizer
+
+NO_LABEL = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class WordRows(TokenRows):
+    """Token rows [CLS] pieces [SEP]; `labels` holds `label_ids`, where there are tags: int16 [n, max_seq_length],
+    NO_LABEL for all tokens but the first pieces of the words that the row is responsible for.
+
+    Attributes:
+      word_rows, word_positions: int32 [W]: of each word of all sentences, in order, the row and the place in it where
+        it is learned and predicted.
+    """
+
+    word_rows: np.ndarray
+    word_positions: np.ndarray
+
+
+def encode_sentences(
+    sentences: Sequence[Sentence],
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    *,
+    label_ids: Mapping[str, int] | None = None,
+    doc_stride: int | None = None,
+    document_context: bool = False,
+) -> WordRows:
+    """Token rows of sentences.
+
+    A word without any piece (control characters only) becomes [UNK]. Rows that are responsible for no word, those of
+    the inside a very long one, are left out.
+
+    Args:
+      max_seq_length: tokens of a row, [CLS] and [SEP] included.
+      label_ids: tag -> id; None: no labels.
+      doc_stride: tokens from the start of a window to that of the next; by default half of what a window holds.
+      document_context: put the sentences of a document one after the other, so that each is seen with its
+        neighbours.
+
+    Raises:
+      ValueError: no room for any word. KeyError: a tag that label_ids lacks.
+    """
+    room = max_seq_length - tokenizer.num_special_tokens()
+    if room < 1:
+        raise ValueError(f"--max_seq_length={max_seq_length} has no room for a word beside the special tokens.")
+    stride = doc_stride or max(room // 2, 1)
+    before, unknown = len(tokenizer.begin_ids), tokenizer.unk_id
+    rows, word_rows, word_positions = [], [], []
+    for unit in _units(sentences, document_context):
+        pieces, firsts = [], []
+        for sentence in unit:
+            for word in sentence.words:
+                firsts.append(len(pieces))
+                pieces += tokenizer.encode(word) or (unknown,)
+        spans = document_spans(len(pieces), room, stride)
+        best = _best_spans(spans, np.array(firsts))
+        for number, (start, size) in enumerate(spans):
+            own = np.flatnonzero(best == number)
+            if not len(own):
+                continue
+            word_positions += [firsts[word] - start + before for word in own]
+            word_rows += [len(rows)] * len(own)
+            rows.append(tokenizer.build_inputs(pieces[start : start + size])[0])
+    ids, offsets = flatten(rows)
+    word_rows, word_positions = np.array(word_rows, np.int32), np.array(word_positions, np.int32)
+    labels = {}
+    if label_ids is not None:
+        table = np.full((len(rows), max_seq_length), NO_LABEL, np.int16)
+        table[word_rows, word_positions] = [label_ids[tag] for sentence in sentences for tag in sentence.tags]
+        labels["label_ids"] = table
+    starts = np.diff(offsets).astype(np.int32)
+    return WordRows(ids, offsets, starts, labels, word_rows, word_positions, pad_id=tokenizer.pad_id)
+
+
+def _units(sentences: Sequence[Sentence], document_context: bool) -> list[list[Sentence]]:
+    """What is cut into windows: each sentence, or the sentences of each document."""
+    units, previous = [], None
+    for sentence in sentences:
+        if document_context and previous is not None and sentence.document == previous:
+            units[-1].append(sentence)
+        else:
+            units.append([sentence])
+        previous = sentence.document
+    return units
+
+
+def _best_spans(spans: Sequence[tuple[int, int]], firsts: np.ndarray) -> np.ndarray:
+    """For each word, by its first piece, the window whose nearer edge is farthest; the earliest on a tie [W].
+
+    These are in the order of the words: further right, a later window is the better one.
+    """
+    best, score = np.zeros(len(firsts), np.int32), np.full(len(firsts), -1)
+    for number, (start, size) in enumerate(spans):
+        here = slice(*np.searchsorted(firsts, [start, start + size]))
+        distance = np.minimum(firsts[here] - start, start + size - 1 - firsts[here])
+        better = distance > score[here]
+        best[here] = np.where(better, number, best[here])
+        score[here] = np.where(better, distance, score[here])
+    return best
+
+
+def log_rows(rows: WordRows, labels: Sequence[str], tokenizer: Tokenizer, count: int = 3) -> None:
+    """Shows the first rows as the model will see them: pieces, each with its tag where it has one."""
+    for row in range(min(count, len(rows))):
+        ids = rows.ids[rows.offsets[row] : rows.offsets[row + 1]].tolist()
+        tags = [labels[number] if number >= 0 else "" for number in rows.labels["label_ids"][row, : len(ids)].tolist()]
+        pieces = tokenizer.convert_ids_to_tokens(ids)
+        shown = (f"{piece}/{tag}" if tag else piece for piece, tag in zip(pieces, tags, strict=True))
+        logging.info("Row %d: %s", row, " ".join(shown))
+
+
+def cut_labels(features: dict) -> dict:
+    """Tensors of a batch with its label_ids int32 [B, S], as wide as the batch was padded to."""
+    import tensorflow as tf
+
+    if "label_ids" not in features:
+        return features
+    ids = features["input_ids"]
+    labels = tf.cast(features["label_ids"], tf.int32)[:, : tf.shape(ids)[1]]
+    return features | {"label_ids": tf.ensure_shape(labels, ids.shape)}
+
+
+def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:
+    """Writes a TFRecord file as `token_rows.write_records`, with label_ids and label_mask int64 [S], zeros where a
+    token has no label."""
+    columns = {}
+    if "label_ids" in rows.labels:
+        table = rows.labels["label_ids"]
+        columns = {"label_ids": np.maximum(table, 0), "label_mask": (table >= 0).astype(np.int16)}
+    token_rows.write_records(path, rows, max_seq_length, columns)

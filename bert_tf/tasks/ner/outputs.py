@@ -1,0 +1,241 @@
+"""Named entities put together: the model, its predictions, their scores, and what a trained model must remember."""
+
+import dataclasses
+import json
+import posixpath
+from collections.abc import Callable, Iterable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+from scipy.special import softmax
+
+from bert_tf.data import token_rows
+from bert_tf.models import feature_tagger, task_models
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import BERT_CONFIG, read_config
+from bert_tf.system.atomic import write_text_file
+from bert_tf.system.text_files import read_json
+from bert_tf.tasks.ner import data as ner_data
+from bert_tf.tasks.ner import encode as ner_encode
+from bert_tf.tasks.ner import metrics as ner_metrics
+from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
+from bert_tf.tasks.ner.encode import WordRows
+
+SETTINGS_FILE = "token_classification.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingSettings:
+    """The settings of a trained tagger besides weights and labels; kept in token_classification.json beside them.
+
+    Attributes:
+      learned_scheme: of the model's tags: iob2, bioes or plain.
+      document_context: whether it saw whole documents.
+      features: None: BERT is trained, too; or what of its outputs the BiLSTMs are given (`feature_tagger.FEATURES`).
+      lstm_size, lstm_layers: of the BiLSTMs.
+    """
+
+    learned_scheme: str = "iob2"
+    document_context: bool = False
+    features: str | None = None
+    lstm_size: int = 768
+    lstm_layers: int = 2
+
+    def to_json(self) -> str:
+        """The settings as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def read(cls, directory: str) -> "TaggingSettings | None":
+        """The settings in a model's directory; None if there are none.
+
+        Raises:
+          ValueError: the file is damaged; names it.
+        """
+        path = posixpath.join(directory, SETTINGS_FILE)
+        if not tf.io.gfile.exists(path):
+            return None
+        values = read_json(path)
+        try:
+            return cls(**values)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}: not the settings of a tagger: {error}") from None
+
+
+# --- model -----------------------------------------------------------------------------------------------------------
+
+
+def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
+    """The tags to learn: of entities all that the types in the data can have, so that no chance decides which."""
+    tags = {tag for sentence in sentences for tag in sentence.tags}
+    if scheme == "plain":
+        return sorted(tags)
+    return ner_data.tag_set(scheme, {tag.partition("-")[2] for tag in tags if tag != ner_data.OUTSIDE})
+
+
+def stored_labels(output_dir: str, config: BertConfig) -> list[str] | None:
+    """The tags that an earlier run kept in output_dir, or else those of the model's configuration."""
+    path = posixpath.join(output_dir, BERT_CONFIG)
+    config = read_config(path, allow_unknown=True) if tf.io.gfile.exists(path) else config
+    names = getattr(config, "id2label", None)
+    return [names[str(number)] for number in range(len(names))] if names else None
+
+
+def configure(config: BertConfig, labels: Sequence[str]) -> BertConfig:
+    """A copy of a model's configuration with the tags, which travel with its checkpoints."""
+    values = config.to_dict()
+    values.pop("problem_type", None)
+    values["architectures"] = ["BertForTokenClassification"]
+    values["id2label"] = {str(number): label for number, label in enumerate(labels)}
+    values["label2id"] = {label: number for number, label in enumerate(labels)}
+    return BertConfig.from_dict(values, allow_unknown=True)
+
+
+def create_model(config: BertConfig, settings: TaggingSettings, dtype: str) -> keras.Model:
+    """The model that is trained: all of BERT, or BiLSTMs on its features."""
+    num_labels = len(config.id2label)
+    if settings.features is None:
+        return task_models.BertForTokenClassification(config, num_labels, dtype=dtype)
+    return feature_tagger.BertFeatureTagger(
+        config, num_labels, settings.features, settings.lstm_size, settings.lstm_layers, dtype=dtype
+    )
+
+
+def output_layer(settings: TaggingSettings) -> str:
+    """What the weights of the model's output layer are called in its checkpoints."""
+    return "output_weights" if settings.features is None else "tagger/output_weights"
+
+
+# --- predictions -----------------------------------------------------------------------------------------------------
+
+
+def predict_logits(
+    predict: Callable, rows: WordRows, *, batch_size: int, max_seq_length: int, static_padding: bool
+) -> np.ndarray:
+    """Logits [W, C] of all words of all sentences in their order.
+
+    Args:
+      predict: from `step.make_predict_function`.
+    """
+    rows = dataclasses.replace(rows, labels={})
+    batches = token_rows.evaluation_batches(
+        rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
+    )
+    return word_logits(rows, token_rows.rows_and_outputs(rows, batch_size, predict(batches)))
+
+
+def word_logits(rows: WordRows, outputs: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Logits [W, C] of all words of all sentences in their order.
+
+    Args:
+      outputs: (row numbers, their logits [B, S, C]) of batches that together have every row once.
+    """
+    order = np.argsort(rows.word_rows, kind="stable")
+    bounds = np.searchsorted(rows.word_rows[order], np.arange(len(rows) + 1))
+    logits = None
+    for chosen, output in outputs:
+        if logits is None:
+            logits = np.empty((len(rows.word_rows), output.shape[-1]), np.float32)
+        for place, row in enumerate(chosen.tolist()):
+            words = order[bounds[row] : bounds[row + 1]]
+            logits[words] = output[place, rows.word_positions[words]]
+    return logits
+
+
+def tags_by_sentence(sentences: Sequence[Sentence], tags: Sequence[str]) -> list[list[str]]:
+    """The tags of all words one after the other, cut into sentences."""
+    ends = np.cumsum([len(sentence.words) for sentence in sentences]).tolist()
+    return [list(tags[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def predicted_tags(
+    sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str], scheme: str
+) -> list[list[str]]:
+    """The most probable tag of each word, by sentence; then, where these don't make whole entities, as conlleval reads
+    them, in valid tags of `scheme`."""
+    raw = tags_by_sentence(sentences, [labels[number] for number in logits.argmax(-1)])
+    return [ner_data.valid_tags(tags, scheme) for tags in raw]
+
+
+def score(
+    sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str], settings: TaggingSettings
+) -> tuple[dict[str, float], str]:
+    """Scores of `ner.metrics.evaluate` and loss (mean negative log-likelihood of the words' tags), and a table by type.
+
+    A tag that the model does not know counts as wrong, and not in the loss.
+    """
+    plain = settings.learned_scheme == "plain"
+    gold = [sentence.tags for sentence in sentences]
+    predicted = predicted_tags(sentences, logits, labels, settings.learned_scheme)
+    results = ner_metrics.evaluate(gold, predicted, plain=plain)
+    number = {label: index for index, label in enumerate(labels)}
+    ids = np.array([number.get(tag, -1) for tags in gold for tag in tags])
+    known = ids >= 0
+    losses = -np.log(np.maximum(softmax(logits[known], axis=-1)[np.arange(known.sum()), ids[known]], 1e-30))
+    results["loss"] = float(losses.mean()) if len(losses) else 0.0
+    return results, ner_metrics.report(gold, predicted, plain=plain)
+
+
+def write_confusion_matrix(
+    output_dir: str,
+    sentences: Sequence[Sentence],
+    logits: np.ndarray,
+    labels: Sequence[str],
+    settings: TaggingSettings,
+    step: int,
+) -> None:
+    """Writes confusion_matrix.png: how often each type of entity (or plain tag) was taken for each, word by word."""
+    from bert_tf.training import plots
+
+    predicted = predicted_tags(sentences, logits, labels, settings.learned_scheme)
+    plain = settings.learned_scheme == "plain"
+
+    def kinds(tags_of_sentences) -> list[str]:
+        return [tag if plain else tag.partition("-")[2] or tag for tags in tags_of_sentences for tag in tags]
+
+    gold, found = kinds([sentence.tags for sentence in sentences]), kinds(predicted)
+    names = sorted({*gold, *found}, key=lambda name: (name == ner_data.OUTSIDE, name))
+    number = {name: index for index, name in enumerate(names)}
+    accuracy = float(np.mean([one == other for one, other in zip(gold, found, strict=True)]))
+    plots.plot_confusion_matrix(
+        [number[name] for name in gold], [number[name] for name in found], names,
+        posixpath.join(output_dir, "confusion_matrix.png"),
+        title=f"{'Tags' if plain else 'Types'} of words, dev set, step {step}: accuracy {accuracy:.3f}",
+    )  # fmt: skip
+
+
+def write_predictions(
+    output_dir: str, file: ConllFile, layout: Layout, logits: np.ndarray, labels: Sequence[str]
+) -> list[str]:
+    """Writes predictions.conll, the file with one more column, and predictions.jsonl; returns their paths.
+
+    The second has a line for each sentence: words, tags, and entities: type, start, end (words, from 0, the one after
+    the last), text, score (mean probability of the likeliest tags of its words).
+    """
+    tags = predicted_tags(file.sentences, logits, labels, layout.tag_scheme)
+    paths = [posixpath.join(output_dir, f"predictions.{suffix}") for suffix in ("conll", "jsonl")]
+    ner_data.write_conll(paths[0], file, tags, layout)
+    best = tags_by_sentence(file.sentences, softmax(logits, axis=-1).max(-1).tolist())
+    lines = []
+    for sentence, of_words, probabilities in zip(file.sentences, tags, best, strict=True):
+        record = {"words": sentence.words, "tags": of_words}
+        if layout.tag_scheme != "plain":
+            record["entities"] = [
+                {
+                    "type": entity.type,
+                    "start": entity.start,
+                    "end": entity.end,
+                    "text": " ".join(sentence.words[entity.start : entity.end]),
+                    "score": round(float(np.mean(probabilities[entity.start : entity.end])), 4),
+                }
+                for entity in ner_data.entities_of(of_words, layout.tag_scheme)
+            ]
+        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+    write_text_file(paths[1], "".join(lines))
+    return paths
+
+
+def training_batches(rows: WordRows, **arguments):
+    """`token_rows.training_batches`, with the labels as wide as each batch."""
+    return token_rows.training_batches(rows, **arguments).map(ner_encode.cut_labels)

@@ -1,0 +1,62 @@
+"""What run_ner.py is told besides what all fine-tuning scripts are; checked without TensorFlow."""
+
+import dataclasses
+
+from bert_tf.system.checks import check_input_files, is_remote
+from bert_tf.system.messages import named_by
+from bert_tf.tasks.ner.data import Layout, check_columns
+from bert_tf.training.settings import FineTuningSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NerSettings:
+    """Files of words and tags, and which model learns them; the fields are the flags of these names.
+
+    Attributes:
+      document_context, features, lstm_size, lstm_layers: None: as a trained model has them, or else False, None (all of
+        BERT is trained), 768 and 2.
+    """
+
+    train_file: str | None = None
+    dev_file: str | None = None
+    test_file: str | None = None
+    test_has_tags: bool = True
+    column_separator: str = "auto"
+    word_column: int = 0
+    tag_column: int = -1
+    tag_scheme: str = "iob2"
+    repair_tags: bool = False
+    comment_prefix: str = ""
+    doc_stride: int | None = None
+    document_context: bool | None = None
+    features: str | None = None
+    lstm_size: int | None = None
+    lstm_layers: int | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """How a file is to be read."""
+        return Layout(
+            self.column_separator, self.word_column, self.tag_column, self.tag_scheme, self.comment_prefix,
+            self.repair_tags,
+        )  # fmt: skip
+
+    def check(self, run: FineTuningSettings) -> None:
+        """Refuses what makes no sense together, files that are not there, and files that lack a column.
+
+        Raises:
+          ValueError, FileNotFoundError: names flag, or file and line.
+        """
+        run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
+        run.check_dev_set(run.do_eval, ": give --do_eval")
+        for name in ("lstm_size", "lstm_layers"):
+            if run.do_train and getattr(self, name) is not None and not self.features:
+                raise ValueError(f"--{name} is for the feature-based way: give --features.")
+        for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
+            if needed:
+                files, flag = getattr(self, f"{name}_file"), f"--{name}_file"
+                check_input_files(files, flag)
+                with named_by(flag):
+                    for path in map(str.strip, files.split(",")):
+                        if path and not is_remote(path):
+                            check_columns(path, self.layout, name != "test" or self.test_has_tags)

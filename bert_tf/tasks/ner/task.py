@@ -1,0 +1,195 @@
+"""Tagging of words for the fine-tuning run: sentences, model, metrics and files of run_ner.py."""
+
+import dataclasses
+import posixpath
+
+from absl import logging
+
+from bert_tf.models.directory import ModelFiles
+from bert_tf.system.atomic import write_text_file
+from bert_tf.system.messages import named_by
+from bert_tf.system.text_files import list_files
+from bert_tf.tasks.ner import data, encode, outputs
+from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
+from bert_tf.text import casing
+from bert_tf.training import run_directory
+
+
+class NerTask(FineTuningTask):
+    """A tag for each word: named entities, or any other tags.
+
+    Args:
+      settings: `NerSettings`.
+    """
+
+    name = "ner"
+
+    def resolve(self, run, newest):
+        source = newest or run.init_checkpoint
+        with named_by("--output_dir" if newest else "--init_checkpoint"):
+            stored = outputs.TaggingSettings.read(casing.directory_of(source)) if source else None
+        self.source = source
+        self.tagging = choose_tagging(self.settings, stored, source, bool(newest) or not run.do_train)
+        chosen = dataclasses.asdict(self.tagging)
+        del chosen["learned_scheme"]
+        self.settings = dataclasses.replace(self.settings, **chosen)
+        return super().resolve(run, newest)
+
+    @property
+    def output_layer(self):
+        return outputs.output_layer(self.tagging)
+
+    @property
+    def answers(self):
+        return super().answers if self.tagging.features is None else None
+
+    def load(self, run, files, tokenizer, newest):
+        own, scheme = self.settings, self.tagging.learned_scheme
+        train = self._tagged_sentences("train") if run.do_train else []
+        dev = self._tagged_sentences("dev") if run.do_eval else []
+        test = self._test_file() if run.do_predict else None
+        self.labels = outputs.labels_of(train, scheme) if run.do_train else self._stored_labels(run, files)
+        self._warn_of_unknown_tags("--dev_file", dev)
+        if test and test.sentences[0].tags is not None:
+            self._warn_of_unknown_tags("--test_file", test.sentences)
+        files.config = outputs.configure(files.config, self.labels)
+        self.files, self.main_metric = files, "eval_accuracy" if scheme == "plain" else "eval_f1"
+
+        def encoded(sentences: list, with_labels: bool = False) -> encode.WordRows:
+            return encode.encode_sentences(
+                sentences, tokenizer, run.max_seq_length, doc_stride=own.doc_stride,
+                label_ids={label: number for number, label in enumerate(self.labels)} if with_labels else None,
+                document_context=self.tagging.document_context,
+            )  # fmt: skip
+
+        if run.do_train:
+            self.train_rows = encoded(train, with_labels=True)
+            encode.log_rows(self.train_rows, self.labels, tokenizer, LOGGED_EXAMPLES)
+        if run.do_eval:
+            self.dev_sets = [ExampleSet("eval", encoded(dev), dev)]
+        if run.do_predict:
+            self.test_sets = [ExampleSet("test", encoded(test.sentences), test)]
+
+    def _read(self, kind: str, has_tags: bool = True) -> list[data.ConllFile]:
+        flag = f"--{kind}_file"
+        paths = list_files(getattr(self.settings, f"{kind}_file"), flag)
+        with named_by(flag):
+            return [
+                data.read_conll(path, self.settings.layout, self.tagging.learned_scheme, has_tags) for path in paths
+            ]
+
+    def _tagged_sentences(self, kind: str) -> list[data.Sentence]:
+        sentences, documents = [], 0
+        for file in self._read(kind):
+            if file.sentences[0].tags is None:
+                raise ValueError(f"--{kind}_file: {file.path} has words only, and no column of tags.")
+            # Documents of different files are different ones.
+            sentences += [dataclasses.replace(s, document=s.document + documents) for s in file.sentences]
+            documents += file.sentences[-1].document + 1
+        self._log(sentences, f"--{kind}_file")
+        return sentences
+
+    def _test_file(self) -> data.ConllFile:
+        files = self._read("test", self.settings.test_has_tags)
+        if len(files) > 1:
+            raise ValueError(f"--test_file={self.settings.test_file} is {len(files)} files; give one.")
+        self._log(files[0].sentences, "--test_file")
+        return files[0]
+
+    def _log(self, sentences: list[data.Sentence], flag: str) -> None:
+        documents, words = sentences[-1].document + 1, sum(len(sentence.words) for sentence in sentences)
+        logging.info("%s: %d words, %d sentences, %d documents", flag, words, len(sentences), documents)
+        if self.tagging.document_context and documents == 1 and len(sentences) > 1:
+            logging.warning("--document_context: %s has no %s: it is one document.", flag, data.DOCUMENT_START)
+
+    def _stored_labels(self, run, files: ModelFiles) -> list[str]:
+        labels = outputs.stored_labels(run.output_dir, files.config)
+        if not labels:
+            raise ValueError(f"{self.source} does not say which tags it has learned (id2label in its configuration).")
+        return labels
+
+    def _warn_of_unknown_tags(self, flag: str, sentences: list[data.Sentence]) -> None:
+        unknown = sorted({tag for sentence in sentences for tag in sentence.tags} - set(self.labels))
+        if unknown:
+            logging.warning("%s has tags that the model does not know and can't predict: %s.", flag, ", ".join(unknown))
+
+    def create_model(self, dtype):
+        return outputs.create_model(self.files.config, self.tagging, dtype)
+
+    def training_batches(self, **arguments):
+        return outputs.training_batches(self.train_rows, **arguments)
+
+    def write_beside_training(self, output_dir):
+        self._write_settings(output_dir)
+
+    def _write_settings(self, output_dir: str) -> None:
+        write_text_file(posixpath.join(output_dir, outputs.SETTINGS_FILE), self.tagging.to_json())
+
+    def further_files(self, results, logits):
+        return {outputs.SETTINGS_FILE: self.tagging.to_json()}
+
+    def write_records(self, path, rows, max_seq_length):
+        encode.write_records(path, rows, max_seq_length)
+
+    def outputs_of(self, predict, examples, **batches):
+        return outputs.predict_logits(predict, examples.rows, **batches)
+
+    def _score(self, kind: str, sentences: list, logits) -> tuple[dict[str, float], str]:
+        results, report = outputs.score(sentences, logits, self.labels, self.tagging)
+        return {f"{kind}_{name}": value for name, value in results.items()}, report
+
+    def score(self, examples, logits, batch_size):
+        return self._score("eval", examples.examples, logits)[0]
+
+    def write_analysis(self, output_dir, examples, logits, results):
+        report = self._score("eval", examples.examples, logits)[1]
+        logging.info("Step %d, eval:\n%s", results["global_step"], report)
+        write_text_file(posixpath.join(output_dir, "eval_report.txt"), report)
+        outputs.write_confusion_matrix(
+            output_dir, examples.examples, logits, self.labels, self.tagging, results["global_step"]
+        )
+
+    def write_predictions(self, output_dir, examples, logits):
+        file = examples.examples
+        paths = outputs.write_predictions(output_dir, file, self.settings.layout, logits, self.labels)
+        logging.info("Wrote the tags of %d sentences to %s.", len(file.sentences), " and ".join(paths))
+
+    def score_predictions(self, output_dir, examples, logits, step, batch_size):
+        sentences = examples.examples.sentences
+        if sentences[0].tags is None:
+            return
+        results, report = self._score("test", sentences, logits)
+        logging.info("Step %d, test:\n%s", step, report)
+        path = posixpath.join(output_dir, "test_results.txt")
+        run_directory.write_eval_results(path, {**results, "global_step": step})
+        write_text_file(posixpath.join(output_dir, "test_report.txt"), report)
+
+
+def choose_tagging(settings, stored: outputs.TaggingSettings | None, source: str, resumed: bool):
+    """The `TaggingSettings` of the run; what isn't given is as with the model that is resumed or used.
+
+    Args:
+      settings: `NerSettings`. stored: what lies beside the model's weights, or None. source: where.
+      resumed: a run in output_dir is resumed, or nothing is trained: the model is what it is.
+
+    Raises:
+      ValueError: a setting contradicts the model.
+    """
+    scheme = data.learned_scheme(settings.tag_scheme)
+    given = {
+        name: getattr(settings, name)
+        for name in ("document_context", "features", "lstm_size", "lstm_layers")
+        if getattr(settings, name) is not None
+    }
+    if not resumed or stored is None:
+        return outputs.TaggingSettings(learned_scheme=scheme, **given)
+    for name, value in given.items():
+        if value != getattr(stored, name):
+            raise ValueError(f"--{name}={value} contradicts {source}, which was trained with {getattr(stored, name)}.")
+    # Tags in files may be marked in another way than those the model learned, so the scheme is no contradiction.
+    if "plain" in (scheme, stored.learned_scheme) and scheme != stored.learned_scheme:
+        raise ValueError(
+            f"--tag_scheme={settings.tag_scheme} contradicts {source}, which was trained on tags of the kind "
+            f"{stored.learned_scheme}."
+        )
+    return stored

@@ -1,0 +1,412 @@
+"""THE fine-tuning run of all tasks: restore, train, keep the best model, evaluate, predict; once or with several seeds.
+
+    from bert_tf.tasks.classification.settings import ClassificationSettings
+    from bert_tf.tasks.classification.task import ClassificationTask
+    from bert_tf.tasks.script import fine_tune
+    from bert_tf.training.settings import FineTuningSettings
+
+    task = ClassificationTask(ClassificationSettings(
+        task_name="custom", train_file="train.csv", dev_file="dev.csv", text_a="review", label="stars"))
+    run = FineTuningSettings(output_dir="reviews", init_checkpoint="uncased_L-4_H-256_A-4", do_train=True, do_eval=True)
+    results = fine_tune(task, run)
+
+The run of a script is the same: run_*.py fill the settings from their flags. A task gives what is its own by a subclass
+of `FineTuningTask`. In output_dir: checkpoints while it runs, best_model/, run.json, results; the same call resumes a
+run that was killed.
+"""
+
+import abc
+import dataclasses
+import posixpath
+from collections.abc import Callable, Mapping
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data import token_rows
+from bert_tf.data.token_rows import TokenRows
+from bert_tf.models.directory import ModelFiles
+from bert_tf.system.atomic import write_text_file
+from bert_tf.tasks import seeds
+from bert_tf.tasks.table import TASKS
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training import best_model, checkpoints, distribution, fine_tuning, loop, plots, run_directory
+from bert_tf.training import step as train_step
+from bert_tf.training.log import LOG_FILE
+from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.step import TrainingPlan
+
+LOGGED_EXAMPLES = 3
+LEARNING_RATE = 5e-5  # the original's
+
+
+@dataclasses.dataclass
+class ExampleSet:
+    """Examples to evaluate on or to predict.
+
+    Attributes:
+      name: of the set, for messages. rows: encoded. examples: as the task read them.
+      suffix: of the names of its files: "" for the main set.
+    """
+
+    name: str
+    rows: TokenRows
+    examples: object = None
+    suffix: str = ""
+
+
+class FineTuningTask(abc.ABC):
+    """What a task gives to the run; subclasses set the attributes in `load`.
+
+    Attributes:
+      name: in the table of tasks. settings: the task's own, a dataclass. is_chief: whether this process writes files.
+      main_metric: chooses the best model.
+      files: what goes with the model, its configuration changed to say what the model is trained for.
+      train_rows: token rows to train on; None without --do_train.
+      dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
+        None: none are written; dev_records likewise.
+    """
+
+    name: str
+    dev_records: str | None = None
+    test_records: str | None = None
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.is_chief = True
+        self.main_metric = ""
+        self.files: ModelFiles | None = None
+        self.train_rows: TokenRows | None = None
+        self.dev_sets: list[ExampleSet] = []
+        self.test_sets: list[ExampleSet] = []
+
+    @property
+    def output_layer(self) -> str:
+        """The variable without which a checkpoint can't evaluate or predict."""
+        return TASKS[self.name].output_layer
+
+    @property
+    def answers(self) -> str | None:
+        """The line of Python that answers with a trained model at {path}; None if there is none."""
+        return TASKS[self.name].answers
+
+    def resolve(self, run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
+        """The run's settings with what follows from the task's.
+
+        Args:
+          newest: checkpoint in output_dir, if any.
+        """
+        if run.learning_rate is None:
+            run = dataclasses.replace(run, learning_rate=LEARNING_RATE)
+        return run
+
+    def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
+        """What goes with the model; see `fine_tuning.describe_model`."""
+        return fine_tuning.describe_model(run, newest, self.output_layer)
+
+    @abc.abstractmethod
+    def load(self, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None) -> None:
+        """Reads, checks and encodes all data, and sets the attributes."""
+
+    @abc.abstractmethod
+    def create_model(self, dtype: str) -> keras.Model:
+        """The model, not built yet."""
+
+    def num_training_examples(self) -> int:
+        """What an epoch counts."""
+        return len(self.train_rows)
+
+    def change_plan(self, plan: TrainingPlan, model: keras.Model) -> TrainingPlan:
+        """The plan, where the task knows better what an example costs."""
+        return plan
+
+    def training_batches(self, **arguments) -> tf.data.Dataset:
+        """See `token_rows.training_batches`."""
+        return token_rows.training_batches(self.train_rows, **arguments)
+
+    def begin(self) -> None:  # noqa: B027
+        """Called before each run: of several seeds, none knows what an earlier one chose."""
+
+    def write_beside_training(self, output_dir: str) -> None:  # noqa: B027
+        """Writes what goes with the training, once everything is known to be in order."""
+
+    @abc.abstractmethod
+    def write_records(self, path: str, rows: TokenRows, max_seq_length: int) -> None:
+        """Writes token rows as the original's record files."""
+
+    def outputs_of(self, predict: Callable, examples: ExampleSet, *, batch_size: int, max_seq_length: int,
+                static_padding: bool):  # fmt: skip
+        """What the model says of a set: by default logits [n, ...] in the order of its rows.
+
+        Args:
+          predict: of `train_step.make_predict_function`.
+        """
+        return predict_logits(
+            predict, examples.rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
+        )
+
+    @abc.abstractmethod
+    def score(self, examples: ExampleSet, outputs, batch_size: int) -> dict[str, float]:
+        """`eval_<metric>` of the outputs for a set."""
+
+    def further_files(self, results: Mapping[str, float], outputs) -> dict[str, str]:
+        """name -> content of what else belongs to the model that gave these on the main dev set."""
+        return {}
+
+    def finish_evaluation(self, examples: ExampleSet, outputs, batch_size: int):
+        """(outputs, results) that are reported for a dev set at the end."""
+        return outputs, self.score(examples, outputs, batch_size)
+
+    def write_analysis(self, output_dir: str, examples: ExampleSet, outputs, results: dict) -> None:  # noqa: B027
+        """Writes more about a dev set than its results: a report, a confusion matrix. results: with global_step."""
+
+    @abc.abstractmethod
+    def write_predictions(self, output_dir: str, examples: ExampleSet, outputs) -> None:
+        """Writes what is predicted for a test set."""
+
+    def score_predictions(self, output_dir: str, examples: ExampleSet, outputs, step: int, batch_size: int) -> None:  # noqa: B027
+        """Scores a test set that has labels, and writes the results."""
+
+
+def predict_logits(
+    predict: Callable, rows: TokenRows, *, batch_size: int, max_seq_length: int, static_padding: bool
+) -> np.ndarray:
+    """Logits [n, ...] of all rows in their order.
+
+    Args:
+      predict: of `train_step.make_predict_function`.
+    """
+    batches = token_rows.evaluation_batches(
+        rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
+    )
+    return token_rows.in_order(rows, batch_size, predict(batches))
+
+
+def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
+    """Trains, evaluates and predicts, as the settings say.
+
+    Everything is read and checked before anything is computed or written.
+
+    Returns:
+      The results on the main dev set with `global_step`; of several seeds those of the best one. Empty without any.
+
+    Raises:
+      FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
+      NonFiniteLossError, SystemExit: see `loop.train`.
+    """
+    run.check()
+    task.settings.check(run)
+    newest = None
+    if run.overwrite_output_dir:
+        settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(run)}
+        run_directory.check_removable(run.output_dir, settings)
+    else:
+        newest = checkpoints.latest_checkpoint(run.output_dir)
+    run = task.resolve(run, newest)
+    files, tokenizer = task.describe(run, newest)
+    strategy = fine_tuning.set_up_devices(run)
+    task.is_chief = distribution.is_chief(strategy)
+    task.load(run, files, tokenizer, newest)
+    num_train_steps = 0
+    if run.do_train:
+        run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
+        count = task.num_training_examples()
+        num_train_steps = fine_tuning.number_of_steps(count, run.train_batch_size, run.num_train_epochs)
+    if run.overwrite_output_dir:
+        run_directory.remove_run(run.output_dir)
+    if run.num_seeds == 1:
+        results = _Run(task, run, strategy, num_train_steps, run.seed, run.output_dir).execute()
+        if task.is_chief:
+            _tell(task, run, results)
+        return results
+    results = {}
+    for seed in range(run.seed, run.seed + run.num_seeds):
+        folder = posixpath.join(run.output_dir, f"seed-{seed}")
+        results[seed] = _Run(task, run, strategy, num_train_steps, seed, folder).execute()
+        keras.backend.clear_session()
+    best = max(results, key=lambda seed: results[seed][task.main_metric])
+    if task.is_chief:
+        print(seeds.write_summary(run.output_dir, results, task.main_metric))
+        _tell(task, run, results[best])
+    return results[best]
+
+
+def _tell(task: FineTuningTask, run: FineTuningSettings, results: Mapping[str, float]) -> None:
+    """Says at the end what came out, where the model lies, and the line of Python that uses it."""
+    if results:
+        logging.info("Results: %s.", ", ".join(f"{name} {value:.6g}" for name, value in sorted(results.items())))
+    if not run.do_train:
+        return
+    path, best = run.output_dir, best_model.read_results(run.output_dir) if task.dev_sets else None
+    if best:
+        path = posixpath.join(run.output_dir, best_model.DIRECTORY)
+        logging.info("Best model: %s (step %d, %s %.4f).", path, best["step"], task.main_metric, best[task.main_metric])
+    else:
+        logging.info("Model: %s (the last step; without a dev set there is no best one).", path)
+    if task.answers:
+        logging.info(
+            "In Python:\n  from bert_tf import %s\n  %s", TASKS[task.name].answerer, task.answers.format(path=path)
+        )
+
+
+class _Run:
+    """One run: a seed and its directory."""
+
+    def __init__(self, task: FineTuningTask, run: FineTuningSettings, strategy, num_train_steps: int, seed: int,
+                 output_dir: str):  # fmt: skip
+        self.task, self.run, self.strategy = task, run, strategy
+        self.num_train_steps, self.seed, self.output_dir = num_train_steps, seed, output_dir
+        self.chief = task.is_chief
+        self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
+
+    def execute(self) -> dict[str, float]:
+        """Trains, evaluates and predicts; returns the results on the main dev set."""
+        task, run = self.task, self.run
+        task.begin()
+        loop.set_seed(self.seed, run.deterministic)
+        run_directory.check_output_dir(self.output_dir, task.files.config.to_json_string())
+        finished = run.do_train and run_directory.is_finished(
+            self.output_dir, self.recorded_settings(), self.num_train_steps
+        )
+        model, optimizer, step = fine_tuning.build_and_restore(
+            run, self.strategy, lambda: task.create_model(run.dtype_policy), 0 if finished else self.num_train_steps,
+            self.output_dir,
+        )  # fmt: skip
+        self.predict = train_step.make_predict_function(model, self.strategy)
+        self.keeper = best_model.BestModel(
+            self.output_dir, task.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
+        )
+        self.keeper.forget_after(step)
+        if finished:
+            logging.info("Nothing to train: the run in %s finished at step %d.", self.output_dir, step)
+            self.make_up_for_lost_evaluation(model, step)
+        elif run.do_train:
+            step = self.train(model, optimizer, step)
+        last_step = step
+        if run.use_best_model:
+            step = fine_tuning.use_best_model(model, self.keeper)
+        tf.io.gfile.makedirs(self.output_dir)
+        return self.evaluate_and_predict(step, is_last=step == last_step)
+
+    def recorded_settings(self) -> dict:
+        """What run.json keeps: everything that was said."""
+        return {**dataclasses.asdict(self.task.settings), **dataclasses.asdict(self.run), "seed": self.seed}
+
+    # --- train
+
+    @property
+    def eval_every_steps(self) -> int:
+        """Steps between two evaluations, an epoch by default; 0 without a dev set."""
+        steps_per_epoch = max(len(self.task.train_rows) // self.run.train_batch_size, 1)
+        return (self.run.eval_every_steps or steps_per_epoch) if self.task.dev_sets else 0
+
+    def train(self, model: keras.Model, optimizer: keras.optimizers.Optimizer, step: int) -> int:
+        """Trains from the step that was restored; returns the step reached."""
+        task, run, evaluates = self.task, self.run, bool(self.task.dev_sets)
+        plan = fine_tuning.training_plan(
+            run, task.files.config, task.train_rows.lengths, self.num_train_steps,
+            eval_every_steps=self.eval_every_steps, seed=self.seed,
+        )  # fmt: skip
+        plan = task.change_plan(plan, model)
+        self.make_up_for_lost_evaluation(model, step)
+        if step >= plan.num_train_steps:
+            run_directory.warn_of_changes(self.output_dir, self.recorded_settings())
+        elif self.chief:
+            fine_tuning.claim(self.output_dir, task.files, self.recorded_settings(), resumed=step > 0)
+            task.write_beside_training(self.output_dir)
+            self.write_records("train", task.train_rows)
+
+        def training_batches(first_step: int) -> tf.data.Dataset:
+            return task.training_batches(
+                batch_size=run.train_batch_size, seed=self.seed, start_step=first_step, **run.padding
+            )
+
+        step = loop.train(
+            model, optimizer, model.objective, self.strategy, plan, training_batches, self.output_dir,
+            (lambda step: self.evaluate(step, model)) if evaluates else None, self.keeper.should_stop,
+        )  # fmt: skip
+        if evaluates and step not in self.keeper.steps:
+            self.evaluate(step, model)  # stopped early before, and its evaluation lost
+        if self.chief:
+            fine_tuning.finish(self.output_dir, model, step, run.keeps_optimizer)
+            log = posixpath.join(self.output_dir, LOG_FILE)
+            if tf.io.gfile.exists(log):
+                plots.plot_training_log(log, posixpath.join(self.output_dir, "loss.png"), title=self.output_dir)
+        return step
+
+    def evaluate(self, step: int, model: keras.Model) -> dict[str, float]:
+        """On the main dev set, while training."""
+        examples, batch_size = self.task.dev_sets[0], self.eval_batch_size
+        outputs = self.outputs_of(examples, batch_size)
+        results = self.task.score(examples, outputs, batch_size)
+        self.keeper.further_files = self.task.further_files(results, outputs)
+        self.write_further_files(self.keeper.further_files)
+        self.keeper.update(step, results, model)
+        kept = (step, self.keeper.best["step"])
+        self.evaluated = {key: value for key, value in {**self.evaluated, step: outputs}.items() if key in kept}
+        return results
+
+    def make_up_for_lost_evaluation(self, model: keras.Model, step: int) -> None:
+        """Evaluates a step that an earlier run saved, if it was killed before it could."""
+        every = self.eval_every_steps
+        due = every and step and (step % every == 0 or step >= self.num_train_steps)
+        if due and step not in self.keeper.steps:
+            logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
+            self.evaluate(step, model)
+
+    # --- evaluate and predict
+
+    @property
+    def eval_batch_size(self) -> int:
+        return self.run.eval_batch_size or self.run.predict_batch_size
+
+    def outputs_of(self, examples: ExampleSet, batch_size: int):
+        return self.task.outputs_of(self.predict, examples, batch_size=batch_size, **self.run.padding)
+
+    def write_further_files(self, files: Mapping[str, str]) -> None:
+        for name, content in files.items() if self.chief else ():
+            write_text_file(posixpath.join(self.output_dir, name), content)
+
+    def write_records(self, name: str | None, rows: TokenRows) -> None:
+        """Writes the original's record file of a set, if it has one and records are to be written."""
+        if name and self.run.write_tf_records:
+            path = posixpath.join(self.output_dir, f"{name}.tf_record")
+            self.task.write_records(path, rows, self.run.max_seq_length)
+
+    def evaluate_and_predict(self, step: int, is_last: bool) -> dict[str, float]:
+        """Writes the results of all dev sets and the predictions of all test sets; returns the main results.
+
+        Args:
+          is_last: the model is that of the last step. The best model has its own further files, in best_model/.
+        """
+        task, run = self.task, self.run
+        main, known = self.keeper.results_of(step) or {}, {}
+        for number, examples in enumerate(task.dev_sets if run.do_eval else ()):
+            logging.info("Evaluation of step %d on %s:", step, examples.name)
+            outputs = self.evaluated.get(step) if number == 0 else None  # a step is not evaluated twice
+            if outputs is None:
+                outputs = self.outputs_of(examples, self.eval_batch_size)
+            outputs, results = task.finish_evaluation(examples, outputs, self.eval_batch_size)
+            results = {**results, "global_step": step}
+            known[id(examples)] = outputs
+            if self.chief:
+                path = posixpath.join(self.output_dir, f"eval_results{examples.suffix}.txt")
+                run_directory.write_eval_results(path, results)
+                task.write_analysis(self.output_dir, examples, outputs, results)
+                self.write_records(task.dev_records and task.dev_records + examples.suffix, examples.rows)
+            if number == 0:
+                main = results
+                if is_last:
+                    self.write_further_files(task.further_files(results, outputs))
+        for examples in task.test_sets:
+            outputs = known.get(id(examples))
+            if outputs is None:
+                outputs = self.outputs_of(examples, run.predict_batch_size)
+            if self.chief:
+                task.write_predictions(self.output_dir, examples, outputs)
+                self.write_records(task.test_records and task.test_records + examples.suffix, examples.rows)
+                if id(examples) not in known:
+                    task.score_predictions(self.output_dir, examples, outputs, step, run.predict_batch_size)
+        return main

@@ -1,0 +1,67 @@
+"""Several seeds of one fine-tuning run: mean, min and max of their results, and the best one's files."""
+
+import json
+import posixpath
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.system.atomic import write_text_file
+from bert_tf.training import best_model, run_directory
+
+
+def summarize(results: Mapping[int, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """mean, min, max and standard deviation over seeds of each metric. results: seed -> metrics."""
+    names = [name for name in next(iter(results.values())) if name != "global_step"]
+    summary = {}
+    for name in names:
+        values = np.array([result[name] for result in results.values()])
+        deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+        summary[name] = {
+            "mean": float(values.mean()),
+            "min": float(values.min()),
+            "max": float(values.max()),
+            "standard_deviation": deviation,
+        }
+    return summary
+
+
+# How the names of the files begin that tell what a run gave.
+_RESULT_FILES = (
+    "eval_re", "test_re", "predictions", "nbest_predictions", "null_odds", "classification_report", "confusion_matrix",
+    "question_answering.json", "token_classification.json", "loss.png",
+)  # fmt: skip
+
+
+def write_summary(
+    output_dir: str, results: Mapping[int, Mapping[str, float]], main_metric: str, smaller_is_better: bool = False
+) -> str:
+    """Writes seeds.json and copies the best seed's results and best model to output_dir; returns the table as text.
+
+    Those of all seeds lie in output_dir/seed-<seed>.
+    """
+    summary = summarize(results)
+    choose = min if smaller_is_better else max
+    best = choose(results, key=lambda seed: results[seed][main_metric])
+    content = {"best_seed": best, "seeds": {str(seed): values for seed, values in results.items()}, "summary": summary}
+    write_text_file(
+        posixpath.join(output_dir, run_directory.SEEDS), json.dumps(content, indent=2, sort_keys=True) + "\n"
+    )
+    of_best = posixpath.join(output_dir, f"seed-{best}")
+    for name in tf.io.gfile.listdir(of_best):
+        if name.startswith(_RESULT_FILES):
+            tf.io.gfile.copy(posixpath.join(of_best, name), posixpath.join(output_dir, name), overwrite=True)
+    source, target = (posixpath.join(folder, best_model.DIRECTORY) for folder in (of_best, output_dir))
+    if tf.io.gfile.exists(source):
+        if tf.io.gfile.exists(target):
+            tf.io.gfile.rmtree(target)
+        tf.io.gfile.makedirs(target)
+        for name in tf.io.gfile.listdir(source):
+            tf.io.gfile.copy(posixpath.join(source, name), posixpath.join(target, name))
+    width = max(map(len, summary))
+    lines = [f"{'metric'.ljust(width)}  {'mean':>8}  {'min':>8}  {'max':>8}  {'std':>8}"]
+    for name, values in summary.items():
+        cells = "  ".join(f"{values[key]:8.4f}" for key in ("mean", "min", "max", "standard_deviation"))
+        lines.append(f"{name.ljust(width)}  {cells}")
+    return "\n".join([*lines, f"{len(results)} seeds, the best by {main_metric} is {best}."])

@@ -1,0 +1,1 @@
+"""Questions on texts: SQuAD and data like it."""

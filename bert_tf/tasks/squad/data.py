@@ -1,0 +1,250 @@
+"""Questions on paragraphs from files in SQuAD's format (original: run_squad.py, read_squad_examples).
+
+SQuAD 1.1 and 2.0, and what shares their format: XQuAD, KorQuAD, JSQuAD, CMRC 2018 and so on.
+"""
+
+import bisect
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+
+from absl import logging
+
+from bert_tf.system.text_files import read_json
+
+# What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
+_WORD = re.compile("[^ \t\r\n\u202f]+")
+_LISTED = 10  # the log shows this many of the answers that are not found
+
+
+@dataclasses.dataclass(frozen=True)
+class Paragraph:
+    """A context and its words: `words[k]` begins at character `word_starts[k]`."""
+
+    context: str
+    words: list[str]
+    word_starts: list[int]
+
+    @classmethod
+    def from_context(cls, context: str) -> "Paragraph":
+        """Splits a context into words."""
+        matches = list(_WORD.finditer(context))
+        return cls(context, [match.group() for match in matches], [match.start() for match in matches])
+
+    def word_at(self, character: int) -> int:
+        """The word that a character belongs to; a space belongs to the word before it, the first ones to -1."""
+        return bisect.bisect_right(self.word_starts, character) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadExample:
+    """One question.
+
+    Attributes:
+      start_position, end_position: first and last word of the answer; -1 for an impossible question; None where no
+        answer was read (prediction).
+      orig_answer_text: the answer to train on, "" for an impossible question; None in prediction.
+      answer_start: its first character in the context.
+    """
+
+    qas_id: str
+    question_text: str
+    paragraph: Paragraph
+    orig_answer_text: str | None = None
+    start_position: int | None = None
+    end_position: int | None = None
+    is_impossible: bool = False
+    answer_start: int | None = None
+
+    @property
+    def doc_tokens(self) -> list[str]:
+        """The words of the context."""
+        return self.paragraph.words
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadData:
+    """What `read_squad_examples` read.
+
+    Attributes:
+      examples: in the order of the files.
+      skipped: for each question whose answer is not in its context: file, id, answer and the text found instead.
+      articles: the `data` lists of the files, joined; what the metrics compare with.
+      unanswered: "" if every question names its answers (or says that there is none); else how many don't, in words.
+    """
+
+    examples: list[SquadExample]
+    skipped: list[dict]
+    articles: list[dict]
+    unanswered: str
+
+
+def read_articles(path: str) -> list[dict]:
+    """The list under `data` of a SQuAD file, every part of which has been checked to be there.
+
+    Raises:
+      ValueError: not UTF-8, not JSON, or a key is missing or of another type; names the file and the place.
+    """
+    root = read_json(path)
+
+    def part(holder, place: str, key: str, kind: type):
+        where = f"{path}: {place or 'the file'}"
+        if not isinstance(holder, dict):
+            raise ValueError(f"{where} is not an object, so this is not a SQuAD file.")
+        if key not in holder:
+            keys = ", ".join(map(repr, list(holder)[:8])) or "nothing"
+            raise ValueError(f'{where} has no "{key}" (there are {keys}), so this is not a SQuAD file.')
+        if not isinstance(holder[key], kind):
+            name = {list: "list", str: "string"}[kind]
+            raise ValueError(f'{where}: "{key}" is not a {name} but {json.dumps(holder[key])[:40]}.')
+        return holder[key]
+
+    articles = part(root, "", "data", list)
+    for i, article in enumerate(articles):
+        for j, paragraph in enumerate(part(article, f"data[{i}]", "paragraphs", list)):
+            place = f"data[{i}].paragraphs[{j}]"
+            part(paragraph, place, "context", str)
+            for k, question in enumerate(part(paragraph, place, "qas", list)):
+                inner = f"{place}.qas[{k}]"
+                if isinstance(question, dict) and isinstance(question.get("id"), int):
+                    question["id"] = str(question["id"])  # some data sets number their questions
+                part(question, inner, "id", str)
+                part(question, inner, "question", str)
+                if not isinstance(question.get("is_impossible", False), bool):
+                    value = json.dumps(question["is_impossible"])[:40]
+                    raise ValueError(f'{path}: {inner}: "is_impossible" is neither true nor false but {value}.')
+                if "answers" not in question:
+                    continue
+                for m, answer in enumerate(part(question, inner, "answers", list)):
+                    part(answer, f"{inner}.answers[{m}]", "text", str)
+    return articles
+
+
+def read_squad_examples(
+    paths: Sequence[str], is_training: bool, version_2_with_negative: bool = False, answer_from: str = "words"
+) -> SquadData:
+    """Reads SQuAD files.
+
+    Args:
+      is_training: each question has one answer, which is looked for in the context; questions whose answer is not
+        found there are left out, counted and listed.
+      version_2_with_negative: questions may have no answer (SQuAD 2.0).
+      answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
+        "offsets": if it is at its `answer_start`.
+
+    Raises:
+      ValueError: not a SQuAD file (see `read_articles`); the data does not fit version_2_with_negative; a training
+        question without exactly one answer; two different questions with one id, to be predicted. Names file and id.
+    """
+    examples, skipped, articles = [], [], []
+    seen, repeated, empty, unanswered, without_text, total = {}, [], [], [], [], 0
+    for path in paths:
+        here = read_articles(path)
+        _check_version(path, here, version_2_with_negative)
+        articles += here
+        for article in here:
+            for entry in article["paragraphs"]:
+                paragraph = Paragraph.from_context(entry["context"])
+                for question in entry["qas"]:
+                    qas_id = question["id"]
+                    total += 1
+                    if not question["question"].strip():
+                        empty.append(qas_id)
+                    if not paragraph.words:
+                        without_text.append(qas_id)
+                    told = version_2_with_negative and "is_impossible" in question
+                    if not told and not question.get("answers"):
+                        unanswered.append(qas_id)
+                    asked = (question["question"], entry["context"])
+                    if qas_id in seen:
+                        repeated.append(qas_id)
+                        if not is_training and seen[qas_id] != asked:
+                            raise ValueError(
+                                f"{path}: the id {qas_id!r} is used for two different questions "
+                                f"({seen[qas_id][0]!r} and {asked[0]!r}); one of their answers would be lost."
+                            )
+                    seen[qas_id] = asked
+                    if not is_training:
+                        examples.append(SquadExample(qas_id, question["question"], paragraph))
+                        continue
+                    try:
+                        examples.append(_training_example(question, paragraph, version_2_with_negative, answer_from))
+                    except _AnswerNotFoundError as error:
+                        answer, found = error.args
+                        skipped.append({"file": path, "id": qas_id, "answer": answer, "found": found[:200]})
+                    except ValueError as error:
+                        raise ValueError(f"{path}: question {qas_id!r} {error}") from None
+    for ids, what in (
+        (repeated, "an id that came before" + ("" if is_training else "; their answers share one id")),
+        (empty, "no text: what is predicted for them comes from the context alone"),
+        (without_text, "an empty context, where nothing can be found"),
+    ):
+        if ids:
+            logging.warning("Of %d questions %d have %s (%s).", total, len(ids), what, _some(ids))
+    if skipped:
+        listed = "".join(f"\n  {s['id']}: {s['answer']!r} vs. {s['found'][:100]!r}" for s in skipped[:_LISTED])
+        more = f"\n  and {len(skipped) - _LISTED} more" if len(skipped) > _LISTED else ""
+        logging.warning(
+            "%d of %d questions are left out, as their answer is not in the context where it should be:%s%s",
+            len(skipped),
+            len(skipped) + len(examples),
+            listed,
+            more,
+        )
+    missing = f"{len(unanswered)} questions have no answers ({_some(unanswered)})" if unanswered else ""
+    return SquadData(examples, skipped, articles, missing)
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
+
+
+class _AnswerNotFoundError(ValueError):
+    """args: the answer, and the text found at its position."""
+
+
+def _training_example(question: dict, paragraph: Paragraph, version_2: bool, answer_from: str) -> SquadExample:
+    impossible = False
+    if version_2:
+        if "is_impossible" not in question:
+            raise ValueError('has no "is_impossible", which --version_2_with_negative needs in every question.')
+        impossible = bool(question["is_impossible"])
+    if impossible:
+        return SquadExample(question["id"], question["question"], paragraph, "", -1, -1, True)
+    answers = question.get("answers", [])
+    if len(answers) != 1:
+        raise ValueError(
+            f"has {len(answers)} answers; to train on, each question should have exactly 1 (dev files have several)."
+        )
+    text, start = answers[0]["text"], answers[0].get("answer_start")
+    if not isinstance(start, int):
+        raise ValueError('has an answer without the number "answer_start".')
+    end = start + len(text)
+    first, last = paragraph.word_at(start), paragraph.word_at(end - 1)
+    if answer_from == "offsets":
+        found = paragraph.context[max(start, 0) : end]
+        there = start >= 0 and " ".join(found.split()) == " ".join(text.split()) != ""
+    else:
+        # Of an answer that begins in the spaces before the first word, the original takes the word -1: the last one.
+        found = " ".join(paragraph.words[first : last + 1])
+        there = start >= 0 and end <= len(paragraph.context) and " ".join(text.split()) in found and text.strip() != ""
+    if not there:
+        raise _AnswerNotFoundError(text, found)
+    return SquadExample(question["id"], question["question"], paragraph, text, first, last, False, start)
+
+
+def _check_version(path: str, articles: list[dict], version_2: bool) -> None:
+    questions = [q for article in articles for entry in article["paragraphs"] for q in entry["qas"]]
+    impossible = sum(bool(question.get("is_impossible")) for question in questions)
+    if impossible and not version_2:
+        raise ValueError(
+            f"{path} is SQuAD 2.0 data: {impossible} of its {len(questions)} questions have no answer. Give "
+            "--version_2_with_negative."
+        )
+    answered = bool(questions) and all(question.get("answers") for question in questions)
+    if version_2 and answered and not any("is_impossible" in question for question in questions):
+        raise ValueError(
+            f'{path} is SQuAD 1.1 data: no question has "is_impossible", each has an answer. Leave out '
+            "--version_2_with_negative."
+        )

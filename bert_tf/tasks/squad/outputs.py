@@ -1,0 +1,184 @@
+"""Question answering put together: scores of windows, predictions, metrics, and what a trained model must remember."""
+
+import dataclasses
+import json
+import posixpath
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data import token_rows
+from bert_tf.models.config import BertConfig
+from bert_tf.system.text_files import read_json
+from bert_tf.tasks.squad import metrics as squad_metrics
+from bert_tf.tasks.squad import outputs as squad_outputs
+from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, predict_answers
+from bert_tf.tasks.squad.data import SquadData
+from bert_tf.tasks.squad.windows import Windows, WindowSettings
+from bert_tf.text import casing
+from bert_tf.text.tokenizer import Tokenizer
+
+# Batches are padded to a multiple of this.
+LENGTH_STEP = 32
+SETTINGS_FILE = "question_answering.json"
+
+
+def predict_logits(
+    predict: Callable, windows: Windows, *, batch_size: int, max_seq_length: int, static_padding: bool
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Scores of each token of each window as first and as last of an answer: two lists of float32 [S].
+
+    S is the window's own length, and max_seq_length under static_padding, where padding can be among the n-best as in
+    the original.
+
+    Args:
+      predict: from `step.make_predict_function`.
+    """
+    batches = token_rows.evaluation_batches(
+        windows,
+        batch_size=batch_size,
+        max_seq_length=max_seq_length,
+        static_padding=static_padding,
+        length_step=LENGTH_STEP,
+    )
+    starts, ends = [None] * len(windows), [None] * len(windows)
+    lengths = np.full(len(windows), max_seq_length) if static_padding else windows.lengths
+    for rows, output in token_rows.rows_and_outputs(windows, batch_size, predict(batches)):
+        for row, start, end in zip(rows.tolist(), output["start_logits"], output["end_logits"], strict=True):
+            starts[row], ends[row] = start[: lengths[row]], end[: lengths[row]]
+    return starts, ends
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionAnsweringSettings:
+    """The settings of a trained model besides its weights; kept in question_answering.json beside them."""
+
+    windows: WindowSettings
+    predictions: PredictionSettings
+
+    def to_json(self) -> str:
+        """The settings as JSON."""
+        values = dataclasses.asdict(self.windows) | dataclasses.asdict(self.predictions)
+        return json.dumps(values, indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def read(cls, directory: str) -> "QuestionAnsweringSettings | None":
+        """The settings in a directory; None if there are none.
+
+        Raises:
+          ValueError: the file is damaged; names it.
+        """
+        path = posixpath.join(directory, SETTINGS_FILE)
+        if not tf.io.gfile.exists(path):
+            return None
+        values = read_json(path)
+        try:
+            if not isinstance(values, dict):
+                raise ValueError(f"an object is expected, not {values!r:.40}")
+            return cls(_settings_of(WindowSettings, values), _settings_of(PredictionSettings, values))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def _settings_of(kind: type, values: dict):
+    """An instance of a settings class from those of the values that are its fields."""
+    known = {}
+    for field in dataclasses.fields(kind):
+        value = values.get(field.name, field.default)
+        wanted = float | int if isinstance(field.default, float) else type(field.default)
+        if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(field.default, bool):
+            raise ValueError(f"{field.name} is {value!r:.40}, where something like {field.default!r} is expected")
+        known[field.name] = value
+    return kind(**known)
+
+
+def answer(
+    predict: Callable,
+    data: SquadData,
+    windows: Windows,
+    tokenizer: Tokenizer,
+    settings: QuestionAnsweringSettings,
+    **batches,
+) -> list[Prediction]:
+    """Predictions for all questions. batches: batch_size, static_padding of `predict_logits`."""
+    max_seq_length = settings.windows.max_seq_length
+    starts, ends = predict_logits(predict, windows, max_seq_length=max_seq_length, **batches)
+    return list(predict_answers(data.examples, windows, starts, ends, tokenizer, settings.predictions))
+
+
+def score(data: SquadData, predictions: list[Prediction], version_2_with_negative: bool) -> dict[str, float]:
+    """eval_<metric> of predictions, as `squad.metrics.evaluate` gives them."""
+    ids = [example.qas_id for example in data.examples]
+    texts = {key: prediction.text for key, prediction in zip(ids, predictions, strict=True)}
+    odds = best = None
+    if version_2_with_negative:
+        pairs = list(zip(ids, predictions, strict=True))
+        odds = {key: prediction.null_odds for key, prediction in pairs}
+        best = {key: prediction.best.text if prediction.best else "" for key, prediction in pairs}
+    scores = squad_metrics.evaluate(data.articles, texts, version_2_with_negative, odds, best)
+    return {f"eval_{name}": value for name, value in scores.items()}
+
+
+def choose_threshold(
+    settings: QuestionAnsweringSettings, results: dict[str, float], predictions: list[Prediction]
+) -> QuestionAnsweringSettings:
+    """The settings with the threshold that gave the best F1 on a dev set, if the results have one.
+
+    The official script's threshold is the odds of one of the questions, on which rounding would then decide: on another
+    device, or in a batch with others, its odds differ in the last digits. Half-way to the next larger odds, where the
+    threshold is put, all questions are answered as at the official one.
+
+    Args:
+      results: of `score`. predictions: those that were scored.
+    """
+    threshold = results.get("eval_best_f1_threshold")
+    if threshold is None:
+        return settings
+    # Where there is nothing to answer, no threshold changes that.
+    odds = [prediction.null_odds for prediction in predictions if prediction.best]
+    if threshold in odds:  # and not the official script's 0.0 for "better never to answer"
+        following = min((value for value in odds if value > threshold), default=threshold + 1.0)
+        threshold = (threshold + following) / 2
+    logging.info("null_score_diff_threshold %.4f gives the best F1 on the dev set.", threshold)
+    chosen = dataclasses.replace(settings.predictions, null_score_diff_threshold=threshold)
+    return dataclasses.replace(settings, predictions=chosen)
+
+
+def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Prediction]:
+    """Predictions with another threshold of their odds."""
+    return [
+        prediction
+        if prediction.null_odds is None
+        else dataclasses.replace(
+            prediction,
+            text="" if prediction.best is None or prediction.null_odds > threshold else prediction.best.text,
+        )
+        for prediction in predictions
+    ]
+
+
+def settings_of(path: str, config: BertConfig, **settings) -> squad_outputs.QuestionAnsweringSettings:
+    """How a model in a directory cuts windows and chooses answers: as it was trained, but for what `settings` say.
+
+    Raises:
+      ValueError: no such setting, or max_seq_length is more than the model can take.
+    """
+    stored = squad_outputs.QuestionAnsweringSettings.read(casing.directory_of(path))
+    known = {}
+    if stored:
+        known = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions)
+    limit = config.max_position_embeddings
+    known = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | known
+    values = known | settings | {"answer_from": "offsets"}  # callers want to know where the answer is
+    names = {kind: {field.name for field in dataclasses.fields(kind)} for kind in (WindowSettings, PredictionSettings)}
+    unknown = set(settings) - set().union(*names.values())
+    if unknown:
+        raise ValueError(f"No such settings: {', '.join(sorted(unknown))}.")
+    if values["max_seq_length"] > limit:
+        raise ValueError(f"max_seq_length={values['max_seq_length']} is more than max_position_embeddings={limit}.")
+    windows, predictions = (
+        kind(**{name: values[name] for name in fields if name in values}) for kind, fields in names.items()
+    )
+    return squad_outputs.QuestionAnsweringSettings(windows, predictions)

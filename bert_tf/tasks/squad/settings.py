@@ -1,0 +1,54 @@
+"""What run_squad.py is told besides what all fine-tuning scripts are; checked without TensorFlow."""
+
+import dataclasses
+
+from bert_tf.system.checks import check_input_files
+from bert_tf.training.settings import FineTuningSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadSettings:
+    """Questions on texts: files, windows, and how answers are chosen; the fields are the flags of these names.
+
+    Attributes:
+      null_score_diff_threshold: None: as chosen on a dev set and kept beside the model, or else 0.
+    """
+
+    train_file: str | None = None
+    dev_file: str | None = None
+    predict_file: str | None = None
+    version_2_with_negative: bool = False
+    doc_stride: int = 128
+    max_query_length: int = 64
+    answer_from: str = "words"
+    steps_from_windows: bool = False
+    feature_cache_dir: str | None = None
+    verbose_logging: bool = False
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    null_score_diff_threshold: float | None = None
+
+    @property
+    def dev_flag(self) -> str:
+        """The flag that names the dev set."""
+        return "dev_file" if self.dev_file else "predict_file"
+
+    def check(self, run: FineTuningSettings) -> None:
+        """Refuses what makes no sense together, and files that are not there.
+
+        Raises:
+          ValueError: names the flag.
+        """
+        if run.do_eval and not (self.dev_file or self.predict_file):
+            raise ValueError("--do_eval needs --dev_file (or --predict_file).")
+        run.check_files(
+            train_file=self.train_file, dev_file=self.dev_file or self.predict_file, predict_file=self.predict_file
+        )
+        run.check_dev_set(run.do_eval, ": give --do_eval")
+        for needed, name in (
+            (run.do_train, "train_file"),
+            (run.do_eval, self.dev_flag),
+            (run.do_predict, "predict_file"),
+        ):
+            if needed:
+                check_input_files(getattr(self, name), f"--{name}")

@@ -1,0 +1,176 @@
+"""Questions on texts for the fine-tuning run: windows, model, metrics and files of run_squad.py."""
+
+import json
+import posixpath
+import random
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data import token_rows
+from bert_tf.models import task_models
+from bert_tf.system.atomic import write_text_file
+from bert_tf.system.messages import named_by
+from bert_tf.system.text_files import list_files
+from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
+from bert_tf.tasks.squad import answers, data, outputs, windows
+from bert_tf.text import casing
+from bert_tf.training import fine_tuning, run_directory
+
+
+class SquadTask(FineTuningTask):
+    """The answer to a question is a part of a text, or there is none.
+
+    Args:
+      settings: `SquadSettings`.
+    """
+
+    name = "squad"
+    test_records = "eval"
+
+    def load(self, run, files, tokenizer, newest):
+        own = self.settings
+        self.files, self.tokenizer = files, tokenizer
+        self.main_metric = "eval_best_f1" if own.version_2_with_negative else "eval_f1"
+        self.answering = self._choose_answering(run, newest)
+        # Everything is read and checked before the first window is cut, which takes long.
+        train = self._read("train_file", True) if run.do_train else None
+        predicted = self._read("predict_file", False) if run.do_predict else None
+        dev = None
+        if run.do_eval:
+            same = predicted and (own.dev_file or own.predict_file) == own.predict_file
+            dev = predicted if same else self._read(own.dev_flag, False)
+            if dev.unanswered:
+                file = getattr(own, own.dev_flag)
+                raise ValueError(f"--do_eval: --{own.dev_flag}={file} can't be scored: {dev.unanswered}.")
+        self.train_data = train
+        cache_dir = own.feature_cache_dir or posixpath.join(run.output_dir, "windows")
+        self.cache_dir = cache_dir if cache_dir != "none" and self.is_chief else None
+        if train and not own.steps_from_windows:
+            fine_tuning.number_of_steps(len(train.examples), run.train_batch_size, run.num_train_epochs)
+        if train:
+            # The original shuffles the questions before it cuts their contexts, and so orders train.tf_record.
+            order = list(range(len(train.examples)))
+            random.Random(12345).shuffle(order)
+            self.train_rows = self._cut(train, "train_file", True).of_examples(order)
+        if predicted:
+            self.test_sets = [ExampleSet("test", self._cut(predicted, "predict_file", False), predicted)]
+        if dev:
+            same = dev is predicted
+            self.dev_sets = [self.test_sets[0] if same else ExampleSet("dev", self._cut(dev, own.dev_flag, False), dev)]
+
+    def _choose_answering(self, run, newest: str | None) -> outputs.QuestionAnsweringSettings:
+        """How windows are cut and answers chosen: as the settings say, the threshold as it lies beside the model."""
+        own, source = self.settings, newest or run.init_checkpoint
+        with named_by("--output_dir" if newest else "--init_checkpoint"):
+            stored = outputs.QuestionAnsweringSettings.read(casing.directory_of(source)) if source else None
+        threshold = own.null_score_diff_threshold or 0.0
+        if stored and own.version_2_with_negative and own.null_score_diff_threshold is None:
+            threshold = stored.predictions.null_score_diff_threshold
+            logging.info("null_score_diff_threshold %.4f, from the file beside %s.", threshold, source)
+        if stored and own.version_2_with_negative and not stored.predictions.version_2_with_negative:
+            logging.warning(
+                "%s was trained without --version_2_with_negative: it never learned to give no answer.", source
+            )
+        if stored and stored.windows.answer_from != own.answer_from:
+            logging.warning("%s was trained with --answer_from=%s.", source, stored.windows.answer_from)
+        return outputs.QuestionAnsweringSettings(
+            windows.WindowSettings(run.max_seq_length, own.doc_stride, own.max_query_length, own.answer_from),
+            answers.PredictionSettings(
+                own.n_best_size, own.max_answer_length, own.version_2_with_negative, threshold, own.answer_from
+            ),
+        )
+
+    def _read(self, name: str, is_training: bool) -> data.SquadData:
+        own, flag, patterns = self.settings, f"--{name}", getattr(self.settings, name)
+        paths = list_files(patterns, flag)
+        with named_by(flag):
+            found = data.read_squad_examples(paths, is_training, own.version_2_with_negative, own.answer_from)
+        if not found.examples:
+            left_out = f" to train on: {len(found.skipped)} are left out, see above." if found.skipped else "."
+            raise ValueError(f"{flag}={patterns} has no questions{left_out}")
+        if not any(self.tokenizer.tokenize(example.paragraph.context) for example in found.examples):
+            raise ValueError(f"{flag}={patterns} has no context with any text.")
+        return found
+
+    def _cut(self, questions: data.SquadData, name: str, is_training: bool) -> windows.Windows:
+        cut = windows.cached_windows(
+            questions.examples, self.tokenizer, self.answering.windows, is_training, self.cache_dir
+        )
+        logging.info("--%s: %d questions, %d windows", name, len(questions.examples), len(cut))
+        if self.settings.verbose_logging:
+            for skipped in questions.skipped:
+                logging.info("Left out: %s", skipped)
+            for description in windows.describe_windows(cut, self.tokenizer, range(min(20, len(cut)))):
+                logging.info("Window: %s", description)
+        elif is_training:
+            for window in windows.describe_windows(cut, self.tokenizer, range(min(LOGGED_EXAMPLES, len(cut)))):
+                answer = window["tokens"][window["start_position"] : window["end_position"] + 1]
+                shown = "none here" if window["start_position"] == 0 else " ".join(answer)
+                logging.info("Window %d: %s; answer: %s", window["doc_span_index"], " ".join(window["tokens"]), shown)
+        return cut
+
+    def num_training_examples(self):
+        return len(self.train_rows) if self.settings.steps_from_windows else len(self.train_data.examples)
+
+    def create_model(self, dtype):
+        return task_models.BertForQuestionAnswering(self.files.config, dtype=dtype)
+
+    def training_batches(self, **arguments):
+        return token_rows.training_batches(self.train_rows, length_step=outputs.LENGTH_STEP, **arguments)
+
+    def begin(self):
+        self.chosen = self.answering  # with the threshold that the last evaluation chose
+
+    def write_beside_training(self, output_dir):
+        write_text_file(posixpath.join(output_dir, outputs.SETTINGS_FILE), self.answering.to_json())
+        if self.train_data.skipped:
+            lines = "".join(json.dumps(skipped) + "\n" for skipped in self.train_data.skipped)
+            write_text_file(posixpath.join(output_dir, "skipped_questions.jsonl"), lines)
+
+    def write_records(self, path, rows, max_seq_length):
+        windows.write_records(path, rows, max_seq_length)
+
+    def outputs_of(self, predict, examples, *, batch_size, max_seq_length, static_padding):
+        return outputs.answer(
+            predict, examples.examples, examples.rows, self.tokenizer, self.chosen, batch_size=batch_size,
+            static_padding=static_padding,
+        )  # fmt: skip
+
+    def score(self, examples, predictions, batch_size):
+        return outputs.score(examples.examples, predictions, self.settings.version_2_with_negative)
+
+    def _with_threshold(self, results, predictions) -> outputs.QuestionAnsweringSettings:
+        if self.settings.null_score_diff_threshold is not None:
+            return self.answering
+        return outputs.choose_threshold(self.answering, results, predictions)
+
+    def further_files(self, results, predictions):
+        return {outputs.SETTINGS_FILE: self._with_threshold(results, predictions).to_json()}
+
+    def finish_evaluation(self, examples, predictions, batch_size):
+        results = self.score(examples, predictions, batch_size)
+        self.chosen = self._with_threshold(results, predictions)
+        threshold = self.chosen.predictions.null_score_diff_threshold
+        predictions = outputs.apply_threshold(predictions, threshold)
+        return predictions, self.score(examples, predictions, batch_size)
+
+    def write_predictions(self, output_dir, examples, predictions):
+        ids = [example.qas_id for example in examples.examples.examples]
+        answers.write_predictions(output_dir, ids, predictions)
+        logging.info("Wrote %d answers to %s.", len(ids), posixpath.join(output_dir, "predictions.json"))
+
+    def score_predictions(self, output_dir, examples, predictions, step, batch_size):
+        if examples.examples.unanswered:
+            logging.info("Not scored: %s.", examples.examples.unanswered)
+            return
+        if self.dev_sets:
+            return  # eval_results.txt is that of the dev set
+        results = self.score(examples, predictions, batch_size)
+        path = posixpath.join(output_dir, "eval_results.txt")
+        run_directory.write_eval_results(path, {**results, "global_step": step})
+        writer = tf.summary.create_file_writer(posixpath.join(output_dir, "eval"))
+        with writer.as_default(step=step):
+            for name, value in results.items():
+                tf.summary.scalar(name, value)
+        writer.close()

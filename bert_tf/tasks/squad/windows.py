@@ -1,0 +1,404 @@
+"""Questions and paragraphs to windows of token ids (original: run_squad.py, convert_examples_to_features).
+
+A context that does not fit beside its question is cut into windows that overlap. Token ids, labels and which window
+knows a token best are the original's; arrays hold all windows one after the other, without padding.
+"""
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from absl import logging
+
+from bert_tf.data import token_rows
+from bert_tf.data.token_rows import TokenRows, document_spans
+from bert_tf.system.atomic import write_file
+from bert_tf.system.progress import progress_bar
+from bert_tf.system.workers import map_tasks
+from bert_tf.tasks.squad.data import Paragraph, SquadExample
+from bert_tf.text.tokenizer import Tokenizer
+
+FIRST_UNIQUE_ID = 1_000_000_000
+
+# Starting processes takes a second or two; one core cuts this much text (characters) meanwhile.
+_CHARACTERS_FOR_PROCESSES = 8_000_000
+_QUESTIONS_PER_CHUNK = 2_000
+_CACHE_VERSION = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows(TokenRows):
+    """Token rows [CLS] question [SEP] part of the context [SEP].
+
+    `labels` are start_positions and end_positions, int32 [n], in training: positions in the row, 0 where the window
+    has no answer; empty in prediction.
+
+    Attributes:
+      words: int32, aligned with `ids`: which word of the context a token belongs to; -1 for all others.
+      max_context: bool, aligned with `ids`: whether no other window shows more text around this token.
+      starts, ends: int32, aligned with `ids`: the characters of the context that a token covers; None unless requested.
+      example_index: int32 [n]: which example a window belongs to. doc_span_index: int32 [n]: its number within the
+        example, from 0.
+      is_impossible: bool [n], of the example.
+    """
+
+    words: np.ndarray
+    max_context: np.ndarray
+    starts: np.ndarray | None
+    ends: np.ndarray | None
+    example_index: np.ndarray
+    doc_span_index: np.ndarray
+    is_impossible: np.ndarray
+
+    @property
+    def unique_ids(self) -> np.ndarray:
+        """int64 [n], as the original counts them."""
+        return FIRST_UNIQUE_ID + np.arange(len(self), dtype=np.int64)
+
+    def of_examples(self, order: Sequence[int]) -> "Windows":
+        """The windows in another order of their examples; `order[k]` is the number of the example that becomes k."""
+        new_number = np.empty(len(order), np.int32)
+        new_number[np.asarray(order, np.int64)] = np.arange(len(order), dtype=np.int32)
+        example_index = new_number[self.example_index]
+        rows = np.argsort(example_index, kind="stable")
+        lengths = self.lengths[rows].astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Windows(
+            self.ids[places],
+            offsets,
+            self.second_starts[rows],
+            {name: values[rows] for name, values in self.labels.items()},
+            self.words[places],
+            self.max_context[places],
+            None if self.starts is None else self.starts[places],
+            None if self.ends is None else self.ends[places],
+            example_index[rows],
+            self.doc_span_index[rows],
+            self.is_impossible[rows],
+            pad_id=self.pad_id,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowSettings:
+    """How contexts are cut.
+
+    Attributes:
+      max_seq_length: tokens of a window with question, [CLS] and [SEP]. max_query_length: tokens kept of a question.
+      doc_stride: tokens from the start of a window to that of the next.
+      answer_from: "words", as the original, or "offsets": answers to train on and predicted ones are found by
+        characters, and words the vocabulary lacks are cut up; right in every script.
+    """
+
+    max_seq_length: int = 384
+    doc_stride: int = 128
+    max_query_length: int = 64
+    answer_from: str = "words"
+
+    def __post_init__(self):
+        if self.max_seq_length <= self.max_query_length + 3:
+            raise ValueError(
+                f"--max_seq_length={self.max_seq_length} must be greater than --max_query_length="
+                f"{self.max_query_length} + 3, or no window has room for any of the context."
+            )
+        if self.doc_stride < 1:
+            raise ValueError(f"--doc_stride={self.doc_stride} must be at least 1.")
+        if self.answer_from not in ("words", "offsets"):
+            raise ValueError(f"--answer_from={self.answer_from!r} is neither words nor offsets.")
+
+
+class _EncodedParagraph:
+    """Pieces of a paragraph's words.
+
+    Attributes:
+      ids, piece_words: of each piece. first_pieces: of each word; of one without pieces the next one's.
+      starts, ends: characters of each piece (offsets only).
+    """
+
+    def __init__(self, paragraph: Paragraph, encode):
+        ids, words, first_pieces, starts, ends = [], [], [], [], []
+        for number, (word, begin) in enumerate(zip(paragraph.words, paragraph.word_starts, strict=True)):
+            pieces, offsets = encode[word]
+            first_pieces.append(len(ids))
+            ids += pieces
+            words += [number] * len(pieces)
+            if offsets is not None:
+                starts += [begin + first for first, _ in offsets]
+                ends += [begin + last for _, last in offsets]
+        self.ids, self.piece_words, self.first_pieces, self.starts, self.ends = ids, words, first_pieces, starts, ends
+
+
+class _WordPieces(dict):
+    """word of a context -> (ids, offsets in the word or None). Made for one run over the data."""
+
+    def __init__(self, tokenizer: Tokenizer, with_offsets: bool):
+        super().__init__()
+        self.tokenizer, self.with_offsets = tokenizer, with_offsets
+
+    def __missing__(self, word: str):
+        if self.with_offsets:
+            self[word] = result = self.tokenizer.encode_with_offsets(word, split_unknown=True)
+        else:
+            self[word] = result = self.tokenizer.encode(word), None
+        return result
+
+
+def _best_spans(spans: Sequence[tuple[int, int]], length: int) -> np.ndarray:
+    """For each piece the window that shows most of its surroundings, the earliest on a tie [length]."""
+    pieces = np.arange(length)
+    scores = np.full((len(spans), length), -np.inf)
+    for number, (start, size) in enumerate(spans):
+        inside = pieces[start : start + size]
+        scores[number, start : start + size] = np.minimum(inside - start, start + size - 1 - inside) + 0.01 * size
+    return scores.argmax(0)
+
+
+def _answer_pieces(example: SquadExample, encoded: _EncodedParagraph, tokenizer: Tokenizer) -> tuple[int, int]:
+    """First and last piece of an answer by its words, narrowed down to its own pieces where these are found."""
+    count = len(encoded.ids)
+    first = encoded.first_pieces[example.start_position]
+    last_word = example.end_position
+    last = encoded.first_pieces[last_word + 1] - 1 if last_word < len(encoded.first_pieces) - 1 else count - 1
+    wanted = tokenizer.encode(example.orig_answer_text)
+    if wanted:
+        for start in range(first, last - len(wanted) + 2):
+            if encoded.ids[start : start + len(wanted)] == wanted:
+                return start, start + len(wanted) - 1
+    return first, last
+
+
+def _answer_pieces_by_offsets(example: SquadExample, encoded: _EncodedParagraph) -> tuple[int, int]:
+    """First and last of the pieces that an answer's characters belong to."""
+    text = example.orig_answer_text
+    begin = example.answer_start + len(text) - len(text.lstrip())
+    end = example.answer_start + len(text.rstrip())
+    first = next((k for k, last in enumerate(encoded.ends) if last > begin), len(encoded.ends) - 1)
+    last = next((k for k in range(len(encoded.starts) - 1, -1, -1) if encoded.starts[k] < end), 0)
+    return first, max(first, last)
+
+
+def build_windows(
+    examples: Sequence[SquadExample],
+    tokenizer: Tokenizer,
+    settings: WindowSettings,
+    is_training: bool,
+    num_processes: int | None = None,
+) -> Windows:
+    """Windows of all examples in their order; an empty context has none.
+
+    Args:
+      is_training: add the labels.
+      num_processes: for large data; by default one for each core.
+    """
+    num_processes = num_processes or os.cpu_count() or 1
+    characters, previous = 0, None
+    for example in examples:
+        characters += len(example.question_text)
+        if example.paragraph is not previous:
+            characters += len(example.paragraph.context)
+        previous = example.paragraph
+    chunks = [
+        (examples[start : start + _QUESTIONS_PER_CHUNK], start)
+        for start in range(0, max(len(examples), 1), _QUESTIONS_PER_CHUNK)
+    ]
+    workers = num_processes if len(chunks) > 1 and characters >= _CHARACTERS_FOR_PROCESSES else 1
+    shared = (tokenizer, _WordPieces(tokenizer, settings.answer_from == "offsets"), settings, is_training)
+    parts = []
+    with progress_bar(total=len(examples), desc="windows", unit=" questions", leave=False, delay=2) as bar:
+        for (chunk, _), part in zip(chunks, map_tasks(_chunk_windows, chunks, workers, shared=shared), strict=True):
+            parts.append(part)
+            bar.update(len(chunk))
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return _windows_of(whole, settings.answer_from == "offsets", is_training, tokenizer.pad_id)
+
+
+def _chunk_windows(
+    examples: Sequence[SquadExample],
+    first_example: int,
+    tokenizer: Tokenizer,
+    pieces: _WordPieces,
+    settings: WindowSettings,
+    is_training: bool,
+) -> dict[str, np.ndarray]:
+    """The arrays of `Windows` (`lengths` instead of offsets) for some examples; `first_example` is their number."""
+    special = tokenizer.num_special_tokens(pair=True)
+    after = [-1] * len(tokenizer.end_ids)
+    with_offsets = settings.answer_from == "offsets"
+    ids, words, max_context, starts, ends = [], [], [], [], []
+    lengths, second_starts, labels, example_index, span_index, impossible = [], [], [], [], [], []
+    paragraph, encoded = None, None
+    for number, example in enumerate(examples, first_example):
+        if example.paragraph is not paragraph:
+            paragraph = example.paragraph
+            encoded = _EncodedParagraph(paragraph, pieces)
+        if with_offsets:
+            query = tokenizer.encode_with_offsets(example.question_text, split_unknown=True)[0]
+        else:
+            query = tokenizer.encode(example.question_text)
+        query = query[: settings.max_query_length]
+        count = len(encoded.ids)
+        spans = document_spans(count, settings.max_seq_length - len(query) - special, settings.doc_stride)
+        best = _best_spans(spans, count) if len(spans) > 1 else None
+        answer = None
+        if is_training and not example.is_impossible and count:
+            if with_offsets:
+                answer = _answer_pieces_by_offsets(example, encoded)
+            else:
+                answer = _answer_pieces(example, encoded, tokenizer)
+        before = len(query) + special - len(after)
+        outside = [-1] * before
+        for span, (start, size) in enumerate(spans):
+            end = start + size
+            row, segments = tokenizer.build_inputs(query, encoded.ids[start:end])
+            ids += row
+            words += outside
+            words += encoded.piece_words[start:end]
+            words += after
+            max_context += [False] * before
+            max_context += [True] * size if best is None else (best[start:end] == span).tolist()
+            max_context += [False] * len(after)
+            if with_offsets:
+                starts += [*outside, *encoded.starts[start:end], *after]
+                ends += [*outside, *encoded.ends[start:end], *after]
+            lengths.append(len(row))
+            second_starts.append(segments.count(0))
+            example_index.append(number)
+            span_index.append(span)
+            impossible.append(example.is_impossible)
+            if answer and answer[0] >= start and answer[1] < end:
+                labels.append((answer[0] - start + before, answer[1] - start + before))
+            else:
+                labels.append((0, 0))
+    arrays = {
+        "ids": ids, "words": words, "starts": starts, "ends": ends, "lengths": lengths, "second_starts": second_starts,
+        "example_index": example_index, "doc_span_index": span_index,
+    }  # fmt: skip
+    result = {name: np.array(values, np.int32) for name, values in arrays.items()}
+    result["labels"] = np.array(labels, np.int32).reshape(-1, 2)
+    return result | {"max_context": np.array(max_context, bool), "is_impossible": np.array(impossible, bool)}
+
+
+def _windows_of(arrays: dict[str, np.ndarray], with_offsets: bool, is_training: bool, pad_id: int) -> Windows:
+    offsets = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
+    labels = {}
+    if is_training:
+        labels = {"start_positions": arrays["labels"][:, 0], "end_positions": arrays["labels"][:, 1]}
+    return Windows(
+        arrays["ids"],
+        offsets,
+        arrays["second_starts"],
+        labels,
+        arrays["words"],
+        arrays["max_context"],
+        arrays["starts"] if with_offsets else None,
+        arrays["ends"] if with_offsets else None,
+        arrays["example_index"],
+        arrays["doc_span_index"],
+        arrays["is_impossible"],
+        pad_id=pad_id,
+    )
+
+
+# --- kept between runs -----------------------------------------------------------------------------------------------
+
+
+def cached_windows(
+    examples: Sequence[SquadExample],
+    tokenizer: Tokenizer,
+    settings: WindowSettings,
+    is_training: bool,
+    cache_dir: str | None,
+) -> Windows:
+    """`build_windows`, or the same from a file in cache_dir that an earlier run wrote for equal arguments.
+
+    The file's name is a hash of everything the windows depend on. A file that can't be read is made again.
+    """
+    if not cache_dir:
+        return build_windows(examples, tokenizer, settings, is_training)
+    import tensorflow as tf
+
+    path = posixpath.join(cache_dir, f"windows-{_content_hash(examples, tokenizer, settings, is_training)}.npz")
+    if tf.io.gfile.exists(path):
+        try:
+            with tf.io.gfile.GFile(path, "rb") as file, np.load(io.BytesIO(file.read()), allow_pickle=False) as content:
+                windows = _windows_of(dict(content), settings.answer_from == "offsets", is_training, tokenizer.pad_id)
+            logging.info("%d windows from %s.", len(windows), path)
+            return windows
+        except Exception as error:  # whatever a damaged file leads to
+            logging.warning("%s can't be read (%s): made again.", path, error)
+    windows = build_windows(examples, tokenizer, settings, is_training)
+    none = np.zeros(0, np.int32)
+    labels = list(windows.labels.values()) or [np.zeros(len(windows), np.int32)] * 2
+    arrays = {
+        "ids": windows.ids, "lengths": windows.lengths, "second_starts": windows.second_starts,
+        "labels": np.stack(labels, axis=1), "words": windows.words, "max_context": windows.max_context,
+        "starts": none if windows.starts is None else windows.starts,
+        "ends": none if windows.ends is None else windows.ends, "example_index": windows.example_index,
+        "doc_span_index": windows.doc_span_index, "is_impossible": windows.is_impossible,
+    }  # fmt: skip
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    tf.io.gfile.makedirs(cache_dir)
+    write_file(path, buffer.getvalue())
+    return windows
+
+
+def _content_hash(examples, tokenizer: Tokenizer, settings: WindowSettings, is_training: bool) -> str:
+    digest = hashlib.sha256()
+
+    def add(*values) -> None:
+        digest.update(json.dumps(values).encode())
+
+    basic = tokenizer.basic_tokenizer
+    add(_CACHE_VERSION, dataclasses.asdict(settings), is_training, basic.do_lower_case, basic.strip_accents)
+    add(list(tokenizer.vocab.items()))
+    previous = None
+    for example in examples:
+        if example.paragraph is not previous:
+            previous = example.paragraph
+            add("context", previous.context)
+        add("question", example.question_text)
+        if is_training:
+            add("answer", example.orig_answer_text, example.start_position, example.end_position, example.answer_start)
+    return digest.hexdigest()[:32]
+
+
+# --- the original's records and objects ------------------------------------------------------------------------------
+
+
+def write_records(path: str, windows: Windows, max_seq_length: int) -> None:
+    """Writes train.tf_record or eval.tf_record as the original does, complete or not at all.
+
+    Features: those of `token_rows.write_records`, unique_ids; in training start_positions, end_positions,
+      is_impossible.
+    """
+    columns = {"unique_ids": windows.unique_ids, **windows.labels}
+    if windows.labels:
+        columns["is_impossible"] = windows.is_impossible.astype(np.int32)
+    token_rows.write_records(path, windows, max_seq_length, columns)
+
+
+def describe_windows(windows: Windows, tokenizer: Tokenizer, rows: Sequence[int]) -> Iterator[dict]:
+    """The attributes of the original's InputFeatures for some windows, without padding; for logs and tests."""
+    for row in rows:
+        part = slice(int(windows.offsets[row]), int(windows.offsets[row + 1]))
+        words, best = windows.words[part], windows.max_context[part]
+        places = np.flatnonzero(words >= 0).tolist()
+        yield {
+            "unique_id": FIRST_UNIQUE_ID + int(row),
+            "example_index": int(windows.example_index[row]),
+            "doc_span_index": int(windows.doc_span_index[row]),
+            "tokens": tokenizer.convert_ids_to_tokens(windows.ids[part].tolist()),
+            "token_to_orig_map": {place: int(words[place]) for place in places},
+            "token_is_max_context": {place: bool(best[place]) for place in places},
+            "input_ids": windows.ids[part].tolist(),
+            "start_position": int(windows.labels["start_positions"][row]) if windows.labels else None,
+            "end_position": int(windows.labels["end_positions"][row]) if windows.labels else None,
+            "is_impossible": bool(windows.is_impossible[row]),
+        }

@@ -1,0 +1,84 @@
+"""The tasks: what a model's output layer is for, which script trains it, and which class answers with it.
+
+The only list of tasks. Fine-tuning, export, TFLite, comparison and predictors read it; to add a task, add a line here.
+Modules on higher floors are named only by their public names. Nothing here needs TensorFlow.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskEntry:
+    """One task.
+
+    Attributes:
+      name: as --task of the exporting scripts and export.json have it.
+      script: trains the model.
+      architecture: its class, which its bert_config.json names under `architectures`; None for an encoder alone.
+      output_layer: variable without which a checkpoint can't do the task; None for an encoder alone.
+      answerer: class or function of `bert_tf` that answers with a trained model; None if there is none.
+      answers: the line of Python that does so, with {path} for the model's directory.
+      settings_file: the file beside the weights of a trained model, besides configuration and vocabulary, if any.
+      tflite: whether it can be exported for a phone: one row of token ids in, numbers out.
+      compared: whether an export can be scored on a file (export_saved_model.py --check_file).
+    """
+
+    name: str
+    script: str
+    architecture: str | None
+    output_layer: str | None
+    answerer: str | None = None
+    answers: str | None = None
+    settings_file: str | None = None
+    tflite: bool = True
+    compared: bool = False
+
+
+_CLASSIFIER = {
+    "script": "run_classifier.py",
+    "architecture": "BertForSequenceClassification",
+    "output_layer": "output_weights",
+    "answerer": "Predictor",
+    "answers": 'Predictor("{path}")("A text.")',
+    "compared": True,
+}
+
+_ENTRIES = (
+    TaskEntry("encoder", "extract_features.py", None, None),
+    TaskEntry("classification", **_CLASSIFIER),
+    TaskEntry("regression", **_CLASSIFIER),
+    TaskEntry(
+        "squad",
+        "run_squad.py",
+        "BertForQuestionAnswering",
+        "cls/squad/output_weights",
+        "QuestionAnswerer",
+        'QuestionAnswerer("{path}")("Who met Ada?", "Her teacher met Ada Brown.")',
+        "question_answering.json",
+        compared=True,
+    ),
+    TaskEntry(
+        "ner",
+        "run_ner.py",
+        "BertForTokenClassification",
+        "output_weights",
+        "Tagger",
+        'Tagger("{path}")("Ada Brown was born in London .")',
+        "token_classification.json",
+        compared=True,
+    ),
+    TaskEntry(
+        "multiple_choice",
+        "run_swag.py",
+        "BertForMultipleChoice",
+        "output_weights",
+        "ChoicePredictor",
+        'ChoicePredictor("{path}")("She opens the door.", ["She walks in.", "It rains."])',
+        tflite=False,
+    ),
+    TaskEntry(
+        "masked_lm", "run_pretraining.py", "BertForMaskedLM", "cls/predictions/output_bias", "fill_mask", tflite=False
+    ),
+)
+
+TASKS = {entry.name: entry for entry in _ENTRIES}

@@ -1,0 +1,162 @@
+"""Whether a model is cased, and where its files say so."""
+
+import dataclasses
+import posixpath
+import re
+
+from absl import logging
+
+from bert_tf.system.text_files import read_json
+from bert_tf.text.vocab import VOCAB, load_vocab
+
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+
+# Google's later releases (24 sizes, whole-word masking) follow this pattern.
+_RELEASED_NAME = re.compile(r"(?:wwm_|bert_)?(un)?cased_L-\d+_H-\d+_A-\d+(?:-\d+)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Casing:
+    """How a model's text is normalised before it is cut into pieces.
+
+    Attributes:
+      do_lower_case: None if unknown. strip_accents: None to follow do_lower_case.
+      source: where this was found, for messages.
+    """
+
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    source: str = ""
+
+
+def first_existing(directory: str, names) -> str | None:
+    import tensorflow as tf
+
+    paths = (posixpath.join(directory, name) for name in names)
+    return next((path for path in paths if tf.io.gfile.exists(path)), None)
+
+
+def find_vocab_file(directory: str) -> str | None:
+    """The vocabulary of a model's directory, in any of the formats; None if there is none."""
+    return first_existing(directory, (VOCAB, f"assets/{VOCAB}", TOKENIZER))
+
+
+def directory_of(path: str) -> str:
+    """The directory that describes the model whose weights are at `path` (see `open_weights.find_weights`)."""
+    import tensorflow as tf
+
+    if tf.io.gfile.isdir(path):
+        return path
+    directory = posixpath.dirname(path) or "."
+    # A SavedModel has its weights one folder below.
+    return posixpath.dirname(directory) or "." if posixpath.basename(path).startswith("variables") else directory
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a directory, a file, or a checkpoint whose files begin with this path."""
+    import tensorflow as tf
+
+    return tf.io.gfile.exists(path) or bool(tf.io.gfile.glob(f"{path}.*"))
+
+
+def read_casing(directory: str) -> Casing:
+    """What tokenizer_config.json, or else tokenizer.json, or else the directory's name says of a model's casing."""
+    import tensorflow as tf
+
+    path = posixpath.join(directory, TOKENIZER_CONFIG)
+    if tf.io.gfile.exists(path):
+        values = read_json(path)
+        if values.get("tokenize_chinese_chars") is False:
+            logging.warning(
+                "%s: tokenize_chinese_chars is false; this tokenizer always makes each Chinese character a word of its "
+                "own, as the original does.",
+                path,
+            )
+        if isinstance(values.get("do_lower_case"), bool):
+            return Casing(values["do_lower_case"], values.get("strip_accents"), path)
+    path = posixpath.join(directory, TOKENIZER)
+    if tf.io.gfile.exists(path):
+        normalizer = read_json(path).get("normalizer") or {}
+        if normalizer.get("type") == "BertNormalizer":
+            return Casing(bool(normalizer.get("lowercase")), normalizer.get("strip_accents"), path)
+    name = posixpath.basename(directory.rstrip("/"))
+    released = casing_of_released_model(name)
+    if released is None and (match := _RELEASED_NAME.fullmatch(name)):
+        released = bool(match[1])
+    return Casing(released, None, f"the name of {directory}") if released is not None else Casing()
+
+
+def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *known: Casing) -> Casing:
+    """The casing to use: that of the model, which flags may repeat but not contradict.
+
+    Args:
+      do_lower_case, strip_accents: from the flags of these names; None if not given.
+      known: what the model's directories say, the first that says anything counts.
+
+    Returns:
+      a casing with do_lower_case True or False (True, the original's default, if nothing else is known).
+
+    Raises:
+      ValueError: a flag contradicts the directory; names both.
+    """
+    found = next((casing for casing in known if casing.do_lower_case is not None), None)
+    if found is None:
+        chosen = True if do_lower_case is None else do_lower_case
+        return Casing(chosen, strip_accents, "the flag" if do_lower_case is not None else "the default")
+    if do_lower_case is not None and do_lower_case != found.do_lower_case:
+        raise ValueError(
+            f"--do_lower_case={do_lower_case} contradicts {found.source}, by which the model was trained with "
+            f"do_lower_case={found.do_lower_case}. Leave the flag out, or correct that file if it is wrong."
+        )
+    if strip_accents is None:
+        strip_accents = found.strip_accents
+    elif strip_accents != (found.do_lower_case if found.strip_accents is None else found.strip_accents):
+        raise ValueError(
+            f"--strip_accents={strip_accents} contradicts {found.source}, which says strip_accents="
+            f"{found.strip_accents} with do_lower_case={found.do_lower_case}. Leave the flag out, or correct that file "
+            "if it is wrong."
+        )
+    logging.info("Casing from %s: do_lower_case=%s.", found.source, found.do_lower_case)
+    return Casing(found.do_lower_case, strip_accents, found.source)
+
+
+def casing_of_vocabulary(vocab_file: str) -> Casing:
+    """Cased if the vocabulary has a piece with an upper-case letter A-Z, else uncased; says that it is a guess."""
+    cased = any(re.search("[A-Z]", token) for token in load_vocab(vocab_file) if not re.fullmatch(r"\[.*\]", token))
+    return Casing(not cased, None, f"a guess by the pieces of {vocab_file}")
+
+
+# Released models whose directory name tells the casing (original: validate_case_matches_checkpoint).
+_UNCASED_MODELS = (
+    "uncased_L-24_H-1024_A-16",
+    "uncased_L-12_H-768_A-12",
+    "multilingual_L-12_H-768_A-12",
+    "chinese_L-12_H-768_A-12",
+)
+
+
+_CASED_MODELS = ("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12")
+
+
+def casing_of_released_model(name: str) -> bool | None:
+    """do_lower_case of a model that Google released under this name; None for any other name."""
+    return True if name in _UNCASED_MODELS else False if name in _CASED_MODELS else None
+
+
+def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
+    """Refuses a casing that contradicts the name of a released model in the checkpoint's path.
+
+    Raises:
+      ValueError: the path contains a known model's `<name>/bert_model.ckpt` and do_lower_case is the other casing.
+    """
+    match = re.match(r".*?([A-Za-z0-9_-]+)/bert_model.ckpt", init_checkpoint or "")
+    needed = casing_of_released_model(match.group(1)) if match else None
+    if needed is None or needed == bool(do_lower_case):
+        return
+    name, actual = match.group(1), "lower-cased" if do_lower_case else "cased"
+    raise ValueError(
+        f"--do_lower_case={do_lower_case} makes {actual} text, but --init_checkpoint={init_checkpoint} belongs to "
+        f"{name}, which was trained the other way. Use --do_lower_case={needed} (or rename the directory if this is on "
+        "purpose)."
+    )

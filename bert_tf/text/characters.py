@@ -1,0 +1,57 @@
+"""Classes of characters, and what the original's basic tokenizer does with them."""
+
+import unicodedata
+
+# The blocks the original calls CJK: each such character becomes a separate token. Hangul, Hiragana and Katakana are
+# left out on purpose, their words are separated by spaces or cut by the vocabulary.
+_CJK_BLOCKS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+def _is_whitespace(char: str) -> bool:
+    """True for space, tab, newline, carriage return and category Zs."""
+    return char in (" ", "\t", "\n", "\r") or unicodedata.category(char) == "Zs"
+
+
+def _is_control(char: str) -> bool:
+    """True for categories Cc and Cf, except tab, newline and carriage return, which count as whitespace."""
+    return char not in ("\t", "\n", "\r") and unicodedata.category(char) in ("Cc", "Cf")
+
+
+def is_punctuation(char: str) -> bool:
+    """True for categories P* and for every ASCII sign that is not a letter, digit or space ($ and ^ too, which Unicode
+    calls symbols)."""
+    code = ord(char)
+    if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
+        return True
+    return unicodedata.category(char).startswith("P")
+
+
+def is_cjk(char: str) -> bool:
+    """True for the CJK ideographs that become separate tokens."""
+    code = ord(char)
+    return any(first <= code <= last for first, last in _CJK_BLOCKS)
+
+
+def clean(char: str) -> str | None:
+    if char in ("\0", "\ufffd") or _is_control(char):
+        return None
+    if _is_whitespace(char):
+        return " "
+    return f" {char} " if is_cjk(char) else char
+
+
+def split_punctuation(char: str) -> str:
+    return f" {char} " if is_punctuation(char) else char
+
+
+def strip_accent_and_split_punctuation(char: str) -> str | None:
+    return None if unicodedata.category(char) == "Mn" else split_punctuation(char)

@@ -1,0 +1,272 @@
+"""Learns a WordPiece vocabulary from text.
+
+The words are counted by the tokenizer that will later use the vocabulary, so what is learned is what is looked up: the
+same cleaning, casing, accents and punctuation. Pieces come from the trainer of the `tokenizers` package, which merges
+the most frequent pair of neighbours again and again; docs/vocabulary.md has the figures that spoke for it.
+"""
+
+import collections
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from absl import logging
+
+from bert_tf.system.text_files import read_text_lines
+from bert_tf.text.characters import is_cjk, is_punctuation
+from bert_tf.text.wordpiece import BasicTokenizer
+
+MAX_WORD_CHARACTERS = 200  # WordpieceTokenizer turns longer words into [UNK], so there is nothing to learn from them
+
+# Writing systems in which the marks that accent stripping drops, or takes apart, are no ornament.
+_HURT_BY_STRIPPING = {
+    "Hangul (each syllable is taken apart into Jamo)": ((0x1100, 0x11FF),),
+    "Japanese kana (voiced sounds lose their mark)": ((0x3041, 0x30FF),),
+    "Thai and Lao (vowel and tone signs are lost)": ((0x0E01, 0x0EFF),),
+    "Indic scripts (vowel signs are lost)": ((0x0900, 0x0DFF),),
+}
+
+_REPEATS_PER_TEXT = 4096
+
+
+class WordCounts:
+    """Words with their counts, in bounded memory: beyond max_words the rarest are dropped, their characters remembered.
+
+    Attributes:
+      counts: word -> how often; too low for a word that was dropped and came again.
+      dropped: occurrences of words that were dropped.
+    """
+
+    def __init__(self, max_words: int):
+        self.max_words = max_words
+        self.counts = collections.Counter()
+        self.dropped = 0
+        self._characters_of_dropped = collections.Counter()
+
+    def add(self, words: Sequence[str]) -> None:
+        """Counts each of `words`."""
+        self.counts.update(words)
+        if len(self.counts) > self.max_words:
+            self._drop_rare()
+
+    def characters(self) -> collections.Counter:
+        """How often each character came, in dropped words too."""
+        characters = self._characters_of_dropped.copy()
+        for word, count in self.counts.items():
+            for char in word:
+                characters[char] += count
+        return characters
+
+    def _drop_rare(self) -> None:
+        words_per_count = collections.Counter(self.counts.values())
+        before = kept = len(self.counts)
+        limit = 0
+        # Down to half the limit, so that it doesn't come to this again at once.
+        while kept > self.max_words // 2:
+            limit += 1
+            kept -= words_per_count[limit]
+        rare = [word for word, count in self.counts.items() if count <= limit]
+        for word in rare:
+            count = self.counts.pop(word)
+            self.dropped += count
+            for char in word:
+                self._characters_of_dropped[char] += count
+        logging.info(
+            "More than %d different words: dropped the %d of %d seen at most %d times so far. Their characters stay in "
+            "the vocabulary.",
+            self.max_words,
+            len(rare),
+            before,
+            limit,
+        )
+
+
+def count_words(
+    files: Sequence[str],
+    tokenizer: BasicTokenizer,
+    max_words: int = 2_000_000,
+    show_progress: bool = True,
+) -> WordCounts:
+    """Counts the basic tokens of text files; memory is bounded by max_words and the longest line.
+
+    Args:
+      files: paths, read in order.
+      tokenizer: what makes words of text.
+      max_words: how many different words are held at a time, about 150 bytes each.
+      show_progress: a bar in bytes, with rate and remaining time.
+
+    Raises:
+      ValueError: a file is not UTF-8 (names file, line and byte offset).
+    """
+    import tensorflow as tf
+
+    from bert_tf.system.progress import progress_bar
+
+    total = sum(tf.io.gfile.stat(path).length for path in files)
+    words = WordCounts(max_words)
+    with progress_bar(total=total, unit="B", unit_scale=True, desc="counting words", disable=not show_progress) as bar:
+        for path in files:
+            for line in read_text_lines(path, progress=bar.update):
+                words.add(tokenizer.tokenize(line))
+    return words
+
+
+def learn_vocabulary(
+    files: Sequence[str],
+    vocab_size: int = 30522,
+    do_lower_case: bool = True,
+    strip_accents: bool | None = None,
+    num_unused: int = 99,
+    min_frequency: int = 2,
+    max_characters: int | None = None,
+    max_words: int = 2_000_000,
+    show_progress: bool = True,
+) -> list[str]:
+    """Learns a WordPiece vocabulary; the same files and arguments always give the same list.
+
+        vocabulary = learn_vocabulary(["novel.txt"], vocab_size=8000)
+        write_text_file("vocab.txt", "".join(token + "\\n" for token in vocabulary))
+
+    The order is that of the released vocabularies: [PAD] with id 0, the unused slots, [UNK], [CLS], [SEP], [MASK] (ids
+    100 to 103 with 99 slots), then single characters by code point, those with "##", and pieces as they were learned,
+    the most frequent first. Every character of the text is included, alone and, unless it is always a separate token
+    (punctuation, CJK ideographs), with "##": no word of the text, up to 200 characters, becomes [UNK].
+
+    Args:
+      files: UTF-8 text files, see `bert_tf.system.text_files.list_files`.
+      vocab_size: most tokens in the vocabulary; a short text gives fewer, which is logged.
+      do_lower_case: lower-case the text, as the model's inputs will be.
+      strip_accents: None follows do_lower_case; see `bert_tf.text.wordpiece.BasicTokenizer`.
+      num_unused: slots named [unused0], ... that can be renamed to words of a special field later.
+      min_frequency: a piece is made only if its halves are adjacent this often.
+      max_characters: keep only this many different characters, the most frequent; words with others become [UNK].
+      max_words: see `count_words`.
+      show_progress: progress bars.
+
+    Raises:
+      ValueError: a file is not UTF-8, the files hold no words, or vocab_size is too small for the characters.
+    """
+    start = time.monotonic()
+    tokenizer = BasicTokenizer(do_lower_case, strip_accents)
+    words = count_words(files, tokenizer, max_words, show_progress)
+    if not words.counts:
+        raise ValueError(f"The input files hold no words: {', '.join(files)}")
+    logging.info(
+        "Counted %d words, %d different, in %.1f s",
+        words.counts.total() + words.dropped,
+        len(words.counts),
+        time.monotonic() - start,
+    )
+    characters = words.characters()
+    if tokenizer.strip_accents:
+        _warn_about_stripping(characters)
+    kept = _keep_frequent(characters, max_characters)
+
+    reserved = _reserved_tokens(num_unused)
+    alone, continuing = _single_pieces(kept)
+    needed = len(reserved) + len(alone) + len(continuing)
+    if needed > vocab_size:
+        raise ValueError(
+            f"--vocab_size={vocab_size} is too small: {len(reserved)} special and unused tokens and {len(alone)} "
+            f"characters ({len(continuing)} of them also with ##) need {needed}. Raise it, or keep only the most "
+            "frequent characters with --max_characters."
+        )
+    if len(alone) + len(continuing) > (vocab_size - len(reserved)) / 2:
+        logging.warning(
+            "Single characters take %d of %d places. With --max_characters the rare ones make room for longer pieces.",
+            len(alone) + len(continuing),
+            vocab_size,
+        )
+
+    start = time.monotonic()
+    learned = learn_pieces(words.counts, kept, vocab_size - len(reserved), min_frequency, show_progress)
+    vocabulary = [*reserved, *learned]
+    logging.info(
+        "Learned %d pieces of several characters in %.1f s",
+        len(learned) - len(alone) - len(continuing),
+        time.monotonic() - start,
+    )
+    if len(vocabulary) < vocab_size:
+        logging.warning(
+            "The text gives only %d of the %d tokens asked for: set vocab_size in bert_config.json to %d. More text or "
+            "a lower --min_frequency gives more.",
+            len(vocabulary),
+            vocab_size,
+            len(vocabulary),
+        )
+    return vocabulary
+
+
+def learn_pieces(
+    counts: Mapping[str, int], characters: set[str], vocab_size: int, min_frequency: int, show_progress: bool
+) -> list[str]:
+    """At most vocab_size pieces from word counts: single characters, with "##", then longer ones as they are learned.
+
+    Words with a character that isn't among `characters` teach nothing.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    alone, continuing = _single_pieces(characters)
+    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # Pieces of equal frequency are merged by their ids, and the trainer numbers "##" characters in the order of a hash
+    # table, which differs from run to run. Handing them over as special tokens, which come first, fixes their ids.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=continuing,
+        initial_alphabet=alone,
+        show_progress=show_progress,
+    )
+    learner.train_from_iterator(_repeated(counts, characters), trainer)
+    ids = learner.get_vocab()
+    single = {*alone, *continuing}
+    return [*alone, *continuing, *sorted((piece for piece in ids if piece not in single), key=ids.get)]
+
+
+def _single_pieces(characters: set[str]) -> tuple[list[str], list[str]]:
+    """The pieces of one character: alone, and with "##"."""
+    alone = sorted(characters)
+    # A character that is always a separate token can't continue a word: leaving those "##" forms out gives Chinese
+    # thousands of rows.
+    return alone, ["##" + char for char in alone if not is_punctuation(char) and not is_cjk(char)]
+
+
+def _reserved_tokens(num_unused: int) -> list[str]:
+    return ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def _keep_frequent(characters: Mapping[str, int], max_characters: int | None) -> set[str]:
+    if not max_characters or len(characters) <= max_characters:
+        return set(characters)
+    ordered = sorted(characters, key=lambda char: (-characters[char], char))
+    lost = sum(characters[char] for char in ordered[max_characters:])
+    logging.info(
+        "--max_characters=%d leaves out %d characters, which make %.4f%% of the text: words with them become [UNK].",
+        max_characters,
+        len(ordered) - max_characters,
+        100 * lost / sum(characters.values()),
+    )
+    return set(ordered[:max_characters])
+
+
+def _warn_about_stripping(characters: Mapping[str, int]) -> None:
+    for name, blocks in _HURT_BY_STRIPPING.items():
+        seen = sum(n for char, n in characters.items() if any(first <= ord(char) <= last for first, last in blocks))
+        if seen:
+            logging.warning(
+                "Stripping accents changes %s: %d characters of this text. If the language matters to you use "
+                "--strip_accents=false (for the tokenizer FullTokenizer(..., strip_accents=False)), or "
+                "--do_lower_case=false.",
+                name,
+                seen,
+            )
+
+
+def _repeated(counts: Mapping[str, int], kept: set[str]) -> Iterator[str]:
+    """Texts with each word as often as it was counted, since the trainer takes texts, not counts."""
+    for word, count in counts.items():
+        if len(word) > MAX_WORD_CHARACTERS or not kept.issuperset(word):
+            continue
+        while count > 0:
+            yield (word + " ") * min(count, _REPEATS_PER_TEXT)
+            count -= _REPEATS_PER_TEXT

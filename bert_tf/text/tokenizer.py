@@ -1,0 +1,268 @@
+"""What models, tasks, data tools and exports ask of a tokenizer, whatever its pieces are.
+
+A row is what a model reads of one text or of a pair of texts: the pieces of the texts between special tokens. BERT's
+rows are `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`; other families differ in the tokens, in how many there are between
+the texts, in the segment of the second text and in the id of padding. Those differences are attributes here, so that
+rows are made in one place, and in `graph_tokenizer.RowBuilder` by the same attributes inside a graph.
+
+Shape legend: B batch, S sequence length, V vocabulary.
+"""
+
+import abc
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+PADDINGS = ("longest", "max_length")
+
+
+class Tokenizer(abc.ABC):
+    """Texts to pieces, ids and rows.
+
+    A subclass cuts text (`tokenize`, `encode`, `encode_with_offsets`), puts it together again (`decode`), says which
+    pieces continue a word (`is_continuation`), and sets these attributes:
+
+    Attributes:
+      vocab: token -> id; don't change it. inv_vocab: id -> token.
+      cls_token, sep_token, unk_token, mask_token, pad_token: the tokens with these roles.
+      pad_id: the id that fills up shorter rows.
+      begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end.
+      second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
+    """
+
+    vocab: Mapping[str, int]
+    inv_vocab: Mapping[int, str]
+    cls_token: str
+    sep_token: str
+    unk_token: str
+    mask_token: str
+    pad_token: str
+    pad_id: int
+    begin_tokens: tuple[str, ...]
+    between_tokens: tuple[str, ...]
+    end_tokens: tuple[str, ...]
+    second_segment: int
+
+    # --- what a subclass defines -------------------------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def cased(self) -> bool:
+        """Whether upper and lower case are distinguished."""
+
+    @abc.abstractmethod
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """The pieces of `text`."""
+
+    @abc.abstractmethod
+    def encode(self, text: str | bytes) -> list[int]:
+        """The ids of the pieces of `text`, without special tokens."""
+
+    @abc.abstractmethod
+    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
+
+        Args:
+          split_unknown: keep the known pieces of a word that is unknown as a whole.
+        """
+
+    @abc.abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that the pieces spell, with single spaces between words."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def is_continuation(token: str) -> bool:
+        """Whether a token of the vocabulary continues the word of the token before it."""
+
+    # --- ids ---------------------------------------------------------------------------------------------------------
+
+    def special_id(self, token: str) -> int:
+        """The id of a special token.
+
+        Raises:
+          ValueError: the vocabulary lacks it.
+        """
+        if token not in self.vocab:
+            raise ValueError(f"the vocabulary lacks {token}, which rows of this tokenizer need")
+        return self.vocab[token]
+
+    @property
+    def cls_id(self) -> int:
+        """The id of the token whose output represents the whole row."""
+        return self.special_id(self.cls_token)
+
+    @property
+    def sep_id(self) -> int:
+        """The id of the token that ends a text."""
+        return self.special_id(self.sep_token)
+
+    @property
+    def unk_id(self) -> int:
+        """The id of what the vocabulary has no pieces for."""
+        return self.special_id(self.unk_token)
+
+    @property
+    def mask_id(self) -> int:
+        """The id of the token that hides another."""
+        return self.special_id(self.mask_token)
+
+    @functools.cached_property
+    def begin_ids(self) -> list[int]:
+        """Ids before the first text."""
+        return [self.special_id(token) for token in self.begin_tokens]
+
+    @functools.cached_property
+    def between_ids(self) -> list[int]:
+        """Ids between the first and the second text."""
+        return [self.special_id(token) for token in self.between_tokens]
+
+    @functools.cached_property
+    def end_ids(self) -> list[int]:
+        """Ids at the end of a row."""
+        return [self.special_id(token) for token in self.end_tokens]
+
+    @classmethod
+    def continuations_of(cls, vocab: Mapping[str, int]) -> np.ndarray:
+        """bool [largest id + 1]: whether an id of a vocabulary continues the word of the id before it."""
+        table = np.zeros(max(vocab.values(), default=-1) + 1, bool)
+        table[[index for token, index in vocab.items() if cls.is_continuation(token)]] = True
+        return table
+
+    @functools.cached_property
+    def continuations(self) -> np.ndarray:
+        """`continuations_of` the tokenizer's own vocabulary."""
+        return self.continuations_of(self.vocab)
+
+    def continues_word(self, ids) -> np.ndarray:
+        """bool, in the shape of `ids`: whether each continues the word of the id before it."""
+        return self.continuations[np.asarray(ids, np.int64)]
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """Ids of `tokens`. KeyError for a token that isn't in the vocabulary."""
+        return [self.vocab[token] for token in tokens]
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Tokens of `ids`. KeyError for an id outside the vocabulary."""
+        return [self.inv_vocab[index] for index in ids]
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
+        """`encode` of each text."""
+        return [self.encode(text) for text in texts]
+
+    def encode_masked(self, text: str) -> list[int]:
+        """`encode` of a text in which each literal mask_token is that token; `encode` would take it apart."""
+        ids = []
+        for part in text.split(self.mask_token):
+            ids += [self.mask_id, *self.encode(part)]
+        return ids[1:]
+
+    def num_special_tokens(self, pair: bool = False) -> int:
+        """The number of special tokens in the row of one text, or of a pair."""
+        return len(self.begin_tokens) + (len(self.between_tokens) if pair else 0) + len(self.end_tokens)
+
+    def build_inputs(
+        self, first: Sequence[int], second: Sequence[int] | None = None, max_length: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """The row of one text or of a pair, from the ids of their pieces.
+
+        Args:
+          first, second: from `encode`; a second text without any piece counts as none.
+          max_length: tokens of the row at most. A single text loses its last tokens; of a pair the longer text loses
+            its last token, the second if both are equally long, until both fit (original: _truncate_seq_pair).
+
+        Returns:
+          ids and segment ids, equally long.
+        """
+        if max_length is not None:
+            room = max_length - self.num_special_tokens(pair=bool(second))
+            kept, kept_second = lengths_that_fit(len(first), len(second or ()), room)
+            first, second = first[:kept], second[:kept_second] if second else None
+        ids = [*self.begin_ids, *first]
+        if not second:
+            ids += self.end_ids
+            return ids, [0] * len(ids)
+        ids += self.between_ids
+        segments = [0] * len(ids)
+        ids += second
+        ids += self.end_ids
+        return ids, segments + [self.second_segment] * (len(ids) - len(segments))
+
+    def __call__(
+        self,
+        texts: str | Sequence[str],
+        pairs: str | Sequence[str] | None = None,
+        *,
+        max_length: int | None = None,
+        padding: str = "longest",
+    ) -> dict[str, np.ndarray]:
+        """The inputs of a model for texts or pairs of texts.
+
+            features = tokenizer(["how are you", "fine"])
+            features["input_ids"]  # int32 [2, 5]: [CLS] how are you [SEP], and [CLS] fine [SEP] with two of padding
+            model(tokenizer(questions, contexts, max_length=384))
+
+        Args:
+          texts: strings: a list, an array, a column of a table. A single string is a batch of one.
+          pairs: the second text of each, as many as texts; "" for none.
+          max_length: tokens of a row at most, special tokens included; what is longer is cut as by `build_inputs`.
+            None cuts nothing.
+          padding: "longest" pads to the longest row of these; "max_length" pads every row to max_length, which gives
+            all batches the same shape.
+
+        Returns:
+          dict of int32 [B, S]: `input_ids`; `input_mask`, 1 for tokens and 0 for padding; `segment_ids`.
+
+        Raises:
+          TypeError: an entry that is not a string (such as None or NaN from a table with gaps); names its place.
+          ValueError: another number of pairs than of texts; no such padding; no max_length for padding="max_length", or
+            one without room for the special tokens and a token of each text.
+        """
+        if padding not in PADDINGS:
+            raise ValueError(f"padding={padding!r} is not one of {', '.join(map(repr, PADDINGS))}")
+        if padding == "max_length" and max_length is None:
+            raise ValueError('padding="max_length" needs a max_length')
+        is_pair = pairs is not None
+        least = self.num_special_tokens(is_pair) + 1 + is_pair
+        if max_length is not None and max_length < least:
+            kind = "a pair of texts" if is_pair else "a text"
+            raise ValueError(
+                f"max_length={max_length} has no room for {kind}: {self.num_special_tokens(is_pair)} special tokens "
+                f"and a token of each text are {least}"
+            )
+        if is_pair and isinstance(texts, str | bytes) != isinstance(pairs, str | bytes):
+            raise ValueError("texts and pairs must both be lists of strings, or both a string")
+        first = self.encode_batch(_strings(texts, "texts"))
+        second = self.encode_batch(_strings(pairs, "pairs")) if is_pair else [None] * len(first)
+        if len(first) != len(second):
+            raise ValueError(f"{len(first)} texts and {len(second)} pairs: there must be as many of both")
+        rows = [self.build_inputs(a, b, max_length) for a, b in zip(first, second, strict=True)]
+        lengths = np.array([len(ids) for ids, _ in rows], np.int64)
+        width = max_length if padding == "max_length" else int(lengths.max(initial=1))
+        mask = np.arange(width) < lengths[:, None]
+        input_ids = np.full(mask.shape, self.pad_id, np.int32)
+        segment_ids = np.zeros(mask.shape, np.int32)
+        count = int(lengths.sum())
+        input_ids[mask] = np.fromiter((index for ids, _ in rows for index in ids), np.int32, count)
+        segment_ids[mask] = np.fromiter((segment for _, segments in rows for segment in segments), np.int32, count)
+        return {"input_ids": input_ids, "input_mask": mask.astype(np.int32), "segment_ids": segment_ids}
+
+
+def lengths_that_fit(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of each of two texts are kept when the longer one loses its last token, the second if both are
+    equally long, until they have `room` tokens together (original: _truncate_seq_pair)."""
+    half = (room + 1) // 2
+    kept = min(first, max(room - second, half))
+    return kept, min(second, room - kept)
+
+
+def _strings(texts: str | Sequence[str], name: str) -> list[str | bytes]:
+    """`texts` as a list; TypeError for what is not a string, by name and place."""
+    texts = [texts] if isinstance(texts, str | bytes) else list(texts)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str | bytes):
+            raise TypeError(f"{name}[{number}] is {text!r} ({type(text).__name__}), not a string")
+    return texts

@@ -1,0 +1,357 @@
+"""The tokenizer of the original BERT release: the same rules, the same pieces (original: tokenization.py).
+
+Text is cleaned and split into basic tokens (words, punctuation marks, CJK characters), and each basic token is cut
+into word pieces of a vocabulary, longest match first. Every rule about a character is written once, as a predicate
+below; the passes over text are `str.translate` tables that ask the predicates once a character, and what a word between
+spaces comes to is remembered, so that prose is tokenized at the speed of dictionary lookups, with the same results.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+
+from absl import logging
+
+from bert_tf.text import casing
+from bert_tf.text.characters import clean, split_punctuation, strip_accent_and_split_punctuation
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.vocab import MASK, load_vocab
+from bert_tf.weights import released_models
+
+# Before each piece of a word but the first.
+CONTINUATION = "##"
+
+_COMPOSED_HANGUL = re.compile("[\uac00-\ud7a3]")
+
+_CACHED_WORDS = 1 << 18  # about 60 MB when full; the words of 20 MB of novels fit
+_CACHED_WORD_LENGTH = 64  # longer "words" (text without spaces) hardly ever come again
+
+
+# ---- rules about one character --------------------------------------------------------------------------------------
+
+
+class _CharacterTable(dict):
+    """A table for `str.translate` that asks `rule` the first time it meets a character."""
+
+    def __init__(self, rule: Callable[[str], str | None]):
+        super().__init__()
+        self.rule = rule
+
+    def __missing__(self, code: int) -> str | None:
+        self[code] = result = self.rule(chr(code))
+        return result
+
+
+# ---- helpers with the original's names ------------------------------------------------------------------------------
+
+
+def convert_to_unicode(text: str | bytes) -> str:
+    """`text` as str; bytes are read as UTF-8 and what is invalid in them is left out. ValueError for other types."""
+    if isinstance(text, str):
+        return text
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "ignore")
+    raise ValueError(f"text must be str or bytes, not {type(text).__name__}")
+
+
+def printable_text(text: str | bytes) -> str:
+    """`text` in the form that print and logging take, which is str (original: printable_text)."""
+    return convert_to_unicode(text)
+
+
+def convert_by_vocab(vocab: Mapping, items: Iterable) -> list:
+    """Looks each item up in `vocab`. KeyError for an item that isn't there."""
+    return [vocab[item] for item in items]
+
+
+def convert_tokens_to_ids(vocab: Mapping[str, int], tokens: Iterable[str]) -> list[int]:
+    """Ids of `tokens`. KeyError for a token that isn't in the vocabulary."""
+    return convert_by_vocab(vocab, tokens)
+
+
+def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> list[str]:
+    """Tokens of `ids`. KeyError for an id outside the vocabulary."""
+    return convert_by_vocab(inv_vocab, ids)
+
+
+def whitespace_tokenize(text: str) -> list[str]:
+    """Splits at runs of Unicode whitespace; an empty or blank text gives []."""
+    return text.split()
+
+
+# ---- the tokenizers -------------------------------------------------------------------------------------------------
+
+
+class BasicTokenizer:
+    """Splits text into words, punctuation marks and CJK characters (original: BasicTokenizer).
+
+    In order: control characters, U+0000 and U+FFFD vanish and whitespace becomes a space; CJK characters are set apart;
+    lower-casing; accents are stripped (NFD, then category Mn is dropped; nothing is composed again, so Hangul syllables
+    become Jamo); punctuation marks are set apart. `[CLS]` in text has no protection and becomes three tokens.
+
+    Args:
+      do_lower_case: lower-case the text.
+      strip_accents: None follows do_lower_case, as the original does. False keeps é as it is, and Hangul whole, in a
+        lower-cased text.
+    """
+
+    def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None):
+        self.do_lower_case = do_lower_case
+        self.strip_accents = do_lower_case if strip_accents is None else strip_accents
+        self._cleaning = _CharacterTable(clean)
+        self._splitting = _CharacterTable(
+            strip_accent_and_split_punctuation if self.strip_accents else split_punctuation
+        )
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """Basic tokens of `text`."""
+        return self.split_cleaned(convert_to_unicode(text).translate(self._cleaning))
+
+    def words(self, text: str | bytes) -> list[str]:
+        """The cleaned words between whitespace; `tokenize` is what `split_cleaned` gives for each of them in turn.
+
+        That is a function of the whole word only: lower-casing a Greek capital sigma looks at both sides.
+        """
+        return convert_to_unicode(text).translate(self._cleaning).split()
+
+    def split_cleaned(self, cleaned: str) -> list[str]:
+        """Basic tokens of one or more of `words(text)`, separated by spaces."""
+        # The original lower-cases and normalises word by word. Whitespace stops the context rule of sigma and the
+        # reordering of combining marks alike, so the whole text at once gives the same.
+        if self.do_lower_case:
+            cleaned = cleaned.lower()
+        if self.strip_accents and not cleaned.isascii():
+            cleaned = unicodedata.normalize("NFD", cleaned)
+        return cleaned.translate(self._splitting).split()
+
+    def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
+        """`tokenize`, with the character of `text` that each character of a token comes from."""
+        # The steps of `tokenize`, character by character: (character, where it comes from).
+        chars = [(new, place) for place, char in enumerate(text) for new in self._cleaning[ord(char)] or ""]
+        if self.do_lower_case:
+            lowered = "".join(char for char, _ in chars).lower()  # the whole: a sigma looks at both sides
+            places = [place for char, place in chars for _ in char.lower()]
+            chars = list(zip(lowered, places, strict=True))
+        if self.strip_accents:
+            chars = [(new, place) for char, place in chars for new in unicodedata.normalize("NFD", char)]
+            start = 0
+            for end in range(len(chars) + 1):  # runs of combining marks come in the order of their classes
+                if end == len(chars) or not unicodedata.combining(chars[end][0]):
+                    if end - start > 1:
+                        chars[start:end] = sorted(chars[start:end], key=lambda pair: unicodedata.combining(pair[0]))
+                    start = end + 1
+        tokens, open_token = [], False
+        for char, place in chars:
+            for new in self._splitting[ord(char)] or "":
+                if new.isspace():
+                    open_token = False
+                elif open_token:
+                    tokens[-1][0].append(new)
+                    tokens[-1][1].append(place)
+                else:
+                    tokens.append(([new], [place]))
+                    open_token = True
+        return [("".join(token), places) for token, places in tokens]
+
+
+class WordpieceTokenizer:
+    """Cuts words into the longest pieces of a vocabulary, from the left (original: WordpieceTokenizer).
+
+    Pieces after a word's first are looked up with "##" before them. A word for which this fails at any point, or that
+    has more than max_input_chars_per_word code points, becomes one unk_token.
+
+    Args:
+      vocab: the tokens; read once, when the tokenizer is made, so don't change it afterwards.
+      unk_token: stands for a word that can't be cut.
+      max_input_chars_per_word: in code points.
+    """
+
+    def __init__(self, vocab: Mapping[str, int], unk_token: str = "[UNK]", max_input_chars_per_word: int = 200):
+        self.vocab = vocab
+        self.unk_token = unk_token
+        self.max_input_chars_per_word = max_input_chars_per_word
+        # No match is longer than the longest entry, so the cost of a long word need not be quadratic.
+        self._longest = max(map(len, vocab), default=0)
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """Word pieces of `text`, which is only split at whitespace."""
+        pieces = []
+        for word in whitespace_tokenize(convert_to_unicode(text)):
+            pieces.extend(self.cut(word))
+        return pieces
+
+    def cut(self, word: str) -> list[str]:
+        """Word pieces of one non-empty word."""
+        if len(word) > self.max_input_chars_per_word:
+            return [self.unk_token]
+        if word in self.vocab:
+            return [word]
+        vocab, pieces, start = self.vocab, [], 0
+        while start < len(word):
+            prefix = CONTINUATION if start else ""
+            for end in range(min(len(word), start + self._longest), start, -1):
+                piece = prefix + word[start:end]
+                if piece in vocab:
+                    pieces.append(piece)
+                    start = end
+                    break
+            else:
+                return [self.unk_token]
+        return pieces
+
+    def cut_to_known(self, word: str) -> list[tuple[str, int]]:
+        """Like `cut`, but each unknown character becomes one unk_token; with the characters of each piece."""
+        vocab, pieces, start = self.vocab, [], 0
+        while start < len(word):
+            prefix = CONTINUATION if start else ""
+            for end in range(min(len(word), start + self._longest), start, -1):
+                if prefix + word[start:end] in vocab:
+                    pieces.append((prefix + word[start:end], end - start))
+                    break
+            else:
+                pieces.append((self.unk_token, 1))
+            start += pieces[-1][1]
+        return pieces
+
+
+class _WordCache(dict):
+    """Remembers `compute(word)` for a number of words, then starts again empty, which adapts to a change of text."""
+
+    def __init__(self, compute: Callable[[str], tuple]):
+        super().__init__()
+        self.compute = compute
+
+    def __missing__(self, word: str) -> tuple:
+        result = self.compute(word)
+        if len(word) <= _CACHED_WORD_LENGTH:
+            if len(self) >= _CACHED_WORDS:
+                self.clear()
+            self[word] = result
+        return result
+
+
+class FullTokenizer(Tokenizer):
+    """Text to word pieces: BasicTokenizer, then WordpieceTokenizer (original: FullTokenizer).
+
+        tokenizer = FullTokenizer("vocab.txt")
+        tokenizer.tokenize("John Johanson's house")  # ['john', 'johan', '##son', "'", 's', 'house']
+        tokenizer.encode_batch(["one", "two words"])  # lists of ids
+        model(tokenizer(["one", "two words"]))  # arrays of input_ids, input_mask, segment_ids
+
+    As in the original, rows are padded with id 0, whatever id the vocabulary gives to [PAD].
+
+    Args:
+      vocab_file: see `load_vocab`.
+      do_lower_case: as when the model was trained.
+      strip_accents: None follows do_lower_case, as the original does; see `BasicTokenizer`.
+
+    Attributes:
+      vocab: token -> id, in the order of the file; don't change it, words already seen are remembered.
+      inv_vocab: id -> token.
+    """
+
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", MASK, "[PAD]"
+    pad_id = 0
+    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
+
+    def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None):
+        self.vocab = load_vocab(vocab_file)
+        self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        self.basic_tokenizer = BasicTokenizer(do_lower_case, strip_accents)
+        self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
+        self._pieces_of_word = _WordCache(self._cut_word)
+        self._ids_of_word = _WordCache(self._encode_word)
+        if self.basic_tokenizer.strip_accents and _COMPOSED_HANGUL.search("".join(self.vocab)):
+            logging.warning(
+                "%s holds composed Hangul syllables, but stripping accents takes them apart, so Korean words become "
+                "[UNK]. If this vocabulary was made without stripping, use --strip_accents=false "
+                "(strip_accents=False), or --do_lower_case=false for a cased one.",
+                vocab_file,
+            )
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str, do_lower_case: bool | None = None, strip_accents: bool | None = None
+    ) -> "FullTokenizer":
+        """The tokenizer of a model's directory: its vocabulary and its casing.
+
+        Args:
+          path: a directory (or weights in it) of any format.
+          do_lower_case, strip_accents: must not contradict the directory; by default the directory's, or True.
+
+        Raises:
+          FileNotFoundError: there is nothing at path.
+          ValueError: a contradiction, or the directory has no vocabulary.
+        """
+        if not casing.is_there(path):
+            raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
+        directory = casing.directory_of(path)
+        vocab_file = casing.find_vocab_file(directory)
+        if not vocab_file:
+            raise ValueError(f"{directory} has no vocab.txt and no tokenizer.json.")
+        resolved = casing.resolve_casing(do_lower_case, strip_accents, casing.read_casing(directory))
+        return cls(vocab_file, bool(resolved.do_lower_case), resolved.strip_accents)
+
+    @property
+    def cased(self) -> bool:
+        """Whether upper and lower case are distinguished."""
+        return not self.basic_tokenizer.do_lower_case
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """Word pieces of `text`."""
+        pieces_of_word = self._pieces_of_word
+        return [piece for word in self.basic_tokenizer.words(text) for piece in pieces_of_word[word]]
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """`convert_tokens_to_ids(tokenize(text))`, faster. KeyError if [UNK] is needed and the vocabulary lacks it."""
+        ids_of_word = self._ids_of_word
+        return [index for word in self.basic_tokenizer.words(text) for index in ids_of_word[word]]
+
+    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
+
+        An accent that was stripped belongs to the letter before it. Two pieces may share a character: a Hangul syllable
+        that was taken apart.
+
+        Args:
+          split_unknown: take from an unknown word the pieces that are known, and one [UNK] for each other character.
+            In a script without spaces one unknown character would otherwise hide a whole clause.
+        """
+        ids, offsets = [], []
+        cut, cut_to_known = self.wordpiece_tokenizer.cut, self.wordpiece_tokenizer.cut_to_known
+        unknown = self.wordpiece_tokenizer.unk_token
+        for token, places in self.basic_tokenizer.tokenize_with_origins(text):
+            pieces = cut(token)
+            if pieces != [unknown]:
+                sizes = [len(piece) - (len(CONTINUATION) if number else 0) for number, piece in enumerate(pieces)]
+            elif split_unknown:
+                pieces, sizes = zip(*cut_to_known(token), strict=True)
+            else:
+                sizes = [len(token)]
+            ids.extend(convert_by_vocab(self.vocab, pieces))
+            start, known = 0, set(places)
+            for size in sizes:
+                own = places[start : start + size]
+                first, last = min(own), max(own) + 1
+                while last < len(text) and last not in known and unicodedata.category(text[last]).startswith("M"):
+                    last += 1
+                offsets.append((first, last))
+                start += size
+        return ids, offsets
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that the pieces spell, single spaces between basic tokens (original: run_squad.py, tok_text)."""
+        text = " ".join(self.convert_ids_to_tokens(ids))
+        return " ".join(text.replace(" " + CONTINUATION, "").replace(CONTINUATION, "").split())
+
+    @staticmethod
+    def is_continuation(token: str) -> bool:
+        """Whether `token` begins with "##"."""
+        return token.startswith(CONTINUATION)
+
+    def _cut_word(self, word: str) -> tuple[str, ...]:
+        cut = self.wordpiece_tokenizer.cut
+        return tuple(piece for token in self.basic_tokenizer.split_cleaned(word) for piece in cut(token))
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        return tuple(convert_by_vocab(self.vocab, self._cut_word(word)))

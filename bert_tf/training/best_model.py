@@ -1,0 +1,132 @@
+"""The best model of a run by its main metric, kept beside the newest checkpoints, and when to stop early."""
+
+import json
+import posixpath
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models import initialize, pretrained
+from bert_tf.models.directory import ModelFiles
+from bert_tf.system.atomic import write_text_file
+from bert_tf.system.text_files import parse_json, read_json, read_text_lines
+
+DIRECTORY = "best_model"
+_EVALUATIONS = "evaluations.jsonl"
+_RESULTS = "eval_results.json"  # in the best model's directory
+
+
+def read_results(output_dir: str) -> dict | None:
+    """The results of the best model in a run's directory, with `step`; None if there is none."""
+    path = posixpath.join(output_dir, DIRECTORY, _RESULTS)
+    if not tf.io.gfile.exists(path):
+        return None
+    return read_json(path)
+
+
+class BestModel:
+    """Keeps `output_dir/best_model`, a directory that describes itself, and `output_dir/evaluations.jsonl`.
+
+    A run resumed after a kill resumes here, too: evaluations of steps that are repeated count once, and the model
+    that was kept stays the best one until another is better, even if its step has yet to be repeated.
+
+    Args:
+      output_dir: of the run. files: what to write beside the weights. metric: name in the results; larger is better
+        unless `smaller_is_better`.
+      patience: evaluations without a better one after which `should_stop` says so; 0: never.
+      active: False on workers that write nothing.
+    """
+
+    def __init__(
+        self,
+        output_dir: str,
+        files: ModelFiles,
+        metric: str,
+        *,
+        smaller_is_better: bool = False,
+        patience: int = 0,
+        active: bool = True,
+    ):
+        self.directory = posixpath.join(output_dir, DIRECTORY)
+        self._path = posixpath.join(output_dir, _EVALUATIONS)
+        self._files, self._metric, self._patience, self._active = files, metric, patience, active
+        self._sign = -1.0 if smaller_is_better else 1.0
+        self.further_files: dict[str, str] = {}  # name -> content of other files that belong to the current model
+        self._evaluations = {}
+        self._best = read_results(output_dir)
+        if tf.io.gfile.exists(self._path):
+            for number, line in enumerate(read_text_lines(self._path), start=1):
+                values = parse_json(line, self._path, number)
+                self._evaluations[values["step"]] = values
+
+    def forget_after(self, step: int) -> None:
+        """Drops evaluations of steps that a run resumed at `step` will repeat."""
+        self._evaluations = {number: values for number, values in self._evaluations.items() if number <= step}
+        if step == 0:
+            self._best = None  # nothing is resumed: a model found there is another run's
+
+    @property
+    def steps(self) -> set[int]:
+        """The steps that were evaluated."""
+        return set(self._evaluations)
+
+    def results_of(self, step: int) -> dict | None:
+        """The results of the evaluation of a step, without `step`; None if there was none."""
+        values = self._evaluations.get(step)
+        return values and {name: value for name, value in values.items() if name != "step"}
+
+    @property
+    def best(self) -> dict | None:
+        """The results of the model that is kept, with `step`; the first one on a tie."""
+        return self._best
+
+    def update(self, step: int, results: dict, model: keras.Model) -> None:
+        """Notes the results of an evaluation, and saves the model if no earlier one is as good.
+
+        Raises:
+          ValueError: the results lack the metric.
+        """
+        if self._metric not in results:
+            raise ValueError(f"The best model is chosen by {self._metric}, but there are only {', '.join(results)}.")
+        values = {"step": step, **results}
+        self._evaluations[step] = values
+        old, self._best = self._best, values if self._is_better(values) else self._best
+        if not self._active:
+            return
+        if self._best is not old:
+            self._save(model)
+        lines = [json.dumps(self._evaluations[number]) + "\n" for number in sorted(self._evaluations)]
+        write_text_file(self._path, "".join(lines))
+
+    def _is_better(self, values: dict) -> bool:
+        if self._best is None:
+            return True
+        # The same step again: after a kill, with the same weights. Its files may be half of the old and half of the
+        # new, so they are written again.
+        if values["step"] == self._best["step"]:
+            return self._sign * values[self._metric] >= self._sign * self._best[self._metric]
+        return self._sign * values[self._metric] > self._sign * self._best[self._metric]
+
+    def _save(self, model: keras.Model) -> None:
+        results = posixpath.join(self.directory, _RESULTS)
+        if tf.io.gfile.exists(results):
+            tf.io.gfile.remove(results)  # a kill in between must not leave new weights under old results
+        weights = initialize.model_weights(model)
+        pretrained.write_model(self.directory, weights, self._files, format="bert_tf", overwrite=True)
+        for name, content in self.further_files.items():
+            write_text_file(posixpath.join(self.directory, name), content)
+        write_text_file(results, json.dumps(self._best, indent=2, sort_keys=True) + "\n")
+        logging.info(
+            "Best so far: %s %.4f at step %d, in %s",
+            self._metric,
+            self._best[self._metric],
+            self._best["step"],
+            self.directory,
+        )
+
+    def should_stop(self) -> bool:
+        """Whether the last `patience` evaluations were all no better than one before them."""
+        if not self._patience or not self._best:
+            return False
+        return sum(step > self._best["step"] for step in self._evaluations) >= self._patience

@@ -1,0 +1,112 @@
+"""Checkpoints under the names and shapes of the original's TF1 files, in and out.
+
+What a training run saves (`model.ckpt-<step>`) is the original's own format: every variable by name, its Adam moments
+as `<name>/adam_m` and `<name>/adam_v`, and `global_step`. The original can continue from our files and we from its
+files.
+
+A checkpoint appears under its final name only when it is complete, and the state file `checkpoint` names it only after
+that, so a process killed at any moment leaves the previous one valid.
+"""
+
+import posixpath
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from bert_tf.models.initialize import (
+    Initialization,
+    checkpoint_name,
+    initialize,
+    load_weights,
+    log_initialization,
+    model_variables,
+    model_weights,
+    training_variables,
+)
+from bert_tf.models.open_weights import open_weights
+from bert_tf.system.atomic import temporary_folder, write_text_file
+from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX, write_bundle
+from bert_tf.weights.find import latest_checkpoint
+
+__all__ = [
+    "Initialization",
+    "checkpoint_name",
+    "initialize",
+    "latest_checkpoint",
+    "load_weights",
+    "log_initialization",
+    "model_variables",
+    "model_weights",
+    "read_global_step",
+    "save",
+    "training_variables",
+    "write_bundle",
+]
+
+_STATE_FILE = "checkpoint"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_global_step(prefix: str) -> int:
+    """The step that a checkpoint was saved at; 0 for one without (released weights)."""
+    weights = open_weights(prefix)
+    return int(weights.read("global_step")) if "global_step" in weights.shapes else 0
+
+
+def has_optimizer_state(prefix: str) -> bool:
+    """Whether a checkpoint has the moments of Adam, without which training can't continue from it."""
+    return any(name.endswith("/adam_m") for name in open_weights(prefix).shapes)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str:
+    """Writes `output_dir/model.ckpt-<step>` and drops all but the newest `keep_max` checkpoints.
+
+    Args:
+      tensors: values by name (variables, arrays or scalars).
+      keep_max: 0 keeps all.
+
+    Returns:
+      The prefix.
+
+    Raises:
+      OSError: it could not be written (disk full, no permission); the checkpoints before it stay valid and listed.
+    """
+    prefix = posixpath.join(output_dir, f"model.ckpt-{step}")
+    temporary = prefix + ".writing"
+    names = sorted(tensors)
+    try:
+        with temporary_folder(temporary):
+            write_bundle(posixpath.join(temporary, "model"), {name: tensors[name] for name in names})
+            # A prefix counts as a checkpoint only while its index is there: an old one goes first, the new one last.
+            if _exists(output_dir, posixpath.basename(prefix)):
+                tf.io.gfile.remove(prefix + INDEX_SUFFIX)
+            for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
+                tf.io.gfile.rename(posixpath.join(temporary, "model" + suffix), prefix + suffix, overwrite=True)
+    except tf.errors.OpError as error:
+        raise OSError(
+            f"{prefix} could not be written: {error.message}. The checkpoints before it are untouched; free some space "
+            "or choose another --output_dir, then run the same command again to continue."
+        ) from error
+    state = tf.train.get_checkpoint_state(output_dir)
+    older = [posixpath.basename(path) for path in state.all_model_checkpoint_paths] if state else []
+    names = [name for name in older if name != posixpath.basename(prefix) and _exists(output_dir, name)]
+    names.append(posixpath.basename(prefix))
+    dropped, kept = (names[:-keep_max], names[-keep_max:]) if keep_max else ([], names)
+    # Names without a folder: a run that is moved or copied still finds its checkpoints.
+    lines = [f'model_checkpoint_path: "{kept[-1]}"\n'] + [f'all_model_checkpoint_paths: "{name}"\n' for name in kept]
+    write_text_file(posixpath.join(output_dir, _STATE_FILE), "".join(lines))
+    for name in dropped:
+        for suffix in (".index", DATA_SUFFIX):
+            path = posixpath.join(output_dir, name + suffix)
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.remove(path)
+    return prefix
+
+
+def _exists(output_dir: str, name: str) -> bool:
+    return tf.io.gfile.exists(posixpath.join(output_dir, name + INDEX_SUFFIX))

@@ -1,0 +1,229 @@
+"""What a fine-tuning run is made of: model files and tokenizer, model and optimizer, plan, and what it leaves.
+
+The run itself is `tasks.script`, the training loop `loop.train`.
+"""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.models import directory as model_directory
+from bert_tf.models import flops, initialize, open_weights, pretrained
+from bert_tf.models.config import BertConfig, check_vocab_size
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.families import family_of, is_encoder_variable
+from bert_tf.system.messages import named_by, some
+from bert_tf.text import casing
+from bert_tf.text import vocab as text_vocab
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training import best_model, checkpoints, distribution, loop, optimization, run_directory
+from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.step import TrainingPlan
+from bert_tf.weights.mapping import Weights
+
+
+def describe_model(values: FineTuningSettings, newest: str | None, head: str) -> tuple[ModelFiles, Tokenizer]:
+    """The files of a run's model, and its tokenizer; all checked to fit each other and the weights.
+
+    Args:
+      newest: checkpoint in --output_dir, if any. head: name of the output layer's weights, e.g. "output_weights",
+        without which nothing can be evaluated or predicted.
+
+    Raises:
+      FileNotFoundError, OSError, ValueError: a file is missing or damaged (the message begins with its flag); there
+        is no model, or no output layer, to predict with; --max_seq_length is more than the model can take; vocabulary,
+        casing, configuration and weights are not of one model.
+    """
+    weights = None
+    if values.init_checkpoint:
+        with named_by("--init_checkpoint"):
+            weights = open_weights.open_weights(values.init_checkpoint)
+    if newest:
+        with named_by("--output_dir"):
+            weights = open_weights.open_weights(newest)
+    if not values.do_train:
+        _check_trained(weights, values.output_dir, head)
+    if values.bert_config_file:
+        with named_by("--bert_config_file"):
+            model_directory.read_config(values.bert_config_file, values.allow_unknown_config_keys)
+    if values.vocab_file:
+        with named_by("--vocab_file"):
+            text_vocab.check_vocab(text_vocab.load_vocab(values.vocab_file), values.vocab_file)
+    files = pretrained.describe(
+        bert_config_file=values.bert_config_file,
+        vocab_file=values.vocab_file,
+        init_checkpoint=values.init_checkpoint or newest,
+        do_lower_case=values.do_lower_case,
+        strip_accents=values.strip_accents,
+        allow_unknown=values.allow_unknown_config_keys,
+    )
+    tokenizer = make_tokenizer(files, values.max_seq_length, values.init_checkpoint)
+    files.max_seq_length = values.max_seq_length
+    if weights is not None and not newest:  # a run that is resumed has its own check: `run_directory.check_output_dir`
+        _check_sizes(weights, files)
+    return files, tokenizer
+
+
+def _check_trained(weights: Weights | None, output_dir: str, head: str) -> None:
+    if weights is None:
+        raise ValueError(
+            f"Nothing to evaluate or predict with: --output_dir={output_dir} has no checkpoint and there is no "
+            "--init_checkpoint."
+        )
+    if head not in weights:
+        raise ValueError(
+            f"{weights.path} has no output layer for this task ({head}): fine-tune it first, with --do_train."
+        )
+
+
+def _check_sizes(weights: Weights, files: ModelFiles) -> None:
+    """Layers may be missing on either side, as in the original; the others must have the right shape."""
+    wrong = [
+        f"{name}: {list(weights.shapes[name])} there, {list(shape)} by the configuration"
+        for name, shape in family_of(files.config).names.expected_shapes(files.config).items()
+        if is_encoder_variable(name) and weights.shapes.get(name, shape) != shape
+    ]
+    if wrong:
+        raise ValueError(
+            f"--init_checkpoint: {weights.path} is of another size than {files.config_file}; {len(wrong)} variables "
+            f"differ: {some(wrong, '; ')}."
+        )
+
+
+def make_tokenizer(files: ModelFiles, max_seq_length: int, init_checkpoint: str | None) -> Tokenizer:
+    """The tokenizer of a model's files, which are checked to fit each other.
+
+    Raises:
+      ValueError: --max_seq_length is more than the model can take; the vocabulary or its casing does not fit the model.
+    """
+    if max_seq_length > files.config.max_position_embeddings:
+        raise ValueError(
+            f"--max_seq_length={max_seq_length} is more than max_position_embeddings="
+            f"{files.config.max_position_embeddings} of {files.config_file}."
+        )
+    casing.validate_case_matches_checkpoint(files.casing.do_lower_case, init_checkpoint)
+    tokenizer = family_of(files.config).tokenizer_class(
+        files.vocab_file, files.casing.do_lower_case, files.casing.strip_accents
+    )
+    text_vocab.check_vocab(tokenizer.vocab, files.vocab_file)
+    check_vocab_size(files.config, tokenizer.vocab, files.vocab_file, files.config_file or "bert_config.json")
+    return tokenizer
+
+
+def set_up_devices(run: FineTuningSettings) -> tf.distribute.Strategy:
+    """The strategy of a run; its batch sizes divide among the replicas.
+
+    Raises:
+      ValueError, RuntimeError: see `distribution.create_strategy` and `distribution.check_batch_size`.
+    """
+    strategy = distribution.set_up_devices(run)
+    parts = run.gradient_accumulation_steps
+    distribution.check_batch_size(run.train_batch_size, strategy, parts, "train_batch_size")
+    if run.eval_batch_size:
+        distribution.check_batch_size(run.eval_batch_size, strategy, 1, "eval_batch_size")
+    distribution.check_batch_size(run.predict_batch_size, strategy, 1, "predict_batch_size")
+    return strategy
+
+
+def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float) -> int:
+    """Steps of a run, as the original counts them.
+
+    Raises:
+      ValueError: not one.
+    """
+    steps = int(num_examples / batch_size * num_train_epochs)
+    if steps < 1:
+        raise ValueError(
+            f"{num_examples} training examples, --train_batch_size={batch_size} and --num_train_epochs="
+            f"{num_train_epochs} give less than one step: lower the batch size, or train longer."
+        )
+    return steps
+
+
+def build_and_restore(
+    run: FineTuningSettings,
+    strategy: tf.distribute.Strategy,
+    create_model: Callable[[], keras.Model],
+    num_train_steps: int,
+    output_dir: str,
+) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
+    """The model, its optimizer and its step: at the step that the run in output_dir has reached, or new.
+
+    Args:
+      num_train_steps: 0: nothing is to be trained, and there is no optimizer.
+
+    Raises:
+      FileNotFoundError, ValueError: see `loop.restore`.
+    """
+    with strategy.scope():
+        model = create_model()
+        model.build()
+        optimizer = None
+        if num_train_steps:
+            warmup_steps = int(num_train_steps * run.warmup_proportion)
+            optimizer = optimization.create_optimizer(run.optimizer, run.learning_rate, num_train_steps, warmup_steps)
+            optimizer.build(model.trainable_variables)
+    step = loop.restore(model, optimizer, output_dir, run.init_checkpoint, run.init_with_optimizer)
+    return model, optimizer, step
+
+
+def training_plan(
+    run: FineTuningSettings,
+    config: BertConfig,
+    lengths: np.ndarray,
+    num_train_steps: int,
+    *,
+    eval_every_steps: int,
+    seed: int,
+) -> TrainingPlan:
+    """The plan of a fine-tuning run, which has no checkpoint of step 0 and is evaluated at the end, too.
+
+    Args:
+      lengths: tokens of each training example. eval_every_steps: 0: there is nothing to evaluate on.
+    """
+    mean_length = run.max_seq_length if run.padding["static_padding"] else float(lengths.mean())
+    own = {
+        "num_train_steps": num_train_steps,
+        "batch_size": run.train_batch_size,
+        "seed": seed,
+        "eval_every_steps": eval_every_steps,
+        "eval_at_end": True,
+        "save_first": False,
+        "tokens_per_example": mean_length,
+        "flops_per_example": 3.0 * flops.encoder_flops_per_example(config, mean_length),
+    }
+    return TrainingPlan(**run.plan_fields | own)
+
+
+def claim(output_dir: str, files: ModelFiles, settings: dict, resumed: bool) -> None:
+    """Makes the directory of a run describe its model and itself, before the first step."""
+    run_directory.claim_output_dir(output_dir, files.config.to_json_string())
+    pretrained.write_description(output_dir, files)
+    run_directory.record_settings(output_dir, {**settings, run_directory.FINISHED: None}, resumed)
+
+
+def finish(output_dir: str, model: keras.Model, step: int, keeps_optimizer: bool) -> None:
+    """Marks a run as finished; unless its optimizer state is kept, only the weights of its last step stay.
+
+    A run of an earlier version, which had kept all its checkpoints, is left as it is.
+    """
+    if run_directory.FINISHED not in run_directory.read_settings(output_dir):
+        return
+    if not keeps_optimizer:
+        tensors = {**initialize.model_variables(model), "global_step": np.int64(step)}
+        checkpoints.save(output_dir, step, tensors, keep_max=1)
+    run_directory.mark_as_finished(output_dir, step)
+
+
+def use_best_model(model: keras.Model, keeper: best_model.BestModel) -> int:
+    """Loads the best model; returns its step.
+
+    Raises:
+      ValueError: there is none.
+    """
+    if not keeper.best:
+        raise ValueError(f"--use_best_model: {keeper.directory} is not there.")
+    initialize.load_weights(model, keeper.directory)
+    return keeper.best["step"]

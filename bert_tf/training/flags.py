@@ -1,0 +1,172 @@
+"""Flags that all training scripts share: the original's TPU block, devices, precision, randomness, checkpoints.
+
+Only the scripts' `main` reads the values; this module defines them once so that they mean the same everywhere.
+"""
+
+from absl import flags
+
+from bert_tf.training.settings import DTYPE_POLICIES
+
+
+def define_device_flags() -> None:
+    """The original's six TPU flags with their defaults, and the choice of a distribution strategy."""
+    flags.DEFINE_enum(
+        "distribution_strategy",
+        "one_device",
+        ["one_device", "mirrored", "multi_worker_mirrored", "tpu"],
+        "Where to compute. one_device: the first GPU, or the CPU. mirrored: all GPUs of this host (see --num_gpus). "
+        "multi_worker_mirrored: several hosts, described in the environment variable TF_CONFIG. tpu: see --tpu_name. "
+        "Batch sizes are always those of all devices together.",
+    )
+    flags.DEFINE_integer("num_gpus", None, "mirrored: how many GPUs to use; all of them if unset.", lower_bound=1)
+    flags.DEFINE_integer(
+        "num_virtual_cpus",
+        None,
+        "Split the CPU into this many devices, to try mirrored on a machine without GPUs. It makes nothing faster.",
+        lower_bound=1,
+    )
+    flags.DEFINE_bool("use_tpu", False, "The original's way to say --distribution_strategy=tpu.")
+    flags.DEFINE_string("tpu_name", None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM.")
+    flags.DEFINE_string("tpu_zone", None, "Zone of the Cloud TPU, e.g. us-central1-b; that of this machine if unset.")
+    flags.DEFINE_string("gcp_project", None, "Google Cloud project of the TPU; that of this machine if unset.")
+    flags.DEFINE_string("master", None, "Address of the TensorFlow master; --tpu_name is the usual way to give it.")
+    flags.DEFINE_integer(
+        "num_tpu_cores", 8, "Cores of the TPU. TensorFlow 2 detects it automatically; a difference is logged."
+    )
+
+
+def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
+    """Precision, accumulation, randomness, checkpoints and logging."""
+    flags.DEFINE_enum(
+        "dtype",
+        "float32",
+        list(DTYPE_POLICIES),
+        "Arithmetic of the matrix products; variables stay in float32. bfloat16 is about twice as fast on TPUs, on "
+        "recent GPUs and on CPUs with bfloat16 units, and follows float32's loss curve. float16 (older GPUs) scales "
+        "the loss so that small gradients survive.",
+    )
+    flags.DEFINE_bool("use_xla", False, "Compile forward and backward with XLA. Good on GPUs; slower on CPUs.")
+    flags.DEFINE_integer(
+        "gradient_accumulation_steps",
+        1,
+        "Cut each device's share of the batch into this many parts, computed one after the other: the same step as "
+        "without, with less memory.",
+        lower_bound=1,
+    )
+    flags.DEFINE_enum(
+        "optimizer",
+        "adamw",
+        ["adamw", "lamb"],
+        "adamw: the original's Adam with weight decay. lamb: for batches of thousands of examples.",
+    )
+    flags.DEFINE_bool(
+        "allow_unknown_config_keys",
+        False,
+        "Load a bert_config.json with unknown keys; by default they are an error, since most are typos.",
+    )
+    flags.DEFINE_integer("seed", 12345, "Seed of initial weights, data order and dropout. Change it for another run.")
+    flags.DEFINE_bool(
+        "deterministic",
+        False,
+        "Use only deterministic kernels: the same command then gives the same bits on the same machine, interrupted "
+        "or not. Without it, sums may be added up in another order. Costs speed on GPUs.",
+    )
+    flags.DEFINE_bool(
+        "skip_nonfinite_steps",
+        False,
+        "Skip and count steps with a NaN or infinite loss, instead of stopping.",
+    )
+    flags.DEFINE_integer(
+        "keep_checkpoint_max",
+        keep_checkpoint_max,
+        "Checkpoints kept in output_dir, with optimizer state; 0 keeps all. In fine-tuning, if unset: the newest one "
+        "until the run ends, of which then only the weights stay. Give it to be able to train further later.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer("log_every_steps", 100, "Steps between two lines of the log.", lower_bound=1)
+    flags.DEFINE_integer(
+        "eval_every_steps",
+        0,
+        "Steps between two evaluations during training; 0: none in pre-training, one per epoch in fine-tuning.",
+        lower_bound=0,
+    )
+    flags.DEFINE_bool(
+        "init_with_optimizer",
+        False,
+        "Also take Adam moments and global_step from --init_checkpoint, to continue a run in a new output_dir.",
+    )
+
+
+def define_model_flags() -> None:
+    """Which model a fine-tuning script starts from."""
+    flags.DEFINE_string("output_dir", None, "Folder for checkpoints and results. A run found there is resumed.")
+    flags.DEFINE_bool(
+        "overwrite_output_dir",
+        False,
+        "Start over: first remove the files of an earlier run from output_dir, and nothing else there.",
+    )
+    flags.DEFINE_string(
+        "init_checkpoint",
+        None,
+        "Weights to start from: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden "
+        "checkpoint, a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
+    )
+    flags.DEFINE_string(
+        "bert_config_file", None, "The model's configuration; if unset, the one beside --init_checkpoint."
+    )
+    flags.DEFINE_string("vocab_file", None, "The model's vocabulary; if unset, the one beside --init_checkpoint.")
+    flags.DEFINE_bool(
+        "do_lower_case",
+        True,
+        "Lower-case the text and strip accents. If unset, what the model's directory says, where it says anything.",
+    )
+    flags.DEFINE_bool("strip_accents", None, "Drop accents. Follows the model's directory, or else --do_lower_case.")
+
+
+def define_fine_tuning_flags() -> None:
+    """Schedule and choice of the model; the defaults are those of the original's scripts."""
+    flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all devices.", lower_bound=1)
+    flags.DEFINE_integer("predict_batch_size", 8, "Examples per batch in prediction, over all devices.", lower_bound=1)
+    flags.DEFINE_float("learning_rate", 5e-5, "Peak rate. The paper tried 5e-5, 3e-5 and 2e-5.", lower_bound=0.0)
+    flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set; may be a fraction.", lower_bound=0.0)
+    flags.DEFINE_float(
+        "warmup_proportion",
+        0.1,
+        "Share of the steps over which the rate rises from 0.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
+    flags.DEFINE_integer("iterations_per_loop", 1000, "Most steps in one call of the graph.", lower_bound=1)
+    flags.DEFINE_integer(
+        "num_seeds",
+        1,
+        "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. Small "
+        "data sets vary by several points.",
+        lower_bound=1,
+    )
+    flags.DEFINE_integer(
+        "early_stopping_patience", 0, "Stop after this many evaluations without improvement; 0: never.", lower_bound=0
+    )
+    flags.DEFINE_bool(
+        "use_best_model",
+        False,
+        "At the end, evaluate and predict with best_model/, not with the last step as the original did.",
+    )
+    flags.DEFINE_bool(
+        "static_padding",
+        False,
+        "Pad every batch to --max_seq_length, as the original did, instead of to its longest example (rounded up) "
+        "with examples of similar length together. Always on for a TPU.",
+    )
+    flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on into output_dir, as the original did.")
+
+
+def define_csv_flag() -> None:
+    """How the fields of a user's .csv files are separated."""
+    flags.DEFINE_string(
+        "csv_delimiter",
+        None,
+        "The separator of fields in .csv files: a character such as ';' or '|', or the word tab. If unset, it is "
+        "detected from the header.",
+    )

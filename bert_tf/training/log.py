@@ -1,0 +1,120 @@
+"""What a run reports while it trains: progress bar, log lines, TensorBoard, and train_log.jsonl for plots."""
+
+import json
+import posixpath
+import time
+
+import tensorflow as tf
+from absl import logging
+from tqdm import tqdm
+
+from bert_tf.system.progress import progress_bar, start_clock
+
+LOG_FILE = "train_log.jsonl"
+
+
+class TrainingLog:
+    """Progress bar, TensorBoard and train_log.jsonl (one JSON object per line).
+
+    Args:
+      output_dir: where the files go.
+      plan: the run's `step.TrainingPlan`.
+      first_step: where the run begins or resumes.
+      active: False on workers that write nothing.
+    """
+
+    def __init__(self, output_dir: str, plan, first_step: int, active: bool):
+        self._output_dir, self._plan, self._active = output_dir, plan, active
+        # The mean over all calls (smoothing 0): they are of different length, and some are followed by an evaluation.
+        self._bar = progress_bar(
+            total=plan.num_train_steps, initial=first_step, desc="train", unit="step", smoothing=0, disable=not active
+        )
+        self._sums, self._seconds, self._skipped = {}, 0.0, 0
+        self._shown = {}  # shown beside the bar; the loss is newer than the rest
+        self._last = time.monotonic()
+        self._first_call = True
+        self._timed_steps = 0
+
+    def __enter__(self):
+        # Evaluation has a separate folder, as in the original, so that TensorBoard draws both in one chart.
+        folders = {"train": self._output_dir, "eval": posixpath.join(self._output_dir, "eval")}
+        self._writers = {
+            kind: tf.summary.create_file_writer(folder) for kind, folder in folders.items() if self._active
+        }
+        return self
+
+    def __exit__(self, *_):
+        self._bar.close()
+        for writer in self._writers.values():
+            writer.close()
+
+    def add(self, step: int, result: dict) -> None:
+        """Adds the sums of one call of the graph."""
+        now = time.monotonic()
+        if self._first_call:  # it compiles; its time says nothing about speed
+            start_clock(self._bar, step)
+        else:
+            self._seconds += now - self._last
+            self._timed_steps += int(result["steps"] + result["skipped"])
+        self._first_call, self._last = False, now
+        self._skipped += int(result["skipped"])
+        for name, value in result.items():
+            self._sums[name] = value if name == "gradient_norm" else self._sums.get(name, 0.0) + value
+        self._shown["loss"] = _readable(self._mean_loss())
+        self._bar.set_postfix(self._shown, refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def _mean_loss(self) -> float:
+        return self._sums["loss"] / max(self._sums["steps"], 1.0)
+
+    def write(self, step: int, objective, learning_rate: float) -> None:
+        """Logs the means since the last call of this method, and starts over."""
+        plan = self._plan
+        values = {"loss": self._mean_loss()}
+        values |= {name: float(value) for name, value in objective.metrics(self._sums).items()}
+        values |= {"gradient_norm": self._sums["gradient_norm"], "learning_rate": learning_rate}
+        if self._timed_steps:
+            rate = self._timed_steps * plan.batch_size / self._seconds
+            values["examples_per_second"] = rate
+            values["tokens_per_second"] = rate * plan.tokens_per_example
+            values["model_flops_per_second"] = rate * plan.flops_per_example
+        values["skipped_steps"] = self._skipped
+        self._emit("train", step, values)
+        self._shown = _short(values)
+        self._bar.set_postfix(self._shown, refresh=True)
+        self._sums, self._seconds, self._timed_steps = {}, 0.0, 0
+        self._last = time.monotonic()
+
+    def write_evaluation(self, step: int, values: dict) -> None:
+        self._emit("eval", step, values)
+        self._last = time.monotonic()
+
+    def _emit(self, kind: str, step: int, values: dict) -> None:
+        if not self._active:
+            return
+        with tqdm.external_write_mode():
+            text = ", ".join(f"{name} {_readable(value)}" for name, value in values.items())
+            logging.info("%s step %d: %s", kind, step, text)
+        with self._writers[kind].as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
+        self._writers[kind].flush()
+        with tf.io.gfile.GFile(posixpath.join(self._output_dir, LOG_FILE), "a") as file:
+            file.write(json.dumps({"kind": kind, "step": step, "time": time.time(), **values}) + "\n")
+
+
+def _readable(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"
+
+
+def _short(values: dict) -> dict:
+    """What fits into a progress bar."""
+    names = {
+        "loss": "loss",
+        "masked_lm_accuracy": "mlm_acc",
+        "next_sentence_accuracy": "nsp_acc",
+        "examples_per_second": "ex/s",
+        "tokens_per_second": "tok/s",
+        "model_flops_per_second": "FLOP/s",
+    }
+    return {short: _readable(values[name]) for name, short in names.items() if name in values}

@@ -1,0 +1,224 @@
+"""The training loop of all scripts, read top to bottom: loop, checkpoints, resume, what is written.
+
+A killed run resumes bit for bit because batches are a function of (files, seed, step) (data/), dropout is a function
+of (seed, step, replica, micro-batch) (models/kernels.py), and everything else that a step reads is in the checkpoint.
+
+Keras `fit` is for notebooks. It has no gradient accumulation, XLA or several steps per call on more than one replica,
+and no exact resume; here they all work together.
+"""
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models import initialize, open_weights
+from bert_tf.training import checkpoints
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.log import TrainingLog
+from bert_tf.training.step import TrainingPlan, make_train_function
+
+# 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.
+EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
+
+# One call of the graph should last no longer than this many seconds: it can't be interrupted or shown inside.
+_SECONDS_PER_CALL = 5.0
+_FIRST_LOSS_SCALE = 2.0**15
+
+
+class NonFiniteLossError(FloatingPointError):
+    """The loss or the gradient norm was NaN or infinite."""
+
+
+def set_seed(seed: int, deterministic: bool) -> None:
+    """Seeds Python, NumPy and TensorFlow, and logs it; with `deterministic`, turns op determinism on."""
+    keras.utils.set_random_seed(seed % 2**32)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    logging.info("Seed %d for weights, data order and dropout; deterministic kernels: %s.", seed, deterministic)
+
+
+# --- loop ------------------------------------------------------------------------------------------------------------
+
+
+def train(
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    objective,
+    strategy: tf.distribute.Strategy,
+    plan: TrainingPlan,
+    training_batches: Callable[[int], tf.data.Dataset],
+    output_dir: str,
+    evaluate: Callable[[int], dict] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> int:
+    """Trains until `plan.num_train_steps`, from the newest checkpoint of output_dir.
+
+    The caller has built model and optimizer in the strategy's scope and called `claim_output_dir` and `restore`.
+
+    Args:
+      training_batches: first step -> dataset of whole batches from that step on.
+      evaluate: called with the step every `eval_every_steps`; its numbers are logged.
+      should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
+
+    Returns:
+      The step reached.
+
+    Raises:
+      NonFiniteLossError: the loss was NaN or infinite; nothing of that step was applied, and it is not saved.
+      SystemExit: with EXIT_CODE_TERMINATED, after SIGTERM; a checkpoint of the step reached was saved.
+    """
+    step = int(optimizer.iterations.numpy())
+    if step >= plan.num_train_steps:
+        logging.info("Nothing to train: step %d of --num_train_steps=%d is reached.", step, plan.num_train_steps)
+        return step
+    if should_stop and should_stop():
+        logging.info("Nothing to train: this run was stopped early at step %d.", step)
+        return step
+    chief = is_chief(strategy)
+    calls = _Calls(model, optimizer, objective, strategy, plan, training_batches(step), output_dir)
+    saved_step = step
+    if plan.save_first and checkpoints.latest_checkpoint(output_dir) is None:
+        calls.save(step, chief)
+    with _termination_flag() as terminated, TrainingLog(output_dir, plan, step, active=chief) as log:
+        while step < plan.num_train_steps:
+            result = calls.run(step)
+            step += int(result["steps"] + result["skipped"])
+            log.add(step, result)
+            at_end = step >= plan.num_train_steps
+            if step % plan.log_every_steps == 0 or at_end:
+                log.write(step, objective, float(optimizer.learning_rate))
+            if step % plan.save_checkpoints_steps == 0 or at_end or terminated.is_set():
+                calls.save(step, chief)
+                saved_step = step
+            if terminated.is_set():
+                logging.warning("SIGTERM: saved step %d, leaving with exit code %d.", saved_step, EXIT_CODE_TERMINATED)
+                raise SystemExit(EXIT_CODE_TERMINATED)
+            due = plan.eval_every_steps and (step % plan.eval_every_steps == 0 or (plan.eval_at_end and at_end))
+            if evaluate and due:
+                log.write_evaluation(step, evaluate(step))
+                if should_stop and should_stop():
+                    logging.info("Stopping early at step %d of %d.", step, plan.num_train_steps)
+                    if saved_step != step:
+                        calls.save(step, chief)
+                    break
+    return step
+
+
+class _Calls:
+    """Calls of the graph that trains, one after the other, and what they hand on: loss scale and seconds per step."""
+
+    def __init__(self, model, optimizer, objective, strategy, plan: TrainingPlan, batches, output_dir: str):
+        self._model, self._optimizer, self._plan, self._output_dir = model, optimizer, plan, output_dir
+        self._scale_state = _read_loss_scale(output_dir, plan)
+        self._iterator = iter(batches)
+        self._run_steps = make_train_function(model, optimizer, objective, strategy, plan)
+        self._seconds_per_step = math.inf  # unknown: the first call runs one step
+        # Workers meet in every step, and TensorFlow tells the meetings apart by their place in the call, so calls of
+        # all workers must be equally long; their clocks are not.
+        self._by_the_clock = not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+    def run(self, step: int) -> dict[str, float]:
+        """Steps from `step` on, as many as fit into one call; returns what `make_train_function` says of them.
+
+        Raises:
+          NonFiniteLossError: see `train`.
+        """
+        count = min(self._plan.iterations_per_loop, _steps_to_next(step, self._plan))
+        if self._by_the_clock:
+            count = min(count, max(1, int(_SECONDS_PER_CALL / self._seconds_per_step)))
+        started = time.monotonic()
+        result = self._run_steps(self._iterator, tf.constant(count), *self._scale_state)
+        self._scale_state = (result.pop("loss_scale"), result.pop("good_steps"))
+        failed = bool(result.pop("failed"))
+        result = {name: float(value) for name, value in result.items()}
+        done = int(result["steps"] + result["skipped"])
+        self._seconds_per_step = (time.monotonic() - started) / max(done, 1)
+        if failed:
+            raise NonFiniteLossError(
+                f"The loss or the gradient of step {step + done - 1} is NaN or infinite. Nothing of this step was "
+                f"applied; the newest checkpoint is {checkpoints.latest_checkpoint(self._output_dir)}. Lower "
+                "--learning_rate, check the data (a vocabulary larger than vocab_size gives NaN on accelerators), "
+                "or pass --skip_nonfinite_steps to count such steps and leave them out."
+            )
+        return result
+
+    def save(self, step: int, chief: bool) -> None:
+        """Saves everything that the next step reads. Every worker takes part, the chief writes."""
+        tensors = checkpoints.training_variables(self._model, self._optimizer)
+        if self._plan.loss_scaling:
+            tensors |= {"loss_scale": self._scale_state[0], "loss_scale_good_steps": self._scale_state[1]}
+        if chief:
+            path = checkpoints.save(self._output_dir, step, tensors, self._plan.keep_checkpoint_max)
+            logging.info("Saved %s", path)
+
+
+def _steps_to_next(step: int, plan: TrainingPlan) -> int:
+    """Steps until the next one at which something has to be saved, logged or evaluated."""
+    periods = [plan.save_checkpoints_steps, plan.log_every_steps, plan.eval_every_steps]
+    return min([plan.num_train_steps - step] + [period - step % period for period in periods if period])
+
+
+def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with_optimizer: bool = False) -> int:
+    """Decides where a run starts, says so in one log line, and returns the step.
+
+    A checkpoint in output_dir wins over init_checkpoint: the same command started again resumes.
+
+    Args:
+      optimizer: None to restore the model only (evaluation without training).
+      with_optimizer: take Adam moments and global_step from init_checkpoint as well (to resume somebody else's run).
+
+    Raises:
+      FileNotFoundError, ValueError: see `checkpoints.initialize`.
+    """
+    model_only = initialize.model_variables(model)
+    everything = checkpoints.training_variables(model, optimizer) if optimizer else model_only
+    newest = checkpoints.latest_checkpoint(output_dir)
+    if newest:
+        initialize.initialize(everything, newest, must_have_all=True)
+        step = checkpoints.read_global_step(newest)
+        ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if init_checkpoint else ""
+        logging.info("Going on at step %d from %s%s.", step, newest, ignored)
+        return step
+    if init_checkpoint:
+        try:
+            weights = open_weights.open_weights(init_checkpoint)
+        except (FileNotFoundError, ValueError) as error:
+            raise type(error)(f"--init_checkpoint={init_checkpoint}: {error}") from error
+        result = initialize.initialize(
+            everything if with_optimizer else model_only, weights, must_have_all=with_optimizer
+        )
+        initialize.log_initialization(result, model)
+        return int(weights["global_step"]) if with_optimizer else 0
+    logging.info("No checkpoint in %s and no --init_checkpoint: starting from random weights.", output_dir)
+    return 0
+
+
+def _read_loss_scale(output_dir: str, plan: TrainingPlan):
+    scale, good_steps = (_FIRST_LOSS_SCALE, 0) if plan.loss_scaling else (1.0, 0)
+    newest = checkpoints.latest_checkpoint(output_dir)
+    if plan.loss_scaling and newest:
+        reader = tf.train.load_checkpoint(newest)
+        if reader.has_tensor("loss_scale"):
+            scale, good_steps = reader.get_tensor("loss_scale"), reader.get_tensor("loss_scale_good_steps")
+    return tf.constant(scale, tf.float32), tf.constant(int(good_steps), tf.int32)
+
+
+@contextlib.contextmanager
+def _termination_flag():
+    """An event that SIGTERM sets; the loop looks at it between calls. Outside the main thread it is never set."""
+    terminated = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield terminated
+        return
+    previous = signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, previous)

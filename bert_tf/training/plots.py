@@ -1,0 +1,298 @@
+"""Plots: of a training run from its train_log.jsonl, of a classifier's confusions, and of what a model does inside.
+
+Each returns a matplotlib Figure, which a notebook shows (after `%matplotlib inline`), and writes a PNG if asked to.
+Figure itself is used, not pyplot: no window system is asked for, and a notebook's own figures stay as they are.
+
+Shape legend: S sequence length, N attention heads.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.system.atomic import write_file
+from bert_tf.text.vocab import MASK
+
+# Of pre-training: title of each panel, and the value it shows.
+_PRETRAINING_PANELS = {
+    "Masked LM loss (nats)": "masked_lm_loss",
+    "Masked LM accuracy": "masked_lm_accuracy",
+    "Next token loss (nats)": "next_token_loss",
+    "Next token accuracy": "next_token_accuracy",
+    "Next sentence accuracy": "next_sentence_accuracy",
+}
+_METRICS_SHOWN = 2  # of fine-tuning, beside the loss
+_KINDS = {"train": "training", "eval": "held-out"}  # how the two kinds of record are called in the legend
+
+
+# matplotlib takes what stands between two dollar signs for a formula; names and texts are shown as they are.
+_AS_WRITTEN = {"text.parse_math": False}
+
+
+def read_training_log(train_log: str) -> dict[str, list[dict]]:
+    """The records of a train_log.jsonl by kind ("train", "eval"), in the order of their steps.
+
+    A run that was killed and went on has some steps twice; the later record counts. A last line that was cut off in
+    the middle is left out.
+
+    Raises:
+      ValueError: another line is not a record; names file and line.
+    """
+    with tf.io.gfile.GFile(train_log, "rb") as file:
+        *lines, end = file.read().split(b"\n")
+    records: dict[str, dict[int, dict]] = {kind: {} for kind in _KINDS}
+    for number, line in enumerate([*lines, end], start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            kind, step = record["kind"], int(record["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            if number > len(lines):
+                break
+            raise ValueError(f"{train_log}, line {number}: not a record of a training run ({error!r})") from error
+        records.setdefault(kind, {})[step] = record
+    return {kind: [by_step[step] for step in sorted(by_step)] for kind, by_step in records.items()}
+
+
+def plot_training_log(
+    train_log: str,
+    png: str | None,
+    baselines: Mapping[str, tuple[str, float]] | None = None,
+    *,
+    title: str | None = None,
+):
+    """Draws loss and metrics over the steps, of training and held-out data.
+
+        plot_training_log("runs/pretraining/train_log.jsonl", "loss.png")
+
+    Pre-training has panels for the loss and the accuracies of its objectives, fine-tuning for the loss and the first
+    two metrics of its evaluations.
+
+    Args:
+      train_log: what a training script writes into its output_dir.
+      png: the picture to write; None for none.
+      baselines: for comparison, name of a value -> (label, value), drawn as a dotted line; e.g.
+        {"masked_lm_loss": ("unigram", 6.5)}.
+      title: above all panels.
+
+    Returns:
+      The matplotlib Figure.
+
+    Raises:
+      ValueError: the log has nothing to draw, or is not such a log; names file and line.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    records = read_training_log(train_log)
+    panels = _panels(records)
+    if not panels:
+        raise ValueError(f"{train_log} has no step to draw.")
+    with rc_context(_AS_WRITTEN):
+        figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
+        for axes, (name, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+            for kind, label in _KINDS.items():
+                points = [(record["step"], record[values[kind]]) for record in records[kind] if values[kind] in record]
+                if points:
+                    marker = "o" if kind == "eval" or len(points) == 1 else None
+                    axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=4)
+            if baselines and values["train"] in baselines:
+                label, value = baselines[values["train"]]
+                axes.axhline(value, label=label, color="gray", linestyle=":")
+            axes.set_title(name)
+            axes.set_xlabel("step")
+            axes.grid(alpha=0.3)
+            axes.legend()
+        if title:
+            figure.suptitle(title)
+        return _finished(figure, png)
+
+
+def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
+    """Title of each panel -> kind of record -> the value of such records that it shows."""
+    found = {name for kind in _KINDS for record in records[kind] for name in record}
+    panels = {title: dict.fromkeys(_KINDS, name) for title, name in _PRETRAINING_PANELS.items() if name in found}
+    if panels or "loss" not in found:
+        return panels
+    # An evaluation's own "loss" is the original's mean over batches; eval_loss is that over examples.
+    panels = {"Loss": {"train": "loss", "eval": "eval_loss" if "eval_loss" in found else "loss"}}
+    shown = [name for record in records["eval"][:1] for name in record]
+    metrics = [name for name in shown if name not in ("kind", "step", "time", "global_step", "loss", "eval_loss")]
+    for name in metrics[:_METRICS_SHOWN]:
+        panels[name.removeprefix("eval_")] = {"train": name.removeprefix("eval_"), "eval": name}
+    return panels
+
+
+def _finished(figure, path: str | None):
+    """The figure, laid out; written as a PNG, complete or not at all, if there is a path."""
+    figure.draw_without_rendering()  # texts take fonts and settings that hold now, not those of whoever shows it
+    if path is None:
+        return figure
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=120)
+    write_file(path, content.getvalue())
+    return figure
+
+
+# Fonts with Chinese, Japanese and Korean letters, as systems have them.
+_CJK_FONTS = (
+    "Noto Sans CJK", "Noto Sans KR", "Noto Sans JP", "Noto Sans SC", "NanumGothic", "UnDotum", "Malgun Gothic",
+    "AppleGothic", "Apple SD Gothic Neo", "Hiragino Sans", "Yu Gothic", "PingFang SC", "Microsoft YaHei", "SimHei",
+    "WenQuanYi", "IPAexGothic", "TakaoGothic", "Droid Sans Fallback", "Arial Unicode MS",
+)  # fmt: skip
+
+
+def _fonts_for(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Fonts to write names in, and the names; numbers instead of them if no font here has their letters."""
+    from matplotlib import font_manager, ft2font
+
+    wanted = {ord(char) for name in names for char in name}
+    fonts = ["DejaVu Sans"]
+    known = set(ft2font.FT2Font(font_manager.findfont(fonts[0])).get_charmap())
+    for entry in font_manager.fontManager.ttflist:
+        if wanted <= known:
+            break
+        if entry.name.startswith(_CJK_FONTS) and entry.name not in fonts:
+            fonts.append(entry.name)
+            known |= set(ft2font.FT2Font(entry.fname).get_charmap())
+    if wanted <= known:
+        return fonts, list(names)
+    logging.warning(
+        "No font here has all letters of the names: the picture shows their numbers (%s). Install Noto Sans CJK, for "
+        "example.",
+        ", ".join(f"{number}: {name}" for number, name in enumerate(names)),
+    )
+    return fonts[:1], [str(number) for number in range(len(names))]
+
+
+def plot_confusion_matrix(
+    labels, predictions, names: Sequence[str], png: str | None = None, *, title: str | None = None
+):
+    """Draws how often each class was taken for each.
+
+    Args:
+      labels, predictions: numbers of classes [n]. names: of the classes. png: the picture to write; None for none.
+      title: what was predicted by what, e.g. "mrpc, dev set, step 343: accuracy 0.863".
+
+    Returns:
+      The matplotlib Figure.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+
+    fonts, names = _fonts_for(names)
+    matrix = confusion_matrix(labels, predictions, labels=list(range(len(names))))
+    side = min(20.0, 3.0 + 0.6 * len(names))
+    rotation = "horizontal" if len(names) <= 4 else "vertical"
+    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
+        figure = Figure(figsize=(side, side), layout="constrained")
+        display = ConfusionMatrixDisplay(matrix, display_labels=names)
+        display.plot(ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d")
+        if title:
+            display.ax_.set_title(title, wrap=True)
+        return _finished(figure, png)
+
+
+def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None, *, title: str | None = None):
+    """Draws what each token attends to: a panel for each head, a row for each token that looks, dark where it looks.
+
+        tokens = ["[CLS]", *tokenizer.tokenize("The lighthouse was sold."), "[SEP]"]
+        ids = tokenizer.convert_tokens_to_ids(tokens)
+        outputs = model.bert({"input_ids": np.array([ids])}, return_attention=True)
+        plot_attention(outputs["attention_probabilities"][0][0], tokens, title="First layer")
+
+    Every panel has the same scale, from 0 (white) to 1.
+
+    Args:
+      probabilities: [N, S, S] of one layer and one example, or [S, S] of one head: queries by keys.
+      tokens: S of them. png: the picture to write; None for none.
+      title: above all panels.
+
+    Returns:
+      The matplotlib Figure.
+
+    Raises:
+      ValueError: shapes don't fit, or these are not probabilities.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    heads = np.asarray(probabilities, np.float32)
+    heads = heads[None] if heads.ndim == 2 else heads
+    length = len(tokens)
+    if heads.ndim != 3 or not heads.shape[0] or not length or heads.shape[1:] != (length, length):
+        raise ValueError(
+            f"probabilities of {length} tokens must be [heads, {length}, {length}] or [{length}, {length}], not "
+            f"{list(np.shape(probabilities))}. One layer and one example at a time."
+        )
+    if not (heads >= 0).all() or not (heads <= 1.01).all():  # bfloat16 may round up; NaN fails both
+        raise ValueError(f"probabilities are between 0 and 1, these are between {heads.min()} and {heads.max()}.")
+    columns = min(4, len(heads))
+    rows = -(-len(heads) // columns)
+    side = min(10.0, 1.2 + 0.2 * length)
+    size = 8 if length <= 40 else 5
+    fonts, names = _fonts_for(tokens)
+    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
+        figure = Figure(figsize=(side * columns, side * rows), layout="constrained")
+        panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for number, (axes, head) in enumerate(zip(panels, heads, strict=False)):
+            axes.imshow(head, vmin=0, vmax=1, cmap="Blues")
+            axes.set_xticks(range(length), names, rotation="vertical", fontsize=size)
+            axes.set_yticks(range(length), names, fontsize=size)
+            axes.set_title(f"head {number}", fontsize=9)
+        for axes in panels[len(heads) :]:
+            axes.remove()
+        if title:
+            figure.suptitle(title)
+        return _finished(figure, png)
+
+
+def plot_masked_words(text: str, guesses: Sequence[Sequence[tuple[str, float]]], png: str | None = None):
+    """Draws what a model takes for the words behind [MASK]: a panel for each mask, a bar for each guess.
+
+        text = "The [MASK] was sold in [MASK]."
+        plot_masked_words(text, fill_mask(model, tokenizer, [text])[0])
+
+    Args:
+      text: with one or more literal "[MASK]".
+      guesses: what `fill_mask` gives for this text: for each mask pairs of token and probability, the best first.
+      png: the picture to write; None for none.
+
+    Returns:
+      The matplotlib Figure.
+
+    Raises:
+      ValueError: not as many lists of guesses as masks, or an empty one.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    masks = text.count(MASK)
+    if not masks or len(guesses) != masks or not all(guesses):
+        raise ValueError(
+            f"{text!r:.80} has {masks} {MASK}, but there are guesses for {len(guesses)} "
+            f"({[len(mask) for mask in guesses]}): give what fill_mask returns for this one text."
+        )
+    fonts, names = _fonts_for([text, *(token for mask in guesses for token, _ in mask)])
+    title, *names = names
+    longest = max(map(len, guesses))
+    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
+        figure = Figure(figsize=(max(6.0, 3.2 * masks), 1.2 + 0.3 * longest), layout="constrained")
+        figure.suptitle(title, fontsize=10, wrap=True)
+        for number, (axes, mask) in enumerate(zip(figure.subplots(1, masks, squeeze=False)[0], guesses, strict=True)):
+            shown, names = names[: len(mask)], names[len(mask) :]
+            bars = axes.barh(range(len(mask)), [probability for _, probability in mask], color="tab:blue")
+            axes.bar_label(bars, [f"{probability:.0%}" for _, probability in mask], padding=2, fontsize=8)
+            axes.set_yticks(range(len(mask)), shown)
+            axes.set_ylim(longest - 0.5, -0.5)  # the best on top
+            axes.set_xlim(0, 1.15)
+            axes.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
+            if masks > 1:
+                axes.set_title(f"{MASK} {number + 1}", fontsize=9)
+        return _finished(figure, png)

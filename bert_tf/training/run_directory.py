@@ -1,0 +1,221 @@
+"""What a run writes into its folder beside checkpoints: the configuration, its flags, its results."""
+
+import json
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.system.atomic import write_text_file
+from bert_tf.system.text_files import read_json
+from bert_tf.training import checkpoints
+
+
+def write_eval_results(path: str, results: dict) -> None:
+    """Writes sorted `key = value` lines, as the original does; floats in the shortest form that is exact in float32."""
+    lines = [
+        f"{key} = {value if isinstance(value, int) else np.float32(value)!s}\n"
+        for key, value in sorted(results.items())
+    ]
+    write_text_file(path, "".join(lines))
+    for line in lines:
+        logging.info("  %s", line.rstrip())
+
+
+def check_output_dir(output_dir: str, config_json: str) -> None:
+    """Refuses a directory with the checkpoints of another model.
+
+    Raises:
+      ValueError: it has checkpoints and a bert_config.json with other values; the message names them.
+    """
+    path = posixpath.join(output_dir, "bert_config.json")
+    if checkpoints.latest_checkpoint(output_dir) and tf.io.gfile.exists(path):
+        old = read_json(path)
+        new = json.loads(config_json)
+        keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+        if keys:
+            different = "; ".join(f"{key}: {old.get(key)} there, {new.get(key)} now" for key in keys)
+            raise ValueError(
+                f"--output_dir={output_dir} holds a run of another configuration ({different}). Choose another "
+                "directory, or give that run's --bert_config_file."
+            )
+
+
+def claim_output_dir(output_dir: str, config_json: str) -> None:
+    """Keeps bert_config.json with the run; called once everything else has been checked."""
+    tf.io.gfile.makedirs(output_dir)
+    write_text_file(posixpath.join(output_dir, "bert_config.json"), config_json)
+
+
+_SETTINGS = "run.json"
+SEEDS = "seeds.json"
+_VERSION = "version of "
+FINISHED = "finished_step"  # in run.json: the step at which a fine-tuning run ended; null until then
+
+# Changing these between two starts of a run leaves its model as it was.
+_WITHOUT_EFFECT = {
+    "do_train", "do_eval", "do_predict", "output_dir", "overwrite_output_dir", "num_seeds", "eval_input_file",
+    "test_file", "predict_file", "test_has_tags", "eval_batch_size", "predict_batch_size", "max_eval_steps",
+    "eval_every_steps", "log_every_steps", "save_checkpoints_steps", "keep_checkpoint_max", "iterations_per_loop",
+    "use_best_model", "write_tf_records", "verbose_logging", "feature_cache_dir", "n_best_size", "max_answer_length",
+    "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
+    "num_tpu_cores", "allow_unknown_config_keys", FINISHED,
+}  # fmt: skip
+
+
+def read_settings(output_dir: str) -> dict:
+    """Flags and versions of the run in a directory; empty if there is none."""
+    path = posixpath.join(output_dir, _SETTINGS)
+    if not tf.io.gfile.exists(path):
+        return {}
+    return read_json(path)
+
+
+def _with_versions(settings: dict) -> dict:
+    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    return json.loads(json.dumps({**settings, **{_VERSION + name: value for name, value in versions.items()}}))
+
+
+def _changes(old: Mapping, new: Mapping) -> dict[str, tuple]:
+    """Settings that make another model of a run: name -> (what it was, what it is now)."""
+    names = sorted({*old, *new} - _WITHOUT_EFFECT) if old else []
+    return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
+
+
+def warn_of_changes(output_dir: str, settings: dict) -> None:
+    """Warns of settings that differ from those of the run in output_dir.
+
+    A run resumes exactly only with the same data, batch size, seed and schedule; a change may well be meant, so it
+    is a warning and not an error.
+    """
+    changes = _changes(read_settings(output_dir), _with_versions(settings))
+    if changes:
+        logging.warning(
+            "Not as in the earlier run of this directory: %s. The remaining steps will use the new values.",
+            "; ".join(f"{name} {before} -> {now}" for name, (before, now) in changes.items()),
+        )
+
+
+def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
+    """Whether output_dir holds the finished run of these settings.
+
+    Raises:
+      ValueError: it holds a finished run of other settings, or one that was to be trained further and has left no
+        optimizer state; names the flags.
+    """
+    newest, old = checkpoints.latest_checkpoint(output_dir), read_settings(output_dir)
+    step = old.get(FINISHED)
+    if newest is None or step is None:
+        return False
+    new = _with_versions(settings)
+    changes = {name: values for name, values in _changes(old, new).items() if not name.startswith(_VERSION)}
+    advice = "Choose another directory, or start anew with --overwrite_output_dir."
+    if set(changes) == {"num_train_epochs"} and num_train_steps > step:
+        if checkpoints.has_optimizer_state(newest):
+            return False
+        raise ValueError(
+            f"--output_dir={output_dir} holds a run that finished at step {step} and kept no optimizer state, without "
+            f"which --num_train_epochs={settings['num_train_epochs']} can't train it further (--keep_checkpoint_max "
+            f"keeps it). {advice}"
+        )
+    if changes:
+        different = "; ".join(f"--{name}: {before} there, {now} now" for name, (before, now) in changes.items())
+        raise ValueError(
+            f"--output_dir={output_dir} holds a finished run with other settings ({different}). {advice} To use its "
+            "model, leave out --do_train."
+        )
+    return True
+
+
+def mark_as_finished(output_dir: str, step: int) -> None:
+    """Notes in run.json that the run ended at a step."""
+    _write_settings(output_dir, {**read_settings(output_dir), FINISHED: step})
+
+
+def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
+    """Keeps flags and versions in output_dir/run.json; on a resumed run, warns of what has changed."""
+    if resumed:
+        warn_of_changes(output_dir, settings)
+    _write_settings(output_dir, _with_versions(settings))
+
+
+def _write_settings(output_dir: str, settings: dict) -> None:
+    content = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    write_text_file(posixpath.join(output_dir, _SETTINGS), content)
+
+
+# --- starting anew ---------------------------------------------------------------------------------------------------
+
+# What a fine-tuning run writes, and its folders; seed-<seed> has the same files.
+_WRITTEN = re.compile(
+    r"checkpoint|model\.ckpt-\d+\.(index|data-\d+-of-\d+)|bert_model\.safetensors|bert_config\.json|vocab\.txt|"
+    r"tokenizer_config\.json|(run|seeds|eval_results|question_answering|token_classification)\.json|"
+    r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
+    r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"
+    r"predictions\.conll|(nbest_)?predictions\.json|null_odds\.json|(loss|confusion_matrix\w*)\.png|"
+    r"(train|eval\w*|predict\w*)\.tf_record"
+)
+_FOLDERS = re.compile(r"best_model|eval|seed-\d+")
+_FOREIGN_WEIGHTS = re.compile(r"(?!model\.ckpt-\d+\.index).*\.(index|safetensors|bin|h5|keras|pb)")
+
+
+def check_removable(output_dir: str, inputs: Mapping[str, object]) -> None:
+    """Refuses to start anew where something else would be lost.
+
+    Args:
+      inputs: the run's settings; no file that they name is removed.
+
+    Raises:
+      ValueError: output_dir is not the directory of a run, holds other weights, or an input of this run.
+    """
+    written = _written_by_a_run(output_dir)
+    if not written:
+        return
+    beginning = f"--overwrite_output_dir: {output_dir}"
+    if not {_SETTINGS, SEEDS} & {posixpath.basename(path) for path in written}:
+        raise ValueError(f"{beginning} is not the directory of a run (it has no {_SETTINGS}); nothing is removed.")
+    foreign = [name for name in tf.io.gfile.listdir(output_dir) if _FOREIGN_WEIGHTS.fullmatch(name)]
+    if foreign:
+        raise ValueError(f"{beginning} holds {foreign[0]}, which is not of a run; nothing is removed.")
+    for name, value in inputs.items():
+        for part in value.split(",") if isinstance(value, str) and name != "output_dir" else ():
+            path = _absolute(part)
+            is_model = name == "init_checkpoint" and path in {posixpath.dirname(file) for file in written}
+            if is_model or any(file == path or file.startswith(path + ".") for file in written):
+                raise ValueError(f"{beginning} holds --{name}={value}, which this run needs; nothing is removed.")
+
+
+def remove_run(output_dir: str) -> None:
+    """Removes what a run wrote into output_dir, and nothing else; see `check_removable`."""
+    written = _written_by_a_run(output_dir)
+    # What marks the directory as that of a run goes last, so that a kill in between leaves it removable.
+    for path in sorted(written, key=lambda path: posixpath.basename(path) in (_SETTINGS, SEEDS)):
+        tf.io.gfile.remove(path)
+    for folder in sorted({posixpath.dirname(path) for path in written} - {_absolute(output_dir)}, reverse=True):
+        if not tf.io.gfile.listdir(folder):
+            tf.io.gfile.rmtree(folder)
+    if written:
+        logging.info("--overwrite_output_dir: removed %d files of an earlier run from %s.", len(written), output_dir)
+
+
+def _written_by_a_run(directory: str) -> list[str]:
+    return list(_written_files(_absolute(directory))) if tf.io.gfile.isdir(directory) else []
+
+
+def _absolute(path: str) -> str:
+    return path.rstrip("/") if "://" in path else os.path.abspath(path)
+
+
+def _written_files(directory: str) -> Iterator[str]:
+    for name in sorted(name.rstrip("/") for name in tf.io.gfile.listdir(directory)):
+        path = posixpath.join(directory, name)
+        if tf.io.gfile.isdir(path):
+            if _FOLDERS.fullmatch(name):
+                yield from _written_files(path)
+        elif _WRITTEN.fullmatch(name):
+            yield path

@@ -1,0 +1,178 @@
+"""Settings that all training runs share: devices, precision, randomness, checkpoints. No TensorFlow is imported here.
+
+The fields are the flags of the same names (see flags.py), which say more.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+from bert_tf.system.checks import check_file
+
+DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+Settings = TypeVar("Settings")
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceSettings:
+    """Where to compute; see `distribution.set_up_devices`."""
+
+    distribution_strategy: str = "one_device"
+    num_gpus: int | None = None
+    num_virtual_cpus: int | None = None
+    use_tpu: bool = False
+    tpu_name: str | None = None
+    tpu_zone: str | None = None
+    gcp_project: str | None = None
+    master: str | None = None
+    num_tpu_cores: int = 8
+
+    @property
+    def strategy(self) -> str:
+        """The name of the strategy: distribution_strategy, or tpu by the original's use_tpu."""
+        return "tpu" if self.use_tpu else self.distribution_strategy
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings:
+    """How to compute a step, what to log, and which checkpoints to keep."""
+
+    dtype: str = "float32"
+    use_xla: bool = False
+    gradient_accumulation_steps: int = 1
+    optimizer: str = "adamw"
+    allow_unknown_config_keys: bool = False
+    seed: int = 12345
+    deterministic: bool = False
+    skip_nonfinite_steps: bool = False
+    keep_checkpoint_max: int = 5
+    log_every_steps: int = 100
+    eval_every_steps: int = 0
+    init_with_optimizer: bool = False
+
+    @property
+    def dtype_policy(self) -> str:
+        """Keras' name of `dtype`."""
+        return DTYPE_POLICIES[self.dtype]
+
+    @property
+    def plan_fields(self) -> dict:
+        """What a `step.TrainingPlan` takes from these settings."""
+        names = (
+            "gradient_accumulation_steps", "seed", "use_xla", "skip_nonfinite_steps", "log_every_steps",
+            "eval_every_steps", "keep_checkpoint_max",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names} | {"loss_scaling": self.dtype == "float16"}
+
+
+def settings_of(kind: type[Settings], values: Mapping[str, object], given: Collection[str] | None = None) -> Settings:
+    """The settings of a kind by a script's flags (`FLAGS.flag_values_dict()`), each of which is named as its field.
+
+    A field that the script has no flag for keeps its default. One whose default is None means "not given" by it: its
+    flag has the original's default for --help, which counts only if nothing else is known.
+
+    Args:
+      given: names of the flags that are on the command line; None: all are.
+    """
+    fields = [field for field in dataclasses.fields(kind) if field.name in values]
+    if given is not None:
+        fields = [field for field in fields if field.default is not None or field.name in given]
+    return kind(**{field.name: values[field.name] for field in fields})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FineTuningSettings(TrainingSettings, DeviceSettings):
+    """A fine-tuning run of any task: model, actions, schedule. None stands for "not given".
+
+    Attributes:
+      do_lower_case, strip_accents: None: as the model's directory says.
+      keep_checkpoint_max: None: the run keeps its newest checkpoint until it ends, and then leaves the weights of its
+        last step without optimizer state. A number: so many checkpoints stay, with optimizer state; 0: all of them.
+      learning_rate: None: 5e-5, unless the task says otherwise. eval_batch_size: None: predict_batch_size.
+    """
+
+    output_dir: str
+    init_checkpoint: str | None = None
+    bert_config_file: str | None = None
+    vocab_file: str | None = None
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    do_train: bool = False
+    do_eval: bool = False
+    do_predict: bool = False
+    overwrite_output_dir: bool = False
+    max_seq_length: int = 128
+    train_batch_size: int = 32
+    eval_batch_size: int | None = None
+    predict_batch_size: int = 8
+    learning_rate: float | None = None
+    num_train_epochs: float = 3.0
+    warmup_proportion: float = 0.1
+    num_seeds: int = 1
+    save_checkpoints_steps: int = 1000
+    keep_checkpoint_max: int | None = None
+    iterations_per_loop: int = 1000
+    early_stopping_patience: int = 0
+    use_best_model: bool = False
+    static_padding: bool = False
+    write_tf_records: bool = True
+
+    @property
+    def plan_fields(self) -> dict:
+        """What a `step.TrainingPlan` takes from these settings."""
+        fields = super().plan_fields | {
+            "iterations_per_loop": self.iterations_per_loop,
+            "save_checkpoints_steps": self.save_checkpoints_steps,
+        }
+        return fields if self.keeps_optimizer else fields | {"keep_checkpoint_max": 1}
+
+    @property
+    def keeps_optimizer(self) -> bool:
+        """Whether checkpoints stay after the run, with their optimizer state."""
+        return self.keep_checkpoint_max is not None
+
+    @property
+    def padding(self) -> dict:
+        """max_seq_length and static_padding, as the batches of `token_rows` take them."""
+        return {
+            "max_seq_length": self.max_seq_length,
+            "static_padding": self.static_padding or self.strategy == "tpu",
+        }
+
+    def check(self) -> None:
+        """Refuses settings that make no sense together, and files that are not there.
+
+        Raises:
+          ValueError, FileNotFoundError: names the flag to change.
+        """
+        if not (self.do_train or self.do_eval or self.do_predict):
+            raise ValueError("Nothing to do: give --do_train, --do_eval, --do_predict or several of them.")
+        if self.num_seeds > 1 and not self.do_train:
+            raise ValueError(f"--num_seeds={self.num_seeds} compares trained models: give --do_train.")
+        if self.overwrite_output_dir and not self.do_train:
+            raise ValueError("--overwrite_output_dir starts the training anew: give --do_train, or leave it out.")
+        if self.overwrite_output_dir and self.strategy == "multi_worker_mirrored":
+            raise ValueError("--overwrite_output_dir is not for several workers: remove the directory first.")
+        for name in ("bert_config_file", "vocab_file"):
+            check_file(getattr(self, name), f"--{name}")
+
+    def check_dev_set(self, there: bool, advice: str) -> None:
+        """Refuses what chooses by the results on a dev set where none is `there`.
+
+        Raises:
+          ValueError: names the flag, and ends with the advice.
+        """
+        for name, without in (("num_seeds", 1), ("early_stopping_patience", 0), ("use_best_model", False)):
+            if getattr(self, name) != without and not there:
+                raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
+
+    def check_files(self, **files: str | None) -> None:
+        """Refuses an action without its file. files: flag of the file of --do_train, --do_eval, --do_predict.
+
+        Raises:
+          ValueError: names both flags.
+        """
+        for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
+            if getattr(self, action) and not file:
+                raise ValueError(f"--{action} needs --{name}.")

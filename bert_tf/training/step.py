@@ -1,0 +1,295 @@
+"""One training step and one evaluation step, as graph functions: replicas, micro-batches, clipping, loss scale.
+
+The shape that works on every strategy (Keras `fit` has none of it on several replicas): a loop in the graph around
+`strategy.run(step)`, micro-batches inside the step, XLA on forward and backward only, the sum over replicas before the
+clipping. Every replica is given the whole batch and takes its rows, so that one plain iterator feeds them all and the
+counts that a loss divides by are at hand. AutoGraph is off: nothing here needs it, and it doubles the tracing time.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+
+import tensorflow as tf
+
+from bert_tf.models import kernels
+from bert_tf.system.progress import batches_with_progress
+
+_STEPS_TO_DOUBLE_LOSS_SCALE = 2000
+_CLIP_NORM = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingPlan:
+    """How long and how to train; the fields are the flags of the same names.
+
+    Attributes:
+      num_train_steps: optimizer steps in all, those of an earlier run in the same directory included.
+      batch_size: examples per step, over all replicas and micro-batches.
+      gradient_accumulation_steps: micro-batches that a replica's share is cut into.
+      seed: seed of dropout (of the data order, too, where the caller uses it for that).
+      loss_scaling: dynamic loss scale, for float16.
+      use_xla: compile forward and backward.
+      skip_nonfinite_steps: skip and count steps with a NaN or infinite loss, instead of stopping.
+      iterations_per_loop: most steps in one call of the graph.
+      save_checkpoints_steps, log_every_steps, eval_every_steps: in steps; eval_every_steps=0 means never.
+      eval_at_end: evaluate the last step, too, if eval_every_steps is not 0.
+      keep_checkpoint_max: 0 keeps all.
+      save_first: save a checkpoint before the first step, as the original does.
+      tokens_per_example, flops_per_example: for the log; model FLOPs of forward and backward.
+    """
+
+    num_train_steps: int
+    batch_size: int
+    gradient_accumulation_steps: int = 1
+    seed: int = 0
+    loss_scaling: bool = False
+    use_xla: bool = False
+    skip_nonfinite_steps: bool = False
+    iterations_per_loop: int = 1000
+    save_checkpoints_steps: int = 1000
+    log_every_steps: int = 100
+    eval_every_steps: int = 0
+    eval_at_end: bool = False
+    keep_checkpoint_max: int = 5
+    save_first: bool = True
+    tokens_per_example: int = 0
+    flops_per_example: float = 0.0
+
+
+# --- step ------------------------------------------------------------------------------------------------------------
+
+
+def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan) -> Callable:
+    """Builds one optimizer step in replica context.
+
+    Args:
+      model, optimizer: built inside `strategy.scope()`.
+      objective: see `objectives.PretrainingObjective`.
+
+    Returns:
+      step(batch, loss_scale) -> (sums, gradient norm, whether both are finite), the same on every replica. Each
+      replica is given the whole batch and takes its rows. A step that is not finite changes nothing except, if such
+      steps are skipped, the count of steps.
+    """
+    variables = list(model.trainable_variables)
+    replicas = strategy.num_replicas_in_sync
+    skip = plan.skip_nonfinite_steps or plan.loss_scaling
+    replica_gradients = _make_replica_gradients(model, variables, objective, replicas, plan)
+
+    def step(batch, loss_scale):
+        context = tf.distribute.get_replica_context()
+        # The counts of the whole batch: each replica's loss is then its exact share of the batch's loss.
+        totals = objective.totals(batch)
+        seed = tf.stack([tf.constant(_signed(plan.seed)), tf.cast(optimizer.iterations.value, tf.int32)])
+        sums, gradients = replica_gradients(batch, totals, seed, loss_scale)
+        updated = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+        gradients = [gradient for gradient, _ in updated]
+        if replicas > 1:
+            sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+            gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        # Clipped after the sum, so that any number of replicas gives the same step.
+        norm = tf.linalg.global_norm(gradients) / loss_scale
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(sums["loss"])
+        factor = _CLIP_NORM / (tf.maximum(norm, _CLIP_NORM) * loss_scale)
+        learning_rate = tf.convert_to_tensor(optimizer.learning_rate)
+
+        def apply(strategy, gradients, *scalars):
+            for gradient, (_, variable) in zip(gradients, updated, strict=True):
+                strategy.extended.update(
+                    variable.value,
+                    lambda var, grad, *scalars: optimizer.update_step(grad, var, *scalars),
+                    args=(gradient, *scalars),
+                    group=False,
+                )
+
+        context.merge_call(apply, args=(gradients, learning_rate, factor, finite))
+        if skip:
+            optimizer.iterations.assign_add(1)
+        else:
+            optimizer.iterations.assign_add(tf.cast(finite, tf.int32))
+        return sums, norm, finite
+
+    return step
+
+
+def _make_replica_gradients(model, variables: list, objective, replicas: int, plan: TrainingPlan) -> Callable:
+    """Builds gradients(batch, totals, seed, loss_scale) -> (sums, gradients) of a replica's share of the whole batch.
+
+    The share is worked on in `plan.gradient_accumulation_steps` parts, one after the other. A variable that the loss
+    does not depend on has the gradient None.
+    """
+    parts = plan.gradient_accumulation_steps
+    part_size = plan.batch_size // (replicas * parts)
+
+    def part_gradients(features, totals, dropout_seed, loss_scale):
+        """Forward and backward of one micro-batch; the losses of all parts of a batch add up to its loss."""
+        with tf.GradientTape() as tape:
+            outputs = model(features, training=True, dropout_seed=dropout_seed)
+            sums = objective.sums(outputs, features)
+            loss = objective.loss(sums, totals)
+            scaled_loss = loss * loss_scale
+        gradients = tape.gradient(scaled_loss, [variable.value for variable in variables])
+        return {"loss": loss, **sums}, gradients
+
+    if plan.use_xla:
+        part_gradients = tf.function(part_gradients, jit_compile=True, autograph=False)
+
+    def replica_gradients(batch, totals, seed, loss_scale):
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+
+        def part(number):
+            number = replica * parts + number
+            features = {name: _rows(tensor, number * part_size, part_size) for name, tensor in batch.items()}
+            return part_gradients(features, totals, kernels.fold_in(seed, number, word=1), loss_scale)
+
+        sums, gradients = part(0)
+        return (sums, gradients) if parts == 1 else _add_parts(part, parts, sums, gradients)
+
+    return replica_gradients
+
+
+def _add_parts(part: Callable, parts: int, sums: dict, gradients: list) -> tuple[dict, list]:
+    """Adds the sums and gradients of part(1), part(2), ... to those of part(0).
+
+    A loop in the graph, so that only one micro-batch's activations are alive at a time.
+    """
+    has_gradient = [gradient is not None for gradient in gradients]
+    dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+
+    def body(number, sums, total):
+        new_sums, new = part(number)
+        new = [tf.convert_to_tensor(gradient) for gradient in new if gradient is not None]
+        # The dependency keeps TensorFlow from making one op of this addition and those before it (the gradients of
+        # an embedding table add up from two places): with packed rows that op failed in a loop inside a loop.
+        with tf.control_dependencies([new_sums["loss"]]):
+            total = tf.nest.map_structure(tf.add, total, new)
+        return number + 1, tf.nest.map_structure(tf.add, sums, new_sums), total
+
+    _, sums, dense = tf.while_loop(lambda number, *_: number < parts, body, (1, sums, dense), parallel_iterations=1)
+    dense = iter(dense)
+    return sums, [next(dense) if has else None for has in has_gradient]
+
+
+def make_train_function(model, optimizer, objective, strategy, plan: TrainingPlan) -> Callable:
+    """Builds the graph function that runs several optimizer steps; arguments as of `make_replica_step`.
+
+    Returns:
+      train(iterator, steps, loss_scale, good_steps) -> dict of tensors, summed over the steps run: the objective's
+      `sums`; `loss`, `steps`, `skipped`; and the last `gradient_norm`, `failed`, `loss_scale`, `good_steps`. It stops
+      early, before changing anything, at a step that is not finite, unless such steps are to be left out.
+    """
+    step = make_replica_step(model, optimizer, objective, strategy, plan)
+
+    @tf.function(autograph=False)
+    def train(iterator, steps, loss_scale, good_steps):
+        def one_step(loss_scale):
+            sums, norm, finite = strategy.run(step, args=(iterator.get_next(), loss_scale))
+            sums, norm, finite = tf.nest.map_structure(
+                lambda value: strategy.experimental_local_results(value)[0], (sums, norm, finite)
+            )
+            sums = {name: tf.where(finite, value, 0.0) for name, value in sums.items()}
+            sums["steps"] = tf.cast(finite, tf.float32)
+            sums["skipped"] = 1.0 - sums["steps"]
+            return sums, norm, finite
+
+        def next_scale(loss_scale, good_steps, finite):
+            if not plan.loss_scaling:
+                return loss_scale, good_steps
+            good_steps = tf.where(finite, good_steps + 1, 0)
+            double = good_steps >= _STEPS_TO_DOUBLE_LOSS_SCALE
+            grown = tf.where(double, loss_scale * 2.0, loss_scale)
+            return tf.where(finite, grown, tf.maximum(loss_scale / 2.0, 1.0)), tf.where(double, 0, good_steps)
+
+        def body(done, failed, loss_scale, good_steps, norm, totals):
+            sums, norm, finite = one_step(loss_scale)
+            # A loss scale of 1 that still overflows is a failure, not a scale that is too large.
+            failed = ~finite & (not plan.skip_nonfinite_steps) & (loss_scale <= 1.0)
+            loss_scale, good_steps = next_scale(loss_scale, good_steps, finite)
+            return done + 1, failed, loss_scale, good_steps, norm, tf.nest.map_structure(tf.add, totals, sums)
+
+        names = [*objective.sum_names, "loss", "steps", "skipped"]
+        start = (0, False, loss_scale, good_steps, 0.0, {name: tf.constant(0.0) for name in names})
+        _, failed, loss_scale, good_steps, norm, totals = tf.while_loop(
+            lambda done, failed, *_: (done < steps) & ~failed, body, start, parallel_iterations=1
+        )
+        state = {"loss_scale": loss_scale, "good_steps": good_steps}
+        return {**totals, "gradient_norm": norm, "failed": failed, **state}
+
+    return train
+
+
+def _rows(tensor, start, count):
+    """Rows start..start+count of a tensor; sizes that are known stay known (XLA and TPUs need that)."""
+    sizes = [-1 if size is None else size for size in tensor.shape[1:]]
+    return tf.slice(tensor, [start] + [0] * len(sizes), [count, *sizes])
+
+
+def _replica_rows(batch: dict, context: tf.distribute.ReplicaContext) -> dict:
+    """A replica's share of a batch's rows."""
+    count = next(iter(batch.values())).shape[0] // context.num_replicas_in_sync
+    return {name: _rows(tensor, context.replica_id_in_sync_group * count, count) for name, tensor in batch.items()}
+
+
+def _signed(seed: int) -> int:
+    """The low 32 bits of a seed as int32."""
+    return (seed + 2**31) % 2**32 - 2**31
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], dict]:
+    """Builds evaluate(batches) -> {metric: float, "loss": float}.
+
+    `loss` is the plain mean of the batches' losses, as the original's Estimator reported it; the metrics weight every
+    prediction alike. The batch size must divide by the number of replicas.
+    """
+    replicas = strategy.num_replicas_in_sync
+
+    def replica_sums(batch):
+        context = tf.distribute.get_replica_context()
+        share = _replica_rows(batch, context)
+        sums = objective.sums(model(share, training=False), share)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, sums) if replicas > 1 else sums
+
+    @tf.function(autograph=False)
+    def batch_sums(batch):
+        sums = strategy.run(replica_sums, args=(batch,))
+        sums = {name: strategy.experimental_local_results(value)[0] for name, value in sums.items()}
+        return sums, objective.loss(sums, objective.totals(batch))
+
+    def evaluate(batches: Iterable) -> dict:
+        total, losses = None, []
+        for batch in batches_with_progress(batches, "evaluate"):
+            sums, loss = batch_sums(batch)
+            losses.append(loss)
+            total = sums if total is None else tf.nest.map_structure(tf.add, total, sums)
+        if total is None:
+            raise ValueError("Nothing to evaluate: the evaluation data has no batch.")
+        metrics = {name: float(value) for name, value in objective.metrics(total).items()}
+        return {**metrics, "loss": float(tf.reduce_mean(tf.stack(losses)))}
+
+    return evaluate
+
+
+def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
+    """Builds predict(batches) -> iterator of the model's outputs for each batch, as NumPy arrays.
+
+    All rows of a batch come out in their order, whatever the number of replicas, which must divide the batch size.
+    """
+    replicas = strategy.num_replicas_in_sync
+
+    def replica_outputs(batch):
+        with kernels.fused_inference():
+            return model(_replica_rows(batch, tf.distribute.get_replica_context()), training=False)
+
+    @tf.function(autograph=False)
+    def batch_outputs(batch):
+        outputs = strategy.run(replica_outputs, args=(batch,))
+        return tf.nest.map_structure(lambda value: strategy.gather(value, axis=0), outputs) if replicas > 1 else outputs
+
+    def predict(batches: Iterable) -> Iterator:
+        for batch in batches_with_progress(batches, "predict"):
+            yield tf.nest.map_structure(lambda value: value.numpy(), batch_outputs(batch))
+
+    return predict

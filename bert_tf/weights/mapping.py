@@ -1,0 +1,63 @@
+"""Weights of any format under the original's names, read one tensor at a time.
+
+A file of any format is opened as `Weights`: the names and shapes are the original's (TF1), whatever the file calls
+them, and nothing is read before it is asked for, so that a large model is never in memory twice.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+_MOMENT_SUFFIXES = ("/adam_m", "/adam_v")
+
+
+@dataclasses.dataclass(eq=False)
+class Weights(Mapping[str, np.ndarray]):
+    """The tensors of a file under the original's names: a mapping that reads a tensor each time it is asked for one.
+
+    Attributes:
+      path: the file or prefix, as errors should call it.
+      format: the name of one (see models/formats.py).
+      shapes: by the original's name.
+      origins: the original's name -> what the file calls it.
+      unused: entries of the file that have no place in the original's format -> why.
+      reader: reads one tensor by the original's name, in the original's layout.
+      hints: what the file itself tells about the model: `num_attention_heads`, `do_lower_case`.
+    """
+
+    path: str
+    format: str
+    shapes: dict[str, tuple[int, ...]]
+    origins: dict[str, str]
+    reader: Callable[[str], np.ndarray]
+    unused: dict[str, str] = dataclasses.field(default_factory=dict)
+    hints: dict = dataclasses.field(default_factory=dict)
+
+    def read(self, name: str) -> np.ndarray:
+        """One tensor.
+
+        Raises:
+          KeyError: there is no such tensor.
+          ValueError: it can't be read: the file is damaged.
+        """
+        if name not in self.shapes:
+            raise KeyError(f"{self.path} has no {name}")
+        value = self.reader(name)
+        if tuple(value.shape) != self.shapes[name]:
+            raise ValueError(f"{self.path}: {name} has shape {list(value.shape)}, announced {list(self.shapes[name])}")
+        return value
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+
+def is_model_variable(name: str) -> bool:
+    """Whether a name of the original is a variable of the model, not of its optimizer."""
+    return name != "global_step" and not name.endswith(_MOMENT_SUFFIXES)

@@ -1,0 +1,117 @@
+"""Object-based (TF2) checkpoints: which variables one holds, and how the saved Python objects hung together.
+
+Such a checkpoint is a bundle of tensors with a `TrackableObjectGraph` among them. Each node of the graph is one
+saved object, each edge for the attribute by which one object holds another.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from bert_tf.system.messages import some
+from bert_tf.weights import bundle
+
+_VALUE = "VARIABLE_VALUE"
+KEY_SUFFIX = "/.ATTRIBUTES/" + _VALUE
+# Only optimizers hold something of this name.
+_OPTIMIZER_EDGES = {"learning_rate", "_learning_rate", "_current_learning_rate"}
+
+
+class ObjectGraph:
+    """The object graph of a checkpoint: which variables it has, and by which edges they are reached."""
+
+    def __init__(self, serialized: bytes):
+        self.nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes
+        # Breadth first, and never into an optimizer: newer ones name their moments like the variables.
+        self.paths: dict[int, tuple[str, ...]] = {0: ()} if self.nodes else {}
+        self.parents: dict[int, list[tuple[int, str]]] = {}
+        queue = list(self.paths)
+        for number in queue:
+            for child in self.nodes[number].children:
+                if self._is_optimizer(child.node_id):
+                    continue
+                self.parents.setdefault(child.node_id, []).append((number, child.local_name))
+                if child.node_id not in self.paths:
+                    self.paths[child.node_id] = (*self.paths[number], child.local_name)
+                    queue.append(child.node_id)
+
+    def _is_optimizer(self, number: int) -> bool:
+        node = self.nodes[number]
+        return bool(node.slot_variables) or any(child.local_name in _OPTIMIZER_EDGES for child in node.children)
+
+    def variables(self) -> Iterator[tuple[int, str, str]]:
+        """Node, full name and key of every variable outside the optimizer."""
+        for number in sorted(self.paths):
+            for attribute in self.nodes[number].attributes:
+                if attribute.name == _VALUE:
+                    yield number, attribute.full_name, attribute.checkpoint_key
+
+    def edges_to(self, number: int) -> set[str]:
+        """The names of all edges on all ways from the root to a node."""
+        edges, seen, queue = set(), {number}, [number]
+        for node in queue:
+            for parent, edge in self.parents.get(node, ()):
+                edges.add(edge)
+                if parent not in seen:
+                    seen.add(parent)
+                    queue.append(parent)
+        return edges
+
+    def children(self, number: int) -> dict[str, int]:
+        return {child.local_name: child.node_id for child in self.nodes[number].children}
+
+
+def is_object_checkpoint(prefix: str) -> bool:
+    """Whether the files of a prefix are an object-based (TF2) checkpoint, not one by names (TF1).
+
+    Raises:
+      ValueError: there is an index that can't be read.
+    """
+    if not tf.io.gfile.exists(prefix + bundle.INDEX_SUFFIX):
+        return False
+    return bundle.open_bundle(prefix).has_tensor(bundle.OBJECT_GRAPH)
+
+
+def open_object_checkpoint(prefix: str, path: str):
+    """The reader of a checkpoint whose files are all there and long enough."""
+    folder, name = posixpath.split(prefix)
+    if not tf.io.gfile.exists(prefix + bundle.INDEX_SUFFIX):
+        raise FileNotFoundError(f"{path}: {prefix}{bundle.INDEX_SUFFIX} does not exist.")
+    shard = re.compile(re.escape(name) + r"\.data-(\d{5})-of-(\d{5})$")
+    shards = [match for match in map(shard.match, sorted(tf.io.gfile.listdir(folder or "."))) if match]
+    count = int(shards[0][2]) if shards else 1
+    absent = sorted(set(range(count)) - {int(match[1]) for match in shards if int(match[2]) == count})
+    if absent:
+        raise FileNotFoundError(
+            f"{path}: the weights are missing: {prefix}.data-{absent[0]:05}-of-{count:05} does not exist "
+            f"({len(absent)} of {count} data files). The .index alone holds no weights."
+        )
+    reader = bundle.open_bundle(prefix)
+    types = reader.get_variable_to_dtype_map()
+    needed = sum(
+        int(np.prod(shape)) * types[key].size
+        for key, shape in reader.get_variable_to_shape_map().items()
+        if types[key] != tf.string
+    )
+    found = sum(tf.io.gfile.stat(posixpath.join(folder, match[0])).length for match in shards)
+    if found < needed:
+        raise ValueError(f"{path}: truncated: its data files have {found} bytes, its tensors {needed}. Copy it again.")
+    return reader
+
+
+def read_graph(reader, path: str) -> ObjectGraph:
+    if not reader.has_tensor(bundle.OBJECT_GRAPH):
+        raise ValueError(
+            f"{path} is not an object-based checkpoint (no {bundle.OBJECT_GRAPH}). It holds "
+            f"{some(sorted(reader.get_variable_to_shape_map()))}."
+        )
+    try:
+        # Not through NumPy, whose byte strings lose zeros at their end.
+        return ObjectGraph(reader.get_tensor(bundle.OBJECT_GRAPH))
+    except (tf.errors.OpError, RuntimeError, DecodeError, IndexError) as error:
+        raise ValueError(f"{path}: its {bundle.OBJECT_GRAPH} is damaged: {error}") from error

@@ -1,0 +1,116 @@
+"""The BERTs that Google released, by their names: where they are, and a cache of those downloaded.
+
+Source: README.md and multilingual.md of github.com/google-research/bert; the models are under the Apache License 2.0.
+"""
+
+import difflib
+import os
+import posixpath
+import tempfile
+
+from bert_tf.system.download import download_file, unpack_zip
+
+ADDRESS = "https://storage.googleapis.com/bert_models"
+CACHE_VARIABLE = "BERT_TF_CACHE"
+
+_RELEASES = {
+    "2018_10_18": (
+        "uncased_L-12_H-768_A-12",
+        "uncased_L-24_H-1024_A-16",
+        "cased_L-12_H-768_A-12",
+        "cased_L-24_H-1024_A-16",
+    ),
+    "2018_11_03": ("multilingual_L-12_H-768_A-12", "chinese_L-12_H-768_A-12"),
+    "2018_11_23": ("multi_cased_L-12_H-768_A-12",),
+    "2019_05_30": ("wwm_uncased_L-24_H-1024_A-16", "wwm_cased_L-24_H-1024_A-16"),
+    "2020_02_20": tuple(
+        f"uncased_L-{layers}_H-{hidden}_A-{hidden // 64}"
+        for layers in (2, 4, 6, 8, 10, 12)
+        for hidden in (128, 256, 512, 768)
+    ),
+}
+
+
+def _paths() -> dict[str, str]:
+    """name -> path below ADDRESS, without .zip."""
+    paths = {}
+    for date, names in _RELEASES.items():
+        for name in names:
+            # One name was used twice; the later model, BERT-Base trained again, goes by its date as well.
+            paths[f"{date}/{name}" if name in paths else name] = f"{date}/{name}"
+    return paths
+
+
+MODELS = _paths()
+
+
+def hint(path: str) -> str:
+    """For the end of a message that there is nothing at `path`: how to get the released model it names; else ""."""
+    path = path.rstrip("/")
+    name = next((name for name in (path, posixpath.dirname(path)) if name in MODELS), None)
+    if name is None:
+        return ""
+    return f""" Google released a model of this name; python -c "import bert_tf; print(bert_tf.download('{name}'))" \
+downloads it and prints its folder: give that."""
+
+
+def download(name: str, cache_dir: str | None = None) -> str:
+    """The folder of one of Google's released BERTs, downloaded unless it is in the cache.
+
+        folder = bert_tf.download("uncased_L-4_H-256_A-4")
+        model = bert_tf.BertForSequenceClassification.from_pretrained(folder, num_labels=2)
+
+    Only this function reaches for the network. The folder has vocab.txt, bert_config.json and bert_model.ckpt.*, as
+    released. A broken transfer is continued by the next call, and the checksum that the server publishes is compared.
+
+    Args:
+      name: one of `MODELS` in this module: "uncased_L-12_H-768_A-12" (BERT-Base), "uncased_L-24_H-1024_A-16"
+        (BERT-Large), "cased_...", "multi_cased_L-12_H-768_A-12", "chinese_L-12_H-768_A-12", "wwm_...", and the 24 small
+        models from "uncased_L-2_H-128_A-2" (BERT-Tiny) on. The last of these bears the name of BERT-Base:
+        "2020_02_20/uncased_L-12_H-768_A-12".
+      cache_dir: a local folder; by default the environment variable BERT_TF_CACHE, or ~/.cache/bert_tf.
+
+    Returns:
+      cache_dir/name.
+
+    Raises:
+      ValueError: no such model (the message has names that are near), or cache_dir is not a local folder.
+      OSError: it could not be downloaded or written; the message has the address. Nothing is at cache_dir/name then.
+    """
+    if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.3)
+        raise ValueError(
+            f"{name!r} is not the name of a released model. Near it are {', '.join(near)}."
+            if near
+            else f"{name!r} is not the name of a released model. They are {', '.join(MODELS)}."
+        )
+    cache_dir = cache_dir or os.environ.get(CACHE_VARIABLE) or os.path.join("~", ".cache", "bert_tf")
+    if "://" in cache_dir:
+        raise ValueError(f"cache_dir={cache_dir} must be a local folder.")
+    target = os.path.join(os.path.expanduser(cache_dir), *name.split("/"))
+    if os.path.isdir(target):
+        return target
+    folder = os.path.dirname(target)
+    os.makedirs(folder, exist_ok=True)
+    archive = f"{target}.zip"
+    download_file(f"{ADDRESS}/{MODELS[name]}.zip", archive)
+    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as temporary:
+        try:
+            unpacked = os.path.join(temporary, "model")
+            unpack_zip(archive, unpacked)
+            os.rename(_model_folder(unpacked, archive), target)
+        except OSError:
+            if not os.path.isdir(target):  # unless another process has just downloaded it
+                raise
+        finally:
+            os.remove(archive)
+    return target
+
+
+def _model_folder(unpacked: str, archive: str) -> str:
+    """Where the model is in what was unpacked: in a separate folder, or, for the small models, at the top."""
+    inner = [os.path.join(unpacked, name) for name in sorted(os.listdir(unpacked))]
+    found = [folder for folder in (unpacked, *inner) if os.path.isfile(os.path.join(folder, "bert_config.json"))]
+    if not found:
+        raise OSError(f"{archive} holds no bert_config.json: it is not a released model.")
+    return found[0]

@@ -1,0 +1,88 @@
+"""Safetensors files: shapes at once, tensors one at a time, written complete or not at all."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from bert_tf.system.atomic import written
+
+_HALF_PRECISION = ("float16", "bfloat16")
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
+
+
+@contextlib.contextmanager
+def _open(path: str) -> Iterator:
+    # Opened again for each tensor: the file is mapped into memory, and pages once touched count until it is closed.
+    try:
+        with safe_open(path, framework="np") as file:
+            yield file
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a complete safetensors file ({error}); download or copy it again.") from error
+
+
+def open_safetensors(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, str], Callable[[str], np.ndarray]]:
+    """Opens a file.
+
+    A file that isn't local (gs://...) is copied to a temporary folder first, which lives as long as the reader.
+
+    Returns:
+      shapes by name, the metadata of the header (and `half_precision` if any tensor is), and a function that reads a
+      tensor by name. float16 and bfloat16
+      come as float32 (exactly the same values).
+
+    Raises:
+      FileNotFoundError: there is no such file. ValueError: it is damaged or not a safetensors file.
+    """
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(f"{path} does not exist.")
+    local, folder = path, None
+    if _is_remote(path):
+        folder = tempfile.TemporaryDirectory(prefix="bert_tf_")
+        local = os.path.join(folder.name, "model.safetensors")
+        tf.io.gfile.copy(path, local)
+    with _open(local) as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        metadata = dict(file.metadata() or {})
+        types = {file.get_slice(name).get_dtype() for name in shapes}
+    if types & {"F16", "BF16"}:
+        metadata["half_precision"] = "true"
+
+    def read(name: str, _folder=folder) -> np.ndarray:
+        with _open(local) as file:
+            value = file.get_tensor(name)
+        return value.astype(np.float32) if value.dtype.name in _HALF_PRECISION else value
+
+    return shapes, metadata, read
+
+
+def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Writes a file; no copy of the tensors is made.
+
+    Raises:
+      OSError: it could not be written (disk full, no permission).
+    """
+    arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in tensors.items()}
+    with contextlib.ExitStack() as stack:
+        local = temporary = stack.enter_context(written(path))
+        if _is_remote(path):
+            local = os.path.join(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_tf_")), "model.safetensors"
+            )
+        try:
+            save_file(arrays, local, metadata=dict(metadata))
+        except SafetensorError as error:
+            raise OSError(f"{path} could not be written: {error}") from error
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(local, 0o666 & ~mask)  # the library makes files that only their owner can read
+        if local != temporary:
+            tf.io.gfile.copy(local, temporary, overwrite=True)

@@ -1,0 +1,260 @@
+"""Text in the form create_pretraining_data.py reads, sentences in documents, from other sources.
+
+`text_documents` reads any text files; `docstring_documents` collects the English prose inside the installed
+Python packages, so that there is real text on every machine. A document is a list of sentences.
+"""
+
+import ast
+import concurrent.futures
+import hashlib
+import inspect
+import itertools
+import multiprocessing
+import os
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+
+from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_files import read_text_lines
+
+Document = list[str]
+
+_SHORTEST_DOCUMENT, _LONGEST_DOCUMENT = 20, 200  # in sentences, for text whose documents are not marked
+_FILES_PER_TASK = 50
+
+# --- sentences -------------------------------------------------------------------------------------------------------
+
+_SENTENCE_END = re.compile(r"""[.!?…؟۔।]+["'”’»)\]]*\s+|[。！？]+["'”’»」』）]*\s*""")
+# A full stop after these ends no sentence.
+_ABBREVIATION = re.compile(
+    r"(?:\b(?i:e\.g|i\.e|etc|cf|vs|al|fig|eq|ref|resp|approx|dr|mr|mrs|ms|st|pp|vol|ed)|\b[A-Z])\.$"
+)
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a paragraph, by punctuation: simple and for any language, so now and then wrong."""
+    sentences, start = [], 0
+    for match in _SENTENCE_END.finditer(text):
+        following = text[match.end() : match.end() + 1]
+        if following.islower() or _ABBREVIATION.search(text, start, match.start() + 1):
+            continue
+        sentences.append(text[start : match.end()].strip())
+        start = match.end()
+    return [sentence for sentence in (*sentences, text[start:].strip()) if sentence]
+
+
+# --- anybody's text --------------------------------------------------------------------------------------------------
+
+
+def text_documents(files: Sequence[str], max_bytes: int) -> list[Document]:
+    """Documents of plain text files, as even a share of each file's beginning as max_bytes allows.
+
+    A file may have one sentence or one paragraph a line, or paragraphs with broken lines and blank lines between them;
+    its lines show which. A document ends at the end of a file and at a blank line, but not
+    before it has 20 sentences; it is cut after 200.
+
+    Args:
+      files: paths, see `bert_tf.system.text_files.list_files`.
+
+    Raises:
+      ValueError: a file is not UTF-8 (names file, line and byte offset).
+    """
+    import tensorflow as tf
+
+    sizes = {path: tf.io.gfile.stat(path).length for path in files}
+    # Beginning with the smallest: what one file leaves over of its share goes to the others.
+    shares, left = {}, max_bytes
+    for number, path in enumerate(sorted(sizes, key=sizes.get)):
+        shares[path] = min(sizes[path], left // (len(sizes) - number))
+        left -= shares[path]
+    documents = []
+    for path, share in shares.items():
+        lines = []
+        for line in read_text_lines(path):
+            share -= len(line.encode()) + 1
+            if share < -1:  # the last line may have no newline
+                break
+            lines.append(line.strip())
+        documents.extend(_documents_of_lines(lines))
+    return documents
+
+
+def _documents_of_lines(lines: Sequence[str]) -> Iterator[Document]:
+    broken = _has_broken_lines(lines)
+    document: Document = []
+    for is_text, block in itertools.groupby(lines, bool):
+        if not is_text:
+            continue
+        for unit in [" ".join(block)] if broken else block:
+            document += split_sentences(unit)
+        while len(document) >= _LONGEST_DOCUMENT:
+            yield document[:_LONGEST_DOCUMENT]
+            document = document[_LONGEST_DOCUMENT:]
+        if len(document) >= _SHORTEST_DOCUMENT:
+            yield document
+            document = []
+    if document:
+        yield document
+
+
+def _has_broken_lines(lines: Sequence[str]) -> bool:
+    """Whether lines are broken at a certain width, rather than at the end of a sentence or paragraph."""
+    followed = [line for line, following in itertools.pairwise(lines) if line and following]
+    if not followed:
+        return False
+    lengths = sorted(map(len, followed))
+    width = lengths[len(lengths) * 9 // 10]
+    full = sum(length >= 0.7 * width for length in lengths)
+    ended = sum(bool(_SENTENCE_END.search(line[-3:] + " ")) for line in followed)
+    return width <= 120 and full > 0.6 * len(followed) and ended < 0.5 * len(followed)
+
+
+# --- documentation in Python packages --------------------------------------------------------------------------------
+
+_SKIPPED_FOLDERS = {"tests", "test", "testing", "__pycache__", "site-packages", "dist-packages"}
+# `x`, ``x``, :class:`x`, :ref:`x <target>`: the text shown is x.
+_MARKUP = re.compile(r"(?::[\w:.+-]+:)?(?P<ticks>`{1,2})~?([^`<]+?)(?:\s*<[^`]*>)?(?P=ticks)_{0,2}")
+_EMPHASIS = re.compile(r"\*{1,2}([\w ]+)\*{1,2}")
+_WORD = re.compile(r"[\"'(\[]*[A-Za-z]+(?:['’-][A-Za-z]+)*[\"')\].,;:!?]*$")
+_ENGLISH = re.compile(
+    r"\b(the|an?|of|to|is|in|and|for|if|this|that|with|be|as|are|by|from|or|it|on|not|which|when|can|will)\b"
+)
+
+
+def docstring_documents(max_bytes: int, show_progress: bool = True) -> list[Document]:
+    """English prose from the docstrings of the standard library and the installed packages, a document a module.
+
+    The files are parsed, never imported. Tests, examples, tables and lists of parameters are left out, and so is each
+    sentence that came before. The same packages give the same documents in the same order, in which neighbours are
+    modules of different packages; the collection ends at max_bytes.
+    """
+    paths = _module_files()
+    documents, seen, total = [], set(), 0
+    workers = min(4, os.cpu_count() or 1)
+    # "spawn" on every system: forking a process that may have threads (TensorFlow's) is unsafe.
+    context = multiprocessing.get_context("spawn")
+    with (
+        concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool,
+        progress_bar(
+            total=max_bytes, desc="reading docstrings", unit="B", unit_scale=True, disable=not show_progress
+        ) as bar,
+    ):
+        for sentences in pool.map(_module_sentences, paths, chunksize=_FILES_PER_TASK):
+            document = []
+            for sentence in sentences:
+                key = sentence.lower()
+                if key not in seen:
+                    seen.add(key)
+                    document.append(sentence)
+            if len(document) < 2:  # next sentence prediction needs two
+                continue
+            documents.append(document)
+            length = sum(len(sentence.encode()) + 1 for sentence in document)
+            bar.update(length)
+            total += length
+            if total >= max_bytes:
+                pool.shutdown(cancel_futures=True)
+                break
+    return documents
+
+
+def _module_files() -> list[str]:
+    """All modules, shuffled by the digest of their path inside the folder of packages."""
+    found = {}
+    paths = sysconfig.get_paths()
+    for root in (paths["stdlib"], paths["purelib"], paths["platlib"]):
+        for folder, subfolders, names in os.walk(root):
+            subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS]
+            for name in names:
+                if name.endswith(".py") and not name.startswith("test_") and not name.endswith("_test.py"):
+                    path = os.path.join(folder, name)
+                    found[path] = hashlib.sha256(os.path.relpath(path, root).encode()).digest()
+    return sorted(found, key=lambda path: (found[path], path))
+
+
+def _module_sentences(path: str) -> Document:
+    """The prose sentences of all docstrings of a module, in order; none if it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+        if b'"""' not in source and b"'''" not in source:
+            return []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # other people's invalid escapes
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
+        return []
+    sentences = []
+    for docstring in _docstrings(tree):
+        for paragraph in _prose_paragraphs(docstring):
+            sentences += [sentence for sentence in split_sentences(_plain(paragraph)) if _is_english(sentence)]
+    return sentences
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    docstring = ast.get_docstring(node, clean=False)
+    if docstring:
+        yield docstring
+    for child in node.body:
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _docstrings(child)
+
+
+def _prose_paragraphs(docstring: str) -> Iterator[str]:
+    """Paragraphs at the margin: what is indented is code, or lists of parameters."""
+    after_code_mark = False
+    for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
+        lines = block.split("\n")
+        is_code = after_code_mark and lines[0].startswith((" ", "\t"))
+        after_code_mark = is_code or lines[-1].rstrip().endswith("::")
+        indented = any(line.startswith((" ", "\t")) for line in lines)
+        drawn = any(re.fullmatch(r"\W{3,}", line.strip()) for line in lines)  # headings, tables
+        if is_code or indented or drawn or ">>>" in block or "```" in block or lines[0].startswith((".. ", "|", "#")):
+            continue
+        yield " ".join(lines)
+
+
+def _plain(paragraph: str) -> str:
+    paragraph = _MARKUP.sub(r"\2", paragraph).replace("::", ":")
+    return " ".join(_EMPHASIS.sub(r"\1", paragraph).split())
+
+
+def _is_english(sentence: str) -> bool:
+    """Whether it is a complete sentence, mostly of plain words, at least one of them a common English one."""
+    words = sentence.split()
+    if not 4 <= len(words) <= 80 or not sentence[0].isupper() or sentence[-1] not in ".!?:":
+        return False
+    plain = sum(_WORD.match(word) is not None for word in words)
+    return plain >= 0.8 * len(words) and _ENGLISH.search(sentence) is not None
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+# Indic, Thai and Lao, Hangul letters, kana, Hangul syllables.
+_HURT_BY_STRIPPING = re.compile("[\u0900-\u0dff\u0e01-\u0eff\u1100-\u11ff\u3041-\u30ff\uac00-\ud7a3]")
+
+
+def split_held_out(documents: Sequence[Document], every: int = 20) -> tuple[list[Document], list[Document]]:
+    """(training, held-out) documents: each `every`-th one is held out, and at least the last.
+
+    Raises:
+      ValueError: there is only one document, or none.
+    """
+    if len(documents) < 2:
+        raise ValueError(f"{len(documents)} documents can't be split into training and held-out ones.")
+    chosen = set(range(every - 1, len(documents), every)) or {len(documents) - 1}
+    training = [document for number, document in enumerate(documents) if number not in chosen]
+    return training, [documents[number] for number in sorted(chosen)]
+
+
+def to_text(documents: Iterable[Document]) -> str:
+    """One sentence a line, a blank line after each document."""
+    return "".join("".join(sentence + "\n" for sentence in document) + "\n" for document in documents)
+
+
+def needs_accents(text: str) -> bool:
+    """Whether stripping accents would take letters apart, as it does in Korean, Japanese, Thai and Indic scripts."""
+    return len(_HURT_BY_STRIPPING.findall(text)) > 0.001 * len(text)

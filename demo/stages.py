@@ -1,0 +1,271 @@
+"""The stages of the demo: text, vocabulary, records, pre-training, what it learned, loss curve."""
+
+import dataclasses
+import json
+import math
+import os
+import time
+
+from demo import report, sample_text
+from demo.folder import DemoError, claim_output_dir, run_script, write_state, write_text
+
+# What makes a small model learn in minutes. Short sequences: fewer positions to learn to attend to. Twice the usual
+# 15% of masked tokens: twice as many examples of guessing in the same time. In longer training neither pays.
+MAX_SEQ_LENGTH = 32
+MASKED_LM_PROB = 0.3
+MAX_PREDICTIONS = 10
+_BYTES_PER_INSTANCE = 130  # of English text, at MAX_SEQ_LENGTH
+_LEAST_BYTES, _FEW_BYTES = 50_000, 1_000_000
+_EVAL_BATCH_SIZE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Sizes of the demo: of what was tried, what learned most in four minutes on two cores."""
+
+    corpus_bytes: int = 8_000_000
+    vocab_size: int = 4000
+    hidden_size: int = 128
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 4
+    train_batch_size: int = 32
+    learning_rate: float = 1e-3
+    num_train_steps: int = 6000
+    num_warmup_steps: int = 300
+    eval_every_steps: int = 500
+
+
+QUICK_PLAN = Plan(
+    corpus_bytes=600_000,
+    vocab_size=1500,
+    hidden_size=64,
+    num_attention_heads=2,
+    num_train_steps=300,
+    num_warmup_steps=30,
+    eval_every_steps=100,
+)
+
+
+def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
+    """Runs everything; returns what it also writes to results.json.
+
+    Raises:
+      DemoError: with what to tell the user.
+      ValueError: --text matches no file, or a file is not UTF-8.
+    """
+    files = []
+    if text:
+        from bert_tf.system.text_files import list_files
+
+        files = [os.path.relpath(path) if os.path.exists(path) else path for path in list_files(text, "--text")]
+    sizes = [os.path.getsize(path) for path in files if os.path.exists(path)]
+    settings = json.loads(json.dumps({"files": [files, sizes], "plan": dataclasses.asdict(plan)}))
+    claim_output_dir(output_dir, settings)
+    marks = [time.monotonic()]
+    summary = {}
+    for number, (title, stage) in enumerate(_STAGES.items(), start=1):
+        print(f"\n=== {number} of {len(_STAGES)}: {title} (minute {(marks[-1] - marks[0]) / 60:.1f})", flush=True)
+        summary |= stage(files, plan, output_dir, summary)
+        marks.append(time.monotonic())
+    seconds = {title: round(end - begin, 1) for title, begin, end in zip(_STAGES, marks, marks[1:], strict=False)}
+    summary["seconds"] = seconds
+    write_text(os.path.join(output_dir, "results.json"), json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    write_state(output_dir, settings, finished=True)
+    print(
+        f"\nDone in {(marks[-1] - marks[0]) / 60:.1f} minutes: "
+        + ", ".join(f"{title} {value:.0f} s" for title, value in seconds.items())
+    )
+    return summary
+
+
+# --- stages ----------------------------------------------------------------------------------------------------------
+# Each takes (files of --text, plan, output folder, summary so far) and returns what it adds to the summary.
+
+
+def make_text(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
+    """train.txt and heldout.txt; what is in them (`bytes`, `documents`, `sentences`, `needs_accents`) is the corpus.
+
+    Raises:
+      DemoError: there is too little text.
+    """
+    if not _is_done(folder, "corpus.json"):
+        found = make_corpus(files, plan, os.path.join(folder, "train.txt"), os.path.join(folder, "heldout.txt"))
+        write_text(os.path.join(folder, "corpus.json"), json.dumps(found, indent=2) + "\n")
+    return {"corpus": _read_json(folder, "corpus.json")}
+
+
+def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str) -> dict:
+    """Writes training and held-out text; returns what was found (`bytes`, `documents`, `sentences`, `needs_accents`).
+
+    Raises:
+      DemoError: there is too little text.
+    """
+    if files:
+        documents = sample_text.text_documents(files, plan.corpus_bytes)
+        source = f"{len(files)} files"
+    else:
+        documents = sample_text.docstring_documents(plan.corpus_bytes)
+        source = "the docstrings of the installed Python packages"
+    text = sample_text.to_text(documents)
+    size = len(text.encode())
+    if size < _LEAST_BYTES or len(documents) < 2:
+        raise DemoError(
+            f"There is too little text in {source}: {size:,} bytes. At least {_LEAST_BYTES:,} are needed (some thirty "
+            f"pages), and {_FEW_BYTES:,} before a model learns anything of interest."
+        )
+    if size < _FEW_BYTES:
+        print(f"Only {size:,} bytes of text: don't expect much. From some {_FEW_BYTES:,} on it gets interesting.")
+    training, heldout = sample_text.split_held_out(documents)
+    write_text(heldout_file, sample_text.to_text(heldout))
+    write_text(train_file, sample_text.to_text(training))
+    found = {
+        "bytes": size,
+        "documents": len(documents),
+        "heldout_documents": len(heldout),
+        "sentences": sum(map(len, documents)),
+        "needs_accents": sample_text.needs_accents(text),
+    }
+    print(
+        f"{size / 1e6:.1f} MB from {source}: {found['sentences']:,} sentences in {len(documents):,} documents, "
+        f"of which {len(heldout):,} are held out."
+    )
+    return found
+
+
+def make_vocabulary(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
+    """vocab.txt, by create_vocab.py."""
+    if not _is_done(folder, "vocab.txt"):
+        run_script(
+            "create_vocab.py",
+            input_file=os.path.join(folder, "train.txt"),
+            output_file=os.path.join(folder, "vocab.txt"),
+            vocab_size=plan.vocab_size,
+            max_characters=plan.vocab_size // 2,  # of Chinese, the frequent ones
+            **_accents(summary),
+        )
+    return {}
+
+
+def make_records(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
+    """train.tfrecord and heldout.tfrecord, by create_pretraining_data.py."""
+    # As often over the text as the training will take examples, so that each step sees masks of its own.
+    examples = plan.num_train_steps * plan.train_batch_size
+    dupe_factor = min(20, math.ceil(examples * _BYTES_PER_INSTANCE / summary["corpus"]["bytes"]))
+    for name, times in (("train", dupe_factor), ("heldout", 1)):
+        if not _is_done(folder, f"{name}.tfrecord"):
+            run_script(
+                "create_pretraining_data.py",
+                input_file=os.path.join(folder, f"{name}.txt"),
+                output_file=os.path.join(folder, f"{name}.tfrecord"),
+                vocab_file=os.path.join(folder, "vocab.txt"),
+                max_seq_length=MAX_SEQ_LENGTH,
+                max_predictions_per_seq=MAX_PREDICTIONS,
+                masked_lm_prob=MASKED_LM_PROB,
+                dupe_factor=times,
+                **_accents(summary),
+            )
+    return {}
+
+
+def pretrain(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
+    """model/, by run_pretraining.py; the results on held-out text."""
+    from bert_tf.text.vocab import load_vocab
+
+    config = {
+        "vocab_size": len(load_vocab(os.path.join(folder, "vocab.txt"))),
+        "hidden_size": plan.hidden_size,
+        "num_hidden_layers": plan.num_hidden_layers,
+        "num_attention_heads": plan.num_attention_heads,
+        "intermediate_size": 4 * plan.hidden_size,
+        "hidden_act": "gelu",
+        # A small model that sees each example once has nothing to overfit.
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": MAX_SEQ_LENGTH,
+        "type_vocab_size": 2,
+        # BERT-Base's 0.02, scaled to the width. With 0.02 such a small model long stays at the words' frequencies.
+        "initializer_range": round(0.02 * math.sqrt(768 / plan.hidden_size), 3),
+    }
+    write_text(os.path.join(folder, "bert_config.json"), json.dumps(config, indent=2) + "\n")
+    heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]
+    run_script(
+        "run_pretraining.py",
+        input_file=os.path.join(folder, "train.tfrecord"),
+        eval_input_file=os.path.join(folder, "heldout.tfrecord"),
+        output_dir=os.path.join(folder, "model"),
+        bert_config_file=os.path.join(folder, "bert_config.json"),
+        do_train=True,
+        do_eval=True,
+        max_seq_length=MAX_SEQ_LENGTH,
+        max_predictions_per_seq=MAX_PREDICTIONS,
+        train_batch_size=plan.train_batch_size,
+        eval_batch_size=_EVAL_BATCH_SIZE,
+        max_eval_steps=math.ceil(heldout_instances / _EVAL_BATCH_SIZE),
+        learning_rate=plan.learning_rate,
+        num_train_steps=plan.num_train_steps,
+        num_warmup_steps=plan.num_warmup_steps,
+        eval_every_steps=plan.eval_every_steps,
+        log_every_steps=plan.eval_every_steps // 2,
+        save_checkpoints_steps=plan.eval_every_steps,
+    )
+    with open(os.path.join(folder, "model", "eval_results.txt"), encoding="utf-8") as file:
+        return {"heldout": {key.strip(): float(value) for key, value in (line.split("=") for line in file)}}
+
+
+def say_what_it_learned(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
+    """The results beside guessing by frequency, and [MASK] filled in held-out sentences."""
+    from bert_tf.text.wordpiece import FullTokenizer
+
+    vocab_file = os.path.join(folder, "vocab.txt")
+    tokenizer = FullTokenizer(vocab_file, strip_accents=_accents(summary).get("strip_accents"))
+    records = [os.path.join(folder, f"{name}.tfrecord") for name in ("train", "heldout")]
+    baselines = report.frequency_baselines(*records, len(tokenizer.vocab), MAX_SEQ_LENGTH, MAX_PREDICTIONS)
+    most_frequent = tokenizer.inv_vocab[baselines.pop("most_frequent_id")]
+    heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]
+    print(f"On {heldout_instances:,} examples of documents it has never seen:")
+    print(report.results_table(summary["heldout"], baselines, most_frequent) + "\n")
+    rows = report.fill_questions(folder, tokenizer, with_fixed=not files)
+    print(report.guesses_table(rows), flush=True)
+    return {"baselines": baselines, "fill_mask": rows}
+
+
+def draw_loss_curve(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
+    """loss_curve.png."""
+    from bert_tf.training.plots import plot_training_log
+
+    picture, model = os.path.join(folder, "loss_curve.png"), os.path.join(folder, "model")
+    plot_training_log(
+        os.path.join(model, "train_log.jsonl"),
+        picture,
+        {name: ("without a model", value) for name, value in summary["baselines"].items()},
+    )
+    print(f"{picture} shows how it went; so does TensorBoard: tensorboard --logdir {model}")
+    return {}
+
+
+_STAGES = {
+    "text": make_text,
+    "vocabulary": make_vocabulary,
+    "training records": make_records,
+    "pre-training": pretrain,
+    "what it learned": say_what_it_learned,
+    "loss curve": draw_loss_curve,
+}
+
+
+def _accents(summary: dict) -> dict:
+    """The flag that keeps accents, for languages that need them."""
+    return {"strip_accents": False} if summary["corpus"]["needs_accents"] else {}
+
+
+def _is_done(folder: str, name: str) -> bool:
+    path = os.path.join(folder, name)
+    if os.path.exists(path):
+        print(f"{path} is there already.")
+        return True
+    return False
+
+
+def _read_json(folder: str, name: str) -> dict:
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return json.load(file)

@@ -1,0 +1,1 @@
+"""Runs that answer a question: no part of the product."""

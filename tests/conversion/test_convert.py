@@ -1,0 +1,348 @@
+"""Weights from each format to each, through the functions and through the script; what is refused leaves nothing."""
+
+import json
+import sys
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+from helpers import warm
+from helpers.paths import TESTS
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.conversion import convert
+from bert_tf.models import initialize, open_weights, pretrained
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import (
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+)
+from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.training import checkpoints
+from bert_tf.training.optimization import create_optimizer
+from bert_tf.weights import bundle
+from bert_tf.weights.mapping import is_model_variable
+
+FORMATS = ("tf1", "huggingface", "model_garden", "bert_tf")
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"[unused{i}]" for i in range(1, 4)]
+PIECES += [chr(97 + i) for i in range(26)] + ["##" + chr(97 + i) for i in range(26)]
+PIECES += [f"word{i}" for i in range(100 - len(PIECES))]
+
+
+def tensors_of(path) -> dict:
+    weights = open_weights.open_weights(str(path))
+    return {name: weights[name] for name in weights}
+
+
+def assert_same_bytes(actual, expected):
+    assert set(actual) == set(expected)
+    for name, value in expected.items():
+        assert actual[name].dtype == value.dtype and actual[name].tobytes() == value.tobytes(), name
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Like a zip of Google's: random values in every variable, heads, vocabulary and Adam state."""
+    folder = tmp_path_factory.mktemp("source") / "uncased_L-2_H-32_A-2"
+    folder.mkdir()
+    config = BertConfig.from_dict(TINY_CONFIG)
+    model = BertForPreTraining(config)
+    model.build()
+    optimizer = create_optimizer("adamw", 1e-3, 20, 5)
+    optimizer.build(model.trainable_variables)
+    generator = np.random.default_rng(0)
+    for name, variable in checkpoints.training_variables(model, optimizer).items():
+        variable.assign(7 if name == "global_step" else generator.normal(0, 0.2, variable.shape))
+    bundle.write_bundle(str(folder / "bert_model.ckpt"), checkpoints.training_variables(model, optimizer))
+    config.save(str(folder / "bert_config.json"))
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    return folder
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_and_back(source, tmp_path, format):
+    """tf1 -> format -> tf1: the same bytes; on the way the same outputs by the format's own library."""
+    there = convert.convert(str(source), str(tmp_path / "there"), format)
+    assert there.source_format == "tf1" and there.target_format == format
+    assert not there.missing
+    back = convert.convert(str(tmp_path / "there"), str(tmp_path / "back"), "tf1")
+    assert back.source_format == format
+    expected = {name: value for name, value in tensors_of(source).items() if is_model_variable(name)}
+    assert_same_bytes(tensors_of(tmp_path / "back"), expected)
+    files = {"bert_config.json", "vocab.txt", "tokenizer_config.json"}
+    assert files < set(back.files)
+    for name in ("bert_config.json", "vocab.txt"):
+        assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
+    casing = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())
+    assert casing["do_lower_case"] is True  # from the source directory's name, through the format's own file
+    # The report has each variable once, and says what the optimizer state came to.
+    rows = {name: (shape, origin, goal) for name, shape, origin, goal in there.rows}
+    assert rows["bert/pooler/dense/kernel"][0] == (32, 32)
+    assert rows["bert/pooler/dense/kernel/adam_m"][2] == "- (optimizer state)"
+    if format == "model_garden":
+        assert any("Outputs equal tf-models-official on model_garden" in note for note in there.notes)
+    text = there.text()
+    assert "Read back: 46 tensors, each with the same bits" in text
+    assert "bert/encoder/layer_1/output/LayerNorm/gamma" in text
+
+
+@pytest.mark.parametrize("format", ["tf1", "bert_tf"])
+def test_optimizer_state_both_ways(source, tmp_path, format):
+    convert.convert(str(source), str(tmp_path / "there"), format, with_optimizer=True)
+    assert_same_bytes(tensors_of(tmp_path / "there"), tensors_of(source))
+    if format == "tf1":  # a run of the original, and one of ours, resumes from such a directory
+        assert tf.train.latest_checkpoint(str(tmp_path / "there")).endswith("model.ckpt-7")
+        assert open_weights.open_weights(str(tmp_path / "there"))["global_step"].dtype == np.int64
+
+
+def test_steps_of_the_original_go_on_after_a_conversion(golden, tmp_path):
+    """The original's checkpoint of step 6 through our format and back: the six variables the golden step 12 depends on.
+
+    tests/training/test_optimization.py runs the steps from the same tensors to the original's ckpt-12.
+    """
+    folder = golden / "optimizer"
+    there = tmp_path / "there"
+    config = str(folder / "bert_config.json")
+    start = str(folder / "pretraining.ckpt-6")
+    convert.convert(start, str(there), "bert_tf", with_optimizer=True, bert_config_file=config)
+    convert.convert(str(there), str(tmp_path / "back"), "tf1", with_optimizer=True)
+    assert_same_bytes(tensors_of(tmp_path / "back"), tensors_of(start))
+    model = BertForPreTraining(BertConfig.from_json_file(config))
+    model.build()
+    optimizer = create_optimizer("adamw", 1e-3, 20, 5)
+    optimizer.build(model.trainable_variables)
+    variables = checkpoints.training_variables(model, optimizer)
+    initialize.initialize(variables, str(there), must_have_all=True)
+    assert int(optimizer.iterations.numpy()) == 6
+
+
+def test_the_originals_run_with_its_adam_slots(shared, tmp_path):
+    folder = shared / "data" / "tf1_tiny"
+    report = convert.convert(str(folder), str(tmp_path / "there"), "tf1", with_optimizer=True)
+    assert_same_bytes(tensors_of(tmp_path / "there"), tensors_of(folder))
+    assert any(name.endswith("/adam_v") for name, *_ in report.rows)
+
+
+@pytest.mark.parametrize("head", ["bert_model", "classifier", "squad"])
+@pytest.mark.parametrize("config", ["config1", "config2"])
+def test_golden_checkpoints_through_every_format(golden, tmp_path, config, head):
+    prefix = str(golden / "model" / config / f"{head}.ckpt")
+    expected = tensors_of(prefix)
+    for format in ("huggingface", "bert_tf"):
+        target = tmp_path / format
+        convert.convert(prefix, str(target), format, verify=False)
+        assert_same_bytes(tensors_of(target), expected)
+
+
+def test_from_pretrained_takes_all_formats(source, tmp_path):
+    inputs = convert.example_inputs(BertConfig.from_dict(TINY_CONFIG))
+    expected = None
+    for format in FORMATS:
+        target = str(tmp_path / format)
+        convert.convert(str(source), target, format, verify=False)
+        model = BertForPreTraining.from_pretrained(target)
+        outputs = {name: np.asarray(value) for name, value in model(inputs).items()}
+        assert model.config.hidden_act == "gelu"
+        expected = expected or outputs
+        for name, value in expected.items():
+            np.testing.assert_array_equal(outputs[name], value)
+        encoder = BertModel.from_pretrained(target)
+        encoder.save_pretrained(str(tmp_path / f"{format}_again"), format=format)
+        encoder_tensors = {n: v for n, v in tensors_of(target).items() if n.startswith("bert/")}
+        assert_same_bytes(tensors_of(tmp_path / f"{format}_again"), encoder_tensors)
+        assert (tmp_path / f"{format}_again" / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
+
+
+@pytest.mark.parametrize("format", FORMATS[:2])
+def test_the_kind_of_a_classifier_travels(tmp_path, format):
+    config = BertConfig.from_dict(TINY_CONFIG)
+    for model, key, value in (
+        (BertForTokenClassification(config, num_labels=5), "architectures", ["BertForTokenClassification"]),
+        (BertForSequenceClassification(config, 3, "multi_label_classification"), "problem_type", None),
+        (BertForMultipleChoice(config), "architectures", ["BertForMultipleChoice"]),
+    ):
+        model.build()
+        path = str(tmp_path / type(model).__name__)
+        model.save_pretrained(path, format=format)
+        again = type(model).from_pretrained(path)
+        assert getattr(again.config, key) == (value or "multi_label_classification")
+        assert again.num_labels == model.num_labels and again.objective is model.objective
+        np.testing.assert_array_equal(again.head.output_weights.numpy(), model.head.output_weights.numpy())
+
+
+def test_words_and_positions_are_added(source, tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("abc\nkubernetes\n")
+    target = tmp_path / "larger"
+    report = convert.convert(str(source), str(target), "huggingface", add_tokens=str(words), max_position_embeddings=48)
+    config = pretrained.read_model(str(target))[1].config
+    assert (config.vocab_size, config.max_position_embeddings) == (102, 48)
+    tokenizer = FullTokenizer(str(target / "vocab.txt"))
+    assert tokenizer.convert_tokens_to_ids(tokenizer.tokenize("abc Kubernetes")) == [100, 101]
+    old, new = tensors_of(source), tensors_of(target)
+    table = "bert/embeddings/word_embeddings"
+    np.testing.assert_array_equal(new[table][:100], old[table])
+    pieces = [PIECES.index(piece) for piece in ("a", "##b", "##c")]
+    np.testing.assert_allclose(new[table][100], old[table][pieces].mean(0), rtol=1e-6)
+    assert new["cls/predictions/output_bias"].shape == (102,)
+    assert new["bert/embeddings/position_embeddings"].shape == (48, 32)
+    assert "abc" in report.text()
+
+
+def refused(source, tmp_path, error, message, format="bert_tf", **arguments) -> set[str]:
+    """What there is in tmp_path after a conversion to tmp_path/target that must fail."""
+    with pytest.raises(error, match=message):
+        convert.convert(str(source), str(tmp_path / "target"), format, **arguments)
+    return {path.name for path in tmp_path.iterdir()}
+
+
+def test_bad_input_leaves_no_target(source, tmp_path):
+    assert refused(tmp_path / "nowhere", tmp_path, FileNotFoundError, "nowhere: no weights there") == set()
+    message = "--with_optimizer: the huggingface format"
+    assert refused(source, tmp_path, ValueError, message, "huggingface", with_optimizer=True) == set()
+    message = "--do_lower_case=False contradicts the name of"
+    assert refused(source, tmp_path, ValueError, message, do_lower_case=False) == set()
+    other = tmp_path / "other.json"
+    BertConfig.from_dict({**TINY_CONFIG, "hidden_size": 64, "num_hidden_layers": 3}).save(str(other))
+    message = r"other\.json does not fit .* expected \[100, 64\], found \[100, 32\]"
+    assert refused(source, tmp_path, ValueError, message, bert_config_file=str(other)) == {"other.json"}
+    words = tmp_path / "words.txt"
+    words.write_text("two words\n")
+    left = refused(source, tmp_path, ValueError, r"words\.txt, line 1", add_tokens=str(words))
+    assert left == {"other.json", "words.txt"}
+
+
+def test_damaged_checkpoints_leave_no_target(source, tmp_path):
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    for path in source.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    data = folder / "bert_model.ckpt.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:5000])
+    message = r"damaged/bert_model\.ckpt: .* can't be read, the file is damaged"
+    assert refused(folder, tmp_path, ValueError, message) == {"damaged"}
+    data.unlink()
+    assert refused(folder, tmp_path, ValueError, r"damaged/bert_model\.ckpt") == {"damaged"}
+    (folder / "bert_model.ckpt.index").write_bytes(b"no index")
+    message = r"damaged/bert_model\.ckpt: can't be read as a TensorFlow checkpoint"
+    assert refused(folder, tmp_path, ValueError, message) == {"damaged"}
+
+
+def test_a_checkpoint_of_another_model(tmp_path):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    bundle.write_bundle(str(folder / "bert_model.ckpt"), {"conv1/kernel": np.zeros((3, 3), np.float32)})
+    BertConfig.from_dict(TINY_CONFIG).save(str(folder / "bert_config.json"))
+    message = r"does not fit .*word_embeddings: expected \[100, 32\], not there"
+    assert refused(folder, tmp_path, ValueError, message) == {"other"}
+
+
+def test_files_that_are_there_are_kept(source, tmp_path):
+    target = tmp_path / "there"
+    target.mkdir()
+    (target / "vocab.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"there already has files of a model \(vocab\.txt\).*--overwrite"):
+        convert.convert(str(source), str(target), "bert_tf")
+    assert [path.name for path in target.iterdir()] == ["vocab.txt"]
+    assert (target / "vocab.txt").read_text() == "mine"
+    convert.convert(str(source), str(target), "bert_tf", overwrite=True)
+    assert (target / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
+    assert not [path for path in tmp_path.iterdir() if "writing" in path.name]
+
+
+def test_the_source_itself_is_never_replaced(source):
+    with pytest.raises(ValueError, match="would replace the source"):
+        convert.convert(str(source), str(source), "tf1", overwrite=True)
+    assert "global_step" in tensors_of(source)
+
+
+def test_another_models_files_never_stay_beside_the_new_ones(source, tmp_path):
+    target = tmp_path / "there"
+    convert.convert(str(source), str(target), "huggingface", verify=False)
+    (target / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="already has files of a model"):
+        convert.convert(str(source), str(target), "tf1")
+    convert.convert(str(source), str(target), "tf1", overwrite=True)
+    assert not (target / "model.safetensors").exists() and not (target / "config.json").exists()
+    assert (target / "notes.txt").read_text() == "mine"
+    assert open_weights.open_weights(str(target)).format == "tf1"
+    (target / "model.ckpt-5.index").write_text("")
+    with pytest.raises(FileExistsError, match="has the checkpoints of a training run"):
+        convert.convert(str(source), str(target), "tf1", overwrite=True)
+    assert (target / "model.ckpt-5.index").exists()
+
+
+def test_heads_without_their_usual_company(tmp_path):
+    """No pooler to Model Garden; a masked-LM head beside a pooler to Hugging Face."""
+    model = BertForMaskedLM(BertConfig.from_dict({**TINY_CONFIG, "max_position_embeddings": 64}))
+    model.build()
+    model.save_pretrained(str(tmp_path / "hf"), format="huggingface")
+    report = convert.convert(str(tmp_path / "hf"), str(tmp_path / "tf1"), "tf1")
+    assert any("Outputs equal transformers" in note or "not installed" in note for note in report.notes)
+    tensors = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
+    tensors = {name: value for name, value in tensors.items() if "pooler" not in name}
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    safetensors.numpy.save_file(tensors, str(tmp_path / "hf" / "model.safetensors"), {"format": "pt"})
+    report = convert.convert(str(tmp_path / "hf"), str(tmp_path / "mg"), "model_garden")
+    assert any("its encoder needs a pooler" in note for note in report.notes)
+    assert not any(name.startswith("bert/pooler") for name in tensors_of(tmp_path / "mg"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_verified_in_float32(tmp_path, dtype):
+    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    model.build()
+    model.save_pretrained(str(tmp_path / "hf"), format="huggingface")
+    path = tmp_path / "hf" / "model.safetensors"
+    assert path.stat().st_mode == (tmp_path / "hf" / "config.json").stat().st_mode  # readable like any other file
+    tensors = safetensors.numpy.load_file(path)
+    safetensors.numpy.save_file(
+        {
+            name: value.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
+            for name, value in tensors.items()
+        },
+        str(path),
+        {"format": "pt"},
+    )
+    report = convert.convert(str(tmp_path / "hf"), str(tmp_path / "tf1"), "tf1")
+    assert any("half precision; its values are written as float32" in note for note in report.notes)
+    assert all(value.dtype == np.float32 for value in tensors_of(tmp_path / "tf1").values())
+
+
+def test_a_vocabulary_of_another_model(source, tmp_path):
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("".join(f"t{number}\n" for number in range(101)))
+    message = r"vocab\.txt has 101 lines, but vocab_size is 100"
+    assert refused(source, tmp_path, ValueError, message, vocab_file=str(vocab)) == {"vocab.txt"}
+    assert refused(source, tmp_path, ValueError, "give --add_tokens", use_unused_slots=True) == {"vocab.txt"}
+
+
+def test_a_wrong_output_is_an_error_before_anything_is_written(source, tmp_path, monkeypatch):
+    asked = []
+
+    def wrong(*arguments):
+        asked.append(arguments)
+        return {"sequence_output": np.zeros((3, 24, 32), np.float32)}
+
+    monkeypatch.setitem(convert.REFERENCES, "huggingface", ("transformers", wrong))
+    message = "Outputs differ: sequence_output of transformers"
+    assert refused(source, tmp_path, ValueError, message, "huggingface") == set()
+    assert len(asked) == 1
+
+
+def test_the_script(source, tmp_path):
+    command = [sys.executable, "-m", "convert_checkpoint", f"--from={source}", f"--to={tmp_path / 'hf'}"]
+    command += ["--format=huggingface", f"--report_file={tmp_path / 'report.txt'}", "--noverify"]
+    result = warm.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "report.txt").read_text() == result.stdout
+    assert "bert/pooler/dense/kernel" in result.stdout and "bert.pooler.dense.weight" in result.stdout
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["hidden_act"] == "gelu_new"
+    keras.backend.clear_session()

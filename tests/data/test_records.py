@@ -1,0 +1,513 @@
+"""Records: the order is a function of (files, seed, step), and damaged files are named."""
+
+import json
+import os
+import struct
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import warm
+
+from bert_tf.data import gzip_records, order, record_index, records
+
+FEATURES = {"number": tf.io.FixedLenFeature([2], tf.int64), "weight": tf.io.FixedLenFeature([], tf.float32)}
+
+
+def example(number: int, values: int = 2) -> bytes:
+    """A record that holds its own number, and is longer the larger that is."""
+    features = {
+        "number": tf.train.Feature(int64_list=tf.train.Int64List(value=[number] * values)),
+        "weight": tf.train.Feature(float_list=tf.train.FloatList(value=[number / 2])),
+        "ignored": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"x" * (number % 50)])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def write(path, payloads) -> list[int]:
+    """Writes the records and returns the byte offset of each, and the file's length as the last."""
+    offsets = [0]
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for payload in payloads:
+            writer.write(payload)
+            offsets.append(offsets[-1] + len(payload) + 16)
+    assert os.path.getsize(path) == offsets[-1]
+    return offsets
+
+
+def damage(path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0x01
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(record_index, "RECORDS_PER_BLOCK", 8)
+
+
+@pytest.fixture
+def three_files(tmp_path, small_blocks):
+    """100 records numbered through: 50 in the first file, 1 in the second, 49 in the third."""
+    paths = [tmp_path / f"part-{k}.tfrecord" for k in range(3)]
+    for path, (first, last) in zip(paths, [(0, 50), (50, 51), (51, 100)], strict=True):
+        write(path, [example(number) for number in range(first, last)])
+    return [str(path) for path in paths]
+
+
+def numbers(dataset, steps: int | None = None) -> np.ndarray:
+    """[steps, batch] the records' numbers."""
+    dataset = dataset if steps is None else dataset.take(steps)
+    return np.stack([batch["number"].numpy()[:, 0] for batch in dataset])
+
+
+def test_index_has_every_block(three_files):
+    index = records.index_records(three_files, FEATURES)
+    assert index.total_records == 100
+    assert index.num_records.tolist() == [8] * 6 + [2, 1] + [8] * 6 + [1]
+    assert index.file_number.tolist() == [0] * 7 + [1] + [2] * 7
+    sizes = [len(example(number)) + 16 for number in range(51, 100)]
+    assert index.byte_offset[8:].tolist() == [sum(sizes[:k]) for k in range(0, 49, 8)]
+    assert index.skipped == (0, 0, 0)
+
+
+@pytest.mark.parametrize("window", [1, 20, 1000])
+def test_each_record_once_an_epoch(three_files, window):
+    index = records.index_records(three_files, FEATURES)
+    batches = records.training_batches(index, FEATURES, batch_size=10, seed=5, shuffle_window=window)
+    epochs = numbers(batches, 30).reshape(3, 100)
+    for epoch in epochs:
+        assert sorted(epoch.tolist()) == list(range(100))
+    assert not np.array_equal(epochs[0], epochs[1])
+    assert not np.array_equal(epochs[1], epochs[2])
+    assert not np.array_equal(epochs[0], np.arange(100))
+
+
+@pytest.mark.parametrize(("window", "batch_size"), [(20, 7), (1000, 7), (20, 64), (1000, 64), (20, 250), (1000, 250)])
+def test_resumed_run_gets_the_same_batches(three_files, window, batch_size):
+    """Starts inside a window, at its border, several epochs on; batches reach over epochs or hold several."""
+    index = records.index_records(three_files, FEATURES)
+
+    def batches(start_step):
+        return records.training_batches(
+            index, FEATURES, batch_size=batch_size, seed=11, start_step=start_step, shuffle_window=window
+        )
+
+    whole = numbers(batches(0), 60)
+    assert whole.shape == (60, batch_size)
+    for start in (1, 2, 13, 29, 50):
+        np.testing.assert_array_equal(numbers(batches(start), 10), whole[start : start + 10])
+
+
+def test_order_is_fixed_for_all_time(three_files):
+    """A new NumPy or TensorFlow must not change it: runs are continued after an upgrade. Numbers of NumPy 2.4."""
+    index = records.index_records(three_files, FEATURES)
+    batches = records.training_batches(index, FEATURES, batch_size=10, seed=1234, shuffle_window=40)
+    assert numbers(batches, 1)[0].tolist() == [89, 93, 62, 66, 61, 96, 56, 76, 98, 52]
+    assert order.permutation(8, seed=-1, epoch=2, stream=3).tolist() == [4, 6, 0, 2, 3, 7, 5, 1]
+
+
+def test_order_matches_a_plain_computation(three_files):
+    """The pipeline against lists: blocks permuted, joined into windows, permuted inside."""
+    index = records.index_records(three_files, FEATURES)
+    starts = np.cumsum(index.num_records) - index.num_records
+    expected = []
+    for epoch in range(2):
+        windows: dict[int, list[int]] = {}
+        position = 0
+        for block in order.permutation(15, 9, epoch, 0):
+            windows.setdefault(position // 30, []).append(int(block))
+            position += int(index.num_records[block])
+        for stream, blocks in enumerate(windows.values(), start=1):
+            held = [starts[b] + k for b in sorted(blocks) for k in range(index.num_records[b])]
+            expected += [held[k] for k in order.permutation(len(held), 9, epoch, stream)]
+    batches = records.training_batches(index, FEATURES, batch_size=20, seed=9, shuffle_window=30)
+    assert numbers(batches, 10).ravel().tolist() == expected
+
+
+def test_step_far_away(three_files):
+    """Step 10 billion (epoch 2 billion) is found by arithmetic, and still holds each record once."""
+    index = records.index_records(three_files, FEATURES)
+    batches = records.training_batches(
+        index, FEATURES, batch_size=20, seed=9, shuffle_window=30, start_step=10_000_000_000
+    )
+    drawn = numbers(batches, 10).reshape(2, 100)
+    assert [sorted(epoch.tolist()) for epoch in drawn] == [list(range(100))] * 2
+    first = np.cumsum(index.num_records)[order.permutation(15, 9, 2_000_000_000, 0)[0]] - 1
+    assert first in drawn[0][:38]
+
+
+def test_same_batches_in_another_process_with_op_determinism(three_files):
+    """What a run started again with --deterministic sees."""
+    index = records.index_records(three_files, FEATURES)
+    here = numbers(records.training_batches(index, FEATURES, batch_size=9, seed=2, shuffle_window=20), 40)
+    code = f"""
+import tensorflow as tf
+tf.config.experimental.enable_op_determinism()
+tf.random.set_seed(0)
+from bert_tf.data import record_index, records
+record_index.RECORDS_PER_BLOCK = 8
+features = {{"number": tf.io.FixedLenFeature([2], tf.int64)}}
+index = records.index_records({three_files!r}, features)
+batches = records.training_batches(index, features, batch_size=9, seed=2, start_step=25, shuffle_window=20)
+print([batch["number"].numpy()[:, 0].tolist() for batch in batches.take(15)])
+"""
+    process = warm.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout) == here[25:].tolist()
+
+
+def test_other_seed_other_order(three_files):
+    index = records.index_records(three_files, FEATURES)
+    orders = [
+        tuple(numbers(records.training_batches(index, FEATURES, batch_size=100, seed=seed), 1)[0])
+        for seed in (0, 1, 2, -1, 2**40)
+    ]
+    assert len(set(orders)) == 5
+
+
+def test_batches_are_static_and_int32(three_files):
+    index = records.index_records(three_files, FEATURES)
+    batches = records.training_batches(index, FEATURES, batch_size=16, seed=0)
+    assert batches.element_spec == {
+        "number": tf.TensorSpec([16, 2], tf.int32),
+        "weight": tf.TensorSpec([16], tf.float32),
+    }
+    assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
+    batch = next(iter(batches))
+    np.testing.assert_array_equal(batch["weight"], batch["number"][:, 1].numpy() / 2)
+
+
+def test_fewer_records_than_a_batch(tmp_path):
+    write(tmp_path / "a", [example(number) for number in range(3)])
+    index = records.index_records([str(tmp_path / "a")], FEATURES)
+    batches = records.training_batches(index, FEATURES, batch_size=8, seed=0)
+    drawn = numbers(batches, 600)
+    for epoch in drawn.reshape(1600, 3):
+        assert sorted(epoch.tolist()) == [0, 1, 2]
+    later = records.training_batches(index, FEATURES, batch_size=8, seed=0, start_step=590)
+    np.testing.assert_array_equal(numbers(later, 10), drawn[590:])
+
+
+def test_wrong_arguments(three_files):
+    index = records.index_records(three_files, FEATURES)
+    with pytest.raises(ValueError, match="batch_size=0"):
+        records.training_batches(index, FEATURES, batch_size=0, seed=0)
+    with pytest.raises(ValueError, match="max_steps"):
+        records.evaluation_batches(index, FEATURES, batch_size=4, repeat=True, max_steps=None)
+
+
+# --- Evaluation -------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_fills_the_last_batch_with_zeros(three_files):
+    index = records.index_records(three_files, FEATURES)
+    batches = records.evaluation_batches(index, FEATURES, batch_size=32, repeat=False, max_steps=None)
+    assert batches.element_spec["number"].shape == [32, 2]
+    assert len(batches) == 4
+    drawn = list(batches)
+    assert np.concatenate([b["number"].numpy()[:, 0] for b in drawn]).tolist() == list(range(100)) + [0] * 28
+    weights = np.concatenate([b["example_weights"].numpy() for b in drawn])
+    assert weights.dtype == np.float32
+    assert weights.tolist() == [1.0] * 100 + [0.0] * 28
+    assert drawn[-1]["weight"].numpy()[4:].tolist() == [0.0] * 28
+
+
+@pytest.mark.parametrize(("max_steps", "expected"), [(2, 2), (4, 4), (9, 4)])
+def test_evaluation_takes_at_most_max_steps(three_files, max_steps, expected):
+    index = records.index_records(three_files, FEATURES)
+    batches = records.evaluation_batches(index, FEATURES, batch_size=32, repeat=False, max_steps=max_steps)
+    assert len(batches) == len(list(batches)) == expected
+
+
+def test_evaluation_without_filling(three_files):
+    index = records.index_records(three_files, FEATURES)
+    batches = records.evaluation_batches(index, FEATURES, batch_size=25, repeat=False, max_steps=None)
+    assert sum(float(tf.reduce_sum(b["example_weights"])) for b in batches) == 100
+    assert len(batches) == 4
+
+
+@pytest.mark.parametrize("batch_size", [8, 64, 230])
+def test_evaluation_repeated_as_the_original(three_files, batch_size):
+    index = records.index_records(three_files, FEATURES)
+    batches = records.evaluation_batches(index, FEATURES, batch_size=batch_size, repeat=True, max_steps=20)
+    assert len(batches) == 20
+    np.testing.assert_array_equal(numbers(batches).ravel(), np.arange(20 * batch_size) % 100)
+    assert all(b["example_weights"].numpy().tolist() == [1.0] * batch_size for b in batches)
+
+
+# --- Names of files ---------------------------------------------------------------------------------------------------
+
+
+# --- Damaged files ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_file(tmp_path, small_blocks):
+    """A good file of 5 records, and one of 30 (numbered from 100) with its offsets."""
+    write(tmp_path / "good", [example(number) for number in range(5)])
+    offsets = write(tmp_path / "bad", [example(100 + number) for number in range(30)])
+    return tmp_path / "bad", offsets, [str(tmp_path / "good"), str(tmp_path / "bad")]
+
+
+def kept(files) -> list[int]:
+    index = records.index_records(files, FEATURES, skip_corrupt_records=True)
+    batches = records.evaluation_batches(index, FEATURES, batch_size=1, repeat=False, max_steps=None)
+    drawn = numbers(batches).ravel().tolist()
+    epoch = records.training_batches(index, FEATURES, batch_size=index.total_records, seed=0, shuffle_window=10)
+    assert sorted(numbers(epoch, 1)[0].tolist()) == drawn
+    return drawn
+
+
+@pytest.mark.parametrize("record", [0, 11, 15, 16, 29])
+def test_damaged_payload(one_file, record):
+    path, offsets, files = one_file
+    damage(path, offsets[record] + 14)
+    with pytest.raises(
+        records.RecordError, match=rf"{path}: record {record} .*byte {offsets[record]} is corrupt.*--skip_corrupt_"
+    ):
+        records.index_records(files, FEATURES)
+    expected = [0, 1, 2, 3, 4] + [100 + number for number in range(30) if number != record]
+    assert kept(files) == expected
+    assert records.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (0, 1)
+
+
+def test_two_damaged_payloads_and_a_damaged_length(one_file):
+    path, offsets, files = one_file
+    for place in (offsets[3] + 20, offsets[4] - 1 + 16, offsets[20] + 2):
+        damage(path, place)
+    with pytest.raises(records.RecordError, match=rf"record 3 .*byte {offsets[3]} "):
+        records.index_records(files, FEATURES)
+    assert kept(files) == [0, 1, 2, 3, 4] + [100 + number for number in range(20) if number not in (3, 4)]
+    assert records.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (0, 3)
+
+
+def test_damaged_length_loses_the_rest(one_file):
+    path, offsets, files = one_file
+    damage(path, offsets[17])
+    with pytest.raises(records.RecordError, match=rf"record 17 .*byte {offsets[17]} is corrupt: its length field"):
+        records.index_records(files, FEATURES)
+    assert kept(files) == [0, 1, 2, 3, 4] + [100 + number for number in range(17)]
+
+
+@pytest.mark.parametrize("left", [1, 11, 12, 30])
+def test_truncated_file(one_file, left):
+    path, offsets, files = one_file
+    os.truncate(path, offsets[22] + left)
+    with pytest.raises(
+        records.RecordError, match=rf"{path}: record 22 .*byte {offsets[22]} is truncated.*at byte {offsets[22] + left}"
+    ):
+        records.index_records(files, FEATURES)
+    assert kept(files) == [0, 1, 2, 3, 4] + [100 + number for number in range(22)]
+
+
+def test_file_that_is_no_tfrecord(one_file):
+    path, _, files = one_file
+    path.write_bytes(b"[CLS] the cat sat on the mat [SEP]\n" * 40)
+    with pytest.raises(records.RecordError, match=rf"{path}: record 0 .*byte 0 is corrupt: its length field"):
+        records.index_records(files, FEATURES)
+    path.write_bytes(b"\x1f\x8b\x08" + bytes(60))
+    with pytest.raises(records.RecordError, match="gzip member at byte 0 is corrupt"):
+        records.index_records(files, FEATURES)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(records.RecordError, match=f"{path} is a directory"):
+        records.index_records(files, FEATURES)
+
+
+def test_empty_files(one_file, tmp_path):
+    path, _, files = one_file
+    path.write_bytes(b"")
+    assert records.index_records(files, FEATURES).total_records == 5
+    with pytest.raises(records.RecordError, match=f"no records in {path}"):
+        records.index_records([str(path)], FEATURES)
+
+
+def test_checksum_of_a_length_field(tmp_path):
+    """The masked CRC-32C of eight bytes, against what TensorFlow wrote."""
+    write(tmp_path / "a", [example(7)])
+    header = (tmp_path / "a").read_bytes()[:12]
+    assert struct.unpack("<I", header[8:])[0] == gzip_records.masked_crc32c(header[:8])
+
+
+# --- Records that differ from the flags -------------------------------------------------------------------------------
+
+
+def pretraining_example(length: int, predictions: int, **changed) -> bytes:
+    ints = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), length)
+    ints |= {"masked_lm_positions": predictions, "masked_lm_ids": predictions, "next_sentence_labels": 1}
+    features = {
+        name: tf.train.Feature(int64_list=tf.train.Int64List(value=range(count))) for name, count in ints.items()
+    }
+    features["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0] * predictions))
+    features = {name: value for name, value in (features | changed).items() if value is not None}
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (pretraining_example(64, 20), "64 values in feature 'input_ids', expected 128.*--max_seq_length=64"),
+        (
+            pretraining_example(128, 76),
+            "76 values in feature 'masked_lm_positions', expected 20.*--max_predictions_per_seq=76",
+        ),
+        (pretraining_example(128, 20, segment_ids=None), "no feature 'segment_ids'; it holds input_ids, input_mask"),
+        (
+            pretraining_example(
+                128, 20, masked_lm_weights=tf.train.Feature(int64_list=tf.train.Int64List(value=[1] * 20))
+            ),
+            "'masked_lm_weights' as int64_list, expected float_list",
+        ),
+        (pretraining_example(128, 20, input_mask=tf.train.Feature()), "0 values in feature 'input_mask'"),
+        (b"\xff\xff not an example", "is not a tf.train.Example"),
+    ],
+)
+def test_first_record_of_every_file_is_compared_with_the_flags(tmp_path, payload, message):
+    features = records.pretraining_features(128, 20)
+    write(tmp_path / "a", [pretraining_example(128, 20)])
+    write(tmp_path / "b", [payload])
+    assert records.index_records([str(tmp_path / "a")], features).total_records == 1
+    with pytest.raises(records.RecordError, match=rf"{tmp_path}/b: the first record .*{message}"):
+        records.index_records([str(tmp_path / "a"), str(tmp_path / "b")], features)
+
+
+def test_pretraining_features_are_read(tmp_path):
+    features = records.pretraining_features(16, 4)
+    write(tmp_path / "a", [pretraining_example(16, 4)])
+    index = records.index_records([str(tmp_path / "a")], features)
+    batch = next(iter(records.training_batches(index, features, batch_size=2, seed=0)))
+    assert {name: (value.dtype, tuple(value.shape)) for name, value in batch.items()} == {
+        "input_ids": (tf.int32, (2, 16)),
+        "input_mask": (tf.int32, (2, 16)),
+        "segment_ids": (tf.int32, (2, 16)),
+        "masked_lm_positions": (tf.int32, (2, 4)),
+        "masked_lm_ids": (tf.int32, (2, 4)),
+        "masked_lm_weights": (tf.float32, (2, 4)),
+        "next_sentence_labels": (tf.int32, (2, 1)),
+    }
+    assert batch["input_ids"].numpy().tolist() == [list(range(16))] * 2
+
+
+def failure(index) -> tf.errors.OpError:
+    with pytest.raises(tf.errors.OpError) as raised:
+        for _ in records.training_batches(index, FEATURES, batch_size=10, seed=0, shuffle_window=10).take(20):
+            pass
+    return raised.value
+
+
+def test_record_in_the_middle_differs_from_the_flags(tmp_path, small_blocks):
+    offsets = write(tmp_path / "a", [example(number, values=3 if number == 21 else 2) for number in range(40)])
+    index = records.index_records([str(tmp_path / "a")], FEATURES)
+    text = records.explain_record_error(failure(index), index, FEATURES)
+    assert text.startswith(f"{tmp_path}/a: record 21 (byte {offsets[21]}) has 3 values in feature 'number', expected 2")
+
+
+@pytest.mark.parametrize("same_length", [True, False])
+def test_file_that_changes_after_indexing(tmp_path, small_blocks, same_length):
+    path = tmp_path / "a"
+    write(path, [example(number) for number in range(40)])
+    index = records.index_records([str(path)], FEATURES)
+    if same_length:
+        content = path.read_bytes()
+        path.write_bytes(content[:200] + bytes(200) + content[400:])
+        os.utime(path, ns=(1, 1))
+    else:
+        os.truncate(path, index.byte_offset[2])
+    assert f"{path} changed since it was indexed" in records.explain_record_error(failure(index), index, FEATURES)
+    path.unlink()
+    assert f"{path} no longer exists" in records.explain_record_error(failure(index), index, FEATURES)
+
+
+def test_file_that_decays_after_indexing(tmp_path, small_blocks):
+    path = tmp_path / "a"
+    offsets = write(path, [example(number) for number in range(40)])
+    index = records.index_records([str(path)], FEATURES)
+    damage(path, offsets[19] + 15)
+    os.utime(path, ns=(index.file_times[0], index.file_times[0]))
+    text = records.explain_record_error(failure(index), index, FEATURES)
+    assert text.startswith(f"{path}: record 19 (byte {offsets[19]}) is corrupt: its bytes do not")
+
+
+def test_other_errors_are_not_explained(three_files):
+    index = records.index_records(three_files, FEATURES)
+    assert records.explain_record_error(ValueError("ParseExample"), index, FEATURES) is None
+    assert records.explain_record_error(tf.errors.InvalidArgumentError(None, None, "shapes"), index, FEATURES) is None
+
+
+# --- The kept index ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """Names of the files that were scanned."""
+    names = []
+    scan = record_index._scan_file
+    monkeypatch.setattr(record_index, "_scan_file", lambda name, *rest: (names.append(name), scan(name, *rest))[1])
+    return names
+
+
+def test_index_is_kept(three_files, tmp_path, scans):
+    cache = str(tmp_path / "index.npz")
+    first = records.index_records(three_files, FEATURES, cache_file=cache)
+    assert len(scans) == 3
+    again = records.index_records(three_files, FEATURES, cache_file=cache)
+    assert len(scans) == 3
+    for field in ("file_number", "byte_offset", "num_records"):
+        np.testing.assert_array_equal(getattr(first, field), getattr(again, field))
+    assert first.fingerprint == again.fingerprint
+    batches = [
+        numbers(records.training_batches(i, FEATURES, batch_size=9, seed=1, shuffle_window=20), 20)
+        for i in (first, again)
+    ]
+    np.testing.assert_array_equal(*batches)
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+    # What the flags say is still compared with the records.
+    with pytest.raises(records.RecordError, match="expected 3"):
+        records.index_records(three_files, {"number": tf.io.FixedLenFeature([3], tf.int64)}, cache_file=cache)
+
+
+def test_kept_index_is_made_anew_when_anything_differs(three_files, tmp_path, scans):
+    cache = str(tmp_path / "index.npz")
+    first = records.index_records(three_files, FEATURES, cache_file=cache)
+    assert len(scans) == 3
+    records.index_records(three_files, FEATURES, cache_file=cache, skip_corrupt_records=True)
+    assert len(scans) == 6
+    records.index_records(three_files[:2], FEATURES, cache_file=cache)
+    assert len(scans) == 8
+    os.utime(three_files[0], ns=(5, 5))
+    records.index_records(three_files[:2], FEATURES, cache_file=cache)
+    assert len(scans) == 10
+    write(three_files[0], [example(number) for number in range(20)])
+    second = records.index_records(three_files, FEATURES, cache_file=cache)
+    assert len(scans) == 13
+    assert second.total_records == 70
+    assert second.fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut off"])
+def test_unusable_kept_index_is_made_anew(three_files, tmp_path, scans, content):
+    cache = tmp_path / "index.npz"
+    cache.write_bytes(content)
+    assert records.index_records(three_files, FEATURES, cache_file=str(cache)).total_records == 100
+    assert len(scans) == 3
+    assert records.index_records(three_files, FEATURES, cache_file=str(cache)).total_records == 100
+    assert len(scans) == 3
+
+
+def test_index_that_cannot_be_kept_is_no_error(three_files, tmp_path):
+    cache = str(tmp_path / "missing" / "index.npz")
+    assert records.index_records(three_files, FEATURES, cache_file=cache).total_records == 100
+
+
+def test_kept_index_says_again_what_was_left_out(one_file, tmp_path, scans):
+    path, offsets, files = one_file
+    damage(path, offsets[2] + 14)
+    for _ in range(2):
+        index = records.index_records(
+            files, FEATURES, skip_corrupt_records=True, cache_file=str(tmp_path / "index.npz")
+        )
+        assert index.skipped == (0, 1)
+        assert index.total_records == 34
+    assert len(scans) == 2

@@ -1,0 +1,92 @@
+"""Rows of .csv files whose fields are not separated by commas."""
+
+import pytest
+
+from bert_tf.data.tables import find_csv_delimiter, parse_csv_delimiter, read_rows
+
+NAMES = ("text", "label")
+
+
+def rows_of(tmp_path, content: str, csv_delimiter=None, columns=NAMES, name="train.csv"):
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    return list(read_rows(str(path), csv_delimiter, columns))
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_the_header_tells_the_delimiter(tmp_path, delimiter, newline, start):
+    lines = [["id", "text", "label"], ["1", "It cost me 3 nights.", "bad"], ["2", f'"a{delimiter}b ""c"""', "good"]]
+    content = start + newline.join(delimiter.join(line) for line in lines) + newline
+    assert rows_of(tmp_path, content) == [
+        (1, ["id", "text", "label"]),
+        (2, ["1", "It cost me 3 nights.", "bad"]),
+        (3, ["2", f'a{delimiter}b "c"', "good"]),
+    ]
+
+
+def test_semicolons_with_decimal_commas_and_quoted_newlines(tmp_path, caplog):
+    content = 'text;label\n"Es kostet 3,50; zu viel\n, finde ich";1,5\nGut, wirklich;4,5\n'
+    with caplog.at_level("INFO"):
+        rows = rows_of(tmp_path, content)
+    assert rows == [
+        (1, ["text", "label"]),
+        (2, ["Es kostet 3,50; zu viel\n, finde ich", "1,5"]),
+        (4, ["Gut, wirklich", "4,5"]),
+    ]
+    assert caplog.text.count("train.csv: the delimiter is the semicolon, by the header.") == 1
+
+
+def test_commas_in_names_and_single_columns(tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        assert rows_of(tmp_path, "text,label\na;b,1\n")[1] == (2, ["a;b", "1"])
+        # One column: no other character than the comma would be known to be meant.
+        assert rows_of(tmp_path, "text\na; b | c\n", columns=("text",))[1] == (2, ["a; b | c"])
+        # By number, the first row may be an example like any other.
+        assert rows_of(tmp_path, "so; la la,1\n", columns=None) == [(1, ["so; la la", "1"])]
+        # The caller says which column is missing.
+        assert rows_of(tmp_path, "words,label\na,1\n")[0] == (1, ["words", "label"])
+    assert "the delimiter is" not in caplog.text  # the comma goes without saying
+    assert rows_of(tmp_path, '"text, or so";label\na,b;1\n', columns=("text, or so",))[1] == (2, ["a,b", "1"])
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("words;label\na;1\n", NAMES),  # a name is missing under the only one that cuts
+        ("text;label;x,label,y\na;b,c\n", ("label",)),  # the name is there under two
+        ("good;1\n", None),  # by number
+        ("a;b|c\n1;2|3\n", ()),
+    ],
+)
+def test_what_is_not_clear_is_an_error(tmp_path, content, columns):
+    with pytest.raises(ValueError, match=r"train\.csv, line 1: it is not clear .* give --csv_delimiter") as error:
+        rows_of(tmp_path, content, columns=columns)
+    for tried in ("comma: ", "semicolon: ", "tab: ", "vertical bar: "):
+        assert tried in str(error.value)
+
+
+def test_a_given_delimiter_is_taken(tmp_path):
+    assert rows_of(tmp_path, "words;label\na;1\n", ";") == [(1, ["words", "label"]), (2, ["a", "1"])]
+    assert rows_of(tmp_path, "a^1\n", "^", columns=None) == [(1, ["a", "1"])]
+    with pytest.raises(ValueError, match=r"data\.jsonl: --csv_delimiter is for \.csv files"):
+        rows_of(tmp_path, '{"text": "a"}\n', ";", name="data.jsonl")
+    with pytest.raises(ValueError, match=r"train\.csv, line 2: not CSV"):
+        rows_of(tmp_path, 'text;label\n"a" b;1\n')
+
+
+def test_unbalanced_quotes_in_the_header(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text('"text,label\n' + "x" * 200_000 + "\n")
+    assert find_csv_delimiter(str(path), NAMES) == ","
+    with pytest.raises(ValueError, match=r"train\.csv, line 1: not CSV"):
+        list(read_rows(str(path), None, NAMES))
+
+
+def test_parse_csv_delimiter():
+    given = {None: None, ";": ";", "tab": "\t", "\\t": "\t", "\t": "\t", "|": "|"}
+    assert {value: parse_csv_delimiter(value) for value in given} == given
+    for value in ("", ";;", '"', "\n", "comma"):
+        with pytest.raises(ValueError, match="--csv_delimiter="):
+            parse_csv_delimiter(value)

@@ -1,0 +1,126 @@
+"""`python -m demo --quick`, as `make demo` runs it but small: its files, resuming, starting over, bad input."""
+
+import json
+import os
+import sys
+
+import pytest
+from helpers import warm
+from helpers.paths import ROOT
+
+from demo import folder as demo_folder
+from demo import report
+
+PNG_HEADER = b"\x89PNG\r\n\x1a\n"
+
+
+def run(output_dir, *arguments, cwd=ROOT):
+    command = [sys.executable, "-m", "demo", f"--output_dir={output_dir}", *arguments]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(ROOT)}
+    return warm.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_demo(tmp_path):
+    """From docstrings to filled masks; then the same again goes on or starts over, as the folder's state says."""
+    output = tmp_path / "output"
+    result = run(output, "--quick")
+    assert result.returncode == 0, result.stdout + result.stderr
+    for name in (
+        "vocab.txt",
+        "train.txt",
+        "heldout.txt",
+        "train.tfrecord",
+        "bert_config.json",
+        "model/eval_results.txt",
+    ):
+        assert (output / name).stat().st_size > 0, name
+    assert (output / "loss_curve.png").read_bytes().startswith(PNG_HEADER)
+    for script in ("create_vocab.py", "create_pretraining_data.py", "run_pretraining.py"):
+        assert f"{script} \\\n    --input_file=" in result.stdout
+    results = json.loads((output / "results.json").read_text())
+    # It learned: better than the frequencies of words on documents that are not in the training text.
+    assert results["heldout"]["masked_lm_loss"] < results["baselines"]["masked_lm_loss"] - 0.05
+    training = set((output / "train.txt").read_text().splitlines()) - {""}
+    assert not training & set((output / "heldout.txt").read_text().splitlines())
+    assert len(results["fill_mask"]) > len(report.FIXED_SENTENCES)
+    for row in results["fill_mask"]:
+        assert len(row["guesses"]) == 3
+        assert row["text"].count("[MASK]") == 1
+    assert json.loads((output / "demo.json").read_text())["finished"]
+
+    # Interrupted after the records: what is there is kept.
+    state = json.loads((output / "demo.json").read_text())
+    (output / "demo.json").write_text(json.dumps({**state, "finished": False}))
+    before = (output / "train.tfrecord").stat().st_mtime_ns
+    again = run(output, "--quick")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "Resuming the demo" in again.stdout
+    assert (output / "train.tfrecord").stat().st_mtime_ns == before
+    assert json.loads((output / "results.json").read_text())["heldout"] == results["heldout"]
+
+
+@pytest.mark.slow
+def test_demo_with_text_of_another_script(tmp_path):
+    """Korean keeps its syllables: the scripts are told not to strip accents."""
+    syllables = "가나다라마바사아자차카타파하거너더러머버서어저처커터퍼허"
+    sentences = [
+        " ".join(syllables[(i * k + k) % 28] + syllables[(i + 3 * k) % 28] for k in range(1, 8)) + "."
+        for i in range(1500)
+    ]
+    (tmp_path / "ko.txt").write_text("\n".join(sentences))
+    result = run(tmp_path / "output", "--quick", f"--text={tmp_path}/*.txt")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("--strip_accents=False") == 3
+    assert "가" in (tmp_path / "output" / "vocab.txt").read_text().splitlines()
+
+
+def test_no_text_too_little_text_and_a_foreign_folder(tmp_path):
+    result = run(tmp_path / "output", f"--text={tmp_path}/*.txt")
+    assert result.returncode == 1
+    assert f"--text: no file matches '{tmp_path}/*.txt'" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "output").exists()
+
+    (tmp_path / "a.txt").write_text("A few words only.\n" * 100)
+    result = run(tmp_path / "output", f"--text={tmp_path}/*.txt")
+    assert result.returncode == 1
+    assert "too little text in 1 files: 1,8" in result.stderr
+    assert "At least 50,000" in result.stderr
+    assert "Traceback" not in result.stderr
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_text("precious")
+    with pytest.raises(demo_folder.DemoError, match="holds files, but not a demo"):
+        demo_folder.claim_output_dir(str(tmp_path / "mine"), {})
+    assert os.listdir(tmp_path / "mine") == ["letter"]
+
+
+def test_claim_output_dir(tmp_path, capsys):
+    folder = str(tmp_path / "output")
+    demo_folder.claim_output_dir(folder, {"a": 1})
+    (tmp_path / "output" / "vocab.txt").write_text("x")
+    (tmp_path / "output" / "model").mkdir()
+    demo_folder.claim_output_dir(folder, {"a": 1})
+    assert sorted(os.listdir(folder)) == ["demo.json", "model", "vocab.txt"]
+    assert "Resuming" in capsys.readouterr().out
+    demo_folder.claim_output_dir(folder, {"a": 2})
+    assert os.listdir(folder) == ["demo.json"]
+    assert "other text or sizes: starting over" in capsys.readouterr().out
+    demo_folder.write_state(folder, {"a": 2}, finished=True)
+    (tmp_path / "output" / "vocab.txt").write_text("x")
+    demo_folder.claim_output_dir(folder, {"a": 2})
+    assert os.listdir(folder) == ["demo.json"]
+    assert "a finished demo: starting over" in capsys.readouterr().out
+
+
+def test_guesses_table():
+    rows = [
+        {"text": "Return the [MASK].", "answer": None, "guesses": [("list", 0.25), ("end", 0.125)]},
+        {"text": "x" * 50 + " [MASK]" + "y" * 50, "answer": "word", "guesses": [("a", 1.0)]},
+    ]
+    table = report.guesses_table(rows).splitlines()
+    assert table[0].split() == ["sentence", "was", "guesses"]
+    assert table[2].split() == ["Return", "the", "[MASK].", "list", "25%", "end", "12%"]
+    assert "..." + "x" * 36 + " [MASK]" + "y" * 37 + "..." in table[3]
+    assert len({line.index(word) for line, word in ((table[2], "list"), (table[3], "a 100%"))}) == 1

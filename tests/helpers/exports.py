@@ -1,0 +1,31 @@
+"""Tiny models to export."""
+
+import numpy as np
+
+from bert_tf.models.config import BertConfig
+from helpers.paths import ROOT
+
+VOCAB = str(ROOT / "tests" / "golden" / "vocab.txt")
+
+
+CONFIG = {
+    "vocab_size": 30522,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+}
+
+
+def save(folder, model_class, config=None, **arguments) -> str:
+    """A model with random weights, large enough that its outputs differ."""
+    model = model_class(BertConfig.from_dict({**CONFIG, **(config or {})}, allow_unknown=True), **arguments)
+    model.build()
+    generator = np.random.default_rng(7)
+    for variable in model.trainable_variables:
+        noise = generator.normal(size=variable.shape) * (0.3 if len(variable.shape) > 1 else 0.02)
+        variable.assign(noise + (1 if variable.name == "gamma" else 0))
+    model.save_pretrained(str(folder), vocab_file=VOCAB, do_lower_case=True)
+    return str(folder)

@@ -1,0 +1,188 @@
+"""Small random models of tf-models-official, and their variables under the original's names."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.models.bert.variable_names import expected_shapes
+from bert_tf.models.config import BertConfig
+from bert_tf.weights.mapping import Weights
+
+# Imported after the test process has set its logical devices.
+tf_keras = pytest.importorskip("tf_keras", reason="needs tf-models-official and tf_keras")
+pytest.importorskip("official.nlp.modeling", reason="needs tf-models-official")
+from official.legacy.bert import configs  # noqa: E402
+from official.nlp.configs import encoders  # noqa: E402
+from official.nlp.modeling import layers, models, networks  # noqa: E402
+from official.nlp.tools import export_tfhub_lib  # noqa: E402
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+    max_position_embeddings=16,
+    type_vocab_size=2,
+)
+HEADS = ("cls/predictions/", "cls/seq_relationship/")
+
+
+def randomise(model, seed=0):
+    """Every variable to noise, so that no two agree and none is all zeros."""
+    generator = np.random.default_rng(seed)
+    for variable in model.variables:
+        variable.assign(generator.normal(1.0 if "gamma" in variable.name else 0.0, 0.3, variable.shape))
+    return model
+
+
+def gelu(x):
+    return tf_keras.activations.gelu(x, approximate=True)
+
+
+def make_encoder(kind, config=CONFIG, **settings):
+    encoder = kind(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        inner_dim=config.intermediate_size,
+        max_sequence_length=config.max_position_embeddings,
+        type_vocab_size=config.type_vocab_size,
+        **({"dict_outputs": True} if kind is networks.BertEncoder else {}),
+        **settings,
+    )
+    if not encoder.built:
+        encoder(encoder.inputs)
+    return encoder
+
+
+def next_sentence_head(size=CONFIG.hidden_size):
+    return layers.ClassificationHead(inner_dim=size, num_classes=2, activation="tanh", name="next_sentence")
+
+
+def make_pretrainer(kind, config=CONFIG, with_head=True):
+    heads = [next_sentence_head(config.hidden_size)] if with_head else None
+    pretrainer = models.BertPretrainerV2(make_encoder(kind, config), mlm_activation=gelu, classification_heads=heads)
+    inputs = pretrainer.inputs
+    pretrainer(inputs if isinstance(inputs, dict) else {tensor.name: tensor for tensor in inputs})
+    return pretrainer
+
+
+def dense_values(name, layer):
+    return {f"{name}/kernel": layer.kernel, f"{name}/bias": layer.bias}
+
+
+def norm_values(name, layer):
+    return {f"{name}/gamma": layer.gamma, f"{name}/beta": layer.beta}
+
+
+def encoder_values(encoder, pooler=None):
+    """The original's name -> array, through the attributes of their classes."""
+    embeddings = "bert/embeddings"
+    values = {
+        f"{embeddings}/word_embeddings": encoder._embedding_layer.embeddings,
+        f"{embeddings}/position_embeddings": encoder._position_embedding_layer._position_embeddings,
+        f"{embeddings}/token_type_embeddings": encoder._type_embedding_layer.embeddings,
+        **norm_values(f"{embeddings}/LayerNorm", encoder._embedding_norm_layer),
+        **dense_values("bert/pooler/dense", pooler or encoder.pooler_layer),
+    }
+    for number, block in enumerate(encoder.transformer_layers):
+        scope = f"bert/encoder/layer_{number}"
+        attention = block._attention_layer
+        for name in ("query", "key", "value"):
+            values |= dense_values(f"{scope}/attention/self/{name}", getattr(attention, f"_{name}_dense"))
+        values |= dense_values(f"{scope}/attention/output/dense", attention._output_dense)
+        values |= norm_values(f"{scope}/attention/output/LayerNorm", block._attention_layer_norm)
+        values |= dense_values(f"{scope}/intermediate/dense", block._intermediate_dense)
+        values |= dense_values(f"{scope}/output/dense", block._output_dense)
+        values |= norm_values(f"{scope}/output/LayerNorm", block._output_layer_norm)
+    arrays = {name: value.numpy() for name, value in values.items()}
+    size = arrays["bert/embeddings/LayerNorm/beta"].shape[0]
+    for name, value in arrays.items():
+        if "/attention/self/" in name or "/attention/output/dense/kernel" in name:
+            arrays[name] = value.reshape((size, size) if name.endswith("kernel") else (size,))
+    return arrays
+
+
+def masked_lm_values(masked_lm):
+    values = dense_values("cls/predictions/transform/dense", masked_lm.dense)
+    values |= norm_values("cls/predictions/transform/LayerNorm", masked_lm.layer_norm)
+    values["cls/predictions/output_bias"] = masked_lm.bias
+    return {name: value.numpy() for name, value in values.items()}
+
+
+def output_values(scope, dense):
+    return {f"{scope}output_weights": dense.kernel.numpy().T, f"{scope}output_bias": dense.bias.numpy()}
+
+
+def pretrainer_values(pretrainer, pooler=None):
+    """All values; the pooler is that of the next-sentence head, unless another is given."""
+    heads = pretrainer.classification_heads
+    values = encoder_values(pretrainer.encoder_network, pooler or (heads[0].dense if heads else None))
+    values |= masked_lm_values(pretrainer.masked_lm)
+    return values | (output_values("cls/seq_relationship/", heads[0].out_proj) if heads else {})
+
+
+def write(folder, name, **objects):
+    return tf.train.Checkpoint(**objects).save(str(folder / name))
+
+
+def make_encoder_with_list_outputs():
+    """As the older classes want it."""
+    return networks.BertEncoder(
+        vocab_size=CONFIG.vocab_size,
+        hidden_size=CONFIG.hidden_size,
+        num_layers=CONFIG.num_hidden_layers,
+        num_attention_heads=CONFIG.num_attention_heads,
+        inner_dim=CONFIG.intermediate_size,
+        max_sequence_length=CONFIG.max_position_embeddings,
+        type_vocab_size=CONFIG.type_vocab_size,
+    )
+
+
+def export(folder, pretrainer, kind, with_mlm):
+    """The SavedModel that their tool makes for TensorFlow Hub; returns the prefix of its variables."""
+    encoder = pretrainer.encoder_network
+    objects = pretrainer.checkpoint_items if with_mlm else {"model": encoder, "encoder": encoder}
+    sizes = {
+        "vocab_size": CONFIG.vocab_size,
+        "hidden_size": CONFIG.hidden_size,
+        "num_attention_heads": CONFIG.num_attention_heads,
+        "intermediate_size": CONFIG.intermediate_size,
+        "max_position_embeddings": CONFIG.max_position_embeddings,
+        "type_vocab_size": CONFIG.type_vocab_size,
+    }
+    if kind is networks.BertEncoder:
+        config = {"bert_config": configs.BertConfig(num_hidden_layers=CONFIG.num_hidden_layers, **sizes)}
+    else:
+        bert = encoders.BertEncoderConfig(num_layers=CONFIG.num_hidden_layers, **sizes)
+        config = {"encoder_config": encoders.EncoderConfig(type="bert", bert=bert)}
+    (folder / "vocab.txt").write_text("[PAD]\n")
+    target = folder / f"hub_{kind.__name__}_{with_mlm}"
+    export_tfhub_lib.export_model(
+        str(target),
+        **config,
+        model_checkpoint_path=write(folder, f"for_hub_{kind.__name__}_{with_mlm}", **objects),
+        with_mlm=with_mlm,
+        vocab_file=str(folder / "vocab.txt"),
+        do_lower_case=with_mlm,
+    )
+    return str(target / "variables" / "variables")
+
+
+def random_weights(config=CONFIG, leave_out=(), extra=(), seed=0):
+    """Weights of a pre-training model under the original's names, held in memory."""
+    shapes = expected_shapes(config) | dict(extra)
+    shapes = {name: shape for name, shape in shapes.items() if not name.startswith(tuple(leave_out))}
+    generator = np.random.default_rng(seed)
+    values = {name: generator.normal(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    return Weights("memory", "tf1", shapes, dict.fromkeys(shapes, ""), values.__getitem__)
+
+
+def assert_same_bits(found, expected):
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        array = found[name]
+        assert array.dtype == value.dtype and array.shape == value.shape, name
+        assert array.tobytes() == np.ascontiguousarray(value).tobytes(), name

@@ -1,0 +1,7 @@
+"""Where the project and its golden files are."""
+
+import pathlib
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
+GOLDEN = TESTS / "golden"

@@ -1,0 +1,269 @@
+"""Pre-training instances in plain Python, step by step as the original makes them: what the compiled code is compared
+with, in results and in speed.
+
+Every draw from the one random stream is made where the original's create_pretraining_data.py makes it. A sentence is a
+list of tokens, a document a list of sentences. A token is its id in tests; benchmarks/create_data.py takes the strings,
+as the original does: nothing here depends on it.
+
+Dimensions: S max_seq_length, P max_predictions_per_seq.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+from bert_tf.pretraining.instances import TrainingInstance, VocabularyIds
+from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
+from bert_tf.system.text_files import read_text_lines
+from bert_tf.text.wordpiece import FullTokenizer
+
+Token = int | str
+Sentence = list[Token]
+Document = list[Sentence]
+
+
+def read_documents(input_files: Sequence[str], tokenize: Callable[[str], Sentence]) -> list[Document]:
+    """One sentence a line, a blank line between documents; a line without any token ends no document."""
+    documents: list[Document] = [[]]
+    for path in input_files:
+        for line in map(str.strip, read_text_lines(path)):
+            if not line:
+                documents.append([])
+            elif sentence := tokenize(line):
+                documents[-1].append(sentence)
+    return [document for document in documents if document]
+
+
+def create_training_instances(
+    input_files: Sequence[str],
+    tokenizer: FullTokenizer,
+    max_seq_length: int,
+    dupe_factor: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> list[TrainingInstance]:
+    """Instances of text files (original: create_training_instances)."""
+    return create_instances_from_documents(
+        read_documents(input_files, tokenizer.encode),
+        max_seq_length,
+        dupe_factor,
+        short_seq_prob,
+        masked_lm_prob,
+        max_predictions_per_seq,
+        VocabularyIds.from_vocab(tokenizer.vocab),
+        rng,
+        do_whole_word_mask,
+    )
+
+
+def create_instances_from_documents(
+    documents: list[Document],
+    max_seq_length: int,
+    dupe_factor: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    vocabulary: VocabularyIds,
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> list[TrainingInstance]:
+    """Goes dupe_factor times over the documents, with fresh pairs and masks each time, and shuffles what comes out."""
+    rng.shuffle(documents)
+    instances: list[TrainingInstance] = []
+    for _ in range(dupe_factor):
+        for document_index in range(len(documents)):
+            instances += create_instances_from_document(
+                documents,
+                document_index,
+                max_seq_length,
+                short_seq_prob,
+                masked_lm_prob,
+                max_predictions_per_seq,
+                vocabulary,
+                rng,
+                do_whole_word_mask,
+            )
+    rng.shuffle(instances)
+    return instances
+
+
+def create_instances_from_document(
+    all_documents: Sequence[Document],
+    document_index: int,
+    max_seq_length: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    vocabulary: VocabularyIds,
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> list[TrainingInstance]:
+    """One pass over one document (original: create_instances_from_document).
+
+    Sentences are gathered until they fill the target length. The first few of them are A; B is the rest or, half of
+    the time and whenever there is no rest, sentences from a random place of the text. In that case the rest is not
+    lost but begins the next instance.
+    """
+    document = all_documents[document_index]
+    max_num_tokens = max_seq_length - 3  # [CLS], [SEP], [SEP]
+    target_length = max_num_tokens
+    # Once a document and pass, not once an instance: this is the original's way.
+    if rng.random() < short_seq_prob:
+        target_length = rng.randint(2, max_num_tokens)
+
+    instances = []
+    chunk: list[Sentence] = []
+    length = index = 0
+    while index < len(document):
+        chunk.append(document[index])
+        length += len(document[index])
+        if index == len(document) - 1 or length >= target_length:
+            a_end = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
+            tokens_a: list[Token] = []
+            for sentence in chunk[:a_end]:
+                tokens_a.extend(sentence)
+            tokens_b: list[Token] = []
+            is_random_next = len(chunk) == 1 or rng.random() < 0.5
+            if is_random_next:
+                tokens_b = _random_next(all_documents, document_index, target_length - len(tokens_a), rng)
+                index -= len(chunk) - a_end
+            else:
+                for sentence in chunk[a_end:]:
+                    tokens_b.extend(sentence)
+            truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng)
+            tokens = [vocabulary.cls_id]
+            for token in tokens_a:
+                tokens.append(token)
+            tokens.append(vocabulary.sep_id)
+            for token in tokens_b:
+                tokens.append(token)
+            tokens.append(vocabulary.sep_id)
+            masked = create_masked_lm_predictions(
+                tokens, masked_lm_prob, max_predictions_per_seq, vocabulary, rng, do_whole_word_mask
+            )
+            instances.append(TrainingInstance(masked[0], len(tokens_a) + 2, is_random_next, masked[1], masked[2]))
+            chunk, length = [], 0
+        index += 1
+    return instances
+
+
+def _random_next(
+    all_documents: Sequence[Document], document_index: int, target_length: int, rng: random.Random
+) -> list[Token]:
+    """Sentences from a random place of, if ten draws find one, another document: at least one, until they are long
+    enough or their document ends."""
+    for _ in range(10):
+        random_index = rng.randint(0, len(all_documents) - 1)
+        if random_index != document_index:
+            break
+    document = all_documents[random_index]
+    tokens = []
+    for position in range(rng.randint(0, len(document) - 1), len(document)):
+        tokens.extend(document[position])
+        if len(tokens) >= target_length:
+            break
+    return tokens
+
+
+def truncate_seq_pair(tokens_a: list[Token], tokens_b: list[Token], max_num_tokens: int, rng: random.Random) -> None:
+    """Shortens the longer of the two (B if they are equal) one token at a time, in place, until both together fit.
+
+    A coin decides each time whether the first or the last token goes (original: truncate_seq_pair).
+    """
+    while len(tokens_a) + len(tokens_b) > max_num_tokens:
+        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
+        if rng.random() < 0.5:
+            del longer[0]
+        else:
+            longer.pop()
+
+
+def create_masked_lm_predictions(
+    tokens: Sequence[Token],
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    vocabulary: VocabularyIds,
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> tuple[list[Token], list[int], list[Token]]:
+    """Chooses positions to predict and hides what stands there (original: create_masked_lm_predictions).
+
+    Of the chosen positions 80% become [MASK], 10% stay and 10% become any token of the vocabulary. The number of them
+    is masked_lm_prob of all tokens, [CLS] and [SEP] counted, rounded half to even, at least 1 and at most P. With
+    do_whole_word_mask a word that would exceed it is passed over, so there may be fewer, even none.
+
+    Returns:
+      (masked tokens, increasing positions, what stood there).
+    """
+    num_to_predict = min(max_predictions_per_seq, max(1, round(len(tokens) * masked_lm_prob)))
+    positions = [k for k, token in enumerate(tokens) if token not in (vocabulary.cls_id, vocabulary.sep_id)]
+    words = word_sets(tokens, positions, vocabulary.continuations if do_whole_word_mask else frozenset())
+    rng.shuffle(words)
+    masked = list(tokens)
+    chosen: list[tuple[int, Token]] = []
+    covered: set[int] = set()
+    for word in words:
+        if len(chosen) >= num_to_predict:
+            break
+        if len(chosen) + len(word) > num_to_predict or any(position in covered for position in word):
+            continue
+        for position in word:
+            covered.add(position)
+            if rng.random() < 0.8:
+                masked[position] = vocabulary.mask_id
+            elif rng.random() >= 0.5:
+                masked[position] = vocabulary.all_ids[rng.randint(0, len(vocabulary.all_ids) - 1)]
+            chosen.append((position, tokens[position]))
+    chosen.sort(key=lambda pair: pair[0])
+    return masked, [position for position, _ in chosen], [token for _, token in chosen]
+
+
+def word_sets(tokens: Sequence[Token], positions: Sequence[int], continuations: frozenset[Token]) -> list[list[int]]:
+    """Positions of each word. The original lets a "##" piece at the start of B (its beginning was cut off) join the
+    last word of A, over the [SEP] between them; so does this."""
+    words: list[list[int]] = []
+    for position in positions:
+        if words and tokens[position] in continuations:
+            words[-1].append(position)
+        else:
+            words.append([position])
+    return words
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+class ExampleEncoder:
+    """Instances to the bytes of a tf.train.Example."""
+
+    def __init__(self, max_seq_length: int, max_predictions_per_seq: int):
+        self.max_seq_length = max_seq_length
+        self.max_predictions_per_seq = max_predictions_per_seq
+
+    def encode(self, instance: TrainingInstance) -> bytes:
+        """One serialized Example. ValueError if the instance is longer than S or P."""
+        length, num_predictions = len(instance.token_ids), len(instance.masked_lm_ids)
+        padding = self.max_seq_length - length
+        padding_predictions = self.max_predictions_per_seq - num_predictions
+        if padding < 0 or padding_predictions < 0:
+            raise ValueError(
+                f"an instance of {length} tokens with {num_predictions} predictions doesn't fit "
+                f"max_seq_length={self.max_seq_length}, max_predictions_per_seq={self.max_predictions_per_seq}"
+            )
+        # Zeros and ones are single bytes, which makes the lists of nothing else easy.
+        zeros, zero_predictions = bytes(padding), bytes(padding_predictions)
+        segments = bytes(instance.second_start) + b"\x01" * (length - instance.second_start) + zeros
+        weights = [1.0] * num_predictions + [0.0] * padding_predictions
+        return example(
+            (
+                int64_feature(b"input_ids", pack(instance.token_ids) + zeros),
+                int64_feature(b"input_mask", b"\x01" * length + zeros),
+                int64_feature(b"segment_ids", segments),
+                int64_feature(b"masked_lm_positions", pack(instance.masked_lm_positions) + zero_predictions),
+                int64_feature(b"masked_lm_ids", pack(instance.masked_lm_ids) + zero_predictions),
+                float_feature(b"masked_lm_weights", weights),
+                int64_feature(b"next_sentence_labels", b"\x01" if instance.is_random_next else b"\x00"),
+            )
+        )

@@ -1,0 +1,15 @@
+"""Progress bars without a delay."""
+
+from bert_tf.system.progress import progress_bar
+
+
+def show_progress_at_once(monkeypatch, module) -> list[dict]:
+    """Takes the delay from the progress bars of a module; returns a list of the options that each is given."""
+    given = []
+
+    def without_delay(iterable, **options):
+        given.append(options)
+        return progress_bar(iterable, **{**options, "delay": 0})
+
+    monkeypatch.setattr(module, "progress_bar", without_delay)
+    return given

@@ -1,0 +1,94 @@
+"""A script with many settings, all in one process: a start of the script takes longer than a tiny run."""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+from bert_tf.models import open_weights
+from helpers import warm
+from helpers.paths import TESTS
+
+# For each line of the input: a fresh set of flags, and the script's main.
+_PROGRAM = """
+import importlib, json, sys
+from absl import flags
+script, folder = sys.argv[1:]
+sys.argv = sys.argv[:1]
+sys.path.insert(0, folder)
+module = importlib.import_module(script)
+for line in sys.stdin:
+    name, arguments = json.loads(line)
+    flags.FLAGS.unparse_flags()
+    for flag in flags.FLAGS:
+        flags.FLAGS[flag].unparse()
+    flags.FLAGS([script + ".py", *arguments])
+    print("CASE", name, file=sys.stderr, flush=True)
+    try:
+        module.main([])
+        outcome = "done"
+    except Exception as error:
+        outcome = f"{type(error).__name__}: {error}"
+    print(json.dumps([name, outcome]), flush=True)
+"""
+
+
+def arguments_of(values: dict) -> list[str]:
+    """{flag: value} as on a command line."""
+    return [f"--{flag}={value}" for flag, value in values.items()]
+
+
+def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
+    """Runs a script's main once for each case, in their order.
+
+    Args:
+      script: its name without ".py". cases: name -> {flag: value}.
+
+    Returns:
+      Two dicts by name: "done" or the error as "ValueError: ...", and what the case wrote on stderr.
+    """
+    lines = [json.dumps([name, arguments_of(values)]) + "\n" for name, values in cases.items()]
+    result = warm.run(
+        [sys.executable, "-c", _PROGRAM, script, str(TESTS.parent)],
+        input="".join(lines),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    outcomes = dict(json.loads(line) for line in result.stdout.splitlines() if line.startswith("["))
+    assert list(outcomes) == list(cases), result.stderr[-3000:]
+    return outcomes, dict(part.split("\n", 1) for part in result.stderr.split("CASE ")[1:])
+
+
+def results_of(folder, suffix="") -> dict[str, float]:
+    """What a script wrote to eval_results<suffix>.txt."""
+    lines = (folder / f"eval_results{suffix}.txt").read_text().splitlines()
+    return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
+
+
+def kill_at_checkpoint(script: str, arguments: dict, step: int) -> list[str]:
+    """Runs a script until it has saved a step, then kills it; the index files of the checkpoints that it has left."""
+    folder = pathlib.Path(arguments["output_dir"])
+    process = warm.Popen(
+        [sys.executable, str(TESTS.parent / f"{script}.py"), *arguments_of(arguments)],
+        stderr=warm.DEVNULL,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    try:
+        deadline = time.monotonic() + 240
+        reached = folder / f"model.ckpt-{step}.index"
+        while not reached.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    return sorted(path.name for path in folder.glob("*.index"))
+
+
+def weights_of(path) -> dict:
+    """name -> array of all weights at a path."""
+    weights = open_weights.open_weights(str(path))
+    return {name: weights[name] for name in weights}

@@ -1,0 +1,41 @@
+"""The smallest model and records for it."""
+
+import numpy as np
+import tensorflow as tf
+
+TINY_CONFIG = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 32,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+}
+
+
+def write_pretraining_records(path, count, max_seq_length=16, max_predictions_per_seq=3, seed=0) -> None:
+    """A TFRecord file of random pre-training examples in the original's format."""
+    generator = np.random.default_rng(seed)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for _ in range(count):
+            ids = generator.integers(5, TINY_CONFIG["vocab_size"], max_seq_length)
+            positions = np.sort(generator.choice(np.arange(1, max_seq_length), max_predictions_per_seq, replace=False))
+            lists = {
+                "input_ids": ids,
+                "input_mask": np.ones(max_seq_length, int),
+                "segment_ids": (np.arange(max_seq_length) > max_seq_length // 2).astype(int),
+                "masked_lm_positions": positions,
+                "masked_lm_ids": ids[positions],
+                "next_sentence_labels": generator.integers(0, 2, 1),
+            }
+            feature = {
+                name: tf.train.Feature(int64_list=tf.train.Int64List(value=value)) for name, value in lists.items()
+            }
+            weights = [1.0] * max_predictions_per_seq
+            feature["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=weights))
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())

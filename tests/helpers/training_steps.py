@@ -1,0 +1,70 @@
+"""A tiny pre-training model, and steps of it on one replica or several."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.objectives import PretrainingObjective
+from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.training import checkpoints
+from bert_tf.training import step as train_step
+from bert_tf.training.optimization import create_optimizer
+
+CONFIG = {
+    "vocab_size": 120,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+    "type_vocab_size": 2,
+}
+
+
+def one_device():
+    return tf.distribute.OneDeviceStrategy("/cpu:0")
+
+
+def mirrored(replicas):
+    # Collectives of groups of two sizes can't live in one process, so only pairs use them here.
+    operations = None if replicas == 2 else tf.distribute.ReductionToOneDevice()
+    return tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(replicas)], cross_device_ops=operations)
+
+
+def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps=100):
+    keras.utils.set_random_seed(1)
+    config = BertConfig.from_dict({**CONFIG, "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout})
+    with strategy.scope():
+        model = BertForPreTraining(config, dtype=dtype)
+        model.build()
+        optimizer = create_optimizer(optimizer, rate, steps, 2)
+        optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def run(strategy, batches, *, parts=1, scale=1.0, calls=1, **options):
+    """Trains on all batches; returns the values by name and the results of each call."""
+    plan_options = {k: options.pop(k) for k in ("use_xla", "skip_nonfinite_steps", "loss_scaling") if k in options}
+    model, optimizer = build(strategy, **options)
+    steps, batch_size = batches["input_ids"].shape[:2]
+    plan = train_step.TrainingPlan(
+        num_train_steps=steps, batch_size=batch_size, gradient_accumulation_steps=parts, seed=3, **plan_options
+    )
+    function = train_step.make_train_function(model, optimizer, PretrainingObjective, strategy, plan)
+    iterator = iter(tf.data.Dataset.from_tensor_slices(batches).repeat())
+    state, results = (tf.constant(scale), tf.constant(0)), []
+    for _ in range(calls):
+        result = function(iterator, tf.constant(steps // calls), *state)
+        state = (result["loss_scale"], result["good_steps"])
+        results.append({name: float(value) for name, value in result.items()})
+    variables = checkpoints.training_variables(model, optimizer)
+    return {name: v.numpy() for name, v in variables.items()}, results
+
+
+def assert_same(one, other, tolerance):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        # The true gradient of a key bias is zero (softmax doesn't see it); Adam makes steps out of its rounding noise.
+        allowed = 1e-1 if "key/bias" in name else tolerance
+        np.testing.assert_allclose(other[name], value, rtol=0, atol=allowed, err_msg=name)

@@ -1,0 +1,164 @@
+"""`subprocess.run` and `subprocess.Popen` for Python programs that begin where a fresh process has done its imports.
+
+A start of a script takes longer than a tiny run of it: five seconds go to imports. Here one process per pytest process
+has made them (`warm_server`), and forks a child for each run: with flags, command line, environment, directory, output,
+exit code and death by signals of its own. What XLA has compiled for one run, the next one finds. What concerns the
+start itself (imports, environment read by them, encoding of the terminal, hashes of strings) is for `subprocess`.
+"""
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from subprocess import DEVNULL, PIPE, STDOUT, CompletedProcess, TimeoutExpired
+
+_SERVER = pathlib.Path(__file__).with_name("warm_server.py")
+# Read by Python, TensorFlow, Keras and Numba as they are started or imported.
+_FIXED = (
+    "KERAS_BACKEND", "KERAS_HOME", "LANG", "LC_ALL", "MPLBACKEND", "OMP_NUM_THREADS", "PYTHONHASHSEED",
+    "PYTHONIOENCODING", "PYTHONUTF8", "TF_USE_LEGACY_KERAS", "TF_XLA_FLAGS", "XLA_FLAGS",
+)  # fmt: skip
+
+
+@functools.cache
+def _server() -> tuple[socket.socket, str]:
+    """The connection to this process's server, and a folder where all runs keep what XLA has compiled."""
+    connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    folder = tempfile.TemporaryDirectory(prefix="xla-")
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, str(_SERVER), str(theirs.fileno())],
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+            stdin=DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+
+    def end():
+        connection.close()
+        process.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    return connection, folder.name
+
+
+class Popen:
+    """A run; arguments and attributes as those of `subprocess.Popen`, as far as tests need them."""
+
+    def __init__(
+        self, args, *, stdin=None, stdout=None, stderr=None, cwd=None, env=None, text=False, encoding=None,
+        start_new_session=False,
+    ):  # fmt: skip
+        if args[0] != sys.executable:
+            raise ValueError(f"{args[0]} is another program than this Python")
+        environment = dict(os.environ if env is None else env)
+        other = [name for name in _FIXED if environment.get(name) != os.environ.get(name)]
+        if other:
+            raise ValueError(f"{', '.join(other)} takes effect at the start of a process: use subprocess")
+        connection, compiled = _server()
+        environment["TF_XLA_FLAGS"] = (
+            f"{environment.get('TF_XLA_FLAGS', '')} --tf_xla_persistent_cache_directory={compiled}"
+        )
+        self.args, self.returncode = args, None
+        self.stdout = self.stderr = None
+        request = {
+            "arguments": [os.fspath(argument) for argument in args[1:]],
+            "cwd": os.path.abspath(cwd or os.getcwd()),
+            "env": environment,
+            "new_session": start_new_session,
+        }
+        with contextlib.ExitStack() as theirs:
+            nothing = theirs.enter_context(open(os.devnull, "r+b"))
+            files = [nothing if stdin in (None, DEVNULL) else stdin]
+            for name, value in (("stdout", stdout), ("stderr", stderr)):
+                if value == PIPE:
+                    ours, end = os.pipe()
+                    mode = {"mode": "r", "encoding": encoding} if text or encoding else {"mode": "rb"}
+                    setattr(self, name, os.fdopen(ours, **mode))
+                    value = theirs.enter_context(os.fdopen(end, "wb"))
+                elif value == STDOUT:
+                    value = files[1]
+                files.append({None: getattr(sys, f"__{name}__"), DEVNULL: nothing}.get(value, value))
+            status, end = os.pipe()
+            self._status = os.fdopen(status, "rb", buffering=0)
+            files.append(theirs.enter_context(os.fdopen(end, "wb")))
+            # In a file, as a message of a socket is limited.
+            files.append(theirs.enter_context(tempfile.TemporaryFile()))
+            files[-1].write(json.dumps(request).encode())
+            files[-1].seek(0)
+            socket.send_fds(connection, [b"run"], [file.fileno() for file in files])
+        self.pid = int(self._status.read(32))
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(TimeoutExpired):
+            self.wait(timeout=0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise TimeoutExpired(self.args, timeout)
+            self.returncode = int(self._status.read(32))
+            self._status.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple:
+        """What went into the one pipe there is, once the process and whoever shares the pipe have ended."""
+        if self.stdout and self.stderr:
+            raise ValueError("one pipe only, as the other would fill up meanwhile; `run` has no such limit")
+        written = {}
+        for name, pipe in (("stdout", self.stdout), ("stderr", self.stderr)):
+            if pipe:
+                with pipe:
+                    written[name] = pipe.read()
+        self.wait(timeout)
+        return written.get("stdout"), written.get("stderr")
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def run(args, *, input=None, capture_output=False, text=False, encoding=None, check=False, timeout=None, **options):
+    """`subprocess.run`; output goes to files, so that nothing fills up."""
+    with contextlib.ExitStack() as stack:
+        mode = {"mode": "w+" if text or encoding else "w+b", "encoding": encoding}
+
+        def file():
+            return stack.enter_context(tempfile.TemporaryFile(**mode))
+
+        if input is not None:
+            options["stdin"] = file()
+            options["stdin"].write(input)
+            options["stdin"].seek(0)
+        if capture_output:
+            options |= {"stdout": PIPE, "stderr": PIPE}
+        outputs = {name: file() for name in ("stdout", "stderr") if options.get(name) == PIPE}
+        process = Popen(args, **options | outputs)
+        try:
+            process.wait(timeout)
+        except BaseException:
+            process.kill()
+            raise
+        written = {}
+        for name, output in outputs.items():
+            output.seek(0)
+            written[name] = output.read()
+    result = CompletedProcess(args, process.returncode, **written)
+    if check:
+        result.check_returncode()
+    return result

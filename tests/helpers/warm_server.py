@@ -1,0 +1,132 @@
+"""The parent of the scripts that tests run: it has imported everything, and forks a child for each run.
+
+TensorFlow starts its devices and thread pools on first use, in the child: no fork would survive them. The child takes
+over the files, directory, environment and command line of its request (see `warm`), and runs as the main program up to
+its natural end.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import random
+import runpy
+import select
+import signal
+import socket
+import sys
+
+
+def import_everything() -> None:
+    import keras  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+    import numpy as np  # noqa: F401
+    import tensorflow  # noqa: F401
+    import tensorflow_text  # noqa: F401
+
+    import bert_tf
+
+    for module in pkgutil.walk_packages(bert_tf.__path__, "bert_tf."):
+        importlib.import_module(module.name)
+
+
+def report_ended(running: dict[int, int]) -> None:
+    """Writes the exit codes of children that have ended, each to its own pipe."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pipe = running.pop(ended[0])
+            with contextlib.suppress(BrokenPipeError):
+                os.write(pipe, str(os.waitstatus_to_exitcode(ended[1])).encode())
+            os.close(pipe)
+
+
+def serve(connection: socket.socket) -> dict:
+    """Forks a child per request. Returns in the children only, with what each of them is to run."""
+    running: dict[int, int] = {}  # process -> the pipe that takes its exit code
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([connection, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            report_ended(running)
+        if connection in ready:
+            message, files, _, _ = socket.recv_fds(connection, 16, 5)
+            if not message:
+                sys.exit(0)
+            *files, pipe, file = files
+            with open(file) as opened:
+                request = json.load(opened)
+            process = os.fork()
+            if not process:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for file in (connection.detach(), woken, wake, pipe, *running.values()):
+                    os.close(file)
+                for number, file in enumerate(files):
+                    os.dup2(file, number)
+                    os.close(file)
+                return request
+            for file in files:
+                os.close(file)
+            running[process] = pipe
+            os.write(pipe, f"{process}\n".encode())
+
+
+def become(request: dict) -> None:
+    """Gives this process the directory, the environment and the random state of a fresh one."""
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    if request["new_session"]:
+        os.setsid()
+    sys.stdout.reconfigure(line_buffering=False, write_through="PYTHONUNBUFFERED" in os.environ)
+    random.seed()
+    sys.modules["numpy"].random.seed()
+
+
+def run(arguments: list[str]) -> None:
+    """Runs [script, ...], ["-c", program, ...] or ["-m", module, ...] as Python does."""
+    kind, *rest = arguments
+    if kind == "-c":
+        sys.argv[:], sys.path[0] = ["-c", *rest[1:]], ""
+        exec(compile(rest[0], "<string>", "exec"), vars(sys.modules["__main__"]))
+    elif kind == "-m":
+        sys.argv[:], sys.path[0] = rest, os.getcwd()
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:], sys.path[0] = arguments, os.path.dirname(os.path.abspath(kind))
+        runpy.run_path(kind, run_name="__main__")
+
+
+def leave() -> None:
+    """The last of a child's exit functions: nobody needs the half second in which Python takes itself apart."""
+    if exit_code is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
+
+
+if __name__ == "__main__":
+    exit_code = None
+    atexit.register(leave)  # the first one registered is called last
+    import_everything()
+    gc.collect()
+    gc.freeze()  # what the children share stays shared
+    REQUEST = serve(socket.socket(fileno=int(sys.argv[1])))
+    become(REQUEST)
+    try:
+        run(REQUEST["arguments"])
+        exit_code = 0
+    except SystemExit as error:
+        exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    except Exception:
+        exit_code = 1
+        raise

@@ -1,0 +1,291 @@
+"""Encoder and heads against the original's outputs (tests/golden/model), and what Keras users expect of them."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.models import initialize, kernels
+from bert_tf.models.config import BertConfig
+from bert_tf.models.heads import LinearHead
+from bert_tf.models.inputs import select
+from bert_tf.models.layers import LayerNorm, gather_positions
+from bert_tf.models.objectives import PretrainingObjective, cross_entropy
+from bert_tf.models.task_models import BertForPreTraining, BertModel
+
+LAYERS, LOG_PROBABILITIES, ZERO_MASK_ROW, SCALAR = 2e-5, 5e-5, 2e-3, 5e-4
+CONFIGS = ("config1", "config2")
+
+
+def load(golden, name, dtype=None):
+    folder = golden / "model" / name
+    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")), dtype=dtype)
+    model.build()
+    initialize.initialize(initialize.model_variables(model), str(folder / "bert_model.ckpt"), must_have_all=True)
+    inputs = select(np.load(folder / "inputs.npz"), model.known_inputs)  # the file has those of all models
+    return model, inputs, dict(np.load(folder / "outputs.npz")), folder
+
+
+def assert_close(actual, expected, tolerance=LAYERS, last_rows=1):
+    """The last batch row has an all-zero mask, where float32 is coarse (golden README)."""
+    actual = np.asarray(actual)
+    np.testing.assert_allclose(actual[:-last_rows], expected[:-last_rows], rtol=0, atol=tolerance)
+    np.testing.assert_allclose(actual[-last_rows:], expected[-last_rows:], rtol=0, atol=ZERO_MASK_ROW)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_layer_equals_the_original(golden, name):
+    model, inputs, outputs, _ = load(golden, name)
+    encoded = model.encode(inputs, return_all_layers=True)
+    assert_close(encoded["embedding_output"], outputs["embedding_output"])
+    assert len(encoded["encoder_layers"]) == model.config.num_hidden_layers
+    for number, layer in enumerate(encoded["encoder_layers"]):
+        assert_close(layer, outputs[f"encoder_layer_{number}"])
+    assert_close(encoded["sequence_output"], outputs["sequence_output"])
+    assert_close(encoded["pooled_output"], outputs["pooled_output"])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_pretraining_outputs_and_losses_equal_the_original(golden, name):
+    model, inputs, outputs, _ = load(golden, name)
+    result = model(inputs)
+    rows = inputs["masked_lm_positions"].shape[1]
+    log_probabilities = keras.ops.log_softmax(result["masked_lm_logits"]).numpy()
+    flat = log_probabilities.reshape(-1, model.config.vocab_size)
+    assert_close(flat, outputs["masked_lm_log_probs"], LOG_PROBABILITIES, rows)
+    losses = cross_entropy(result["masked_lm_logits"], inputs["masked_lm_ids"]).numpy().reshape(-1)
+    assert_close(losses, outputs["masked_lm_example_loss"], LOG_PROBABILITIES, rows)
+    next_sentence = keras.ops.log_softmax(result["next_sentence_logits"]).numpy()
+    assert_close(next_sentence, outputs["next_sentence_log_probs"])
+    sums = PretrainingObjective.sums(result, inputs)
+    masked_lm = sums["masked_lm_loss"] / (sums["masked_lm_weight"] + 1e-5)
+    np.testing.assert_allclose(masked_lm, outputs["masked_lm_loss"], atol=SCALAR)
+    np.testing.assert_allclose(
+        sums["next_sentence_loss"] / sums["examples"], outputs["next_sentence_loss"], atol=SCALAR
+    )
+    np.testing.assert_allclose(PretrainingObjective.loss(sums, sums), outputs["total_loss"], atol=SCALAR)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("head", ["classifier", "squad"])
+def test_fine_tuning_heads_equal_the_original(golden, name, head):
+    model, inputs, outputs, folder = load(golden, name)
+    labels = np.load(folder / "inputs.npz")
+    reader = tf.train.load_checkpoint(str(folder / f"{head}.ckpt"))
+    prefix = "cls/squad/" if head == "squad" else ""
+    weights = reader.get_tensor(prefix + "output_weights")
+    layer = LinearHead(len(weights))
+    layer.build((None, weights.shape[1]))
+    layer.output_weights.assign(weights)
+    layer.output_bias.assign(reader.get_tensor(prefix + "output_bias"))
+    encoded = model.encode(inputs)
+    if head == "classifier":
+        logits = layer(encoded["pooled_output"])
+        assert_close(logits, outputs["classifier_logits"])
+        assert_close(cross_entropy(logits, labels["label_ids"]), outputs["classifier_example_loss"])
+    else:
+        logits = layer(encoded["sequence_output"])
+        assert_close(logits[..., 0], outputs["squad_start_logits"])
+        assert_close(logits[..., 1], outputs["squad_end_logits"])
+        # A label outside the sequence (config2) adds no loss.
+        start = cross_entropy(logits[..., 0], labels["start_positions"])
+        end = cross_entropy(logits[..., 1], labels["end_positions"])
+        loss = (np.mean(start) + np.mean(end)) / 2
+        np.testing.assert_allclose(loss, outputs["squad_loss"], atol=SCALAR)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_full_length_without_mask_and_with_foreign_segment_ids(golden, name):
+    model, _, _, folder = load(golden, name)
+    inputs = dict(np.load(folder / "inputs_full_length.npz"))
+    outputs = dict(np.load(folder / "outputs_full_length.npz"))
+    full = model.encode(inputs)
+    np.testing.assert_allclose(full["sequence_output"], outputs["full_sequence_output"], atol=LAYERS)
+    np.testing.assert_allclose(full["pooled_output"], outputs["full_pooled_output"], atol=LAYERS)
+    defaults = model.bert(inputs["input_ids"])
+    np.testing.assert_allclose(defaults["sequence_output"], outputs["defaults_sequence_output"], atol=LAYERS)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "encoder", "with_heads"),
+    [((768, 12, 12, 3072), 109_482_240, 110_106_428), ((128, 2, 2, 512), 4_385_920, None)],
+)
+def test_parameter_counts(sizes, encoder, with_heads):
+    hidden_size, layers, heads, intermediate_size = sizes
+    config = BertConfig(
+        vocab_size=30522,
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=intermediate_size,
+        type_vocab_size=2,
+    )
+    model = BertForPreTraining(config)
+    model.build()
+    assert sum(np.prod(v.shape) for v in model.bert.trainable_variables) == encoder
+    if with_heads:
+        assert sum(np.prod(v.shape) for v in model.trainable_variables) == with_heads
+
+
+def test_variable_names_are_those_of_the_original(golden):
+    model, _, _, folder = load(golden, "config1")
+    expected = dict(tf.train.list_variables(str(folder / "bert_model.ckpt")))
+    actual = {name: list(v.shape) for name, v in initialize.model_variables(model).items()}
+    assert actual == expected
+
+
+def test_initial_values_are_a_truncated_normal():
+    keras.utils.set_random_seed(1)
+    config = BertConfig(vocab_size=2000, hidden_size=64, num_hidden_layers=1, num_attention_heads=2)
+    model = BertModel(config)
+    model.build()
+    table = model.get_embedding_table().numpy()
+    assert np.abs(table).max() <= 2 * 0.02 + 1e-6
+    assert abs(table.std() / 0.02 - 0.8796) < 0.01  # deviation of a normal cut at two deviations
+    for variable in model.trainable_variables:
+        if "bias" in variable.path or "beta" in variable.path:
+            assert not variable.numpy().any()
+
+
+# --- plain and fused kernels, dropout --------------------------------------------------------------------------------
+
+
+def gradients(model, inputs, seed):
+    with tf.GradientTape() as tape:
+        sums = PretrainingObjective.sums(model(inputs, training=True, dropout_seed=seed), inputs)
+        loss = PretrainingObjective.loss(sums, sums)
+    values = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    return float(loss), [tf.convert_to_tensor(value).numpy() for value in values]
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_erf", "relu"])
+def test_fused_and_plain_kernels_give_the_same_numbers(golden, hidden_act):
+    model, inputs, _, _ = load(golden, "config1")
+    model.config.hidden_act = hidden_act
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
+    seed = np.array([5, 7], "int32")
+    assert kernels.fused_enabled()
+    loss, fused = gradients(model, inputs, seed)
+    try:
+        kernels.set_fused(False)
+        plain_loss, plain = gradients(model, inputs, seed)
+    finally:
+        kernels.set_fused(True)
+    np.testing.assert_allclose(loss, plain_loss, atol=1e-5)
+    for one, other in zip(fused, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_layer_norm_epsilon(fused):
+    generator = np.random.default_rng(0)
+    x, gamma, beta = (generator.normal(size=s).astype("float32") for s in ((3, 5, 8), 8, 8))
+    x *= 0.01  # so that the epsilon counts
+    centered = x - x.mean(-1, keepdims=True)
+    tensor = tf.constant(x)
+    try:
+        kernels.set_fused(fused)
+        for epsilon in (1e-12, 1e-5, 1e-2):
+            with tf.GradientTape() as tape:
+                tape.watch(tensor)
+                y = kernels.layer_norm(tensor, gamma, beta, epsilon=epsilon, training=True)
+                loss = tf.reduce_sum(y[..., 0])
+            scale = 1.0 / np.sqrt(centered.var(-1, keepdims=True) + epsilon)
+            np.testing.assert_allclose(y, centered * scale * gamma + beta, atol=1e-5)
+            upstream = np.eye(8, dtype="float32")[0] * gamma
+            normal = centered * scale
+            expected = scale * (upstream - upstream.mean() - normal * (upstream * normal).mean(-1, keepdims=True))
+            np.testing.assert_allclose(tape.gradient(loss, tensor), expected, rtol=1e-3, atol=1e-4)
+    finally:
+        kernels.set_fused(True)
+
+
+def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
+    model, inputs, _, _ = load(golden, "config1")
+    config = BertConfig(**{**model.config.to_dict(), "layer_norm_eps": 1e-3})
+    other = BertForPreTraining(config)
+    other.build()
+    layers = [layer for layer in other._flatten_layers() if isinstance(layer, LayerNorm)]
+    assert len(layers) == 2 + 2 * config.num_hidden_layers
+    assert {layer.epsilon for layer in layers} == {1e-3}
+    other.set_weights(model.get_weights())
+    difference = np.abs(other.encode(inputs)["sequence_output"] - model.encode(inputs)["sequence_output"]).max()
+    assert 1e-5 < difference < 0.2
+
+
+def test_dropout_masks_have_the_right_rate_and_are_independent():
+    shape = (64, 128, 32)
+    masks = [np.asarray(kernels.keep_mask(shape, 0.1, np.array(s, "int32"))) for s in ([1, 2], [1, 3], [2, 2])]
+    count = np.prod(shape)
+    for mask in masks:
+        assert abs(mask.mean() - 0.9) < 4 * np.sqrt(0.09 / count)
+        flat = 1.0 - mask.reshape(-1)
+        for shift in (1, 2, 32, 128, 4096):  # neighbours along every axis
+            both = (flat[:-shift] * flat[shift:]).mean()
+            assert abs(both - 0.01) < 5 * np.sqrt(0.01 / count)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert abs((~masks[i] & ~masks[j]).mean() - 0.01) < 5 * np.sqrt(0.01 / count)
+    again = np.asarray(kernels.keep_mask(shape, 0.1, np.array([1, 2], "int32")))
+    np.testing.assert_array_equal(again, masks[0])
+
+
+def test_places_of_the_network_draw_different_masks():
+    seed = np.array([3, 4], "int32")
+    seeds = {tuple(np.asarray(kernels.fold_in(seed, number, word))) for number in range(200) for word in (0, 1)}
+    assert len(seeds) == 2 * 200 - 1  # number 0 is the seed itself in both words
+
+
+def test_dropout_only_in_training(golden):
+    model, inputs, _, _ = load(golden, "config1")
+    model.config.hidden_dropout_prob = 0.5
+    first, second = (np.asarray(model.encode(inputs)["pooled_output"]) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    first, second = (np.asarray(model.encode(inputs, training=True)["pooled_output"]) for _ in range(2))
+    assert np.abs(first - second).max() > 0.1
+
+
+# --- Keras -----------------------------------------------------------------------------------------------------------
+
+
+def test_mixed_precision_follows_float32_and_keeps_float32_variables(golden):
+    model, inputs, outputs, _ = load(golden, "config1", dtype="mixed_bfloat16")
+    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+    result = model(inputs)
+    assert result["masked_lm_logits"].dtype == tf.float32
+    assert model.encode(inputs)["sequence_output"].dtype == tf.bfloat16
+    sums = PretrainingObjective.sums(result, inputs)
+    np.testing.assert_allclose(PretrainingObjective.loss(sums, sums), outputs["total_loss"], rtol=0.02)
+
+
+def test_saved_keras_model_gives_the_same_outputs(golden, tmp_path):
+    model, inputs, _, _ = load(golden, "config1")
+    expected = model(inputs)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for name, value in loaded(inputs).items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-6)
+    assert loaded.config.to_dict() == model.config.to_dict()
+
+
+def test_every_layer_serialises(golden):
+    model, _, _, _ = load(golden, "config1")
+    for layer in [*model.bert.layers, *model.bert.encoder.blocks, model.masked_lm, model.next_sentence]:
+        copy = type(layer).from_config(layer.get_config())
+        assert copy.get_config() == layer.get_config()
+
+
+def test_gather_positions():
+    sequence = np.arange(2 * 4 * 3, dtype="float32").reshape(2, 4, 3)
+    rows = gather_positions(sequence, np.array([[3, 0], [1, 1]]))
+    np.testing.assert_array_equal(rows, np.stack([sequence[0, [3, 0]], sequence[1, [1, 1]]]))
+
+
+def test_bad_inputs():
+    config = BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=8
+    )
+    model = BertModel(config)
+    with pytest.raises(ValueError, match="max_position_embeddings=8"):
+        model(np.ones((1, 9), "int32"))
+    with pytest.raises(ValueError, match=r"\[batch, sequence\]"):
+        model(np.ones((9,), "int32"))

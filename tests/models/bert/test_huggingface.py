@@ -1,0 +1,369 @@
+"""Hugging Face's names, configurations and files; their own model as the oracle where it is installed."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.models import initialize, open_weights, pretrained, task_models
+from bert_tf.models.bert import huggingface
+from bert_tf.models.bert.variable_names import expected_shapes
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertForPreTraining, BertModel
+from bert_tf.text.wordpiece import FullTokenizer
+
+HUGGINGFACE_CONFIG = {
+    **TINY_CONFIG,
+    "hidden_act": "gelu",
+    "architectures": ["BertForPreTraining"],
+    "model_type": "bert",
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+}
+
+# name of the original -> theirs, one of each kind
+NAMES = {
+    "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",
+    "bert/embeddings/token_type_embeddings": "bert.embeddings.token_type_embeddings.weight",
+    "bert/embeddings/position_embeddings": "bert.embeddings.position_embeddings.weight",
+    "bert/embeddings/LayerNorm/gamma": "bert.embeddings.LayerNorm.weight",
+    "bert/embeddings/LayerNorm/beta": "bert.embeddings.LayerNorm.bias",
+    "bert/encoder/layer_11/attention/self/query/kernel": "bert.encoder.layer.11.attention.self.query.weight",
+    "bert/encoder/layer_0/attention/output/dense/bias": "bert.encoder.layer.0.attention.output.dense.bias",
+    "bert/encoder/layer_0/attention/output/LayerNorm/gamma": "bert.encoder.layer.0.attention.output.LayerNorm.weight",
+    "bert/encoder/layer_3/intermediate/dense/kernel": "bert.encoder.layer.3.intermediate.dense.weight",
+    "bert/encoder/layer_3/output/dense/kernel": "bert.encoder.layer.3.output.dense.weight",
+    "bert/pooler/dense/kernel": "bert.pooler.dense.weight",
+    "cls/predictions/transform/dense/kernel": "cls.predictions.transform.dense.weight",
+    "cls/predictions/transform/LayerNorm/beta": "cls.predictions.transform.LayerNorm.bias",
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+}
+
+
+def write_directory(folder, *, prefix="bert.", heads=True, change=None, config=None):
+    """A directory of theirs with random weights, made from the table of names above all by hand."""
+    generator = np.random.default_rng(0)
+    tensors = {}
+    for name, shape in expected_shapes(BertConfig.from_dict(TINY_CONFIG)).items():
+        if not heads and name.startswith("cls/"):
+            continue
+        theirs = huggingface.huggingface_name(name)
+        theirs = prefix + theirs[5:] if theirs.startswith("bert.") else theirs
+        shape = shape[::-1] if name.endswith("kernel") else shape
+        tensors[theirs] = generator.normal(0, 0.1, shape).astype(np.float32)
+    if change:
+        change(tensors)
+    folder.mkdir(exist_ok=True)
+    safetensors.numpy.save_file(tensors, str(folder / "model.safetensors"), {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config or HUGGINGFACE_CONFIG))
+    return tensors
+
+
+def test_names():
+    for original, theirs in NAMES.items():
+        assert huggingface.huggingface_name(original) == theirs
+
+
+@pytest.mark.parametrize("prefix", ["bert.", "", "module.bert."])
+def test_encoder_with_and_without_prefix(tmp_path, prefix):
+    tensors = write_directory(tmp_path / "model", prefix=prefix, heads=False)
+    weights = open_weights.open_weights(str(tmp_path / "model"))
+    assert weights.format == "huggingface"
+    assert len(weights) == 5 + 16 * 2 + 2 == len(tensors)
+    kernel = "bert/encoder/layer_1/intermediate/dense/kernel"
+    theirs = tensors[prefix + "encoder.layer.1.intermediate.dense.weight"]
+    assert weights.shapes[kernel] == (32, 64) and theirs.shape == (64, 32)
+    np.testing.assert_array_equal(weights[kernel], theirs.T)
+    np.testing.assert_array_equal(
+        weights["bert/embeddings/word_embeddings"], tensors[prefix + "embeddings.word_embeddings.weight"]
+    )
+
+
+def test_old_files_with_gamma_a_tied_decoder_and_position_ids(tmp_path):
+    def age(tensors):
+        for name in [name for name in tensors if "LayerNorm" in name]:
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            tensors[old] = tensors.pop(name)
+        tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].copy()
+        tensors["bert.embeddings.position_ids"] = np.arange(32)[None]
+        tensors["something.else"] = np.zeros(3, np.float32)
+
+    write_directory(tmp_path / "model", change=age)
+    weights = open_weights.open_weights(str(tmp_path / "model"))
+    assert set(expected_shapes(BertConfig.from_dict(TINY_CONFIG))) == set(weights)
+    assert weights.unused == {
+        "bert.embeddings.position_ids": "a constant, 0 to max_position_embeddings",
+        "cls.predictions.decoder.weight": "the same as bert.embeddings.word_embeddings.weight",
+        "something.else": "not in BERT as the original has it",
+    }
+
+
+def test_untied_decoder_is_refused(tmp_path):
+    def untie(tensors):
+        tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"] + 1
+
+    write_directory(tmp_path / "model", change=untie)
+    with pytest.raises(ValueError, match=r"model\.safetensors: cls\.predictions\.decoder\.weight differs"):
+        open_weights.open_weights(str(tmp_path / "model"))
+
+
+def test_half_precision_is_widened_exactly(tmp_path):
+    def halve(tensors):
+        for name in tensors:
+            tensors[name] = tensors[name].astype(np.float16)
+
+    tensors = write_directory(tmp_path / "model", change=halve)
+    value = open_weights.open_weights(str(tmp_path / "model"))["bert/pooler/dense/bias"]
+    assert value.dtype == np.float32
+    np.testing.assert_array_equal(value, tensors["bert.pooler.dense.bias"].astype(np.float32))
+
+
+def test_shards(tmp_path):
+    tensors = write_directory(tmp_path / "whole")
+    names = sorted(tensors)
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    files = {"model-00001-of-00002.safetensors": names[:20], "model-00002-of-00002.safetensors": names[20:]}
+    for file, part in files.items():
+        safetensors.numpy.save_file({name: tensors[name] for name in part}, str(folder / file))
+    index = {"weight_map": {name: file for file, part in files.items() for name in part}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text(json.dumps(HUGGINGFACE_CONFIG))
+    whole, shards = (open_weights.open_weights(str(tmp_path / name)) for name in ("whole", "shards"))
+    assert list(whole) == list(shards)
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], shards[name])
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"names the shard model-00002-of-00002\.safetensors, which is missing"):
+        open_weights.open_weights(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("gelu", "gelu_erf"), ("gelu_new", "gelu"), ("gelu_pytorch_tanh", "gelu"), ("relu", "relu")]
+)
+def test_activations(theirs, ours):
+    config = huggingface.config_from_huggingface({**HUGGINGFACE_CONFIG, "hidden_act": theirs}, "config.json")
+    assert config.hidden_act == ours
+
+
+def test_config_both_ways(tmp_path):
+    values = {
+        **HUGGINGFACE_CONFIG,
+        "layer_norm_eps": 1e-6,
+        "pad_token_id": 3,
+        "type_vocab_size": 4,
+        "architectures": ["BertForTokenClassification"],
+        "id2label": {"0": "O", "1": "B-PER"},
+        "label2id": {"O": 0, "B-PER": 1},
+        "transformers_version": "4.8.2",
+        "use_cache": True,
+    }
+    config = huggingface.config_from_huggingface(values, "config.json")
+    assert (config.layer_norm_eps, config.pad_token_id, config.type_vocab_size) == (1e-6, 3, 4)
+    # Through bert_config.json, where such a model waits as tf1 or bert_tf.
+    config.save(str(tmp_path / "bert_config.json"))
+    config = BertConfig.from_json_file(str(tmp_path / "bert_config.json"))
+    model = task_models.BertForTokenClassification(config, num_labels=2)
+    model.build()
+    back = huggingface.config_to_huggingface(config, initialize.model_weights(model))
+    assert {key: back[key] for key in values if key in back} == {key: values[key] for key in values if key in back}
+    assert set(values) - set(back) == {"transformers_version", "use_cache"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+        ({"hidden_act": "silu"}, "hidden_act='silu'"),
+        ({"is_decoder": True}, "is_decoder=True"),
+        ({"num_attention_heads": 5}, "num_attention_heads"),
+    ],
+)
+def test_configs_that_are_no_bert(change, message):
+    with pytest.raises(ValueError, match=message) as error:
+        huggingface.config_from_huggingface({**HUGGINGFACE_CONFIG, **change}, "dir/config.json")
+    assert str(error.value).startswith("dir/config.json")
+
+
+def test_files_that_are_no_bert_or_damaged(tmp_path):
+    write_directory(tmp_path / "roberta", prefix="roberta.")
+    with pytest.raises(ValueError, match=r"model\.safetensors: no BERT; it holds .*roberta\.embeddings"):
+        open_weights.open_weights(str(tmp_path / "roberta"))
+    write_directory(tmp_path / "cut")
+    file = tmp_path / "cut" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"cut/model\.safetensors is not a complete safetensors file"):
+        open_weights.open_weights(str(tmp_path / "cut"))
+
+
+def test_pickle_without_pytorch_and_hostile_pickle(tmp_path, monkeypatch):
+    import builtins
+    import pickle
+
+    class Hostile:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "harm"), "w"))
+
+    file = tmp_path / "pytorch_model.bin"
+    file.write_bytes(pickle.dumps({"bert.embeddings.word_embeddings.weight": Hostile()}))
+    real_import = builtins.__import__
+
+    def without_torch(name, *arguments):
+        if name == "torch":
+            raise ImportError("No module named 'torch'")
+        return real_import(name, *arguments)
+
+    with monkeypatch.context() as context:
+        context.setattr(builtins, "__import__", without_torch)
+        with pytest.raises(ValueError, match=r"is a pickle.*Take model\.safetensors.*pip install torch"):
+            open_weights.open_weights(str(file))
+    pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is not a file of PyTorch weights"):
+        open_weights.open_weights(str(file))
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_pickle_of_pytorch(tmp_path, legacy):
+    torch = pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
+    tensors = write_directory(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    state = {name: torch.from_numpy(value) for name, value in tensors.items()}
+    torch.save(state, tmp_path / "model" / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+    weights = open_weights.open_weights(str(tmp_path / "model"))
+    assert len(weights) == len(expected_shapes(BertConfig.from_dict(TINY_CONFIG)))
+    np.testing.assert_array_equal(weights["bert/pooler/dense/kernel"], tensors["bert.pooler.dense.weight"].T)
+
+
+# --- their own library as the oracle ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
+    library = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
+    library.logging.set_verbosity_error()
+    return library
+
+
+INPUTS = {
+    "input_ids": np.random.default_rng(1).integers(1, 100, (3, 2, 11)),
+    "input_mask": (np.arange(11) < np.array([11, 7, 4])[:, None])[:, None].repeat(2, 1).astype(np.int64),
+    "segment_ids": (np.arange(11) > 5)[None, None].repeat(3, 0).repeat(2, 1).astype(np.int64),
+}
+
+ARCHITECTURES = {
+    "BertModel": BertModel,
+    "BertForPreTraining": BertForPreTraining,
+    "BertForMaskedLM": task_models.BertForMaskedLM,
+    "BertForNextSentencePrediction": task_models.BertForNextSentencePrediction,
+    "BertForSequenceClassification": task_models.BertForSequenceClassification,
+    "BertForQuestionAnswering": task_models.BertForQuestionAnswering,
+    "BertForTokenClassification": task_models.BertForTokenClassification,
+    "BertForMultipleChoice": task_models.BertForMultipleChoice,
+}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_outputs_equal_transformers_and_round_trip(transformers, tmp_path, architecture):
+    """Their model -> our model: the same outputs. -> their format: the same bytes, read by them."""
+    import torch
+
+    torch.manual_seed(0)
+    sizes = {key: TINY_CONFIG[key] for key in TINY_CONFIG if "dropout" not in key}
+    labels = 2 if architecture == "BertForQuestionAnswering" else 3
+    config = transformers.BertConfig(**{**sizes, "num_labels": labels, "layer_norm_eps": 1e-7})
+    their_class = getattr(transformers, architecture)
+    theirs = their_class(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(0, 0.2)
+    theirs.save_pretrained(tmp_path / "theirs")
+
+    ours = pretrained.from_pretrained(ARCHITECTURES[architecture], str(tmp_path / "theirs"))
+    choices = architecture == "BertForMultipleChoice"
+    inputs = {name: value if choices else value[:, 0] for name, value in INPUTS.items()}
+    arguments = {
+        "input_ids": torch.from_numpy(np.ascontiguousarray(inputs["input_ids"])),
+        "attention_mask": torch.from_numpy(np.ascontiguousarray(inputs["input_mask"])),
+        "token_type_ids": torch.from_numpy(np.ascontiguousarray(inputs["segment_ids"])),
+    }
+    with torch.no_grad():
+        expected = theirs(**arguments)
+    if architecture == "BertForPreTraining":
+        inputs["masked_lm_positions"] = np.arange(11)[None].repeat(3, 0)
+    actual = ours(inputs)
+    if architecture == "BertModel":
+        pairs = [(actual["sequence_output"], expected[0]), (actual["pooled_output"], expected[1])]
+    elif architecture == "BertForPreTraining":
+        pairs = [(actual["masked_lm_logits"], expected[0]), (actual["next_sentence_logits"], expected[1])]
+    elif architecture == "BertForQuestionAnswering":
+        pairs = [(actual["start_logits"], expected[0]), (actual["end_logits"], expected[1])]
+    else:
+        pairs = [(actual, expected[0])]
+    for value, reference in pairs:
+        np.testing.assert_allclose(np.asarray(value), reference.numpy(), atol=2e-5, rtol=2e-5)
+
+    pretrained.save_pretrained(ours, str(tmp_path / "back"), format="huggingface")
+    before = safetensors.numpy.load_file(tmp_path / "theirs" / "model.safetensors")
+    after = safetensors.numpy.load_file(tmp_path / "back" / "model.safetensors")
+    pooler = {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}  # the original's models always have one
+    assert set(after) == set(before) | (set() if architecture == "BertModel" else pooler)
+    for name in before:
+        assert after[name].tobytes() == before[name].tobytes(), name
+    again = their_class.from_pretrained(tmp_path / "back").eval()
+    with torch.no_grad():
+        outputs = again(**arguments)
+    for number in range(len(pairs)):
+        np.testing.assert_allclose(outputs[number].numpy(), expected[number].numpy(), atol=1e-6)
+    assert type(again.config) is transformers.BertConfig and again.config.hidden_act == "gelu"
+    assert again.config.layer_norm_eps == 1e-7
+
+
+def test_real_weights_on_real_sentences(transformers, shared, tmp_path):
+    """Six pre-trained layers, 64 sentences of different lengths: sequence and pooled output within 2e-5."""
+    import torch
+
+    folder = shared / "weights" / "minilm-l6-h384"
+    lines = (shared / "data" / "glue" / "CoLA" / "dev.tsv").read_text(encoding="utf-8").splitlines()[:64]
+    sentences = [line.split("\t")[-1] for line in lines]
+    tokenizer = FullTokenizer(str(folder / "vocab.txt"))
+    rows = [[101, *ids, 102] for ids in tokenizer.encode_batch(sentences)]
+    length = max(map(len, rows))
+    ids = np.array([row + [0] * (length - len(row)) for row in rows])
+    mask = (ids > 0).astype(np.int64)
+    assert len(rows) == 64 and len(set(map(len, rows))) > 5
+
+    theirs = transformers.BertModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask))
+    ours = BertModel.from_pretrained(str(folder))({"input_ids": ids, "input_mask": mask})
+    difference = np.abs(np.asarray(ours["sequence_output"]) - expected[0].numpy())
+    assert difference[mask == 1].max() < 2e-5, difference[mask == 1].max()
+    # Positions of padding, which nothing reads, are badly conditioned in these weights: float64 is 5e-5 away from ours
+    # and 7e-5 from theirs.
+    assert difference.max() < 5e-4, difference.max()
+    assert np.abs(np.asarray(ours["pooled_output"]) - expected[1].numpy()).max() < 2e-5
+
+
+def test_their_tokenizer_reads_what_we_write(transformers, shared, tmp_path):
+    """vocab.txt and tokenizer_config.json carry the casing to them, and their tokenizer.json to us."""
+    model = pretrained.from_pretrained(BertModel, str(shared / "weights" / "minilm-l6-h384"))
+    pretrained.save_pretrained(model, str(tmp_path / "ours"), format="huggingface")
+    text = "Ünaffable Réading, 你好 and Tokyo!"
+    expected = FullTokenizer(str(tmp_path / "ours" / "vocab.txt")).tokenize(text)
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path / "ours")
+    assert theirs.tokenize(text) == expected
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert not (tmp_path / "theirs" / "vocab.txt").exists()
+    assert FullTokenizer(str(tmp_path / "theirs" / "tokenizer.json")).tokenize(text) == expected

@@ -1,0 +1,283 @@
+"""Weights of tf-models-official in: its own classes write the files, and values are compared by the bit."""
+
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.model_garden_models import (
+    CONFIG,
+    assert_same_bits,
+    encoder_values,
+    export,
+    gelu,
+    make_encoder_with_list_outputs,
+    make_pretrainer,
+    masked_lm_values,
+    output_values,
+    pretrainer_values,
+    randomise,
+    write,
+)
+
+from bert_tf.conversion.reference_models import model_garden_outputs
+from bert_tf.models import initialize
+from bert_tf.models.bert import model_garden
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertPretrainingModel
+from bert_tf.weights import object_graph
+
+tf_keras = pytest.importorskip("tf_keras")
+from official.nlp import optimization  # noqa: E402
+from official.nlp.modeling import models, networks  # noqa: E402
+
+TOLERANCE = 1e-5  # of outputs
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory):
+    """Checkpoints of every kind: name -> (prefix, expected values, number of unused entries)."""
+    folder = tmp_path_factory.mktemp("official")
+    one, two = networks.BertEncoder, networks.BertEncoderV2
+    pretrainers = {kind: randomise(make_pretrainer(kind), seed) for seed, kind in enumerate((one, two))}
+    files = {}
+    for kind, pretrainer in pretrainers.items():
+        version, encoder = kind.__name__, pretrainer.encoder_network
+        values, alone = pretrainer_values(pretrainer), encoder_values(encoder)
+        files[f"{version} as model"] = write(folder, f"{version}_m", model=encoder), alone, 1
+        files[f"{version} as encoder"] = write(folder, f"{version}_e", encoder=encoder), alone, 1
+        files[f"{version} as both"] = write(folder, f"{version}_b", model=encoder, encoder=encoder), alone, 1
+        files[f"{version} as root"] = tf.train.Checkpoint(encoder).save(str(folder / f"{version}_r")), alone, 1
+        files[f"{version} in a pretrainer"] = write(folder, f"{version}_p", model=pretrainer), values, 3
+        items = {name: value for name, value in values.items() if "seq_relationship" not in name}
+        files[f"{version} in items"] = write(folder, f"{version}_i", **pretrainer.checkpoint_items), items, 3
+        both = write(folder, f"{version}_pi", model=pretrainer, **pretrainer.checkpoint_items)
+        files[f"{version} in items and model"] = both, values, 3
+        # One more unused: do_lower_case. A counter of saves is not in a SavedModel.
+        files[f"{version} in a SavedModel"] = export(folder, pretrainer, kind, False), alone, 1
+        with_masked_lm = alone | masked_lm_values(pretrainer.masked_lm)
+        files[f"{version} in a SavedModel with masked LM"] = export(folder, pretrainer, kind, True), with_masked_lm, 1
+
+    pretrainer = pretrainers[one]
+    values = pretrainer_values(pretrainer)
+    count = len(pretrainer.trainable_variables)
+    optimizer = optimization.AdamWeightDecay(0.1)
+    optimizer.apply_gradients([(tf.ones_like(value), value) for value in pretrainer.trainable_variables])
+    values = pretrainer_values(pretrainer)  # the step has changed them
+    prefix = write(folder, "trainer", model=pretrainer, optimizer=optimizer, global_step=optimizer.iterations)
+    # Two moments each, four settings, two counters, the encoder's own pooler.
+    files["trainer"] = prefix, values, 2 * count + 4 + 2 + 2
+    newer = tf_keras.optimizers.Adam()
+    newer.build(pretrainers[two].trainable_variables)
+    prefix = write(folder, "newer_trainer", model=pretrainers[two], optimizer=newer)
+    # The same with one setting.
+    files["trainer, newer optimizer"] = prefix, pretrainer_values(pretrainers[two]), 2 * count + 1 + 2 + 2
+
+    encoder = pretrainers[one].encoder_network
+    alone = encoder_values(encoder)
+    older = randomise(models.BertPretrainer(make_encoder_with_list_outputs(), 2, 4, activation=gelu), 7)
+    expected = encoder_values(older.encoder) | masked_lm_values(older.masked_lm)
+    expected |= output_values("cls/seq_relationship/", older.classification.layers[1])
+    files["BertPretrainer"] = write(folder, "older", model=older), expected, 1
+    classifier = randomise(models.BertClassifier(encoder, 3), 8)
+    expected = encoder_values(encoder) | output_values("", classifier.classifier.out_proj)
+    files["BertClassifier"] = write(folder, "classifier", model=classifier), expected, 1
+    classifier = randomise(models.BertClassifier(encoder, 3, use_encoder_pooler=False), 9)
+    expected = encoder_values(encoder, classifier.classifier.dense) | output_values("", classifier.classifier.out_proj)
+    files["BertClassifier with a pooler"] = write(folder, "classifier_2", model=classifier), expected, 3
+    labeler = randomise(models.BertSpanLabeler(encoder), 10)
+    expected = encoder_values(encoder) | output_values("cls/squad/", labeler.span_labeling.layers[1])
+    files["BertSpanLabeler"] = write(folder, "labeler", model=labeler), expected, 1
+    tokens = randomise(models.BertTokenClassifier(encoder, 5), 11)
+    expected = encoder_values(encoder) | output_values("", tokens.classifier)
+    files["BertTokenClassifier"] = write(folder, "tokens", model=tokens), expected, 1
+    return files
+
+
+KINDS = [
+    f"{version} {how}"
+    for version in ("BertEncoder", "BertEncoderV2")
+    for how in (
+        "as model",
+        "as encoder",
+        "as both",
+        "as root",
+        "in a pretrainer",
+        "in items",
+        "in items and model",
+        "in a SavedModel",
+        "in a SavedModel with masked LM",
+    )
+] + [
+    "trainer",
+    "trainer, newer optimizer",
+    "BertPretrainer",
+    "BertClassifier",
+    "BertClassifier with a pooler",
+    "BertSpanLabeler",
+    "BertTokenClassifier",
+]
+
+
+# --- in --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_names(official, kind):
+    prefix, expected, num_unused = official[kind]
+    assert object_graph.is_object_checkpoint(prefix)
+    weights = model_garden.open_weights(prefix)
+    assert weights.format == "model_garden" and weights.path == prefix
+    assert_same_bits(weights, expected)
+    assert weights.shapes == {name: value.shape for name, value in expected.items()}
+    assert weights.hints["num_attention_heads"] == 3
+    if "SavedModel" in kind:
+        assert weights.hints["do_lower_case"] is ("masked LM" in kind)
+    else:
+        assert "do_lower_case" not in weights.hints
+    # Every entry of the file is accounted for once.
+    entries = {name for name, _ in tf.train.list_variables(prefix)} - {"_CHECKPOINTABLE_OBJECT_GRAPH"}
+    assert set(weights.origins.values()) | set(weights.unused) == entries
+    assert len(weights.origins) + len(weights.unused) == len(entries)
+    assert len(weights.unused) == num_unused, weights.unused
+
+
+def test_the_trained_pooler_counts(official):
+    """Where a head has its own pooler the encoder's is reported; where both are equal nothing is."""
+    prefix, _, _ = official["BertEncoderV2 in a pretrainer"]
+    weights = model_garden.open_weights(prefix)
+    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+    assert weights.origins["bert/pooler/dense/kernel"] == f"model/classification_heads/0/dense/kernel{suffix}"
+    reason = weights.unused[f"model/encoder_network/_pooler_layer/kernel{suffix}"]
+    assert "the head has a pooler of its own" in reason and "classification_heads/0/dense" in reason
+    assert weights.unused["save_counter" + suffix] == "a counter"
+
+
+def test_optimizer_state_is_listed_as_such(official):
+    for kind in ("trainer", "trainer, newer optimizer"):
+        unused = model_garden.open_weights(official[kind][0]).unused
+        reasons = [reason for key, reason in unused.items() if "OPTIMIZER_SLOT" in key or key.startswith("optimizer/")]
+        assert len(reasons) > 90
+        assert all(reason.startswith("optimizer state") for reason in reasons)
+
+
+# --- outputs ---------------------------------------------------------------------------------------------------------
+
+
+def batch_with_padding(config=CONFIG, seed=0):
+    generator = np.random.default_rng(seed)
+    ids = generator.integers(0, config.vocab_size, (4, 10))
+    lengths = np.array([10, 7, 1, 4])
+    return {
+        "input_ids": ids,
+        "input_mask": (np.arange(10) < lengths[:, None]).astype(int),
+        "segment_ids": generator.integers(0, 2, (4, 10)),
+        "masked_lm_positions": generator.integers(0, 10, (4, 3)),
+    }
+
+
+def our_outputs(weights, config, inputs):
+    """Outputs of this project's model with the values that `weights` has; nothing else may stay random."""
+    model = BertPretrainingModel(config)
+    model.build()
+    variables = initialize.model_variables(model)
+    for name, value in weights.items():
+        variables[name].assign(value)
+    encoded = model.encode(inputs)
+    outputs = {name: encoded[name] for name in ("sequence_output", "pooled_output")}
+    given = model(inputs)
+    if "cls/predictions/output_bias" in weights:
+        outputs["masked_lm_logits"] = given["masked_lm_logits"]
+    if "cls/seq_relationship/output_bias" in weights:
+        outputs["next_sentence_logits"] = given["next_sentence_logits"]
+    return {name: np.asarray(value) for name, value in outputs.items()}
+
+
+def assert_close(found, expected, tolerance=TOLERANCE):
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=tolerance, rtol=0, err_msg=name)
+
+
+WITH_OUTPUTS = {
+    "BertEncoder as both": set(),
+    "BertEncoderV2 as root": set(),
+    "BertEncoder in a pretrainer": {"masked_lm_logits", "next_sentence_logits"},
+    "BertEncoderV2 in a pretrainer": {"masked_lm_logits", "next_sentence_logits"},
+    "BertEncoderV2 in items": {"masked_lm_logits"},
+    "BertEncoder in a SavedModel": set(),
+    "BertEncoderV2 in a SavedModel with masked LM": {"masked_lm_logits"},
+    "trainer": {"masked_lm_logits", "next_sentence_logits"},
+    "BertPretrainer": {"masked_lm_logits", "next_sentence_logits"},
+}
+
+
+@pytest.mark.parametrize("kind", WITH_OUTPUTS)
+def test_outputs_equal_theirs(official, kind):
+    prefix = official[kind][0]
+    inputs = batch_with_padding()
+    reference = model_garden_outputs(prefix, CONFIG, inputs)
+    assert set(reference) == {"sequence_output", "pooled_output"} | WITH_OUTPUTS[kind]
+    assert_close(our_outputs(model_garden.open_weights(prefix), CONFIG, inputs), reference)
+
+
+@pytest.mark.parametrize("settings", [{"hidden_act": "gelu_erf"}, {"hidden_act": "relu", "layer_norm_eps": 1e-3}])
+def test_outputs_with_other_settings(official, settings):
+    prefix = official["BertEncoderV2 in a pretrainer"][0]
+    config = BertConfig.from_dict({**CONFIG.to_dict(), **settings})
+    inputs = batch_with_padding()
+    reference = model_garden_outputs(prefix, config, inputs)
+    assert_close(our_outputs(model_garden.open_weights(prefix), config, inputs), reference)
+    usual = model_garden_outputs(prefix, CONFIG, inputs)
+    assert np.max(np.abs(usual["sequence_output"] - reference["sequence_output"])) > 1e-4
+
+
+def test_reference_outputs_are_those_of_the_pretrainer(tmp_path):
+    """Against a direct call of BertPretrainerV2; mask and segments may be left out."""
+    pretrainer = randomise(make_pretrainer(networks.BertEncoderV2), 3)
+    prefix = write(tmp_path, "p", model=pretrainer)
+    inputs = batch_with_padding()
+    theirs = pretrainer(
+        {
+            "input_word_ids": inputs["input_ids"],
+            "input_mask": inputs["input_mask"],
+            "input_type_ids": inputs["segment_ids"],
+            "masked_lm_positions": inputs["masked_lm_positions"],
+        }
+    )
+    names = {"masked_lm_logits": "mlm_logits", "next_sentence_logits": "next_sentence", "sequence_output": None}
+    expected = {name: theirs[other or name].numpy() for name, other in names.items()}
+    found = model_garden_outputs(prefix, CONFIG, inputs)
+    assert_close({name: found[name] for name in names}, expected, 1e-6)
+    short = model_garden_outputs(prefix, CONFIG, {"input_ids": inputs["input_ids"]})
+    full = {"input_mask": np.ones((4, 10)), "segment_ids": np.zeros((4, 10))}
+    full = model_garden_outputs(prefix, CONFIG, {"input_ids": inputs["input_ids"], **full})
+    assert_close(short, full, 0)
+    assert set(short) == {"sequence_output", "pooled_output", "next_sentence_logits"}
+
+
+def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
+    """Its variables are those of a post-norm encoder; the settings beside them say it."""
+    source = pathlib.Path(official["BertEncoderV2 in a SavedModel"][0]).parents[1]
+    target = tmp_path / "hub"
+    shutil.copytree(source, target)
+    model_garden.open_weights(str(target / "variables" / "variables"), "hub")
+    settings = (source / "keras_metadata.pb").read_bytes()
+    assert b'"norm_first": false' in settings
+    (target / "keras_metadata.pb").write_bytes(settings.replace(b'"norm_first": false', b'"norm_first": true'))
+    with pytest.raises(ValueError, match="^hub: a pre-norm encoder"):
+        model_garden.open_weights(str(target / "variables" / "variables"), "hub")
+
+
+# --- and out again ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "as" not in kind.split()])
+def test_theirs_to_ours_to_theirs(official, tmp_path, kind):
+    """Whatever was read is written with all names, and reads back with the same bits."""
+    weights = model_garden.open_weights(official[kind][0])
+    prefix = str(tmp_path / "x.ckpt")
+    assert set(model_garden.save(prefix, weights, weights.hints["num_attention_heads"])) == set(weights)
+    assert_same_bits(model_garden.open_weights(prefix), dict(weights))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.ckpt.data-00000-of-00001", "x.ckpt.index"]

@@ -1,0 +1,249 @@
+"""Files of tf-models-official with other spellings, other models, and damage."""
+
+import shutil
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.model_garden_models import (
+    CONFIG,
+    assert_same_bits,
+    encoder_values,
+    make_encoder,
+    masked_lm_values,
+    next_sentence_head,
+    random_weights,
+    randomise,
+    write,
+)
+
+from bert_tf.conversion.reference_models import model_garden_outputs
+from bert_tf.models.bert import model_garden
+from bert_tf.weights import object_graph
+
+tf_keras = pytest.importorskip("tf_keras")
+from official.nlp.modeling import layers, models, networks  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    weights = random_weights()
+    origins = model_garden.save(str(folder / "pretrainer.ckpt"), weights, 3)
+    return types.SimpleNamespace(folder=folder, weights=weights, origins=origins)
+
+
+def write_variables(prefix, values):
+    """A checkpoint with variables of these full names: one flat list, as in a SavedModel."""
+    tree = tf.train.Checkpoint()
+    tree.variables = [tf.Variable(value, name=name) for name, value in values.items()]
+    return tree.write(str(prefix))
+
+
+def older_names(config=CONFIG, split_heads=True):
+    """Full name -> array in the spelling of the releases of 2019, and the original's name -> array."""
+    weights = random_weights(config, leave_out=("cls/seq_relationship/",))
+    renamed = [
+        ("bert/embeddings/word_embeddings", "bert_model/word_embeddings/embeddings"),
+        ("bert/embeddings/token_type_embeddings", "bert_model/embedding_postprocessor/type_embeddings"),
+        ("bert/embeddings/position_embeddings", "bert_model/embedding_postprocessor/position_embeddings"),
+        ("bert/embeddings/LayerNorm", "bert_model/embedding_postprocessor/layer_norm"),
+        ("bert/encoder/", "bert_model/encoder/"),
+        ("attention/self", "self_attention"),
+        ("attention/output/dense", "self_attention_output"),
+        ("attention/output/LayerNorm", "self_attention_layer_norm"),
+        ("intermediate/dense", "intermediate"),
+        ("output/dense", "output"),
+        ("output/LayerNorm", "output_layer_norm"),
+        ("bert/pooler/dense", "bert_model/pooler_transform"),
+        ("cls/predictions/output_bias", "cls/predictions/output_bias/bias"),
+    ]
+    values = {}
+    for name, value in weights.items():
+        if split_heads and "/attention/self/" in name:
+            value = value.reshape((*value.shape[:-1], 3, 4))
+        elif split_heads and name.endswith("attention/output/dense/kernel"):
+            value = value.reshape((3, 4, 12))
+        for original, older in renamed:
+            name = name.replace(original, older)
+        values[name] = value
+    return values, dict(weights)
+
+
+@pytest.mark.parametrize("split_heads", [True, False])
+def test_names_of_older_releases(tmp_path, split_heads):
+    values, expected = older_names(split_heads=split_heads)
+    assert "bert_model/encoder/layer_1/self_attention_output/kernel" in values
+    weights = model_garden.open_weights(write_variables(tmp_path / "older", values))
+    assert_same_bits(weights, expected)
+    assert weights.hints == ({"num_attention_heads": 3} if split_heads else {})
+    # A position table of the time between.
+    values["position_embeddings/embeddings"] = values.pop("bert_model/embedding_postprocessor/position_embeddings")
+    assert_same_bits(model_garden.open_weights(write_variables(tmp_path / "between", values)), expected)
+
+
+def test_half_precision_is_widened(tmp_path):
+    values, expected = older_names()
+    narrow = {name: tf.cast(value, tf.bfloat16) for name, value in values.items()}
+    weights = model_garden.open_weights(write_variables(tmp_path / "x", narrow))
+    assert_same_bits(weights, {n: tf.cast(tf.cast(v, tf.bfloat16), tf.float32).numpy() for n, v in expected.items()})
+
+
+def test_heads_that_do_not_fit_are_listed(tmp_path):
+    """A pooler of the head's own width leaves nothing of the head; the encoder's pooler then counts."""
+    pretrainer = models.BertPretrainerV2(
+        make_encoder(networks.BertEncoderV2),
+        classification_heads=[next_sentence_head(5), layers.ClassificationHead(12, 3, name="topic")],
+    )
+    pretrainer(pretrainer.inputs)
+    prefix = write(tmp_path, "p", model=randomise(pretrainer))
+    weights = model_garden.open_weights(prefix)
+    expected = encoder_values(pretrainer.encoder_network) | masked_lm_values(pretrainer.masked_lm)
+    assert_same_bits(weights, expected)
+    reasons = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): reason for key, reason in weights.unused.items()}
+    head = "model/classification_heads/"
+    assert reasons[head + "0/dense/kernel"] == "a head of another shape than the original's: [12, 5]"
+    assert reasons[head + "0/out_proj/bias"] == "a head of another shape than the original's: [2]"
+    assert "no place for bert/topic/logits/kernel" in reasons[head + "1/out_proj/kernel"]
+    assert "no place for bert/topic/pooler_dense/kernel" in reasons[head + "1/dense/kernel"]
+    ids = np.array([[3, 1, 4, 1]])
+    reference = model_garden_outputs(prefix, CONFIG, {"input_ids": ids})
+    theirs = pretrainer.encoder_network(
+        {"input_word_ids": ids, "input_mask": np.ones_like(ids), "input_type_ids": np.zeros_like(ids)}
+    )
+    assert set(reference) == {"sequence_output", "pooled_output"}
+    np.testing.assert_allclose(reference["pooled_output"], theirs["pooled_output"], atol=1e-6, rtol=0)
+
+
+def test_a_narrower_embedding_table_is_refused(tmp_path):
+    albert = networks.AlbertEncoder(
+        vocab_size=50, embedding_width=6, hidden_size=12, num_layers=2, num_attention_heads=3, intermediate_size=20
+    )
+    electra = make_encoder(networks.BertEncoderV2, embedding_width=6)
+    for number, encoder in enumerate((albert, electra)):
+        prefix = write(tmp_path, f"x{number}", model=encoder)
+        with pytest.raises(ValueError, match=r"x\d-1: the word embeddings are projected to another width .*ALBERT"):
+            model_garden.open_weights(prefix)
+    values, _ = older_names()
+    values["bert_model/word_embeddings/embeddings"] = np.zeros((50, 6), np.float32)
+    with pytest.raises(ValueError, match="word embeddings have width 6, the encoder layers 12"):
+        model_garden.open_weights(write_variables(tmp_path / "y", values))
+
+
+def test_encoder_layers_of_another_kind_are_refused(tmp_path):
+    values, _ = older_names()
+    first = "bert_model/encoder/layer_1/"
+    more = values | {first + "self_attention_layer_norm_kv/gamma": np.ones(12, np.float32)}
+    with pytest.raises(ValueError, match="another kind than BERT's.*layer_1/self_attention_layer_norm_kv/gamma"):
+        model_garden.open_weights(write_variables(tmp_path / "more", more))
+    less = {name: value for name, value in values.items() if name != first + "self_attention/key/bias"}
+    with pytest.raises(
+        ValueError,
+        match=r"1 of its variables don't fit: bert/encoder/layer_1/attention/self/key/bias: "
+        r"expected \[12\], not there",
+    ):
+        model_garden.open_weights(write_variables(tmp_path / "less", less))
+    other = values | {first + "output/kernel": np.zeros((21, 12), np.float32)}
+    with pytest.raises(ValueError, match=r"layer_1/output/dense/kernel: expected \[20, 12\], found \[21, 12\]"):
+        model_garden.open_weights(write_variables(tmp_path / "other", other))
+    other = values | {first + "self_attention/query/kernel": np.zeros((12, 4, 3), np.float32)}
+    with pytest.raises(ValueError, match=r"different numbers of attention heads: \[3, 4\]"):
+        model_garden.open_weights(write_variables(tmp_path / "heads", other))
+    other = values | {first + "output_layer_norm/scale": np.ones(12, np.float32)}
+    with pytest.raises(ValueError, match=r"layer_1/output/LayerNorm/scale: not expected, found \[12\]"):
+        model_garden.open_weights(write_variables(tmp_path / "scale", other))
+    other = values | {"bert_model/word_embeddings/embeddings": np.zeros(50, np.float32)}
+    with pytest.raises(ValueError, match=r"no BERT encoder: bert/embeddings/word_embeddings has shape \[50\]"):
+        model_garden.open_weights(write_variables(tmp_path / "rank", other))
+    none = {name: value for name, value in values.items() if "type_embeddings" not in name}
+    with pytest.raises(ValueError, match="no whole BERT encoder: it lacks bert/embeddings/token_type_embeddings"):
+        model_garden.open_weights(write_variables(tmp_path / "none", none))
+
+
+def test_two_encoders_are_refused(tmp_path):
+    pair = [make_encoder(networks.BertEncoderV2) for _ in range(2)]
+    prefix = write(tmp_path, "x", one=pair[0], two=pair[1])
+    with pytest.raises(ValueError, match=r"x-1 has two candidates for bert/.*: one/.* and two/.*two encoders"):
+        model_garden.open_weights(prefix)
+
+
+def test_what_is_no_bert(tmp_path):
+    prefix = write_variables(tmp_path / "x", {"conv/kernel": np.zeros(3, np.float32), "step": np.int64(1)})
+    with pytest.raises(ValueError, match="x is not a checkpoint of a BERT .* among its 2 variables: conv/kernel, step"):
+        model_garden.open_weights(prefix)
+    prefix = tf.train.Checkpoint().write(str(tmp_path / "empty"))
+    with pytest.raises(ValueError, match="among its 0 variables: none"):
+        model_garden.open_weights(prefix)
+
+
+def test_a_checkpoint_of_the_original_is_none_of_theirs(golden):
+    prefix = str(golden / "model" / "config1" / "bert_model.ckpt")
+    assert not object_graph.is_object_checkpoint(prefix)
+    assert not object_graph.is_object_checkpoint(prefix + ".nothing")
+    with pytest.raises(
+        ValueError, match="is not an object-based checkpoint .* It holds bert/embeddings/LayerNorm/beta"
+    ):
+        model_garden.open_weights(prefix)
+
+
+def copy_of(saved, folder):
+    for path in saved.folder.glob("pretrainer.ckpt.*"):
+        shutil.copy(path, folder / path.name.replace("pretrainer", "x"))
+    return str(folder / "x.ckpt"), folder / "x.ckpt.data-00000-of-00001", folder / "x.ckpt.index"
+
+
+def test_missing_files(saved, tmp_path):
+    prefix, data, index = copy_of(saved, tmp_path)
+    data.rename(tmp_path / "x.ckpt.data-00001-of-00003")
+    with pytest.raises(FileNotFoundError, match=r"^x: .*x\.ckpt\.data-00000-of-00003 does not exist \(2 of 3 data"):
+        model_garden.open_weights(prefix, "x")
+    (tmp_path / "x.ckpt.data-00001-of-00003").unlink()
+    with pytest.raises(FileNotFoundError, match=r"x\.ckpt\.data-00000-of-00001 does not exist \(1 of 1"):
+        model_garden.open_weights(prefix)
+    index.unlink()
+    with pytest.raises(FileNotFoundError, match=r"x\.ckpt\.index does not exist"):
+        model_garden.open_weights(prefix)
+
+
+def test_damaged_files(saved, tmp_path):
+    prefix, data, index = copy_of(saved, tmp_path)
+    content = data.read_bytes()
+    data.write_bytes(content[:1000])
+    with pytest.raises(ValueError, match=r"x\.ckpt: truncated: its data files have 1000 bytes, its tensors \d+"):
+        model_garden.open_weights(prefix)
+    key = saved.origins["bert/encoder/layer_0/output/dense/kernel"]
+    kernel = np.ascontiguousarray(saved.weights["bert/encoder/layer_0/output/dense/kernel"]).tobytes()
+    at = content.index(kernel)
+    data.write_bytes(content[: at + 5] + bytes([content[at + 5] ^ 1]) + content[at + 6 :])
+    weights = model_garden.open_weights(prefix)
+    assert weights["bert/encoder/layer_1/output/dense/kernel"].shape == (20, 12)
+    with pytest.raises(ValueError, match=f"{key} can't be read, the file is damaged"):
+        weights.read("bert/encoder/layer_0/output/dense/kernel")
+    data.write_bytes(content)
+    index.write_bytes(index.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"x\.ckpt: can't be read as a TensorFlow checkpoint"):
+        model_garden.open_weights(prefix)
+
+
+def test_a_damaged_object_graph(tmp_path):
+    names = ["_CHECKPOINTABLE_OBJECT_GRAPH", "word_embeddings"]
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "x"),
+        tensor_names=names,
+        shape_and_slices=["", ""],
+        tensors=[tf.constant(b"\xff\xff"), 1.0],
+    )
+    with pytest.raises(ValueError, match="x: its _CHECKPOINTABLE_OBJECT_GRAPH is damaged"):
+        model_garden.open_weights(str(tmp_path / "x"))
+
+
+def test_what_save_refuses(tmp_path):
+    prefix = str(tmp_path / "x.ckpt")
+    with pytest.raises(ValueError, match="memory: hidden_size must be a multiple of num_attention_heads"):
+        model_garden.save(prefix, random_weights(), 5)
+    with pytest.raises(ValueError, match="memory: no bert/embeddings/word_embeddings"):
+        model_garden.save(prefix, random_weights(leave_out=("bert/embeddings/",)), 3)
+    with pytest.raises(ValueError, match="memory: .*layer_1/output/LayerNorm/beta: expected .*, not there"):
+        model_garden.save(prefix, random_weights(leave_out=("bert/encoder/layer_1/output/LayerNorm/beta",)), 3)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,61 @@
+"""Model, heads and optimizer are plain Keras: `fit` on any backend makes the original's twelve steps."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers.paths import ROOT
+
+# A process of its own, since a Keras backend is chosen at import.
+PROGRAM = """
+import json, sys
+import numpy as np
+import keras
+from bert_tf.models.config import BertConfig
+from bert_tf.models.inputs import select
+from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.training.optimization import create_optimizer
+
+loaded = "tensorflow" in sys.modules  # of the backend's own need
+from bert_tf.training.checkpoints import initialize, model_variables
+
+folder = sys.argv[1]
+model = BertForPreTraining(BertConfig.from_json_file(folder + "/bert_config.json"))
+model.build()
+initialize(model_variables(model), folder + "/pretraining.ckpt-0", must_have_all=True)
+batch = select(np.load(folder + "/inputs.npz"), model.known_inputs)
+model.compile(optimizer=create_optimizer("adamw", 0.001, 20, 5))
+losses = [float(model.train_on_batch(batch, return_dict=True)["loss"]) for _ in range(12)]
+np.savez(sys.argv[2], **{name: np.asarray(v.value) for name, v in model_variables(model).items()})
+print(json.dumps([keras.config.backend(), loaded, losses]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_fit_makes_the_originals_twelve_steps(golden, tmp_path, backend):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed (it is not a requirement): pip install {backend}")
+    import tensorflow as tf
+
+    folder = golden / "optimizer"
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path / "weights.npz")],
+        env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    name, tensorflow_loaded, losses = json.loads(result.stdout.splitlines()[-1])
+    assert (name, tensorflow_loaded) == (backend, backend == "tensorflow")
+    steps = json.loads((folder / "pretraining_steps.json").read_text())["steps"]
+    # Keras reports the mean since the last reset of its metrics; train_on_batch resets them each time.
+    np.testing.assert_allclose(losses, [step["loss"] for step in steps], atol=2e-4)
+    reader = tf.train.load_checkpoint(str(folder / "pretraining.ckpt-12"))
+    for variable, value in np.load(tmp_path / "weights.npz").items():
+        np.testing.assert_allclose(value, reader.get_tensor(variable), atol=5e-5, err_msg=variable)

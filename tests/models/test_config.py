@@ -1,0 +1,227 @@
+"""bert_config.json: defaults, the original's bytes, and what is refused."""
+
+import json
+import logging as python_logging
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bert_tf.models.config import BertConfig, check_vocab_size
+
+RELEASED = """{
+  "attention_probs_dropout_prob": 0.1,
+  "hidden_act": "gelu",
+  "hidden_dropout_prob": 0.1,
+  "hidden_size": 32,
+  "initializer_range": 0.02,
+  "intermediate_size": 64,
+  "max_position_embeddings": 64,
+  "num_attention_heads": 2,
+  "num_hidden_layers": 2,
+  "type_vocab_size": 2,
+  "vocab_size": 200
+}
+"""
+
+
+def write(path, text) -> str:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def test_defaults_are_the_originals():
+    assert BertConfig(30522).to_dict() == {
+        "vocab_size": 30522,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 16,
+        "initializer_range": 0.02,
+    }
+    assert BertConfig.from_dict({"vocab_size": 5}) == BertConfig(vocab_size=5)
+    assert BertConfig(7, 8, 1, 2).num_attention_heads == 2  # the original's order of arguments
+    with pytest.raises(TypeError):
+        BertConfig()
+
+
+def test_json_round_trip_is_byte_exact(tmp_path):
+    path = write(tmp_path / "bert_config.json", RELEASED)
+    config = BertConfig.from_json_file(path)
+    assert config.to_json_string() == RELEASED
+    copy = str(tmp_path / "copy.json")
+    config.save(copy)
+    assert pathlib.Path(copy).read_bytes() == RELEASED.encode()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bert_config.json", "copy.json"]
+    config = BertConfig.from_dict({"vocab_size": 99, "hidden_size": 37, "num_attention_heads": 1})
+    values = json.loads(config.to_json_string())
+    assert values["vocab_size"] == 99 and values["hidden_size"] == 37
+
+
+def test_an_integer_stays_an_integer():
+    config = BertConfig.from_dict({"vocab_size": 5, "hidden_dropout_prob": 0, "hidden_act": None})
+    assert '"hidden_dropout_prob": 0,' in config.to_json_string() and '"hidden_act": null,' in config.to_json_string()
+
+
+def test_to_dict_and_from_dict_share_nothing():
+    values = {"vocab_size": 5, "extra": [1]}
+    config = BertConfig.from_dict(values, allow_unknown=True)
+    config.to_dict()["extra"].append(2)
+    values["extra"].append(3)
+    assert config.extra == [1] and values["vocab_size"] == 5
+
+
+def test_keys_of_the_released_multilingual_models_load(tmp_path):
+    extra = {
+        "directionality": "bidi",
+        "pooler_fc_size": 768,
+        "pooler_num_attention_heads": 12,
+        "pooler_num_fc_layers": 3,
+        "pooler_size_per_head": 128,
+        "pooler_type": "first_token_transform",
+    }
+    text = json.dumps({**json.loads(RELEASED), **extra}, indent=2, sort_keys=True) + "\n"
+    config = BertConfig.from_json_file(write(tmp_path / "c.json", text))
+    assert config.directionality == "bidi"
+    assert config.to_json_string() == text
+
+
+def test_layer_norm_eps_is_written_only_where_it_is_not_the_originals():
+    assert BertConfig(5).layer_norm_eps == 1e-12
+    assert "layer_norm_eps" not in BertConfig(5, layer_norm_eps=1e-12).to_dict()
+    config = BertConfig(5, layer_norm_eps=1e-5)
+    assert json.loads(config.to_json_string())["layer_norm_eps"] == 1e-5
+    assert BertConfig.from_dict(config.to_dict()) == config != BertConfig(5)
+
+
+def test_keys_that_a_conversion_keeps_give_no_warning(caplog):
+    kept = {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "no"},
+        "label2id": {"no": 0},
+        "pad_token_id": 1,
+        "problem_type": "single_label_classification",
+    }
+    with caplog.at_level(python_logging.WARNING):
+        config = BertConfig.from_dict({"vocab_size": 5, **kept})
+    assert not caplog.records
+    assert kept.items() <= config.to_dict().items()
+
+
+def test_unknown_key_is_an_error_unless_allowed(tmp_path, caplog):
+    path = write(tmp_path / "c.json", '{"vocab_size": 5, "hiden_size": 64}')
+    with pytest.raises(ValueError, match=r"c\.json: unknown key hiden_size.*allow_unknown=True"):
+        BertConfig.from_json_file(path)
+    with caplog.at_level(python_logging.WARNING):
+        config = BertConfig.from_json_file(path, allow_unknown=True)
+    assert "c.json" in caplog.text and "hiden_size" in caplog.text
+    assert config.hiden_size == 64 and config.hidden_size == 768
+    assert json.loads(config.to_json_string())["hiden_size"] == 64
+    with pytest.raises(ValueError, match="gelu_erf"):
+        BertConfig.from_dict({"vocab_size": 5, "model_type": "bert"})
+    with pytest.raises(ValueError, match="to_dict"):
+        BertConfig.from_dict({"vocab_size": 5, "to_dict": 1}, allow_unknown=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"vocab_size": 0}, "vocab_size must be a positive integer, not 0"),
+        ({"hidden_size": -1}, "hidden_size must be a positive"),
+        ({"num_hidden_layers": 2.0}, "num_hidden_layers must be a positive"),
+        ({"intermediate_size": "64"}, "intermediate_size must be a positive"),
+        ({"type_vocab_size": True}, "type_vocab_size must be a positive"),
+        ({"hidden_size": 770}, "hidden_size must be a multiple of num_attention_heads: 770 is not one of 12"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be a probability"),
+        ({"hidden_dropout_prob": None}, "hidden_dropout_prob must be a probability"),
+        ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob must be a probability"),
+        ({"attention_probs_dropout_prob": float("nan")}, "attention_probs_dropout_prob must be a probability"),
+        ({"initializer_range": -0.1}, "initializer_range must"),
+        ({"initializer_range": float("inf")}, "initializer_range must"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps must be a positive number, not 0"),
+        ({"layer_norm_eps": "1e-12"}, "layer_norm_eps must be a positive number"),
+        ({"layer_norm_eps": float("inf")}, "layer_norm_eps must be a positive number"),
+        ({"hidden_act": "swish"}, "hidden_act must be one of gelu, gelu_erf, relu, tanh, linear, not 'swish'"),
+        ({"hidden_act": 3}, "hidden_act must be one of"),
+    ],
+)
+def test_bad_values_name_file_and_key(tmp_path, values, message):
+    path = write(tmp_path / "c.json", json.dumps({"vocab_size": 5, **values}))
+    with pytest.raises(ValueError, match=rf"c\.json: {message}"):
+        BertConfig.from_json_file(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", r"c\.json, line 1, column 1: not JSON"),
+        ('{"vocab_size": 5,\n "hidden_size": }', r"c\.json, line 2, column 17: not JSON"),
+        ("[1]", r"c\.json holds no JSON object but list"),
+        ('{"vocab_size": 5, "vocab_size": 6}', r"c\.json: vocab_size appears twice"),
+        (b'{"vocab_size": 5\xff}', r"c\.json: not UTF-8 at byte offset 16"),
+        ("{}", r"c\.json: vocab_size is missing"),
+    ],
+)
+def test_bad_files(tmp_path, content, message):
+    with pytest.raises(ValueError, match=message):
+        BertConfig.from_json_file(write(tmp_path / "c.json", content))
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("GELU", "gelu"), ("gelu_erf", "gelu_erf"), ("Relu", "relu"), ("tanh", "tanh"), (None, "linear"), ("", "linear")],
+)
+def test_activation_names(written, meant):
+    config = BertConfig(5, hidden_act=written)
+    assert config.activation == meant and config.to_dict()["hidden_act"] == written
+
+
+def test_vocab_size_check(caplog):
+    def check(lines, vocab_size, **kwargs):
+        vocab = {str(i): i for i in range(lines)}
+        check_vocab_size(BertConfig(vocab_size), vocab, "v.txt", "c.json", **kwargs)
+
+    check(200, 200)
+    assert not caplog.records
+    with pytest.raises(ValueError, match=r"v\.txt has 201 lines but c\.json has vocab_size 200: ids from 200 on"):
+        check(201, 200)
+    for lines, vocab_size in [(199, 200 + 128), (190, 199), (0, 200)]:
+        with pytest.raises(
+            ValueError, match=rf"v\.txt has {lines} lines but c\.json has vocab_size {vocab_size}: is it"
+        ):
+            check(lines, vocab_size)
+    with caplog.at_level(python_logging.WARNING):
+        check(30522, 30528)
+        assert "padded" in caplog.text
+        check(201, 200, allow_mismatch=True)
+        check(50, 200, allow_mismatch=True)
+    assert caplog.text.count("(allowed)") == 2
+    # A token that comes twice takes a line of its own, so the count is of lines, not of different tokens.
+    check_vocab_size(BertConfig(3), {"a": 2, "b": 1})
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    path = write(tmp_path / "c.json", RELEASED)
+
+    def refuse(*_, **__):
+        raise tf.errors.ResourceExhaustedError(None, None, "disk full")
+
+    monkeypatch.setattr(tf.io.gfile, "rename", refuse)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        BertConfig(5).save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["c.json"]
+    assert pathlib.Path(path).read_text() == RELEASED
+
+
+def test_config_and_tokenization_import_without_tensorflow():
+    code = "import sys, bert_tf.models.config, bert_tf.text.wordpiece; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

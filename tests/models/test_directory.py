@@ -1,0 +1,96 @@
+"""Configuration, vocabulary and casing beside the weights."""
+
+import json
+
+import pytest
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.models import directory as model_directory
+from bert_tf.text import casing as text_casing
+from bert_tf.text import vocab as text_vocab
+from bert_tf.text.casing import Casing
+
+
+def write_json(path, values):
+    path.write_text(json.dumps(values))
+    return path
+
+
+def test_casing_is_read_from_tokenizer_config_then_tokenizer_then_the_name(tmp_path):
+    folder = tmp_path / "cased_L-12_H-768_A-12"
+    folder.mkdir()
+    assert text_casing.read_casing(str(folder)).do_lower_case is False
+    write_json(
+        folder / "tokenizer.json",
+        {"normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": False}},
+    )
+    casing = text_casing.read_casing(str(folder))
+    assert (casing.do_lower_case, casing.strip_accents) == (True, False)
+    assert casing.source.endswith("tokenizer.json")
+    write_json(folder / "tokenizer_config.json", {"do_lower_case": False, "strip_accents": None})
+    casing = text_casing.read_casing(str(folder))
+    assert (casing.do_lower_case, casing.strip_accents) == (False, None)
+    assert casing.source.endswith("tokenizer_config.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("uncased_L-12_H-768_A-12", True),
+        ("multi_cased_L-12_H-768_A-12", False),
+        ("chinese_L-12_H-768_A-12", True),
+        ("uncased_L-2_H-128_A-2", True),
+        ("wwm_cased_L-24_H-1024_A-16", False),
+        ("my_model", None),
+    ],
+)
+def test_names_of_released_models(tmp_path, name, expected):
+    (tmp_path / name).mkdir()
+    assert text_casing.read_casing(str(tmp_path / name)).do_lower_case is expected
+
+
+def test_a_flag_may_repeat_the_directory_but_not_contradict_it():
+    known = Casing(False, None, "model/tokenizer_config.json")
+    assert text_casing.resolve_casing(None, None, Casing(), known).do_lower_case is False
+    assert text_casing.resolve_casing(False, False, known).do_lower_case is False
+    with pytest.raises(ValueError, match=r"--do_lower_case=True contradicts model/tokenizer_config\.json"):
+        text_casing.resolve_casing(True, None, known)
+    with pytest.raises(ValueError, match=r"--strip_accents=True contradicts model/tokenizer_config\.json"):
+        text_casing.resolve_casing(None, True, known)
+    korean = Casing(True, False, "korean/tokenizer_config.json")
+    assert text_casing.resolve_casing(None, None, korean).strip_accents is False
+    # Nobody says anything: the original's default, or the flag.
+    assert text_casing.resolve_casing(None, None, Casing()).do_lower_case is True
+    assert text_casing.resolve_casing(False, True, Casing()) == Casing(False, True, "the flag")
+
+
+def test_guess_by_the_vocabulary(tmp_path):
+    (tmp_path / "cased.txt").write_text("[PAD]\n[UNK]\nThe\nthe\n")
+    (tmp_path / "uncased.txt").write_text("[PAD]\n[UNK]\nthe\n안\n##é\n")
+    assert text_casing.casing_of_vocabulary(str(tmp_path / "cased.txt")).do_lower_case is False
+    assert text_casing.casing_of_vocabulary(str(tmp_path / "uncased.txt")).do_lower_case is True
+
+
+def test_config_of_either_kind(tmp_path):
+    original = write_json(tmp_path / "bert_config.json", TINY_CONFIG)
+    assert model_directory.read_config(str(original)).hidden_act == "gelu"
+    theirs = write_json(tmp_path / "config.json", {**TINY_CONFIG, "model_type": "bert"})
+    assert model_directory.read_config(str(theirs)).hidden_act == "gelu_erf"
+    files = model_directory.read_model_files(str(tmp_path / "bert_model.ckpt"))
+    assert files.config_file == str(original)
+    (tmp_path / "bert_config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"bert_config\.json, line 1, column \d+: not JSON"):
+        model_directory.read_model_files(str(tmp_path))
+
+
+def test_vocabulary_of_a_tokenizer_json(tmp_path):
+    tokens = {"[PAD]": 0, "[UNK]": 1, "b": 3, "a": 2}
+    values = {"model": {"type": "WordPiece", "vocab": tokens}, "added_tokens": [{"id": 4, "content": "new"}]}
+    path = write_json(tmp_path / "tokenizer.json", values)
+    assert text_vocab.vocabulary_lines(str(path)) == ["[PAD]", "[UNK]", "a", "b", "new"]
+    values["added_tokens"][0]["id"] = 7
+    with pytest.raises(ValueError, match="the ids of its 5 tokens are not 0 to 4"):
+        text_vocab.vocabulary_lines(str(write_json(path, values)))
+    values["model"]["type"] = "BPE"
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer\.json with a WordPiece vocabulary"):
+        text_vocab.vocabulary_lines(str(write_json(path, values)))

@@ -1,0 +1,74 @@
+"""Families of models: what is asked by configuration, by name and by the names of variables."""
+
+import dataclasses
+
+import pytest
+
+from bert_tf.models import families, initialize
+from bert_tf.models.bert import huggingface, variable_names
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertForPreTraining, BertModel
+from bert_tf.text.wordpiece import FullTokenizer
+
+CONFIG = BertConfig(30, 8, 1, 2, 16, max_position_embeddings=8, type_vocab_size=2)
+
+
+def test_bert():
+    family = families.family_of(CONFIG)
+    assert family is families.BERT is families.family_named("bert") is families.family_of_variables(["bert/pooler/x"])
+    assert (family.scope, family.tokenizer_class) == ("bert", FullTokenizer)
+    assert family.layout("huggingface") is huggingface
+    assert set(family.layouts) == {"huggingface", "model_garden"}
+
+
+def test_every_family_is_one_of_a_kind():
+    for field in ("model_type", "config_class", "encoder_class", "scope"):
+        values = [getattr(family, field) for family in families.FAMILIES]
+        assert len(set(values)) == len(values) == len(families.FAMILIES)
+
+
+def test_an_unknown_family_is_named():
+    with pytest.raises(ValueError, match="config.json: model_type is 'xlnet'; .* are 'bert'"):
+        families.family_named("xlnet", "config.json")
+
+
+def test_encoders_are_named_by_their_scope():
+    encoder = families.create_encoder(CONFIG, seed=3, dtype="mixed_bfloat16")
+    encoder.build()
+    expected = {
+        name: shape
+        for name, shape in variable_names.expected_shapes(CONFIG).items()
+        if families.is_encoder_variable(name)
+    }
+    variables = initialize.model_variables(encoder)
+    assert {name: tuple(variable.shape) for name, variable in variables.items()} == expected
+    assert (encoder.name, encoder.seed, encoder.compute_dtype) == ("bert", 3, "bfloat16")
+
+
+def test_variables_of_encoder_and_heads():
+    model = BertForPreTraining(CONFIG)
+    model.build()
+    variables = initialize.model_variables(model)
+    assert set(variable_names.expected_shapes(CONFIG)) == set(variables)
+    assert {name for name in variables if not families.is_encoder_variable(name)} == {
+        name for name in variables if name.startswith("cls/")
+    }
+    assert variable_names.config_of_shapes(variable_names.expected_shapes(CONFIG), 2) == CONFIG
+
+
+def test_the_encoder_by_itself_can_be_loaded_and_saved(tmp_path):
+    model = BertModel(CONFIG)
+    model.save_pretrained(str(tmp_path / "model"))
+    assert type(BertModel.from_pretrained(str(tmp_path / "model"))) is BertModel
+    assert isinstance(model, families.BERT.encoder_class)
+
+
+def test_scopes_of_a_second_family_are_understood(monkeypatch):
+    class Names:
+        SCOPE = "electra"
+
+    other = dataclasses.replace(families.BERT, model_type="electra", names=Names)
+    monkeypatch.setattr(families, "FAMILIES", (families.BERT, other))
+    assert families.family_of_variables(["generator/x", "electra/embeddings/word_embeddings"]) is other
+    assert families.is_encoder_variable("electra/encoder/layer_0") and not families.is_encoder_variable("cls/x")
+    assert families.family_named("electra") is other

@@ -1,0 +1,117 @@
+"""Objectives of the fine-tuned models against NumPy, and that parts of a batch add up to the whole."""
+
+import numpy as np
+import pytest
+from helpers.losses import as_floats, softmax_losses
+
+from bert_tf.models import objectives
+
+
+def objective_cases():
+    """Objective, outputs, features, and loss and metrics by NumPy in float64."""
+    generator = np.random.default_rng(1)
+    logits, labels = generator.normal(size=(6, 3)), np.array([0, 1, 2, 2, 1, 0])
+    losses = softmax_losses(logits, labels)
+    right = logits.argmax(-1) == labels
+    metrics = {"accuracy": right.mean(), "example_loss": losses.mean()}
+    for objective in (objectives.ClassificationObjective, objectives.MultipleChoiceObjective):
+        yield objective, logits, {"label_ids": labels}, losses.mean(), metrics
+    two, following = logits[:, :2], labels % 2
+    pair_losses = softmax_losses(two, following)
+    metrics = {"accuracy": (two.argmax(-1) == following).mean(), "example_loss": pair_losses.mean()}
+    features = {"next_sentence_labels": following[:, None]}
+    yield objectives.NextSentenceObjective, two, features, pair_losses.mean(), metrics
+
+    targets = generator.normal(size=6)
+    errors = logits[:, 0] - targets
+    metrics = {"mean_absolute_error": np.abs(errors).mean(), "example_loss": (errors**2).mean()}
+    yield objectives.RegressionObjective, logits[:, :1], {"label_ids": targets}, (errors**2).mean(), metrics
+
+    several = generator.integers(0, 2, (6, 3))
+    several[0] = logits[0] > 0
+    probabilities = 1 / (1 + np.exp(-logits))
+    losses = -np.log(np.where(several == 1, probabilities, 1 - probabilities))
+    right = (logits > 0) == (several == 1)
+    metrics = {"accuracy": right.mean(), "exact_match": right.all(-1).mean(), "example_loss": losses.mean()}
+    yield objectives.MultiLabelObjective, logits, {"label_ids": several}, losses.mean(), metrics
+
+    start, end = generator.normal(size=(2, 6, 5))
+    starts, ends = start.argmax(-1), np.array([0, 1, 2, 3, 7, end[5].argmax()])  # 7 lies outside
+    losses = (softmax_losses(start, starts) + softmax_losses(end, ends)) / 2
+    right = end.argmax(-1) == ends
+    accuracies = {"start_accuracy": 1.0, "end_accuracy": right.mean(), "exact_match": right.mean()}
+    outputs = {"start_logits": start, "end_logits": end}
+    features = {"start_positions": starts, "end_positions": ends}
+    yield objectives.SpanObjective, outputs, features, losses.mean(), {**accuracies, "example_loss": losses.mean()}
+
+    logits = generator.normal(size=(6, 5, 4))
+    labels = generator.integers(-1, 4, (6, 5))
+    labels[1] = -100
+    counted = labels >= 0
+    losses = softmax_losses(logits, labels)
+    mean = losses[counted].mean()
+    accuracy = (logits.argmax(-1) == labels)[counted].mean()
+    metrics = {"accuracy": accuracy, "token_loss": mean}
+    yield objectives.TokenClassificationObjective, logits, {"label_ids": labels}, mean, metrics
+    metrics = {"masked_lm_accuracy": accuracy, "masked_lm_loss": mean}
+    yield objectives.MaskedLanguageModelObjective, logits, {"masked_lm_ids": labels}, mean, metrics
+    weights = generator.choice([0.0, 0.5, 1.0], (6, 5)) * counted
+    accuracy = ((logits.argmax(-1) == labels) * weights).sum() / weights.sum()
+    mean = (losses * weights).sum() / weights.sum()
+    features = {"masked_lm_ids": labels, "masked_lm_weights": weights}
+    metrics = {"masked_lm_accuracy": accuracy, "masked_lm_loss": mean}
+    yield objectives.MaskedLanguageModelObjective, logits, features, mean, metrics
+
+
+CASES = list(objective_cases())
+CASE_NAMES = [case[0].__name__ for case in CASES]
+
+
+def rows_of(value, rows):
+    return {key: np.asarray(v)[rows] for key, v in value.items()} if isinstance(value, dict) else value[rows]
+
+
+@pytest.mark.parametrize(("objective", "outputs", "features", "loss", "metrics"), CASES, ids=CASE_NAMES)
+def test_loss_and_metrics_of_an_objective(objective, outputs, features, loss, metrics):
+    sums = objective.sums(outputs, features)
+    assert set(sums) == set(objective.sum_names)
+    assert not set(sums) & {"loss", "steps", "skipped", "gradient_norm"}  # the names of the training loop's own
+    np.testing.assert_allclose(objective.loss(sums, objective.totals(features)), loss, rtol=2e-5)
+    actual = as_floats(objective.metrics(sums))
+    assert set(actual) == set(metrics)
+    np.testing.assert_allclose([actual[name] for name in metrics], list(metrics.values()), rtol=2e-5)
+
+
+@pytest.mark.parametrize(("objective", "outputs", "features", "loss", "metrics"), CASES, ids=CASE_NAMES)
+def test_parts_of_a_batch_add_up(objective, outputs, features, loss, metrics):
+    """However a batch is cut (micro-batches, replicas), and with rows that only fill it up."""
+    count = 6
+    filler = np.zeros(2, int)  # two more copies of row 0, which must not count
+
+    def padded(value):
+        return rows_of(value, np.concatenate([np.arange(count), filler]))
+
+    weights = np.array([1.0] * count + [0.0, 0.0])
+    outputs, features = padded(outputs), {**padded(features), "example_weights": weights}
+    totals = objective.totals(features)
+    parts = [slice(0, 1), slice(1, 5), slice(5, 8)]
+    sums = [objective.sums(rows_of(outputs, part), rows_of(features, part)) for part in parts]
+    np.testing.assert_allclose(sum(float(objective.loss(part, totals)) for part in sums), loss, rtol=2e-5)
+    total = {name: sum(float(part[name]) for part in sums) for name in objective.sum_names}
+    actual = as_floats(objective.metrics(total))
+    np.testing.assert_allclose([actual[name] for name in metrics], list(metrics.values()), rtol=2e-5)
+    nothing = rows_of(features, slice(6, 8))  # a batch without any example: 0, not 0/0
+    sums = objective.sums(rows_of(outputs, slice(6, 8)), nothing)
+    assert float(objective.loss(sums, objective.totals(nothing))) == 0.0
+    assert set(as_floats(objective.metrics(sums)).values()) == {0.0}
+
+
+def test_examples_that_are_not_real_count_in_the_loss_only():
+    for objective, outputs, features, loss, _ in CASES:
+        features = {**features, "is_real_example": np.array([0, 1, 1, 1, 0, 1])}
+        real = rows_of(features, features["is_real_example"] == 1)
+        sums = objective.sums(outputs, features)
+        np.testing.assert_allclose(objective.loss(sums, sums), loss, rtol=2e-5)
+        alone = objective.sums(rows_of(outputs, features["is_real_example"] == 1), real)
+        expected = as_floats(objective.metrics(alone))
+        assert as_floats(objective.metrics(sums)) == pytest.approx(expected, rel=2e-5), objective

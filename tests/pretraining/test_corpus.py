@@ -1,0 +1,470 @@
+"""A corpus as one text: ranges against a plain count of all documents, formats, compression, bad input, memory."""
+
+import bz2
+import gzip
+import itertools
+import json
+import logging
+import pickle
+import random
+import sys
+import tracemalloc
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.pretraining import corpus as pretraining_corpus
+from bert_tf.pretraining import corpus_formats
+from bert_tf.pretraining.corpus import Corpus
+from bert_tf.pretraining.corpus_formats import TextSettings, sentence_splitter
+from bert_tf.system import text_files
+
+zstandard = pytest.importorskip("zstandard")
+
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
+}
+
+
+def written(folder, contents, suffix=".txt"):
+    """Paths of files f0.txt, f1.txt, ... with these bytes."""
+    paths = []
+    for number, data in enumerate(contents):
+        path = folder / f"f{number}{suffix}"
+        path.write_bytes(data)
+        paths.append(str(path))
+    return paths
+
+
+def documents_of(text):
+    """Lists of lines of canonical text."""
+    assert text == "" or text.endswith("\n")
+    blocks = itertools.groupby(text.split("\n")[:-1], lambda line: bool(line.strip()))
+    return [list(lines) for is_text, lines in blocks if is_text]
+
+
+def documents(corpus, begin=0, end=None, **arguments):
+    pieces = list(corpus.blocks(begin, end, **arguments))
+    assert all(piece.endswith(("\n", " ")) for piece in pieces)
+    return documents_of("".join(pieces))
+
+
+def error_of(*arguments, **settings):
+    with pytest.raises(ValueError) as caught:
+        for _ in Corpus(*arguments, TextSettings(**settings)).blocks():
+            pass
+    return str(caught.value)
+
+
+# ---- plain text ------------------------------------------------------------------------------------------------------
+
+
+def placed_text_documents(contents):
+    """[(byte where the document begins, its lines)] of plain text files, line by line."""
+    found, current, base = [], None, 0
+    for data in contents:
+        place = base
+        *lines, last = data.split(b"\n")
+        for line in [*lines, last] if last.replace(b"\r", b"") else lines:
+            text = line.replace(b"\r", b"").decode()
+            if not text.strip():
+                current = None
+            else:
+                if current is None:
+                    current = []
+                    found.append((place, current))
+                current.append(text)
+            place += len(line) + 1
+        base += len(data)
+    return found
+
+
+TOKENS = [*"aé博 \u3000\xa0\x85\u2028\0\x1c\ufeff", "b ", "\n", "\n", "\n\n", "\r", "\r\n"]
+# Carriage returns alone at the end of a file are not a line.
+ODD_ENDS = [[b"a\n\n\r", b"b"], [b"a\n\r", b"b"], [b"\r", b"b"], [b"a\n\n\r", b"\r", b"\r\n\rb\n \n\rc\r"]]
+
+
+def random_contents(generator):
+    return [
+        "".join(generator.choices(TOKENS, k=generator.randrange(14))).encode() for _ in range(generator.randint(1, 3))
+    ]
+
+
+@pytest.mark.parametrize("chunk, look_back, longest", [(1, 1, 1), (1, 2, 6), (2, 3, 2), (3, 1, 6), (1 << 20,) * 3])
+def test_every_cut_of_random_text_gives_the_documents_that_begin_on_each_side(
+    tmp_path, monkeypatch, chunk, look_back, longest
+):
+    generator = random.Random(chunk)
+    monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
+    monkeypatch.setattr(pretraining_corpus, "_LOOK_BACK", look_back)
+    monkeypatch.setattr(pretraining_corpus, "LONGEST_LINE", longest)
+    for contents in ODD_ENDS + [random_contents(generator) for _ in range(30)]:
+        expected = placed_text_documents(contents)
+        paths = written(tmp_path, contents)
+        corpus = Corpus(paths, TextSettings(input_format="text"))
+        total = sum(map(len, contents))
+        assert (corpus.total_bytes, corpus.sizes) == (total, list(map(len, contents)))
+        lines = [line for path in paths for line in text_files.read_text_lines(path)]
+        assert "".join(corpus.blocks()) == "".join(line + "\n" for line in lines)
+        for cut in range(total + 1):
+            left, right = documents(corpus, 0, cut), documents(corpus, cut)
+            assert left == [lines for begin, lines in expected if begin < cut], (contents, cut)
+            assert right == [lines for begin, lines in expected if begin >= cut], (contents, cut)
+
+
+def test_ranges_read_all_bytes_once_and_a_document_goes_over_three_files(tmp_path):
+    contents = [b"one\n\ntwo", b"", b"three\n", b"four\n\nfive\n"]
+    corpus = Corpus(written(tmp_path, contents), TextSettings(input_format="text"))
+    whole = [["one"], ["two", "three", "four"], ["five"]]
+    assert documents(corpus) == whole
+    for num_shards in (1, 2, 3, 7, 100):
+        ranges = [corpus.shard_range(shard, num_shards) for shard in range(num_shards)]
+        assert ranges[0][0] == 0 and ranges[-1][1] == corpus.total_bytes == 25
+        assert all(left[1] == right[0] for left, right in itertools.pairwise(ranges))
+        read = []
+        found = [documents(corpus, *shard, progress=read.append) for shard in ranges]
+        assert list(itertools.chain.from_iterable(found)) == whole
+        assert sum(read) == 25
+    assert documents(pickle.loads(pickle.dumps(corpus)), 4, 6) == [["two", "three", "four"]]
+    for begin, end in ((-1, 3), (3, 2), (0, 26)):
+        with pytest.raises(ValueError, match=f"bytes {begin} to {end} of a corpus of 25"):
+            corpus.blocks(begin, end)
+    with pytest.raises(ValueError, match="shard 2 of 2"):
+        corpus.shard_range(2, 2)
+
+
+def test_a_range_is_sought_and_not_read_up_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "_READ_BYTES", 1 << 12)
+    data = b"some words in a line\nand more\n\n" * 40_000
+    corpus = Corpus(written(tmp_path, [data, b"last\n"]))
+    read = []
+    plain = text_files._plain
+
+    def counted(*arguments):
+        for chunk in plain(*arguments):
+            read.append(len(chunk))
+            yield chunk
+
+    monkeypatch.setattr(text_files, "_plain", counted)
+    assert documents(corpus, 1_000_000, 1_000_100) == [["some words in a line", "and more"]] * 3
+    assert sum(read) < 40_000
+    read.clear()
+    assert documents(corpus, len(data)) == [["last"]]
+    assert sum(read) < 20_000
+
+
+def test_all_blank_characters_are_looked_for():
+    blank = {character for character in map(chr, range(sys.maxunicode + 1)) if character.isspace()}
+    assert {byte for character in blank for byte in character.encode()} == set(pretraining_corpus._BLANK_BYTES)
+    assert all(not character.strip() for character in blank)
+
+
+def test_a_line_larger_than_memory(tmp_path):
+    words = b"word " * 4_000_000  # 20 MB
+    paths = written(tmp_path, [b"first\n\n" + words + b"end\nnext\n\nlast"])
+    corpus = Corpus(paths)
+    expected = (b"first\n\n" + words + b"end\nnext\n\nlast\n").decode()
+    assert "".join(corpus.blocks()) == expected
+    tracemalloc.start()
+    try:
+        size, shapes = 0, set()
+        for piece in corpus.blocks():
+            size += len(piece)
+            shapes.add(piece[-1])
+        assert list(corpus.blocks(10_000_000)) == ["last\n"]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size == len(expected) and shapes == {" ", "\n"}
+    assert peak < 20_000_000
+
+
+def test_a_long_line_is_cut_into_sentences_across_its_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "_READ_BYTES", 16)
+    monkeypatch.setattr(pretraining_corpus, "LONGEST_LINE", 16)
+    monkeypatch.setattr(corpus_formats, "_LONGEST_PARAGRAPH", 32)
+    sentences = [f"This is sentence {number}." for number in range(50)]
+    corpus = Corpus(written(tmp_path, [(" ".join(sentences) + "\nOne. Two.\n \nThree.").encode()]), SPLIT)
+    assert documents(corpus) == [[*sentences, "One.", "Two."], ["Three."]]
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+def jsonl(generator):
+    """(bytes, [(place, lines)]) of a random file."""
+    data, found = b"", []
+    for _ in range(generator.randrange(6)):
+        lines = generator.choices(["x", "", " ", "y z\u2028", "\u535a\r", '"\\'], k=generator.randrange(4))
+        text = json.dumps({"id": 1, "text": "\n".join(lines)}, ensure_ascii=generator.random() < 0.5)
+        kept = [line.replace("\r", "") for line in lines if line.strip()]
+        if kept:
+            found.append((len(data), kept))
+        data += text.encode() + generator.choice([b"\n", b"\r\n", b"\n\n", b"\n \n"])
+    return (data.removesuffix(b"\n") if generator.random() < 0.5 else data), found
+
+
+def docs(generator):
+    data, found = b"", []
+    for number in range(generator.randrange(5)):
+        lines = generator.choices(["x", "", " ", "1 &lt; 2", "\u535a", "<b"], k=generator.randrange(4))
+        title = f"T{number} &amp; x"
+        kept = [line.replace("&lt;", "<") for line in lines if line.strip()]
+        if kept:
+            found.append((len(data), kept))
+        body = "".join(line + "\n" for line in ([title, "", *lines] if generator.random() < 0.7 else lines))
+        data += f'<doc id="{number}" url="?a=b" title="{title}">\n{body}</doc>\n'.encode()
+        data += generator.choice([b"", b"\n", b"\n\n"])
+    return (data.removesuffix(b"\n") if generator.random() < 0.5 else data), found
+
+
+@pytest.mark.parametrize("make, input_format", [(jsonl, "jsonl"), (docs, "wikiextractor")])
+@pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
+def test_every_cut_of_random_records(tmp_path, monkeypatch, make, input_format, chunk):
+    generator = random.Random(chunk)
+    monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
+    for _ in range(6):
+        files = [make(generator) for _ in range(2)]
+        sizes = [len(data) for data, _ in files]
+        expected = [
+            (base + begin, lines)
+            for base, (_, found) in zip((0, sizes[0]), files, strict=True)
+            for begin, lines in found
+        ]
+        # The name says nothing here: an empty file is of no form.
+        paths = written(tmp_path, [data for data, _ in files], suffix="")
+        corpus = Corpus(paths, TextSettings(input_format=input_format))
+        for cut in range(sum(sizes) + 1):
+            assert documents(corpus, 0, cut) == [lines for begin, lines in expected if begin < cut]
+            assert documents(corpus, cut) == [lines for begin, lines in expected if begin >= cut]
+
+
+DOC = b'<doc id="1" url="u" title="A &quot;B&quot;">\nA "B"\n\nIt&#10;is &lt;so&gt;.\nA "B"\n</doc>\n'
+
+
+def test_the_form_of_each_file_is_seen_and_forms_mix(tmp_path):
+    for name, data in {
+        "a.txt": b"plain\n",
+        "b.jsonl": b'\xef\xbb\xbf{"text": "one\\n\\ntwo"}\n{"text": "three"}',
+        "wiki_00": DOC,
+        "wiki_01": b'{"id": "2", "text": "four"}\n{"id": "3", "text": " \\n"}\n',
+        "c.txt": b"{no JSON\nmore",
+        "d.ndjson.gz": gzip.compress(b'{"text": "five"}'),
+        "e": b"rest",
+        "wiki_02.bz2": bz2.compress(b"\xef\xbb\xbf" + DOC),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    paths = [str(tmp_path / name) for name in
+             ("a.txt", "b.jsonl", "wiki_00", "wiki_01", "c.txt", "d.ndjson.gz", "e", "wiki_02.bz2")]  # fmt: skip
+    corpus, counts = Corpus(paths), {}
+    doc = ["It is <so>.", 'A "B"']
+    whole = [["plain"], ["one", "two"], ["three"], doc, ["four"], ["{no JSON", "more"], ["five"], ["rest"], doc]
+    assert documents(corpus, counts=counts) == whole
+    assert counts == {"documents_without_text": 1}
+    for num_shards in (2, 5, 11):
+        shards = [documents(corpus, *corpus.shard_range(shard, num_shards)) for shard in range(num_shards)]
+        assert list(itertools.chain.from_iterable(shards)) == whole
+    assert documents(Corpus(paths[2:4], TextSettings(input_format="wikiextractor"))) == [doc, ["four"]]
+    as_text = documents(Corpus(paths[3:4], TextSettings(input_format="text")))
+    assert as_text == [['{"id": "2", "text": "four"}', '{"id": "3", "text": " \\n"}']]
+    assert documents(Corpus(paths[3:4], TextSettings(text_key="id"))) == [["2"], ["3"]]
+
+
+def test_records_without_the_key_are_text_but_with_a_warning(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        corpus = Corpus(written(tmp_path, [b'{"content": "x"}\n'], suffix=""))
+    assert documents(corpus) == [['{"content": "x"}']]
+    assert "--text_key" in caplog.text and "content" in caplog.text and "f0" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        (b"{oops", "not JSON"),
+        (b"[1]", "not a JSON object but a list"),
+        (b'{"title": 1, "body": 2}', "no key 'text' (--text_key) but title, body"),
+        (b'{"text": null}', "'text' (--text_key) is not a string but null"),
+        (b"[" * 100_000, "JSON nested too deeply"),
+        (b'{"text": "\\ud83d"}', "half a character, \\ud83d (see --errors)"),
+        (b'{"text": "\xff"}', "not UTF-8 at byte offset 48 of the file"),
+    ],
+)
+def test_bad_records_are_named_by_file_and_line(tmp_path, monkeypatch, line, expected):
+    monkeypatch.setattr(text_files, "_READ_BYTES", 8)
+    data = b'{"text": "one"}\n\n{"text": "two"}\r\n   \n' + line
+    paths = written(tmp_path, [data + b"\n"], suffix=".jsonl")
+    message = error_of(paths)
+    assert "f0.jsonl, line 5: " in message and expected in message and len(message) < 500
+    corpus = Corpus(paths)  # also where the line was not counted to
+    with pytest.raises(ValueError, match="f0.jsonl, line 5: "):
+        list(corpus.blocks(33))
+    assert documents(corpus, 0, 33) == [["one"], ["two"]]
+
+
+def test_bad_wikiextractor_files(tmp_path):
+    paths = written(tmp_path, [b"x\n\n", DOC + DOC.replace(b"</doc>\n", b"")], suffix="")
+    assert "f1, line 7: a <doc> that is not closed: <doc id=" in error_of(paths)
+    paths = written(tmp_path, [DOC.replace(b"</doc>", b"") + DOC], suffix="")
+    assert "f0, line 1: a <doc> that is not closed before the next one" in error_of(paths[:1])
+    paths = written(tmp_path, [DOC + b"\nstray\n" + DOC], suffix="")
+    assert "f0, line 8: text outside of <doc ...> and </doc>: stray" in error_of(paths[:1])
+    paths = written(tmp_path, [DOC + b'<doc id="2"\n'], suffix="")
+    assert "f0, line 7: a <doc ...> that doesn't end with its line" in error_of(paths[:1])
+
+
+# ---- compression -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_files(tmp_path, suffix):
+    compress = COMPRESS[suffix]
+    lines = [f"line {number} \u535a" for number in range(5000)]
+    text = "".join(f"{line}\n" + "\n" * (number % 7 == 3) for number, line in enumerate(lines)).encode()
+    plain = documents(Corpus(written(tmp_path, [text])))
+    parts = [text[:1001], text[1001:30_000], b"", text[30_000:]]  # members cut lines and characters
+    paths = written(tmp_path, [b"before", b"".join(map(compress, parts)), b"after"], suffix=f".txt{suffix}")
+    for path in (paths[0], paths[2]):
+        tf.io.gfile.rename(path, path.removesuffix(suffix), overwrite=True)
+    paths = [paths[0].removesuffix(suffix), paths[1], paths[2].removesuffix(suffix)]
+    corpus, read = Corpus(paths), []
+    assert documents(corpus, progress=read.append) == [["before"], *plain, ["after"]]
+    assert sum(read) == corpus.total_bytes == sum(corpus.sizes)
+    assert documents(corpus, 6, 7) == plain
+    assert documents(corpus, 0, 6) == [["before"]]
+    assert documents(corpus, 7) == [["after"]]
+
+
+@pytest.mark.parametrize("suffix, name", [(".gz", "gzip"), (".bz2", "bzip2"), (".zst", "zstd")])
+def test_damaged_compressed_files_are_named(tmp_path, suffix, name):
+    text = "".join(f"{random.Random(number).random()}\n" for number in range(20_000)).encode()
+    data = COMPRESS[suffix](text)
+    for bad in (data[:-5], data[: len(data) // 2], data[:-9] + b"x" * 9, b"no such file", data[:3]):
+        message = error_of(written(tmp_path, [bad], suffix=f".txt{suffix}"), input_format="text")
+        assert f"f0.txt{suffix}: truncated or damaged {name} file" in message
+    message = error_of(written(tmp_path, [COMPRESS[suffix](text + b"\xff\n")], suffix=suffix))
+    assert f"f0{suffix}, line 20001: not UTF-8 at byte offset {len(text)} of the uncompressed text" in message
+    assert Corpus(written(tmp_path, [b""], suffix=suffix)).empty_files == [str(tmp_path / f"f0{suffix}")]
+
+
+def test_a_compressed_file_takes_little_memory(tmp_path):
+    data = gzip.compress(b"word word\n\n" * 4_000_000)  # 44 MB
+    corpus = Corpus(written(tmp_path, [data], suffix=".gz"))
+    tracemalloc.start()
+    try:
+        assert sum(map(len, corpus.blocks())) == 44_000_001
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_without_zstandard(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    paths = written(tmp_path, [COMPRESS[".zst"](b"x")], suffix=".zst")
+    assert "f0.zst" in error_of(paths) and "pip install zstandard" in error_of(paths)
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_bad_utf8(tmp_path, caplog):
+    contents = [b"one\n\ntwo \xe5\x8d\nthree\n", b"four\xff\xfe\n\n\xef\xbf\xbd five \xc3\n\nsix"]
+    paths = written(tmp_path, contents)
+    assert "f0.txt, line 3: not UTF-8 at byte offset 9 of the file (byte 0xe5" in error_of(paths)
+    corpus = Corpus(paths)
+    assert documents(corpus, 0, 5) == [["one"]]
+    with pytest.raises(ValueError, match="f1.txt, line 3: not UTF-8 at byte offset 17 of the file"):
+        list(corpus.blocks(20, 35))
+    replacing, counts = Corpus(paths, TextSettings(errors="replace")), {}
+    with caplog.at_level(logging.WARNING):
+        found = documents(replacing, counts=counts)
+    assert found == [["one"], ["two \ufffd", "three", "four\ufffd\ufffd"], ["\ufffd five \ufffd"], ["six"]]
+    assert counts == {"replaced_characters": 4, "lines_with_bad_utf8": 3}
+    assert caplog.text.count("f0.txt is not all UTF-8") == caplog.text.count("f1.txt is not all UTF-8") == 1
+    in_two: dict = {}
+    halves = [documents(replacing, *part, counts=in_two) for part in ((0, 22), (22, None))]
+    assert halves[0] + halves[1] == found and in_two == counts
+
+
+def test_half_characters_of_json_are_replaced(tmp_path):
+    paths = written(tmp_path, [b'{"text": "a\\ud83d b\\ud83d\\ude00 \\ufffd"}\n'], suffix=".jsonl")
+    counts = {}
+    assert documents(Corpus(paths, TextSettings(errors="replace")), counts=counts) == [["a\ufffd b\U0001f600 \ufffd"]]
+    assert counts == {"replaced_characters": 1, "lines_with_bad_utf8": 1}
+
+
+def test_empty_files_missing_files_and_settings(tmp_path, caplog):
+    paths = written(tmp_path, [b"", b"x\n", b""])
+    with caplog.at_level(logging.WARNING):
+        corpus = Corpus(paths)
+    assert corpus.empty_files == [paths[0], paths[2]] and documents(corpus) == [["x"]]
+    assert caplog.text.count("2 of 3 files are empty") == 1 and paths[0] in caplog.text
+    assert list(Corpus(paths[:1]).blocks()) == []
+    with pytest.raises(tf.errors.NotFoundError, match="nothing"):
+        Corpus([str(tmp_path / "nothing")])
+    with pytest.raises(ValueError, match="no files"):
+        Corpus([])
+    for settings, expected in (
+        ({"input_format": "xml"}, "--input_format=xml: it is one of auto, text, jsonl, wikiextractor"),
+        ({"errors": "ignore"}, "--errors=ignore: it is one of strict, replace"),
+        ({"text_key": ""}, "--text_key is empty"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            TextSettings(**settings)
+        assert str(caught.value) == expected
+
+
+# ---- sentences -------------------------------------------------------------------------------------------------------
+
+SPLIT = TextSettings(split_sentences=True)
+
+
+@pytest.mark.parametrize(
+    "language, sentences",
+    [
+        ("en", ["Dr. Smith met Mr. Jones at 3.30 p.m. in D.C. on Jan. 5, e.g. for tea.", "Was it?", "Yes!"]),
+        ("EN", ["J. K. Rowling wrote it.", "See Fig. 3."]),
+        ("de", ["Das ist z.B. am 3. Oktober gut.", "Ende."]),
+    ],
+)  # fmt: skip
+def test_sentences_between_spaces(language, sentences):
+    assert sentence_splitter(language)(f"  {' '.join(sentences)} ") == sentences
+
+
+@pytest.mark.parametrize("language", ["korean", "e", "en_US", "한국어"])
+def test_a_language_is_a_code(language):
+    with pytest.raises(ValueError, match=f"--language={language.lower()}: it is a code such as en"):
+        sentence_splitter(language)
+    assert sentence_splitter("be-tarask")("Адзін. Два.") == ["Адзін.", "Два."]
+
+
+@pytest.mark.parametrize(
+    "language, sentences, space",
+    [
+        ("zh", ["今天天气很好。", "我们去公园吧！", "你去吗？", "他说：“我去。”"], ""),
+        ("ja", ["今日は天気がいいです。", "公園に行きましょう！", "行きますか？"], ""),
+        ("ko", ["오늘은 날씨가 좋습니다.", "공원에 갈까요?", "그는 1.5킬로를 걸었다."], " "),
+    ],
+)
+def test_sentences_of_east_asian_languages(language, sentences, space):
+    assert sentence_splitter(language)(space.join(sentences)) == sentences
+
+
+def test_paragraphs_of_every_form_are_split(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"One. Two.\nThree.\n\n \nFour. Five.")
+    (tmp_path / "b.jsonl").write_bytes(b'{"text": "Six. Seven.\\n\\nEight."}\n')
+    (tmp_path / "c").write_bytes(b'<doc id="1" title="Nine.">\nNine.\n\nTen. Eleven.\n\n</doc>\n')
+    corpus = Corpus([str(tmp_path / name) for name in ("a.txt", "b.jsonl", "c")], SPLIT)
+    expected = [["One.", "Two.", "Three."], ["Four.", "Five."], ["Six.", "Seven.", "Eight."], ["Ten.", "Eleven."]]
+    assert documents(corpus) == expected
+    assert sentence_splitter("en")("It is. " * 50_000) == ["It is."] * 50_000  # in parts, or it would take minutes
+    assert sentence_splitter("en")("") == sentence_splitter("en")(" \t") == []
+
+
+def test_without_a_splitter(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    paths = written(tmp_path, [b"One. Two."])
+    with pytest.raises(ValueError, match="--split_sentences.*pip install sentencex"):
+        Corpus(paths, SPLIT)
+    assert documents(Corpus(paths)) == [["One. Two."]]

@@ -1,0 +1,250 @@
+"""create_pretraining_data: records, summaries and errors."""
+
+import hashlib
+import json
+import math
+import os
+import sys
+
+import pytest
+import tensorflow as tf
+from helpers import warm
+from helpers.paths import ROOT
+from helpers.pretraining_records_read import FEATURES, LETTERS, contents, digest_records, read_records
+
+from bert_tf.pretraining import shard
+from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.pretraining.shard import summary_path
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_records_are_the_originals(number, golden, tmp_path):
+    expected = json.loads((golden / "pretraining" / f"setting_{number}.json").read_text())
+    outputs = [tmp_path / f"part{k}.tfrecord" for k in range(expected["num_output_files"])]
+    corpus = ",".join(str(golden / "pretraining" / name) for name in expected["input_files"])
+    vocab = str(golden / "vocab.txt")
+    summary = create_pretraining_data(
+        corpus, ",".join(map(str, outputs)), vocab, **expected["flags"], show_progress=False
+    )
+
+    assert summary["instances"] == expected["num_instances"]
+    assert summary["masked_positions"] == expected["total_masked"]
+    assert summary["random_next"] == expected["num_random_next"]
+    assert list(summary["output_files"].values()) == expected["instances_per_output_file"]
+    files = [read_records(path) for path in outputs]
+    assert [len(records) for records in files] == expected["instances_per_output_file"]
+    assert [digest_records(records) for records in files] == expected["records_sha256_per_file"]
+    for first in expected["first_instances"]:
+        record = files[first["output_file"]][first["record"]]
+        assert record == {name: first[name] for name in FEATURES}
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_summary_beside_the_records(letters, tmp_path):
+    corpus, vocab = letters
+    outputs = f"{tmp_path}/new/folder/a.tfrecord,{tmp_path}/elsewhere/b.tfrecord"
+    create_pretraining_data(
+        corpus, outputs, vocab, max_seq_length=16, max_predictions_per_seq=3, dupe_factor=5, show_progress=False
+    )
+    assert set(contents(tmp_path / "elsewhere")) == {"b.tfrecord"}
+    assert set(contents(tmp_path / "new/folder")) == {"a.tfrecord", "pretraining_data.a.json"}
+    summary = json.loads((tmp_path / "new/folder/pretraining_data.a.json").read_text())
+    files = [read_records(path) for path in outputs.split(",")]
+    records = files[0] + files[1]
+    tokens = sum(sum(record["input_mask"]) for record in records)
+    assert len(summary.pop("fingerprint")) == 64
+    assert summary.pop("output_bytes") == {path: os.path.getsize(path) for path in outputs.split(",")}
+    assert summary == {
+        "flags": {
+            "input_file": corpus,
+            "output_file": outputs,
+            "vocab_file": vocab,
+            "do_lower_case": True,
+            "strip_accents": True,
+            "do_whole_word_mask": False,
+            "max_seq_length": 16,
+            "max_predictions_per_seq": 3,
+            "random_seed": 12345,
+            "dupe_factor": 5,
+            "masked_lm_prob": 0.15,
+            "short_seq_prob": 0.1,
+            "nsp": True,
+            "mask_rate": 0.8,
+            "random_rate": 0.1,
+            "keep_rate": 0.1,
+            "masking": "static",
+            "pack_sequences": False,
+            "compression": None,
+            "num_shards": 1,
+            "input_format": "auto",
+            "text_key": "text",
+            "split_sentences": False,
+            "language": "en",
+            "errors": "strict",
+        },
+        "input_files": [corpus],
+        "vocab_sha256": hashlib.sha256(("\n".join(LETTERS) + "\n").encode()).hexdigest(),
+        "vocab_size": 17,
+        "documents": 3,
+        "sentences": 7,
+        "tokens": 41,
+        "unknown_tokens": 0,
+        "unknown_share": 0.0,
+        "instances": 24,
+        "rows": 24,
+        "instance_tokens": tokens,
+        "padding_share": pytest.approx(1 - tokens / (24 * 16)),
+        "masked_positions": sum(int(sum(record["masked_lm_weights"])) for record in records),
+        "random_next": sum(record["next_sentence_labels"][0] for record in records),
+        "output_files": dict(zip(outputs.split(","), [12, 12], strict=True)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("output_file", "expected"),
+    [
+        ("a.tfrecord", "pretraining_data.a.json"),
+        ("x/a.tf_record", "x/pretraining_data.a.json"),
+        ("x/wiki.tfrecord-00003-of-00010", "x/pretraining_data.wiki-00003-of-00010.json"),
+        ("gs://bucket/run.1/data", "gs://bucket/run.1/pretraining_data.data.json"),
+    ],
+)
+def test_summary_path(output_file, expected):
+    assert summary_path(output_file) == expected
+
+
+def test_more_files_than_instances(letters, tmp_path):
+    corpus, vocab = letters
+    paths = [str(tmp_path / f"{k}.tfrecord") for k in range(6)]
+    summary = create_pretraining_data(
+        corpus, ",".join(paths), vocab, max_seq_length=16, max_predictions_per_seq=3, dupe_factor=1, show_progress=False
+    )
+    assert list(summary["output_files"].values()) == [1, 1, 1, 1, 0, 0]
+    assert [len(read_records(path)) for path in paths] == [1, 1, 1, 1, 0, 0]
+
+
+def test_strip_accents_reaches_the_tokenizer(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nété\nete\n", encoding="utf-8")
+    (tmp_path / "text.txt").write_text("Été Été\n\nÉté été\n", encoding="utf-8")
+    words = {}
+    for strip in (None, True, False):
+        create_pretraining_data(
+            str(tmp_path / "text.txt"),
+            str(tmp_path / "out"),
+            str(tmp_path / "vocab.txt"),
+            strip_accents=strip,
+            max_seq_length=8,
+            max_predictions_per_seq=1,
+            show_progress=False,
+        )
+        words[strip] = {record["masked_lm_ids"][0] for record in read_records(tmp_path / "out")}
+    assert words == {None: {6}, True: {6}, False: {5}}
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"max_seq_length": 4}, "--max_seq_length=4 must be at least 5"),
+        ({"max_seq_length": -1}, "--max_seq_length=-1 must be"),
+        ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq=0 must be at least 1"),
+        ({"dupe_factor": 0}, "--dupe_factor=0 must be at least 1"),
+        ({"short_seq_prob": 1.5}, "--short_seq_prob=1.5 must be a probability"),
+        ({"short_seq_prob": -0.1}, "--short_seq_prob=-0.1 must be a probability"),
+        ({"masked_lm_prob": 0.0}, "--masked_lm_prob=0.0 must be a probability"),
+        ({"masked_lm_prob": 1.1}, "--masked_lm_prob=1.1 must be a probability"),
+        ({"masked_lm_prob": math.nan}, "--masked_lm_prob=nan must be a probability"),
+        ({"input_file": "{folder}/*.text"}, "--input_file: no file matches .*/\\*.text"),
+        ({"input_file": "{folder}/letters.txt,{folder}/none/*.txt"}, "--input_file: no file matches .*/none/\\*.txt"),
+        ({"input_file": ","}, "--input_file names no file"),
+        ({"input_file": "{folder}/blank.txt"}, "no text .* in .*blank.txt"),
+        ({"input_file": "{folder}/broken.txt"}, "broken.txt, line 3: not UTF-8 at byte offset 13 "),
+        ({"output_file": ","}, "--output_file names no file"),
+        ({"output_file": "{folder}"}, "--output_file=.* is a directory"),
+        ({"output_file": "{folder}/./letters.txt"}, "--output_file=.*letters.txt would overwrite a file that is read"),
+        ({"output_file": "{folder}/letters_vocab.txt"}, "--output_file=.*vocab.txt would overwrite"),
+        ({"output_file": "{folder}/o1,{folder}/../{name}/o1"}, "--output_file=.*o1 is named twice"),
+        ({"vocab_file": "{folder}/no_mask.txt"}, "no_mask.txt lacks \\[MASK\\]"),
+        ({"vocab_file": "{folder}/twice.txt"}, "twice.txt: line 18 repeats 'b' of line 8"),
+    ],
+)
+def test_bad_input_is_named_and_nothing_is_written(letters, tmp_path, flags, message):
+    (tmp_path / "blank.txt").write_text("\n \n\u200b\n\n", encoding="utf-8")
+    (tmp_path / "broken.txt").write_bytes(b"abc\r\n\nabc de \xff\n")
+    (tmp_path / "no_mask.txt").write_text("\n".join(t for t in LETTERS if t != "[MASK]"))
+    (tmp_path / "twice.txt").write_text("\n".join([*LETTERS, "b"]))
+    (tmp_path / "out.tfrecord").write_text("of an earlier run")
+    before = contents(tmp_path)
+    arguments = {
+        "input_file": letters[0],
+        "output_file": f"{tmp_path}/out.tfrecord,{tmp_path}/out2.tfrecord",
+        "vocab_file": letters[1],
+        "show_progress": False,
+    } | flags
+    for name, value in arguments.items():
+        if isinstance(value, str):
+            arguments[name] = value.format(folder=tmp_path, name=tmp_path.name)
+    with pytest.raises(ValueError, match=message):
+        create_pretraining_data(**arguments)
+    assert contents(tmp_path) == before
+
+
+def test_smallest_settings_work(letters, tmp_path):
+    summary = create_pretraining_data(
+        letters[0],
+        f"{tmp_path}/out",
+        letters[1],
+        max_seq_length=5,
+        max_predictions_per_seq=1,
+        dupe_factor=1,
+        short_seq_prob=1.0,
+        masked_lm_prob=1.0,
+        show_progress=False,
+    )
+    records = read_records(tmp_path / "out")
+    assert len(records) == summary["instances"] > 0
+    assert all(record["input_mask"] == [1] * 5 for record in records)
+
+
+def test_one_document_is_warned_of(letters, tmp_path, caplog):
+    (tmp_path / "one.txt").write_text("abc de.\na bb cad, e\n")
+    with caplog.at_level("WARNING", logger="absl"):
+        create_pretraining_data(f"{tmp_path}/one.txt", f"{tmp_path}/out", letters[1], show_progress=False)
+    assert "only one document" in caplog.text
+    assert "[UNK]" not in caplog.text
+
+
+def test_unknown_tokens_are_warned_of(letters, tmp_path, caplog):
+    (tmp_path / "xyz.txt").write_text("abc xyz.\n\nxyz xyz\n")
+    with caplog.at_level("WARNING", logger="absl"):
+        summary = create_pretraining_data(f"{tmp_path}/xyz.txt", f"{tmp_path}/out", letters[1], show_progress=False)
+    assert summary["unknown_share"] == 3 / 7
+    assert "43% of the tokens are [UNK]" in caplog.text
+
+
+def test_full_disk_leaves_what_was_there(golden, tmp_path):
+    (tmp_path / "b.tfrecord").write_text("of an earlier run")
+    # A limit on the size of any file written stands for the full disk.
+    program = (
+        "import resource, sys; from bert_tf.pretraining import create as p; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "
+        "p.create_pretraining_data(*sys.argv[1:], dupe_factor=1, show_progress=False)"
+    )
+    outputs = f"{tmp_path}/a.tfrecord,{tmp_path}/b.tfrecord"
+    corpus = str(golden / "pretraining" / "corpus_*.txt")
+    command = [sys.executable, "-c", program, corpus, outputs, str(golden / "vocab.txt")]
+    result = warm.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode != 0
+    assert "File too large" in result.stderr
+    assert contents(tmp_path) == {"b.tfrecord": b"of an earlier run"}
+
+
+def test_unwritable_output_is_noticed_before_the_work(letters, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(shard, "tokenize", lambda *_: pytest.fail("read the text first"))
+    with pytest.raises(tf.errors.OpError, match="file is not a directory"):
+        create_pretraining_data(letters[0], f"{tmp_path}/file/out.tfrecord", letters[1], show_progress=False)

@@ -1,0 +1,373 @@
+"""Left-to-right models: what a token sees, what it predicts, the loss, and that fine-tuning keeps to it."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.script_cases import results_of, run_cases
+from helpers.tiny import TINY_CONFIG, write_pretraining_records
+
+from bert_tf.models import kernels, objectives, open_weights, pretrained, task_models
+from bert_tf.models import objectives as models_objectives
+from bert_tf.models.bert.variable_names import expected_shapes
+from bert_tf.models.config import NAMED_SIZES, SIZES, BertConfig
+from bert_tf.models.task_models import BertForSequenceClassification, BertModel
+from bert_tf.pretraining import dynamic_masking
+from bert_tf.pretraining.left_to_right import predict_next_tokens
+
+LENGTH = 12
+CONFIG = {**TINY_CONFIG, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "attention": "causal"}
+
+
+@pytest.fixture(params=[True, False], ids=["fused", "plain"])
+def fused(request):
+    before = kernels.fused_enabled()
+    kernels.set_fused(request.param)
+    yield request.param
+    kernels.set_fused(before)
+
+
+def model_of(model_class=BertModel, **arguments):
+    keras.utils.set_random_seed(7)
+    model = model_class(BertConfig.from_dict(CONFIG), **arguments)
+    model.build()
+    for variable in model.trainable_variables:  # large enough for each token to matter
+        variable.assign(keras.random.normal(variable.shape, stddev=0.3, seed=len(variable.path)))
+    return model
+
+
+def random_ids(rows=2, length=LENGTH, seed=1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(5, 100, (rows, length)).astype("int32")
+
+
+def sequence_output(model, inputs, training):
+    return model(inputs, training=training, dropout_seed=tf.constant([1, 2]))["sequence_output"].numpy()
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_no_token_sees_what_follows(fused, training):
+    model, ids = model_of(), random_ids()
+    before = sequence_output(model, ids, training)
+    for place in (0, 4, LENGTH - 1):
+        changed = ids.copy()
+        changed[:, place] = 5 + (changed[:, place] + 1) % 90
+        after = sequence_output(model, changed, training)
+        np.testing.assert_array_equal(after[:, :place], before[:, :place])
+        assert (np.abs(after[:, place:] - before[:, place:]).max(-1) > 1e-4).all()
+    # The original looks both ways.
+    values = {key: value for key, value in CONFIG.items() if key != "attention"}
+    both = BertModel(BertConfig.from_dict(values))
+    both.build()
+    both.set_weights(model.get_weights())
+    changed = ids.copy()
+    changed[:, -1] = 7
+    difference = sequence_output(both, changed, training) - sequence_output(both, ids, training)
+    assert (np.abs(difference[:, 0]).max(-1) > 1e-4).all()
+
+
+def test_padding_and_packed_rows():
+    """A row with padding, and two sequences in one row, give what each sequence gives alone."""
+    model, ids = model_of(), random_ids(1)
+    alone = [model(part) for part in (ids[:, :5], ids[:, 5:])]
+    mask = (np.arange(LENGTH) < 5).astype("int32")[None]
+    padded = model({"input_ids": ids, "input_mask": mask})
+    np.testing.assert_allclose(padded["pooled_output"], alone[0]["pooled_output"], atol=1e-5)
+    np.testing.assert_allclose(padded["sequence_output"][:, :5], alone[0]["sequence_output"], atol=1e-5)
+    # The last token is what is pooled, since [CLS] sees nothing.
+    last = alone[0]["sequence_output"][:, -1]
+    expected = np.tanh(last @ model.pooler.dense.kernel + model.pooler.dense.bias)
+    np.testing.assert_allclose(padded["pooled_output"], expected, atol=1e-5)
+    packed = {
+        "input_ids": ids,
+        "sequence_ids": np.array([[1] * 5 + [2] * 7]),
+        "position_ids": np.array([[*range(5), *range(7)]]),
+    }
+    with pytest.raises(ValueError, match="causal attention needs pooled_positions"):
+        model(packed)
+    outputs = model({**packed, "pooled_positions": np.array([[4, 11]])})
+    for number, (begin, end) in enumerate([(0, 5), (5, 12)]):
+        np.testing.assert_allclose(
+            outputs["sequence_output"][:, begin:end], alone[number]["sequence_output"], atol=1e-5
+        )
+        np.testing.assert_allclose(outputs["pooled_output"][:, number], alone[number]["pooled_output"], atol=1e-5)
+
+
+def test_a_bilstm_on_top_reads_all_tokens_and_travels_with_the_model(tmp_path):
+    config = BertConfig.from_dict({**CONFIG, "lstm_on_top": True})
+    model = BertForSequenceClassification(config, num_labels=3)
+    model.build()
+    names = [variable.path for variable in model.trainable_variables if "bilstm" in variable.path]
+    assert len(names) == 6
+    ids = random_ids()
+    mask = np.ones_like(ids)
+    mask[1, 5:] = 0
+    logits = model({"input_ids": ids, "input_mask": mask}).numpy()
+    assert logits.shape == (2, 3)
+    np.testing.assert_allclose(logits[1:], model({"input_ids": ids[1:, :5]}), atol=1e-6)
+    model.save_pretrained(str(tmp_path / "model"))
+    again = BertForSequenceClassification.from_pretrained(str(tmp_path / "model"))
+    np.testing.assert_array_equal(again({"input_ids": ids, "input_mask": mask}), logits)
+    # Without the BiLSTM they would be another model's.
+    assert json.loads((tmp_path / "model" / "bert_config.json").read_text())["lstm_on_top"] is True
+
+
+@pytest.mark.parametrize("format", ["tf1", "huggingface", "model_garden"])
+def test_formats_that_cannot_say_it_are_refused(tmp_path, format):
+    with pytest.raises(ValueError, match=rf"--format={format}: this model looks only backwards \(attention=causal\)"):
+        model_of().save_pretrained(str(tmp_path / "model"), format=format)
+    both_ways = {key: value for key, value in CONFIG.items() if key != "attention"}
+    model = BertForSequenceClassification(BertConfig.from_dict({**both_ways, "lstm_on_top": True}), num_labels=2)
+    with pytest.raises(ValueError, match=rf"--format={format}: this model has a BiLSTM on top"):
+        model.save_pretrained(str(tmp_path / "model"), format=format)
+    assert not list(tmp_path.iterdir())
+
+
+def test_configuration():
+    config = BertConfig.from_dict(CONFIG)
+    assert config.is_causal and json.loads(config.to_json_string())["attention"] == "causal"
+    assert "attention" not in BertConfig(100).to_dict() and not BertConfig(100).is_causal
+    with pytest.raises(ValueError, match="attention must be one of bidirectional, causal, not 'left'"):
+        BertConfig(100, attention="left")
+
+
+def test_another_attention_than_the_weights_learned_is_refused(tmp_path):
+    model_of().save_pretrained(str(tmp_path / "model"))
+    (tmp_path / "both.json").write_text(json.dumps({**CONFIG, "attention": "bidirectional"}))
+    given = {"vocab_file": "vocab.txt", "do_lower_case": True, "strip_accents": None}
+    given |= {"bert_config_file": str(tmp_path / "both.json"), "init_checkpoint": str(tmp_path / "model")}
+    with pytest.raises(ValueError, match=r"both.json says attention=bidirectional, but the model at .* has causal"):
+        pretrained.describe(**given)
+
+
+# --- labels and loss -------------------------------------------------------------------------------------------------
+
+
+def rows_of(packed, length=16, most=2) -> dict[str, tf.Tensor]:
+    """Unmasked rows of sequences given as pairs of lists (the second may be empty)."""
+    ids, lengths = np.zeros((len(packed), length), "int32"), np.zeros((len(packed), 2 * most), "int32")
+    for number, pairs in enumerate(packed):
+        tokens = [token for pair in pairs for part in pair for token in part]
+        ids[number, : len(tokens)] = tokens
+        lengths[number, : 2 * len(pairs)] = [len(part) for pair in pairs for part in pair]
+    labels = np.zeros((len(packed), most), "int32")
+    return {"input_ids": tf.constant(ids), "segment_lengths": tf.constant(lengths), "next_sentence_labels": labels}
+
+
+CLS, SEP = 2, 3
+
+
+def test_labels_are_the_next_tokens_of_the_same_sequence():
+    rows = rows_of([[([CLS, 7, 8, SEP], [9, SEP]), ([CLS, 10, SEP], [])], [([CLS, 11, SEP], [12, 13, SEP])]])
+    features = {name: np.asarray(value) for name, value in predict_next_tokens(rows).items()}
+    assert features["masked_lm_positions"].tolist() == [list(range(15))] * 2
+    assert features["masked_lm_ids"].tolist() == [
+        [7, 8, SEP, 9, SEP, 0, 10, SEP] + [0] * 7,
+        [11, SEP, 12, 13, SEP] + [0] * 10,
+    ]
+    assert features["masked_lm_weights"].tolist() == [[1, 1, 1, 1, 1, 0, 1, 1] + [0] * 7, [1] * 5 + [0] * 10]
+    assert features["input_ids"].tolist() == rows["input_ids"].numpy().tolist()
+    assert features["segment_ids"][0].tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0] + [0] * 7
+    assert features["sequence_ids"][0].tolist() == [1] * 6 + [2] * 3 + [0] * 7
+    assert features["pooled_positions"].tolist() == [[5, 8], [5, 0]]
+    assert features["next_sentence_weights"].tolist() == [[1, 1], [1, 0]]
+
+
+def test_masked_records_get_their_tokens_back():
+    vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4} | {f"w{k}": k for k in range(5, 100)}
+    masking = dynamic_masking.Masking.from_vocab(vocab, "v.txt", max_predictions_per_seq=6, masked_lm_prob=0.5)
+    rows = rows_of([[([CLS, 7, 8, SEP], [9, 20, 21, SEP])], [([CLS, 11, SEP], [12, 13, SEP])]], most=1)
+    masked = dynamic_masking.mask_rows(rows, 1, tf.constant(0, tf.int64), masking)
+    assert (masked["input_ids"].numpy() != rows["input_ids"].numpy()).any()
+    restored, plain = predict_next_tokens(masked), predict_next_tokens(rows)
+    for name in plain:
+        np.testing.assert_array_equal(restored[name], plain[name], err_msg=name)
+
+
+def test_loss_is_that_of_plain_numpy():
+    rows = rows_of([[([CLS, 7, 8, SEP], [9, SEP])], [([CLS, 11, SEP], [12, 13, 14, 15, SEP])]], most=1)
+    features = predict_next_tokens(rows)
+    model = model_of(task_models.BertForPreTraining)
+    outputs = model(features)
+    objective = objectives.pretraining_objective("ltr", nsp=False)
+    sums = objective.sums(outputs, features)
+    assert set(sums) == set(objective.sum_names)
+    # Each prefix alone: the logits of its last token are what predicts the token that follows.
+    ids, ends = rows["input_ids"].numpy(), (6, 8)
+    losses, right = [], []
+    for row, end in enumerate(ends):
+        for place in range(1, end):
+            prefix = {name: features[name][row : row + 1, :place] for name in ("input_ids", "segment_ids")}
+            prefix["masked_lm_positions"] = np.array([[place - 1]])
+            logits = model(prefix)["masked_lm_logits"].numpy()[0, 0].astype("float64")
+            losses.append(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[ids[row, place]])
+            right.append(logits.argmax() == ids[row, place])
+    assert len(losses) == 12
+    np.testing.assert_allclose(objective.loss(sums, sums), np.mean(losses), rtol=1e-5)
+    metrics = objective.metrics(sums)
+    np.testing.assert_allclose(metrics["next_token_loss"], np.mean(losses), rtol=1e-5)
+    np.testing.assert_allclose(metrics["next_token_accuracy"], np.mean(right), rtol=1e-5)
+    both = objectives.pretraining_objective("ltr", nsp=True)
+    sums = both.sums(outputs, features)
+    np.testing.assert_allclose(both.loss(sums, sums) - sums["next_sentence_loss"] / 2, np.mean(losses), rtol=1e-5)
+    assert set(both.metrics(sums)) == {
+        "next_token_loss", "next_token_accuracy", "next_sentence_loss", "next_sentence_accuracy",
+    }  # fmt: skip
+
+
+def test_without_next_sentences_the_masked_lm_part_stays_as_it_was():
+    model = model_of(task_models.BertForPreTraining)
+    features = {
+        "input_ids": random_ids(),
+        "masked_lm_positions": np.array([[1, 4, 0], [2, 0, 0]]),
+        "masked_lm_ids": np.array([[9, 8, 0], [7, 0, 0]]),
+        "masked_lm_weights": np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]], "float32"),
+        "next_sentence_labels": np.array([[0], [1]]),
+    }
+    with tf.GradientTape() as tape:
+        outputs = model(features)
+        alone = objectives.pretraining_objective("mlm", nsp=False)
+        sums = alone.sums(outputs, features)
+        loss = alone.loss(sums, sums)
+    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    paths = [variable.path for variable in model.trainable_variables]
+    unused = [path for path, gradient in zip(paths, gradients, strict=True) if gradient is None]
+    assert sorted(path.split("/", 1)[1] for path in unused) == [
+        "bert/pooler/dense/bias", "bert/pooler/dense/kernel",
+        "cls_seq_relationship/output_bias", "cls_seq_relationship/output_weights",
+    ]  # fmt: skip
+    original = objectives.pretraining_objective("mlm", nsp=True)
+    assert original is models_objectives.PretrainingObjective
+    both = original.sums(outputs, features)
+    np.testing.assert_allclose(original.loss(both, both) - both["next_sentence_loss"] / 2, loss, rtol=1e-6)
+    expected = original.metrics(both)
+    for name, value in alone.metrics(sums).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-6)
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def test_named_sizes_have_the_published_parameters():
+    """In millions; heads of pre-training included but for the large model, whose figure is the encoder's."""
+    published = {"tiny": 4.4, "mini": 11.3, "small": 29.1, "medium": 41.7, "base": 110.1, "large": 335.1}
+    assert list(NAMED_SIZES) == list(published)
+    for size, millions in published.items():
+        shapes = expected_shapes(BertConfig.from_size(size))
+        encoder_only = size == "large"
+        count = sum(
+            int(np.prod(shape)) for name, shape in shapes.items() if name.startswith("bert/") or not encoder_only
+        )
+        assert round(count / 1e6, 1) == millions
+    assert len(SIZES) == 28 and len(set(SIZES.values())) == 28
+    config = BertConfig.from_size("L-10_H-256", vocab_size=99)
+    assert config == BertConfig(99, 256, 10, 4, 1024, type_vocab_size=2)
+    assert BertConfig.from_size("L-6_H-768_A-3").num_attention_heads == 3
+    assert BertConfig.from_size("L-6_H-768_A-12") == BertConfig.from_size("L-6_H-768")
+    for wrong in ("huge", "L-6_H-768_A-4", "L-7_H-128", "", "large_A-16"):
+        with pytest.raises(
+            ValueError, match=rf"--bert_size={wrong} is not one of tiny, .*L-4_H-512, .*bert_config_file"
+        ):
+            BertConfig.from_size(wrong)
+
+
+# --- the scripts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """What run_pretraining.py and, on its model, run_classifier.py make of many settings."""
+    folder = tmp_path_factory.mktemp("runs")
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{number}" for number in range(95)]
+    (folder / "vocab.txt").write_text("".join(token + "\n" for token in vocab))
+    (folder / "small.json").write_text(json.dumps(TINY_CONFIG))
+    write_pretraining_records(folder / "pairs.tfrecord", 40)
+    common = {
+        "input_file": folder / "pairs.tfrecord", "bert_config_file": folder / "small.json", "do_train": True,
+        "do_eval": True, "train_batch_size": 8, "max_seq_length": 16, "max_predictions_per_seq": 3,
+        "num_train_steps": 4, "num_warmup_steps": 1, "max_eval_steps": 2, "deterministic": True,
+    }  # fmt: skip
+    cases = {
+        "ltr": {"objective": "ltr", "nsp": False, "save_checkpoints_steps": 2},
+        "mlm": {"objective": "mlm", "init_checkpoint": folder / "ltr", "bert_config_file": ""},
+        "masks": {"objective": "ltr", "mask_rate": 1, "random_rate": 0, "keep_rate": 0},
+        "rates": {"mask_rate": 0.5, "random_rate": 0.5, "keep_rate": 0},
+        "two sizes": {"bert_size": "tiny"},
+        "no size": {"bert_size": "huge", "bert_config_file": ""},
+    }
+    cases = {name: {**common, "output_dir": folder / name, **case} for name, case in cases.items()}
+    outcomes, logs = run_cases("run_pretraining", cases)
+    (folder / "train.csv").write_text("text,label\n" + "".join(f"w{k} w{k + 1},{'ab'[k % 2]}\n" for k in range(16)))
+    classifier = {
+        "task_name": "custom", "train_file": folder / "train.csv", "dev_file": folder / "train.csv", "text_a": "text",
+        "label": "label", "vocab_file": folder / "vocab.txt", "init_checkpoint": folder / "ltr", "do_train": True,
+        "do_eval": True, "max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 1,
+        "write_tf_records": False,
+    }  # fmt: skip
+    tuned = {
+        "classifier": {},
+        "lstm": {"lstm_on_top": True},
+        "lstm used": {"init_checkpoint": folder / "lstm" / "best_model", "do_train": False},
+        "no lstm": {"init_checkpoint": folder / "classifier" / "best_model", "do_train": False, "lstm_on_top": True},
+        "both ways": {"bert_config_file": folder / "small.json"},
+    }
+    tuned = {name: {**classifier, "output_dir": folder / name, **case} for name, case in tuned.items()}
+    more, more_logs = run_cases("run_classifier", tuned)
+    return folder, outcomes | more, logs | more_logs
+
+
+def test_a_left_to_right_run(runs):
+    folder, outcomes, logs = runs
+    assert outcomes["ltr"] == "done"
+    results = results_of(folder / "ltr")
+    assert set(results) == {"global_step", "loss", "next_token_accuracy", "next_token_loss"}
+    assert abs(results["next_token_loss"] - np.log(100)) < 0.4
+    assert json.loads((folder / "ltr" / "bert_config.json").read_text()) == {**TINY_CONFIG, "attention": "causal"}
+    assert "attention is causal, here and wherever this model is used" in logs["ltr"]
+    # What has no part in the loss stays as it was initialised: no decay, no moments.
+    reader = tf.train.load_checkpoint(str(folder / "ltr" / "model.ckpt-4"))
+    start = tf.train.load_checkpoint(str(folder / "ltr" / "model.ckpt-2"))
+    for name in ("bert/pooler/dense/kernel", "cls/seq_relationship/output_weights"):
+        np.testing.assert_array_equal(reader.get_tensor(name), start.get_tensor(name))
+        assert not reader.get_tensor(f"{name}/adam_v").any()
+    moved = reader.get_tensor("bert/embeddings/word_embeddings") - start.get_tensor("bert/embeddings/word_embeddings")
+    assert np.abs(moved).max() > 1e-6
+
+
+def test_fine_tuning_keeps_to_it(runs):
+    folder, outcomes, _ = runs
+    assert outcomes["classifier"] == outcomes["lstm"] == outcomes["lstm used"] == "done"
+    for name in ("classifier", "lstm"):
+        config = json.loads((folder / name / "best_model" / "bert_config.json").read_text())
+        assert config["attention"] == "causal" and config.get("lstm_on_top", False) == (name == "lstm")
+    weights = open_weights.open_weights(str(folder / "lstm" / "best_model"))
+    assert sum("bilstm" in name for name in weights) == 6
+    model = BertForSequenceClassification.from_pretrained(str(folder / "classifier" / "best_model"))
+    ids = random_ids()
+    changed = ids.copy()
+    changed[:, -1] = 9
+    outputs = [model.bert(inputs)["sequence_output"].numpy() for inputs in (ids, changed)]
+    np.testing.assert_array_equal(outputs[0][:, :-1], outputs[1][:, :-1])
+    assert results_of(folder / "lstm used")["eval_accuracy"] == results_of(folder / "lstm")["eval_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("case", "part"),
+    [
+        ("mlm", "--objective=mlm needs attention to both sides, but attention is causal in the configuration beside"),
+        ("masks", "--mask_rate is for --objective=mlm: under --objective=ltr nothing is masked"),
+        ("rates", "--mask_rate is for unmasked records; these were masked by create_pretraining_data.py"),
+        ("two sizes", "--bert_size=tiny and --bert_config_file="),
+        ("no size", "--bert_size=huge is not one of tiny"),
+        ("no lstm", "--lstm_on_top needs --do_train"),
+        ("both ways", "says attention=bidirectional, but the model at"),
+    ],
+)
+def test_wrong_flags_are_named(runs, case, part):
+    folder, outcomes, _ = runs
+    assert outcomes[case].startswith("ValueError") and part in outcomes[case]
+    assert not (folder / case).exists() or not list((folder / case).glob("model.ckpt*"))

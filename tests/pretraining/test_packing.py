@@ -1,0 +1,260 @@
+"""Several pairs in one row: everything that is computed of a pair is what it is in a row of its own."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.training_steps import assert_same, mirrored, one_device
+from helpers.training_steps import build as build_for_training
+from helpers.training_steps import run as run_steps
+
+from bert_tf.models import kernels
+from bert_tf.models.config import BertConfig
+from bert_tf.models.objectives import PretrainingObjective
+from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.pretraining import dynamic_masking
+from bert_tf.training import step as train_step
+
+VOCAB_SIZE, PAIRS, LENGTH, PREDICTIONS = 120, 4, 32, 8
+CONFIG = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+    "type_vocab_size": 2,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+# Tokens of `[CLS] A [SEP]` and of `B [SEP]`.
+ROWS = [
+    [(3, 4), (5, 2), (9, 9)],
+    [(20, 12)],
+    [(3, 2), (4, 3), (3, 3), (6, 8)],
+    [(8, 7), (2, 2)],
+]
+
+
+def masking():
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{number}" for number in range(VOCAB_SIZE - 5)]
+    vocab = {token: number for number, token in enumerate(tokens)}
+    return dynamic_masking.Masking.from_vocab(vocab, "vocab.txt", max_predictions_per_seq=PREDICTIONS)
+
+
+def packed_batch(rows=ROWS, step=0) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(step)
+    ids = np.zeros((len(rows), LENGTH), "int32")
+    lengths = np.zeros((len(rows), 2 * PAIRS), "int32")
+    labels = np.zeros((len(rows), PAIRS), "int32")
+    for number, pairs in enumerate(rows):
+        at = 0
+        for place, (first, second) in enumerate(pairs):
+            ids[number, at : at + first + second] = generator.integers(5, VOCAB_SIZE, first + second)
+            ids[number, [at, at + first - 1, at + first + second - 1]] = 2, 3, 3
+            lengths[number, 2 * place : 2 * place + 2] = first, second
+            labels[number, place] = generator.integers(0, 2)
+            at += first + second
+    unmasked = {"input_ids": ids, "segment_lengths": lengths, "next_sentence_labels": labels}
+    unmasked = {name: tf.constant(value) for name, value in unmasked.items()}
+    return {name: value.numpy() for name, value in dynamic_masking.mask_rows(unmasked, 1, step, masking()).items()}
+
+
+def unpacked(batch, rows=ROWS):
+    """The same pairs with the same masks, each in a row, and where they stood: (row, begin, length, predictions)."""
+    found, places = [], []
+    for number, pairs in enumerate(rows):
+        begin = 0
+        for place, (first, second) in enumerate(pairs):
+            size = first + second
+            positions = batch["masked_lm_positions"][number]
+            here = (batch["masked_lm_weights"][number] > 0) & (positions >= begin) & (positions < begin + size)
+            count = here.sum()
+            row = {
+                "input_ids": batch["input_ids"][number, begin : begin + size],
+                "input_mask": np.ones(size, "int32"),
+                "segment_ids": np.repeat([0, 1], [first, second]).astype("int32"),
+                "masked_lm_positions": positions[here] - begin,
+                "masked_lm_ids": batch["masked_lm_ids"][number][here],
+                "masked_lm_weights": np.ones(count, "float32"),
+            }
+            wide = {name: LENGTH if "masked" not in name else PREDICTIONS for name in row}
+            row = {name: np.pad(value, (0, wide[name] - len(value))) for name, value in row.items()}
+            row["next_sentence_labels"] = batch["next_sentence_labels"][number, place : place + 1]
+            found.append(row)
+            places.append((number, place, begin, size, np.flatnonzero(here)))
+            begin += size
+    return {name: np.stack([row[name] for row in found]) for name in found[0]}, places
+
+
+def build(dtype=None):
+    keras.utils.set_random_seed(3)
+    model = BertForPreTraining(BertConfig.from_dict(CONFIG), dtype=dtype)
+    model.build()
+    for variable in model.trainable_variables:  # larger than at the start, so that nothing is hidden by small numbers
+        if "gamma" not in variable.path:
+            variable.assign(variable + np.random.default_rng(len(variable.path)).normal(0, 0.2, variable.shape))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["inference", "training", "training, plain kernels"])
+def test_outputs_of_a_pair_are_those_of_the_unpacked_pair(kind):
+    model, batch = build(), packed_batch()
+    rows, places = unpacked(batch)
+    assert len(places) == 10
+    training = kind != "inference"
+    try:
+        kernels.set_fused("plain" not in kind)
+        together, alone = (model(inputs, training=training) for inputs in (batch, rows))
+        encoded, encoded_alone = (model.encode(inputs, training=training) for inputs in (batch, rows))
+    finally:
+        kernels.set_fused(True)
+    assert together["next_sentence_logits"].shape == (4, PAIRS, 2)
+    assert encoded["pooled_output"].shape == (4, PAIRS, 32)
+    predictions = 0
+    for k, (row, place, begin, size, masked) in enumerate(places):
+        for name, one, other in (
+            (
+                "sequence",
+                encoded["sequence_output"][row, begin : begin + size],
+                encoded_alone["sequence_output"][k, :size],
+            ),
+            ("pooled", encoded["pooled_output"][row, place], encoded_alone["pooled_output"][k]),
+            ("next", together["next_sentence_logits"][row, place], alone["next_sentence_logits"][k]),
+            ("masked", together["masked_lm_logits"].numpy()[row, masked], alone["masked_lm_logits"][k, : len(masked)]),
+        ):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5, err_msg=f"{name} of pair {k}")
+            assert np.abs(np.asarray(other)).max(initial=1.0) > 0.1
+        predictions += len(masked)
+    assert predictions == batch["masked_lm_weights"].sum() > 15
+
+
+@pytest.mark.parametrize("left_out", ["sequence_ids", "position_ids", "pooled_positions"])
+def test_each_of_the_inputs_matters(left_out):
+    """The test above would see it if one of them had no effect."""
+    model, batch = build(), packed_batch()
+    whole = model.encode(batch)
+    part = model.encode({name: value for name, value in batch.items() if name != left_out})
+    if left_out == "pooled_positions":
+        np.testing.assert_allclose(part["pooled_output"], whole["pooled_output"][:, 0], atol=1e-6)
+        assert np.abs(whole["pooled_output"][0, 1] - whole["pooled_output"][0, 0]).max() > 0.1
+    else:
+        assert np.abs(part["sequence_output"] - whole["sequence_output"])[0, 8:25].max() > 0.1
+
+
+def loss_and_gradients(model, inputs, dropout_seed=None):
+    with tf.GradientTape() as tape:
+        sums = PretrainingObjective.sums(model(inputs, training=True, dropout_seed=dropout_seed), inputs)
+        loss = PretrainingObjective.loss(sums, PretrainingObjective.totals(inputs))
+    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    return loss, sums, [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_loss_and_gradients_are_those_of_the_unpacked_pairs(fused):
+    model, batch = build(), packed_batch()
+    try:
+        kernels.set_fused(fused)
+        loss, sums, gradients = loss_and_gradients(model, batch)
+        alone = loss_and_gradients(model, unpacked(batch)[0])
+    finally:
+        kernels.set_fused(True)
+    assert float(sums["examples"]) == 10
+    np.testing.assert_allclose(loss, alone[0], rtol=1e-6)
+    for name in PretrainingObjective.sum_names:
+        np.testing.assert_allclose(sums[name], alone[1][name], rtol=1e-5, err_msg=name)
+    for variable, one, other in zip(model.trainable_variables, gradients, alone[2], strict=True):
+        scale = max(1e-2, np.abs(other).max())
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * scale, err_msg=variable.path)
+
+
+def test_absent_pairs_count_nothing():
+    model, batch = build(), packed_batch()
+    sums = PretrainingObjective.sums(model(batch), batch)
+    changed = {
+        **batch,
+        "next_sentence_labels": np.where(batch["next_sentence_weights"] > 0, batch["next_sentence_labels"], 1),
+    }
+    assert (changed["next_sentence_labels"] != batch["next_sentence_labels"]).sum() == 6
+    for name, value in PretrainingObjective.sums(model(changed), changed).items():
+        assert float(value) == float(sums[name]), name
+
+
+def test_mixed_precision_follows_float32():
+    batch = packed_batch()
+    loss, _, gradients = loss_and_gradients(build("mixed_bfloat16"), batch)
+    expected, _, _ = loss_and_gradients(build(), batch)
+    np.testing.assert_allclose(loss, expected, rtol=0.03)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_dropout_and_xla_run():
+    """A TPU compiles the whole step, with static shapes."""
+    model, batch = build(), packed_batch()
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
+    kernels.set_fused(False)
+    try:
+        step = tf.function(lambda inputs: loss_and_gradients_in_graph(model, inputs), jit_compile=True)
+        loss = step({name: tf.constant(value) for name, value in batch.items()})
+    finally:
+        kernels.set_fused(True)
+    expected, _, _ = loss_and_gradients(model, batch, np.array([1, 2], "int32"))
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+
+
+def loss_and_gradients_in_graph(model, inputs):
+    with tf.GradientTape() as tape:
+        sums = PretrainingObjective.sums(model(inputs, training=True, dropout_seed=tf.constant([1, 2])), inputs)
+        loss = PretrainingObjective.loss(sums, sums)
+    tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    return loss
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def packed_batches(steps):
+    batches = [packed_batch([*ROWS, *ROWS[::-1]], step) for step in range(steps)]
+    return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def test_replicas_and_accumulation_equal_one_device():
+    """The rows have different numbers of pairs, so that a mean of means would be wrong."""
+    batches = packed_batches(4)
+    expected, (whole,) = run_steps(one_device(), batches, rate=1e-3)
+    assert whole["examples"] == 4 * 20
+    for actual, (cut,) in (
+        run_steps(one_device(), batches, rate=1e-3, parts=4),
+        run_steps(mirrored(2), batches, rate=1e-3),
+    ):
+        assert_same(expected, actual, 1e-5)
+        for name in (*PretrainingObjective.sum_names, "loss"):
+            np.testing.assert_allclose(cut[name], whole[name], rtol=1e-5)
+
+
+def test_evaluation_leaves_filling_rows_out():
+    batch = packed_batch()
+    results = []
+    for strategy, rows in ((one_device(), 3), (mirrored(4), 4)):
+        model, _ = build_for_training(strategy)
+        part = {name: value[:rows].copy() for name, value in batch.items()}
+        # The weights of pairs stay, to see that those of rows are enough.
+        part["example_weights"] = (np.arange(rows) < 3).astype("float32")
+        part["masked_lm_weights"][3:] = 0.0
+        evaluate = train_step.make_evaluate_function(model, PretrainingObjective, strategy)
+        results.append(evaluate([{name: tf.constant(value) for name, value in part.items()}]))
+    for key, value in results[0].items():
+        np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)
+
+
+def test_keras_fit_takes_packed_rows():
+    model, batch = build(), packed_batch()
+    alone = build()
+    history = []
+    for one, inputs in ((model, batch), (alone, unpacked(batch)[0])):
+        one.compile(optimizer=keras.optimizers.SGD(0.1))
+        dataset = tf.data.Dataset.from_tensors({name: tf.constant(value) for name, value in inputs.items()})
+        history.append(one.fit(dataset, epochs=3, verbose=0).history)
+    assert history[0]["loss"][-1] < history[0]["loss"][0]
+    for name in ("loss", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy"):
+        np.testing.assert_allclose(history[0][name], history[1][name], rtol=1e-4, err_msg=name)

@@ -1,0 +1,532 @@
+"""Many shards, many processes, deaths and full disks; unmasked, packed and compressed records."""
+
+import gzip
+import itertools
+import json
+import os
+import pathlib
+import random
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import warm
+from helpers.paths import ROOT
+from helpers.pretraining_records_read import LETTERS, UNMASKED_FEATURES, contents, read_records
+
+from bert_tf.pretraining import create, packing
+from bert_tf.pretraining import shard as pretraining_shard
+from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.text.wordpiece import FullTokenizer
+
+WORDS = "abc de bb cad ddd dead bead eee a b c d e . ,".split()  # noqa: SIM905
+
+
+def write_corpus(path, documents=40, seed=0, sentences=12) -> None:
+    generator = random.Random(seed)
+    lines = []
+    for _ in range(documents):
+        lines += [" ".join(generator.choices(WORDS, k=generator.randint(3, 20))) for _ in range(sentences)]
+        lines.append("")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """(glob of three files, vocabulary)."""
+    (tmp_path / "text").mkdir()
+    for number in range(3):
+        write_corpus(tmp_path / "text" / f"{number}.txt", seed=number)
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join(LETTERS) + "\n")
+    return f"{tmp_path}/text/*.txt", str(vocab)
+
+
+def make(corpus, folder, **flags):
+    folder.mkdir(exist_ok=True)
+    arguments = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2, "show_progress": False} | flags
+    return create_pretraining_data(corpus[0], f"{folder}/out.tfrecord", corpus[1], **arguments)
+
+
+# ---- shards ----------------------------------------------------------------------------------------------------------
+
+
+def test_shards_do_not_depend_on_the_number_of_processes(corpus, tmp_path):
+    one = make(corpus, tmp_path / "one", num_shards=5, num_workers=1)
+    two = make(corpus, tmp_path / "two", num_shards=5, num_workers=2)
+    first, second = contents(tmp_path / "one"), contents(tmp_path / "two")
+    names = {f"out.tfrecord-{shard:05d}-of-00005" for shard in range(5)}
+    assert set(first) == set(second) == names | {"pretraining_data.out.json"}
+    for name in names:
+        assert first[name] == second[name]
+    assert len({first[name] for name in names}) == 5
+    for summary in (one, two):
+        assert summary["documents"] == 120
+        assert summary["sentences"] == 1440
+        assert sum(summary["output_files"].values()) == summary["instances"]
+        assert summary["instances"] == sum(len(read_records(path)) for path in summary["output_files"])
+        assert all(shard["documents"] > 15 for shard in summary["shards"])
+    assert json.loads(first["pretraining_data.out.json"]) == one
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut", "summary lost", "summary lost before shards' own"])
+def test_a_finished_run_is_mended(corpus, tmp_path, damage, monkeypatch):
+    """One shard is made again, or nothing but the summary; what a run leaves is the same as ever."""
+    flags = {"num_shards": 4, "num_workers": 1}
+    if damage == "summary lost before shards' own":  # killed between its last shard and the end
+        monkeypatch.setattr(create, "_merged_summary", lambda *_: os.kill)
+        with pytest.raises(TypeError):
+            make(corpus, tmp_path / "out", **flags)
+        monkeypatch.undo()
+        assert len(contents(tmp_path / "out")) == 8
+    else:
+        make(corpus, tmp_path / "out", **flags)
+    expected = make(corpus, tmp_path / "whole", **flags)
+    shard = tmp_path / "out" / "out.tfrecord-00002-of-00004"
+    if damage == "removed":
+        shard.unlink()
+    elif damage == "cut":
+        shard.write_bytes(shard.read_bytes()[:-5])
+    elif damage == "summary lost":
+        (tmp_path / "out" / "pretraining_data.out.json").unlink()
+    for _ in range(2):
+        assert make(corpus, tmp_path / "out", **flags)["instances"] == expected["instances"]
+        found, whole = contents(tmp_path / "out"), contents(tmp_path / "whole")
+        assert set(found) == set(whole)
+        assert all(found[name] == whole[name] for name in whole if not name.endswith(".json"))
+        assert json.loads(found["pretraining_data.out.json"])["tokens"] == expected["tokens"]
+
+
+def test_each_shard_has_a_seed_of_its_own(corpus, tmp_path):
+    """Three shards of the same text differ, and --random_seed changes all of them."""
+    text = (tmp_path / "text" / "0.txt").read_text()
+    for number in (1, 2):
+        (tmp_path / "text" / f"{number}.txt").write_text(text)
+    files = {}
+    for seed in (1, 2):
+        make(corpus, tmp_path / f"seed{seed}", num_shards=3, num_workers=1, random_seed=seed)
+        files[seed] = [read_records(tmp_path / f"seed{seed}/out.tfrecord-{k:05d}-of-00003") for k in range(3)]
+    lists = files[1] + files[2]
+    assert all(one != other for one, other in itertools.combinations(lists, 2))
+    again = make(corpus, tmp_path / "again", num_shards=3, num_workers=2, random_seed=1)
+    assert [read_records(path) for path in again["output_files"]] == files[1]
+
+
+def test_tokenizing_one_shard_by_several_processes_changes_nothing(corpus, tmp_path, monkeypatch):
+    alone = make(corpus, tmp_path / "alone", num_workers=1)
+    monkeypatch.setattr(pretraining_shard, "_BYTES_A_TASK", 5000)
+    together = make(corpus, tmp_path / "together", num_workers=2)
+    assert (tmp_path / "alone/out.tfrecord").read_bytes() == (tmp_path / "together/out.tfrecord").read_bytes()
+    assert alone["tokens"] == together["tokens"] > 10_000
+
+
+def test_a_shard_without_a_document_is_an_empty_file(corpus, tmp_path, caplog):
+    for number in (1, 2):
+        (tmp_path / "text" / f"{number}.txt").write_text("\n" * 5000)
+    with caplog.at_level("WARNING", logger="absl"):
+        summary = make(corpus, tmp_path / "out", num_shards=4, num_workers=1)
+    counts = list(summary["output_files"].values())
+    assert counts[0] > 0
+    assert 0 in counts
+    assert [len(read_records(path)) for path in summary["output_files"]] == counts
+
+
+def test_no_text_in_any_shard_leaves_nothing(corpus, tmp_path):
+    for number in range(3):
+        (tmp_path / "text" / f"{number}.txt").write_text("\n \n")
+    with pytest.raises(ValueError, match="no text to make instances of in .*0.txt"):
+        make(corpus, tmp_path / "out", num_shards=2, num_workers=1)
+    assert contents(tmp_path / "out") == {}
+
+
+def test_a_shard_with_one_document_is_warned_of(corpus, tmp_path, caplog):
+    write_corpus(
+        tmp_path / "text" / "1.txt", documents=1, sentences=900
+    )  # begins in the first half, ends in the second
+    with caplog.at_level("WARNING", logger="absl"):
+        make((f"{tmp_path}/text/[01].txt", corpus[1]), tmp_path / "two", num_shards=1, num_workers=1)
+        assert "only one document" not in caplog.text
+        write_corpus(tmp_path / "text" / "0.txt", documents=1, sentences=1200)
+        make((f"{tmp_path}/text/[01].txt", corpus[1]), tmp_path / "one", num_shards=2, num_workers=1)
+    assert "shard 0: there is only one document" in caplog.text
+    assert "shard 1: there is only one document" in caplog.text
+
+
+# ---- going on --------------------------------------------------------------------------------------------------------
+
+
+def test_finished_shards_are_not_made_again(corpus, tmp_path, monkeypatch):
+    folder = tmp_path / "out"
+    whole = make(corpus, folder, num_shards=4, num_workers=1)
+    made = contents(folder)
+    # As a killed run leaves it: two shards finished with their summaries, one without, one half-written.
+    (folder / "pretraining_data.out.json").unlink()
+    for shard in (0, 1):
+        text = json.dumps(whole["shards"][shard])
+        (folder / f"pretraining_data.out-{shard:05d}-of-00004.json").write_text(text)
+    third = folder / "out.tfrecord-00002-of-00004"
+    third.unlink()
+    (folder / ".out.tfrecord-00002-of-00004.0123456789ab.tmp").write_bytes(b"half")
+    times = {shard: os.stat(folder / f"out.tfrecord-{shard:05d}-of-00004").st_mtime_ns for shard in (0, 1)}
+    calls = []
+    real = create._make_shards
+    monkeypatch.setattr(
+        create, "_make_shards", lambda job, missing, *rest: calls.append(missing) or real(job, missing, *rest)
+    )
+    assert make(corpus, folder, num_shards=4, num_workers=1) == whole
+    assert calls == [[2, 3]]
+    assert contents(folder) == made
+    for shard, modified in times.items():
+        assert os.stat(folder / f"out.tfrecord-{shard:05d}-of-00004").st_mtime_ns == modified
+    assert make(corpus, folder, num_shards=4, num_workers=1) == whole  # nothing left to do
+    assert calls == [[2, 3]]
+
+
+@pytest.mark.parametrize("change", ["seed", "text", "vocab", "output"])
+def test_what_was_made_with_other_flags_or_text_is_made_again(corpus, tmp_path, change):
+    folder = tmp_path / "out"
+    before = make(corpus, folder)
+    before_bytes = (folder / "out.tfrecord").read_bytes()
+    flags = {}
+    if change == "seed":
+        flags["random_seed"] = 5
+    elif change == "text":
+        write_corpus(tmp_path / "text" / "1.txt", seed=7)
+    elif change == "vocab":
+        pathlib.Path(corpus[1]).write_text("\n".join([*LETTERS, "dead"]) + "\n")
+    else:
+        (folder / "out.tfrecord").write_bytes(before_bytes[:-100])
+    after = make(corpus, folder, **flags)
+    assert (after["fingerprint"] == before["fingerprint"]) == (change == "output")
+    assert ((folder / "out.tfrecord").read_bytes() == before_bytes) == (change == "output")
+
+
+def test_shards_of_another_number_are_in_the_way(corpus, tmp_path):
+    """run_pretraining.py would read both for out.tfrecord-*."""
+    make(corpus, tmp_path / "out", num_shards=2, num_workers=1)
+    before = contents(tmp_path / "out")
+    with pytest.raises(
+        ValueError, match="--num_shards=3: an earlier run left 2 files of another number.*-00000-of-00002"
+    ):
+        make(corpus, tmp_path / "out", num_shards=3, num_workers=1)
+    assert contents(tmp_path / "out") == before
+
+
+def test_replaced_work_and_long_lines_are_warned_of(corpus, tmp_path, caplog):
+    make(corpus, tmp_path / "out")
+    with caplog.at_level("WARNING", logger="absl"):
+        make(corpus, tmp_path / "out")
+        assert caplog.text == ""
+        make(corpus, tmp_path / "out", dupe_factor=1, random_seed=7)
+        assert "1 finished files of an earlier run with other flags or another text are replaced" in caplog.text
+        assert "(--random_seed was 12345, --dupe_factor was 2)" in caplog.text
+        for number in range(3):
+            (tmp_path / "text" / f"{number}.txt").write_text(("a b c d e . " * 30 + "\n\n") * 20)
+        make(corpus, tmp_path / "paragraphs")
+    assert "a line has 180 tokens on average, and what goes beyond --max_seq_length=32 is cut off" in caplog.text
+
+
+def run_script(corpus, folder, *flags, **options):
+    command = [
+        sys.executable, str(ROOT / "create_pretraining_data.py"), f"--input_file={corpus[0]}",
+        f"--output_file={folder}/out.tfrecord", f"--vocab_file={corpus[1]}", "--max_seq_length=32",
+        "--max_predictions_per_seq=5", "--dupe_factor=2", *flags,
+    ]  # fmt: skip
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    return warm.Popen(command, env=environment, stderr=warm.PIPE, text=True, **options)
+
+
+def workers(pid: int) -> list[int]:
+    """Processes that another one, started by pid, has forked."""
+    found = []
+    for server in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if "multiprocessing.forkserver" in pathlib.Path(f"/proc/{server}/cmdline").read_text():
+            found += pathlib.Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    return [int(worker) for worker in found]
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="finds the workers in /proc")
+def test_a_killed_worker_and_a_killed_run(corpus, tmp_path):
+    """A worker killed in the middle of a shard, then all of it killed, then started again: nothing lost or doubled."""
+    for number in range(3):
+        write_corpus(tmp_path / "text" / f"{number}.txt", documents=3000, seed=number)
+    expected = make(corpus, tmp_path / "expected", num_shards=12, num_workers=2)
+    folder, scratch = tmp_path / "out", tmp_path / "scratch"
+    flags = ("--num_shards=12", "--num_workers=2", f"--scratch_dir={scratch}")
+    process = run_script(corpus, folder, *flags, start_new_session=True)
+    try:
+        wait_until(lambda: len(list(folder.glob("out.tfrecord-*"))) >= 2, process)
+        os.kill(workers(process.pid)[0], signal.SIGKILL)
+        wait_until(lambda: len(list(folder.glob("out.tfrecord-*"))) >= 5, process)
+        os.kill(process.pid, signal.SIGKILL)  # the workers notice by themselves
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    _, log = process.communicate()  # returns once the workers, who share the log, are gone as well
+    assert "A worker process died; its work starts again" in log
+    finished = {path.name: path.stat().st_mtime_ns for path in folder.glob("pretraining_data.out-*.json")}
+    assert 5 <= len(finished) < 12
+    process = run_script(corpus, folder, *flags)
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 0, log
+    assert f"{len(finished)} of 12 shards are done already" in log
+    mine, theirs = contents(folder), contents(tmp_path / "expected")
+    assert set(mine) == set(theirs)  # no temporary file is left
+    assert all(mine[name] == theirs[name] for name in mine if name.startswith("out"))
+    assert json.loads(mine["pretraining_data.out.json"])["instances"] == expected["instances"]
+    assert list(scratch.iterdir()) == []
+
+
+def wait_until(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_errors_of_workers_are_the_users(corpus, tmp_path):
+    (tmp_path / "text" / "1.txt").write_bytes(b"abc\n\nde\n\nab \xff c\n")
+    with pytest.raises(ValueError, match="1.txt, line 5: not UTF-8 at byte offset 12"):
+        make(corpus, tmp_path / "out", num_shards=3, num_workers=2)
+    assert not [name for name in contents(tmp_path / "out") if name.endswith(".tmp")]
+
+
+def test_full_scratch_directory(corpus, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pretraining_shard, "tokenize", full)
+    with pytest.raises(OSError, match="No space left on device in the scratch directory; --scratch_dir .*room.*"):
+        make(corpus, tmp_path / "out", scratch_dir=str(tmp_path / "scratch"))
+    assert contents(tmp_path / "out") == {}
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+MEMORY_PROGRAM = """
+import resource, sys
+import tensorflow as tf
+from bert_tf.pretraining import create as p
+text, vocab, warm_up, folder, megabytes = sys.argv[1:]
+arguments = dict(max_seq_length=128, max_predictions_per_seq=20, dupe_factor=1, show_progress=False, num_workers=1)
+p.create_pretraining_data(warm_up, folder + "/warm", vocab, **arguments)
+used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData"))
+limit = used * 1024 + int(megabytes) * 2**20
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+try:
+    bytearray((int(megabytes) + 64) * 2**20)  # a thread that ends meanwhile gives its stack back
+except MemoryError:
+    print("limited")
+summary = p.create_pretraining_data(text, folder + "/out", vocab, **arguments)
+print(summary["instances"], summary["documents"])
+"""
+
+
+def check_memory(tmp_path, golden, megabytes_of_text, megabytes_of_memory):
+    """All memory that the process may take beyond what it has after a small run is less than the text."""
+    source = (golden / "pretraining" / "corpus_0.txt").read_bytes() + b"\n"
+    (tmp_path / "warm.txt").write_bytes(source)
+    repeats = megabytes_of_text * 1_000_000 // len(source)
+    with open(tmp_path / "large.txt", "wb") as file:
+        for _ in range(repeats):
+            file.write(source)
+    command = [
+        sys.executable, "-c", MEMORY_PROGRAM, str(tmp_path / "large.txt"), str(golden / "vocab.txt"),
+        str(tmp_path / "warm.txt"), str(tmp_path), str(megabytes_of_memory),
+    ]  # fmt: skip
+    result = warm.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-2000:]
+    limited, counts = result.stdout.splitlines()[-2:]
+    assert limited == "limited"
+    instances, documents = map(int, counts.split())
+    assert documents == repeats * sum(1 for part in source.decode().strip().split("\n\n") if part.strip())
+    assert instances > documents
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA bounds anonymous memory on Linux only")
+def test_a_text_larger_than_memory(golden, tmp_path):
+    check_memory(tmp_path, golden, megabytes_of_text=140, megabytes_of_memory=130)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA bounds anonymous memory on Linux only")
+def test_a_text_many_times_larger_than_memory(golden, tmp_path):
+    check_memory(tmp_path, golden, megabytes_of_text=300, megabytes_of_memory=130)
+
+
+# ---- Apache Beam -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        pytest.param(["--direct_running_mode=multi_processing", "--direct_num_workers=2"], marks=pytest.mark.slow),
+    ],
+)
+def test_beam_makes_the_same_shards(corpus, tmp_path, options):
+    pytest.importorskip("apache_beam", reason="needs the extra: pip install .bert-tf.beam")
+    local = make(corpus, tmp_path / "local", num_shards=4, num_workers=1)
+    flags = ["--num_shards=4", "--beam_runner=DirectRunner", *(f"--beam_option={option}" for option in options)]
+    process = run_script(corpus, tmp_path / "beam", *flags)
+    _, log = process.communicate(timeout=300)
+    assert process.returncode == 0, log[-3000:]
+    mine, theirs = contents(tmp_path / "beam"), contents(tmp_path / "local")
+    assert set(mine) == set(theirs)
+    assert all(mine[name] == theirs[name] for name in theirs if name.startswith("out"))
+    assert json.loads(mine["pretraining_data.out.json"])["instances"] == local["instances"]
+
+
+def test_beam_that_is_missing_is_named(corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(ValueError, match="--beam_runner=FlinkRunner needs Apache Beam: pip install .bert-tf.beam"):
+        make(corpus, tmp_path / "out", num_shards=2, beam_runner="FlinkRunner")
+
+
+# ---- unmasked, packed, compressed ------------------------------------------------------------------------------------
+
+
+def pairs_of(records) -> list[tuple]:
+    """(ids of [CLS] A [SEP], ids of B [SEP], label) of each pair of unmasked records."""
+    pairs = []
+    for record in records:
+        ids, lengths = record["input_ids"], record["segment_lengths"]
+        assert sum(lengths) == len(ids)
+        for number, label in enumerate(record["next_sentence_labels"]):
+            first, second = lengths[2 * number : 2 * number + 2]
+            if first:
+                pairs.append((tuple(ids[:first]), tuple(ids[first : first + second]), label))
+                ids = ids[first + second :]
+            else:
+                assert (second, label) == (0, 0)
+        assert ids == []
+    return pairs
+
+
+def test_unmasked_records_hold_each_pair_once(corpus, tmp_path):
+    summary = make(corpus, tmp_path / "out", masking="dynamic", dupe_factor=None, max_seq_length=128)
+    records = read_records(tmp_path / "out/out.tfrecord", UNMASKED_FEATURES)
+    pairs = pairs_of(records)
+    assert len(pairs) == len(records) == summary["instances"] == summary["rows"]
+    assert summary["flags"]["dupe_factor"] == 1
+    assert summary["masked_positions"] == 0
+    tokenizer = FullTokenizer(corpus[1])
+    cls_id, sep_id, mask_id = (tokenizer.vocab[token] for token in ("[CLS]", "[SEP]", "[MASK]"))
+    for first, second, _ in pairs:
+        assert (first[0], first[-1], second[-1]) == (cls_id, sep_id, sep_id)
+        assert len(first) + len(second) <= 128
+        assert mask_id not in first + second
+    assert sum(label for *_, label in pairs) == summary["random_next"]
+    # Pairs that follow each other cover the text: each of its tokens comes about once.
+    follows = sum(len(first) + len(second) - 3 for first, second, label in pairs if not label)
+    firsts = sum(len(first) - 2 for first, _, label in pairs if label)
+    assert 0.85 < (follows + firsts) / summary["tokens"] <= 1
+    make(corpus, tmp_path / "static", dupe_factor=10, max_seq_length=128)
+    sizes = [os.path.getsize(tmp_path / folder / "out.tfrecord") for folder in ("static", "out")]
+    assert sizes[0] > 9 * sizes[1]
+
+
+def test_packed_rows_hold_the_same_pairs(corpus, tmp_path):
+    settings = {"masking": "dynamic", "dupe_factor": 1, "short_seq_prob": 0.9, "max_seq_length": 256}
+    plain = make(corpus, tmp_path / "plain", **settings)
+    packed = make(corpus, tmp_path / "packed", pack_sequences=True, **settings)
+    records = read_records(tmp_path / "packed/out.tfrecord", UNMASKED_FEATURES)
+    assert {len(record["next_sentence_labels"]) for record in records} == {8}
+    assert {len(record["segment_lengths"]) for record in records} == {16}
+    assert all(len(record["input_ids"]) <= 256 for record in records)
+    pairs = pairs_of(read_records(tmp_path / "plain/out.tfrecord", UNMASKED_FEATURES))
+    assert sorted(pairs_of(records)) == sorted(pairs)
+    assert packed["rows"] == len(records) < plain["rows"] / 1.4
+    assert packed["padding_share_unpacked"] == plain["padding_share"] > 0.4
+    assert packed["padding_share"] == pytest.approx(1 - plain["instance_tokens"] / (256 * len(records)))
+    assert packed["padding_share"] < 0.1
+
+
+def test_packing_is_tight_and_complete():
+    generator = np.random.default_rng(0)
+    for count, room, most in ((0, 10, 8), (1, 10, 1), (500, 128, 8), (500, 128, 2), (300, 20, 100)):
+        lengths = generator.integers(1, room + 1, count)
+        members, row_ends = packing.pack(lengths, room, most, random.Random(1))
+        assert sorted(members.tolist()) == list(range(count))
+        rows = np.split(members, row_ends[:-1]) if count else []
+        assert all(0 < len(row) <= most and lengths[row].sum() <= room for row in rows)
+        if most > 2 and count > 1:
+            at_least = max(lengths.sum() / room, np.count_nonzero(2 * lengths > room))
+            assert len(rows) <= 1.05 * at_least + 2
+    lengths = np.array([5, 5, 5, 5])
+    members, row_ends = packing.pack(lengths, 10, 8, random.Random(0))
+    assert row_ends.tolist() == [2, 4]
+    shuffled = [packing.pack(np.arange(1, 100), 100, 8, random.Random(seed))[0].tolist() for seed in (1, 2, 1)]
+    assert shuffled[0] == shuffled[2] != shuffled[1]
+
+
+def test_compressed_records(corpus, tmp_path, monkeypatch):
+    """Members of a block each: what every reader of gzip takes for one stream."""
+    monkeypatch.setattr("bert_tf.pretraining.record_writer.RECORDS_PER_BLOCK", 100)
+    make(corpus, tmp_path / "plain")
+    make(corpus, tmp_path / "gzip", compression="gzip")
+    plain = (tmp_path / "plain/out.tfrecord").read_bytes()
+    compressed = (tmp_path / "gzip/out.tfrecord").read_bytes()
+    assert gzip.decompress(compressed) == plain
+    assert len(compressed) < len(plain) / 4
+    records = read_records(tmp_path / "gzip/out.tfrecord", compression_type="GZIP")
+    assert records == read_records(tmp_path / "plain/out.tfrecord")
+    assert compressed.count(b"\x1f\x8b\x08\x00\x00\x00\x00\x00") == -(-len(records) // 100) > 2
+
+
+# ---- other text ------------------------------------------------------------------------------------------------------
+
+
+def test_kinds_of_text_give_the_same_records(tmp_path, corpus):
+    """The same documents as plain text, gzip, JSONL and WikiExtractor's <doc> form."""
+    documents = [text.split("\n") for text in (tmp_path / "text/0.txt").read_text().strip().split("\n\n")]
+    plain = "\n\n".join("\n".join(document) for document in documents)
+    forms = {
+        "plain.txt": plain.encode(),
+        "plain.txt.gz": gzip.compress(plain.encode()),
+        "a.jsonl": "".join(json.dumps({"body": "\n".join(d)}) + "\n" for d in documents).encode(),
+        "wiki_00": "".join(
+            f'<doc id="{k}" url="u" title="T{k}">\nT{k}\n\n' + "\n".join(d) + "\n</doc>\n"
+            for k, d in enumerate(documents)
+        ).encode(),
+    }
+    results = set()
+    for name, content in forms.items():
+        (tmp_path / name).write_bytes(content)
+        make((str(tmp_path / name), corpus[1]), tmp_path / f"out_{name}", text=TextSettings(text_key="body"))
+        results.add((tmp_path / f"out_{name}/out.tfrecord").read_bytes())
+    assert len(results) == 1
+    assert len(tf.data.TFRecordDataset(f"{tmp_path}/out_wiki_00/out.tfrecord").batch(10**6).get_single_element()) > 100
+
+
+def test_bad_utf8_can_be_replaced_and_counted(corpus, tmp_path):
+    (tmp_path / "text" / "1.txt").write_bytes(b"abc de\n\nde \xff\xfe bb\nab c\n")
+    summary = make(corpus, tmp_path / "out", text=TextSettings(errors="replace"))
+    assert summary["lines_with_bad_utf8"] == 1
+    assert summary["replaced_characters"] == 2
+    assert summary["documents"] == 81  # the last of the second file continues in the third
+
+
+# ---- flags -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"num_shards": 0}, "--num_shards=0 must be at least 1"),
+        ({"num_workers": 0}, "--num_workers=0 must be at least 1"),
+        ({"masking": "both"}, "--masking=both must be static or dynamic"),
+        ({"pack_sequences": True}, "--pack_sequences needs --masking=dynamic"),
+        ({"compression": "zip"}, "--compression=zip must be gzip"),
+    ],
+)
+def test_wrong_flags_are_named(corpus, tmp_path, flags, message):
+    with pytest.raises(ValueError, match=message):
+        make(corpus, tmp_path / "out", **flags)
+    assert contents(tmp_path / "out") == {}

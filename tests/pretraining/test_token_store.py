@@ -1,0 +1,108 @@
+"""Text to tokens on disk, by compiled code: the ids are those of the tokenizer."""
+
+import gzip
+import json
+import random
+
+import numpy as np
+import pytest
+from helpers.paths import GOLDEN
+
+from bert_tf.pretraining import token_store
+from bert_tf.text.wordpiece import FullTokenizer
+
+VOCAB_FILE = str(GOLDEN / "vocab.txt")
+
+
+def sentences_of(lines: list[str], tokenizer: FullTokenizer, directory, lines_at_once: int = 7) -> list[list[int]]:
+    """Tokens of the lines that have any."""
+    pieces = ("\n".join([*lines[k : k + lines_at_once], ""]) for k in range(0, len(lines), lines_at_once))
+    store = token_store.tokenize(pieces, tokenizer, str(directory))
+    return [part.tolist() for part in np.split(store.tokens, store.sentence_ends[:-1])]
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """The golden strings, a line each, with the original's ids by casing; None where Unicode has changed since."""
+    found = {True: [], False: []}
+    with gzip.open(GOLDEN / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
+        for line in file:
+            record = json.loads(line)
+            if "\n" not in record["text"]:
+                ids = None if record["has_unassigned"] else record["ids"]
+                found[record["do_lower_case"]].append((record["text"], ids))
+    return found
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+@pytest.mark.parametrize("strip_accents", [None, True, False])
+def test_golden_strings(texts, tmp_path, do_lower_case, strip_accents):
+    tokenizer = FullTokenizer(VOCAB_FILE, do_lower_case, strip_accents)
+    lines = [text for text, _ in texts[do_lower_case]]
+    expected = [ids for ids in tokenizer.encode_batch(lines) if ids]
+    assert sentences_of(lines, tokenizer, tmp_path) == expected
+    if strip_accents is None:
+        golden = [ids for _, ids in texts[do_lower_case] if ids]
+        assert len(golden) > 3000
+        known = [text for text, ids in texts[do_lower_case] if ids]
+        assert sentences_of(known, tokenizer, tmp_path) == golden
+
+
+def test_every_ascii_character_in_every_place(tmp_path):
+    tokenizer = FullTokenizer(VOCAB_FILE)
+    characters = [chr(code) for code in range(128) if chr(code) not in "\n"]
+    forms = ("@", "Ab@cD", "@word", "word@ 좋다@é", "@@ x@")
+    lines = [form.replace("@", character) for character in characters for form in forms]
+    expected = [ids for ids in tokenizer.encode_batch(lines) if ids]
+    assert sentences_of(lines, tokenizer, tmp_path) == expected
+    assert len(expected) < len(lines)  # of control characters nothing is left
+
+
+def test_words_up_to_200_characters_are_cut(tmp_path):
+    """Counted in code points; a longer one is one [UNK]."""
+    tokenizer = FullTokenizer(VOCAB_FILE)
+    lines = [
+        character * count
+        for character in ("a", "é", "ㄱ", "ψ", "가")
+        for count in (1, 99, 100, 101, 199, 200, 201, 5000)
+    ]
+    assert sentences_of(lines, tokenizer, tmp_path) == tokenizer.encode_batch(lines)
+    unknown = tokenizer.vocab["[UNK]"]
+    assert (
+        sentences_of(["a" * 200], tokenizer, tmp_path) != [[unknown]] == sentences_of(["a" * 201], tokenizer, tmp_path)
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_vocabularies(tmp_path, seed):
+    """Pieces that are beginnings of each other, of one to four bytes a character, with and without "##"."""
+    generator = random.Random(seed)
+    letters = "abéψ가日😀"
+    pieces = {"".join(generator.choices(letters, k=generator.randint(1, 4))) for _ in range(60)}
+    vocab = ["[UNK]", "##", "#", *(generator.choice(("", "##")) + piece for piece in sorted(pieces)), "##a", "b"]
+    vocab = list(dict.fromkeys(vocab))
+    generator.shuffle(vocab)
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False)
+    lines = [
+        " ".join("".join(generator.choices(letters + "#", k=generator.randint(1, 9))) for _ in range(5))
+        for _ in range(300)
+    ]
+    expected = tokenizer.encode_batch(lines)
+    assert sentences_of(lines, tokenizer, tmp_path / "store") == expected
+    assert len({index for ids in expected for index in ids}) > 20
+
+
+def test_a_full_table_starts_afresh(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_store, "_HASH_SLOTS", 64)
+    tokenizer = FullTokenizer(VOCAB_FILE)
+    lines = [f"w{k} x{k % 3} ü{k % 50}" for k in range(400)]
+    assert sentences_of(lines, tokenizer, tmp_path) == tokenizer.encode_batch(lines)
+
+
+def test_a_vocabulary_without_unknown(tmp_path):
+    (tmp_path / "vocab.txt").write_text("a\nb\n##b\n")
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    assert sentences_of(["a ab b"], tokenizer, tmp_path / "store") == [[0, 0, 2, 1]]
+    with pytest.raises(KeyError, match="UNK"):
+        sentences_of(["a c"], tokenizer, tmp_path / "store")

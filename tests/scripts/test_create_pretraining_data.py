@@ -1,0 +1,72 @@
+"""create_pretraining_data.py as a command."""
+
+import json
+import os
+import sys
+
+import pytest
+from helpers import warm
+from helpers.paths import ROOT
+from helpers.pretraining_records_read import digest_records, read_records
+
+
+def test_command_line(golden, tmp_path):
+    expected = json.loads((golden / "pretraining" / "setting_4.json").read_text())
+    flags = [f"--{name}={value}" for name, value in expected["flags"].items()]
+    outputs = [tmp_path / f"{k}.tfrecord" for k in range(3)]
+    command = [
+        sys.executable,
+        str(ROOT / "create_pretraining_data.py"),
+        f"--input_file={golden}/pretraining/corpus_*.txt",
+        f"--output_file={','.join(map(str, outputs))}",
+        f"--vocab_file={golden}/vocab.txt",
+        *flags,
+    ]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    result = warm.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8")
+    assert result.returncode == 0, result.stderr
+    assert [digest_records(read_records(path)) for path in outputs] == expected["records_sha256_per_file"]
+    assert " ".join(expected["first_instances"][2]["_tokens"]) in result.stderr
+    assert result.stderr.count(" tokens: ") == 3
+    for step in ("tokenizing", "building instances", "writing"):
+        assert f"{step}: 100%" in result.stderr
+
+
+def test_flags_are_the_originals():
+    program = (
+        "import json, create_pretraining_data as script; flags = script.FLAGS; "
+        "own = flags.get_key_flags_for_module('create_pretraining_data'); "
+        "print(json.dumps({f.name: [f.flag_type(), f.default] for f in own}))"
+    )
+    result = warm.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    originals = {
+        "input_file": ["string", None],
+        "output_file": ["string", None],
+        "vocab_file": ["string", None],
+        "do_lower_case": ["bool", True],
+        "do_whole_word_mask": ["bool", False],
+        "max_seq_length": ["int", 128],
+        "max_predictions_per_seq": ["int", 20],
+        "random_seed": ["int", 12345],
+        "dupe_factor": ["int", 10],
+        "masked_lm_prob": ["float", 0.15],
+        "short_seq_prob": ["float", 0.1],
+        "strip_accents": ["bool", None],
+    }
+    found = json.loads(result.stdout)
+    assert {name: found[name] for name in originals} == originals
+    further = {name for name in found if name not in originals}
+    assert further == {
+        "beam_option", "beam_runner", "compression", "errors", "input_format", "language", "masking", "num_shards",
+        "num_workers", "pack_sequences", "scratch_dir", "split_sentences", "text_key", "nsp", "mask_rate",
+        "random_rate", "keep_rate",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", ["input_file", "output_file", "vocab_file"])
+def test_required_flags(missing):
+    given = [f"--{name}=x" for name in ("input_file", "output_file", "vocab_file") if name != missing]
+    command = [sys.executable, str(ROOT / "create_pretraining_data.py"), *given]
+    result = warm.run(command, capture_output=True, text=True)
+    assert result.returncode != 0
+    assert f"--{missing}" in result.stderr

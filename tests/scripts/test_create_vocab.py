@@ -1,0 +1,289 @@
+"""Vocabulary learning: coverage, order, determinism, several scripts, bounded memory and bad input."""
+
+import hashlib
+import json
+import logging as python_logging
+import os
+import re
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+from helpers import warm
+from helpers.paths import ROOT
+
+from bert_tf.system import atomic, text_files
+from bert_tf.text import vocab as text_vocab
+from bert_tf.text.learn_vocabulary import WordCounts, learn_vocabulary
+from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
+
+SHARED = ROOT.parent / "shared"
+
+TEXTS = {
+    "english": "The lighthouse keeper lit the lamps. The lamps were lit at dusk, and the keeper's lamps kept burning!\n"
+    "Café owners in Zürich can't complain; naïve keepers, though, lighted 42 lamps (and more).\n",
+    "korean": "등대지기는 등불을 켰다. 등불은 해질녘에 켜졌고 등대지기의 등불은 계속 타올랐다.\n"
+    "모든 사람은 등불을 좋아한다. 사람들은 등대를 보았다.\n",
+    "chinese": "灯塔看守人点亮了灯。黄昏时灯亮了,看守人的灯一直亮着。\n",
+    "japanese": "灯台守はランプをともした。ランプは夕暮れにともされ、ずっと燃えていた。がぎぐげご\n",
+    "thai": "คนเฝ้าประภาคารจุดตะเกียง ตะเกียงถูกจุดตอนพลบค่ำ\n",
+    "russian": "Смотритель маяка зажёг лампы. Ещё лампы горели.\n",
+}
+UDHR = {"korean": "kor", "chinese": "cmn_hans", "japanese": "jpn", "thai": "tha"}
+
+
+def write_text(folder, text, name="text.txt") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def learn(path, vocab_size=2000, **kwargs):
+    return learn_vocabulary([path], vocab_size=vocab_size, show_progress=False, **kwargs)
+
+
+def tokenizer_for(folder, tokens, **kwargs) -> FullTokenizer:
+    path = str(folder / "vocab.txt")
+    atomic.write_text_file(path, "".join(token + "\n" for token in tokens))
+    tokenizer = FullTokenizer(path, **kwargs)
+    text_vocab.check_vocab(tokenizer.vocab, path)
+    assert list(tokenizer.vocab) == tokens
+    return tokenizer
+
+
+def assert_covered(tokenizer, text) -> int:
+    """Every word of `text` tokenizes without [UNK] and spells the word; returns the number of words."""
+    words = tokenizer.basic_tokenizer.tokenize(text)
+    for word in words:
+        pieces = tokenizer.wordpiece_tokenizer.cut(word)
+        assert "[UNK]" not in pieces, word
+        assert "".join(piece.removeprefix("##") if i else piece for i, piece in enumerate(pieces)) == word
+    return len(words)
+
+
+@pytest.mark.parametrize("strip_accents", [None, False])
+@pytest.mark.parametrize("do_lower_case", [True, False])
+@pytest.mark.parametrize("language", TEXTS)
+def test_every_word_of_the_text_is_covered(tmp_path, language, do_lower_case, strip_accents):
+    casing = {"do_lower_case": do_lower_case, "strip_accents": strip_accents}
+    path = write_text(tmp_path, TEXTS[language])
+    tokens = learn(path, **casing)
+    assert len(tokens) == len(set(tokens)) < 2000
+    assert_covered(tokenizer_for(tmp_path, tokens, **casing), TEXTS[language])
+
+
+@pytest.mark.parametrize("language", UDHR)
+def test_declaration_of_human_rights(tmp_path, language):
+    path = SHARED / "data" / "multilingual_text" / "udhr2" / f"{UDHR[language]}.txt"
+    if not path.exists():
+        pytest.skip(f"needs {path.name} of the Universal Declaration of Human Rights beside the project")
+    tokens = learn(str(path), vocab_size=5000, strip_accents=False)
+    tokenizer = tokenizer_for(tmp_path, tokens, strip_accents=False)
+    text = path.read_text(encoding="utf-8")
+    assert assert_covered(tokenizer, text) > 100
+    if language == "korean":
+        assert any(len(token) > 1 and re.fullmatch("[\uac00-\ud7a3]+", token) for token in tokens)
+    # The marks are still there: nothing was folded away but case.
+    pieces = "".join(piece.removeprefix("##") for piece in tokenizer.tokenize(text))
+    assert pieces == re.sub(r"\s", "", "".join(BasicTokenizer(False).tokenize(text)).lower())
+
+
+def test_order_is_that_of_the_released_vocabularies(tmp_path):
+    path = write_text(tmp_path, TEXTS["english"])
+    tokens = learn(path)
+    assert tokens[0] == "[PAD]" and tokens[1] == "[unused0]" and tokens[99] == "[unused98]"
+    assert tokens[100:104] == ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    single = [token for token in tokens[104:] if len(token.removeprefix("##")) == 1]
+    assert tokens[104 : 104 + len(single)] == single
+    alone = [token for token in single if not token.startswith("##")]
+    assert single == sorted(alone) + ["##" + char for char in sorted(alone) if char.isalnum()]
+    assert "lamps" in tokens and "##," not in tokens and "é" not in tokens
+    few = learn(path, num_unused=2)
+    assert few[:7] == ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert few[7:] == tokens[104:]
+    assert learn(path, num_unused=0)[:2] == ["[PAD]", "[UNK]"]
+
+
+def test_ideographs_take_one_row_each(tmp_path):
+    tokens = learn(write_text(tmp_path, TEXTS["chinese"]))
+    assert "灯" in tokens and "##灯" not in tokens
+
+
+def test_casing(tmp_path):
+    path = write_text(tmp_path, TEXTS["english"])
+    cased = learn(path, do_lower_case=False)
+    assert "The" in cased and "é" in cased
+    uncased = learn(path)
+    assert not any(char.isupper() for token in uncased[104:] for char in token)
+    assert "ü" in learn(path, strip_accents=False) and "Z" not in learn(path, strip_accents=False)
+
+
+def test_most_frequent_pieces_come_first_and_size_is_kept(tmp_path):
+    path = write_text(tmp_path, "aba aba aba aba xyx xyx q\n")
+    # a b q x y, alone and with ##, fill 5 + 10 places.
+    assert learn(path, 15, num_unused=0)[5:] == ["a", "b", "q", "x", "y", "##a", "##b", "##q", "##x", "##y"]
+    # Twice "aba" is made of "##ba" (4 times) and of "a" and "##ba"; "xyx" of pieces that came twice.
+    assert learn(path, 17, num_unused=0)[15:] == ["##ba", "aba"]
+    assert learn(path, 100, num_unused=0)[15:] == ["##ba", "aba", "##yx", "xyx"]
+    assert learn(path, 100, num_unused=0, min_frequency=3)[15:] == ["##ba", "aba"]
+
+
+def test_korean_is_shredded_only_when_accents_are_stripped(tmp_path, caplog):
+    path = write_text(tmp_path, unicodedata.normalize("NFC", TEXTS["korean"]))
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        kept = learn(path, strip_accents=False)
+        assert "accents" not in caplog.text
+        stripped = learn(path)
+    assert "등불" in kept and not any("\u1100" <= char <= "\u11ff" for token in kept for char in token)
+    assert any("\u1100" <= char <= "\u11ff" for token in stripped for char in token)
+    assert "Hangul" in caplog.text and "--strip_accents=false" in caplog.text
+
+
+@pytest.mark.parametrize(("language", "name"), [("japanese", "kana"), ("thai", "Thai")])
+def test_other_scripts_that_stripping_hurts(tmp_path, caplog, language, name):
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        learn(write_text(tmp_path, TEXTS[language]))
+    assert name in caplog.text and "Hangul" not in caplog.text
+
+
+def test_fewer_tokens_than_asked_for_is_said(tmp_path, caplog):
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        tokens = learn(write_text(tmp_path, TEXTS["english"]))
+    assert f"only {len(tokens)} of the 2000" in caplog.text
+
+
+def test_max_characters_keeps_the_frequent_ones(tmp_path):
+    path = write_text(tmp_path, "aa aa aa bb bb bb cc dd\n")
+    tokens = learn(path, max_characters=3, num_unused=0)
+    assert tokens[5:11] == ["a", "b", "c", "##a", "##b", "##c"]  # of the equally frequent c and d the first
+    tokenizer = tokenizer_for(tmp_path, tokens)
+    assert tokenizer.tokenize("aa dd") == ["aa", "[UNK]"]
+
+
+def test_bounded_table_drops_rare_words_but_no_character():
+    words = WordCounts(max_words=100)
+    for i in range(1000):
+        words.add(["often", "often", "seldom", f"{i:x}", chr(0x400 + i % 60)])
+        assert len(words.counts) <= 100
+    assert words.counts["often"] == 2000 and words.counts["seldom"] == 1000
+    assert words.counts.total() + words.dropped == 5000
+    characters = words.characters()
+    assert set("oftensldm0123456789abcdef") <= set(characters)
+    assert all(chr(0x400 + i) in characters for i in range(60))
+    expected = sum(f"{i:x}".count("7") for i in range(1000))
+    assert characters["7"] == expected
+
+
+def test_learning_with_a_full_table_still_covers_the_text(tmp_path, caplog):
+    text = " ".join(f"{a}{b}ing" for a in "bcdfghjklm" for b in "aeiouxyz") + " \u0416\n" + "singing bells\n" * 50
+    with caplog.at_level(python_logging.INFO, logger="absl"):
+        tokens = learn(write_text(tmp_path, text), max_words=20)
+    assert "More than 20 different words" in caplog.text
+    assert "singing" in tokens and "\u0436" in tokens
+    assert_covered(tokenizer_for(tmp_path, tokens), text)
+
+
+def test_words_too_long_for_the_tokenizer_teach_nothing(tmp_path):
+    tokens = learn(write_text(tmp_path, ("ab" * 101 + " ") * 5 + "ab\n"), num_unused=0, min_frequency=2)
+    assert tokens[5:] == ["a", "b", "##a", "##b"]
+
+
+# ---- the script ------------------------------------------------------------------------------------------------------
+
+
+def run_script(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "create_vocab.py"), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def test_script_gives_the_same_bytes_every_time(tmp_path):
+    for i, text in enumerate(TEXTS.values()):
+        write_text(tmp_path, text, f"part-{i}.txt")
+    digests = set()
+    for run, threads in enumerate(("1", "4")):
+        output = tmp_path / "new" / "folder" / f"vocab{run}.txt"
+        result = run_script(
+            f"--input_file={tmp_path}/part-[0-2].txt,{tmp_path}/part-[3-5].txt",
+            f"--output_file={output}",
+            "--vocab_size=400",
+            "--strip_accents=false",
+            RAYON_NUM_THREADS=threads,
+            PYTHONHASHSEED=str(run),
+        )
+        assert result.returncode == 0, result.stderr
+        assert "--do_lower_case=True --strip_accents=False" in result.stderr
+        assert len(output.read_text(encoding="utf-8").splitlines()) == 400
+        digests.add(hashlib.sha256(output.read_bytes()).hexdigest())
+        assert sorted(os.listdir(output.parent)) == [f"vocab{i}.txt" for i in range(run + 1)]
+    assert len(digests) == 1
+
+
+def run_main(*cases: dict) -> list[str]:
+    """Calls create_vocab.main once for each case's flags; returns the messages of errors, "" where all went well.
+
+    In a process of its own, because every script defines flags of the same names.
+    """
+    code = (
+        "import json, sys, create_vocab\n"
+        "from absl.testing import flagsaver\n"
+        "create_vocab.FLAGS(['create_vocab'])\n"
+        "for case in json.loads(sys.argv[1]):\n"
+        "    message = ''\n"
+        "    with flagsaver.flagsaver(**case):\n"
+        "        try:\n"
+        "            create_vocab.main([])\n"
+        "        except (ValueError, OSError) as error:\n"
+        "            message = str(error)\n"
+        "    print('RESULT', json.dumps(message))\n"
+    )
+    result = warm.run([sys.executable, "-c", code, json.dumps(cases)], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    messages = [json.loads(line[7:]) for line in result.stdout.splitlines() if line.startswith("RESULT ")]
+    assert len(messages) == len(cases)
+    return messages
+
+
+def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
+    good = write_text(tmp_path, TEXTS["english"])
+    output = tmp_path / "out" / "vocab.txt"
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes("fine\n\u00e9".encode() + b"\xe9 here\n")
+    empty = write_text(tmp_path, " \n\n", "empty.txt")
+    expected = [
+        ({"input_file": f"{good},{tmp_path}/none*.txt"}, r"--input_file: no file matches '.*none\*\.txt'"),
+        ({"input_file": " , "}, "--input_file names no file"),
+        ({"input_file": f"{good},{bad}"}, r"bad\.txt, line 2: not UTF-8 at byte offset 7 "),
+        ({"input_file": empty}, r"hold no words: .*empty\.txt"),
+        ({"input_file": good, "vocab_size": 120}, "--vocab_size=120 is too small: 104 special .*--max_characters"),
+        ({"input_file": good, "output_file": str(tmp_path)}, "is a directory"),
+    ]
+    messages = run_main(*({"output_file": str(output), **case} for case, _ in expected))
+    for message, (_, pattern) in zip(messages, expected, strict=True):
+        assert re.search(pattern, message), message
+    assert os.listdir(output.parent) == []
+
+
+def test_smallest_vocab_size_that_fits_and_old_file_after_an_error(tmp_path):
+    case = {"input_file": write_text(tmp_path, "ab ba.\n"), "output_file": str(tmp_path / "vocab.txt")}
+    messages = run_main({**case, "vocab_size": 109}, {**case, "vocab_size": 108})
+    assert messages[0] == "" and "need 109" in messages[1]
+    assert (tmp_path / "vocab.txt").read_text().split("\n")[104:] == [".", "a", "b", "##a", "##b", ""]
+
+
+def test_missing_flags_are_an_error():
+    result = run_script()
+    assert result.returncode != 0 and "--input_file" in result.stderr and "--output_file" in result.stderr
+
+
+def test_list_files_keeps_the_order_of_the_list(tmp_path):
+    for name in "bac":
+        write_text(tmp_path, "x", name + ".txt")
+    listed = text_files.list_files(f"{tmp_path}/c.txt, {tmp_path}/[ab].txt")
+    assert [os.path.basename(path) for path in listed] == ["c.txt", "a.txt", "b.txt"]
+    with pytest.raises(ValueError, match="--eval_input_file: no file matches"):
+        text_files.list_files(f"{tmp_path}/*.csv", flag="--eval_input_file")

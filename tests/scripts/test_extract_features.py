@@ -1,0 +1,414 @@
+"""extract_features.py: the original's output, the other formats, words, memory, and what it refuses."""
+
+import gzip
+import itertools
+import json
+import re
+import tracemalloc
+
+import h5py
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.paths import TESTS
+from helpers.script_cases import run_cases
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertModel
+from bert_tf.tasks.features import extract
+from bert_tf.tasks.features.extract import encode_line, extract_features
+from bert_tf.tasks.features.json_numbers import rows_to_json
+from bert_tf.text.wordpiece import FullTokenizer
+
+GOLDEN = TESTS / "golden" / "extract_features"
+MODEL = TESTS / "golden" / "model" / "config1"
+LAYERS = (-1, -2)
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "##c", ".", "中", "国"]
+PIECES += [f"w{number}" for number in range(100 - len(PIECES))]
+NUMBER = re.compile(r"-?\d+\.\d+(e-\d\d)?")
+
+
+@pytest.fixture(scope="module")
+def original():
+    """(model, tokenizer) of the golden output."""
+    return BertModel.from_pretrained(str(MODEL / "bert_model.ckpt")), FullTokenizer(str(GOLDEN / "vocab.txt"))
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    keras.utils.set_random_seed(0)
+    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    model.build()
+    return model
+
+
+def read_json(path):
+    """[([token, ...], values [T, L, H]), ...] and the numbers of the lines."""
+    objects = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [
+        (
+            [entry["token"] for entry in line["features"]],
+            np.array([[layer["values"] for layer in entry["layers"]] for entry in line["features"]]),
+        )
+        for line in objects
+    ]
+    return lines, [line["linex_index"] for line in objects]
+
+
+def write_lines(path, count, seed=0, longest=25):
+    generator = np.random.default_rng(seed)
+    lines = [" ".join(f"w{n}" for n in generator.integers(0, 80, generator.integers(0, longest))) for _ in range(count)]
+    lines[1] = "w1 w2 ||| w3"
+    path.write_text("".join(line + "\n" for line in lines))
+    return lines
+
+
+# --- the original's output -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("static_padding", [False, True])
+def test_output_is_the_originals(original, tmp_path, static_padding):
+    """Byte by byte, but for the last digits of the numbers."""
+    output = tmp_path / "output.jsonl"
+    extract_features(
+        *original, str(GOLDEN / "input.txt"), str(output), layers=LAYERS, max_seq_length=24, batch_size=2,
+        static_padding=static_padding,
+    )  # fmt: skip
+    expected, actual = (GOLDEN / "output.jsonl").read_text(), output.read_text()
+    assert NUMBER.sub("#", actual) == NUMBER.sub("#", expected)
+    for line, other in zip(read_json(output)[0], read_json(GOLDEN / "output.jsonl")[0], strict=True):
+        np.testing.assert_allclose(line[1], other[1], rtol=0, atol=2e-5)
+    assert all(json.dumps(json.loads(line)) == line for line in actual.splitlines())
+
+
+def test_numbers_are_those_of_python():
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(60, 50)) * 10.0 ** generator.uniform(-9, 9.5, (60, 1))
+    rows[0] = generator.integers(-4000, 4000, 50) / 128.0  # exact in binary, with ties at the sixth decimal
+    rows[1] = generator.integers(-200, 200, 50) * 1e-6
+    rows[2, :8] = [0.0, -0.0, -1e-9, 1e-4, 0.9999999, -99.9999995, 1e8, 123456.789]
+    rows[3, 7], rows[59, :3] = np.nan, [np.inf, -np.inf, 1e20]
+    rows = rows.astype(np.float32)
+    expected = [json.dumps([round(number, 6) for number in row])[1:-1].encode() for row in rows.tolist()]
+    assert rows_to_json(rows) == expected
+    assert any(b"e-05" in text for text in expected) and b"NaN" in expected[3] and b"Infinity" in expected[59]
+    assert rows_to_json(np.full((2, 1), np.nan, np.float32)) == [b"NaN", b"NaN"]
+    assert rows_to_json(np.zeros((0, 5), np.float32)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "first", "second"),
+    [
+        ("w1 ||| w2 w3", "w1", "w2 w3"),
+        ("w1 ||| w2 ||| w3", "w1 ||| w2", "w3"),
+        ("  w1 |||  ", "w1 |||", ""),
+        ("||| w1", "||| w1", ""),
+        ("w1|||w2", "w1|||w2", ""),
+        ("w1 ||| \u0001x\u0001", "w1", "x"),
+        ("", "", ""),
+    ],
+)
+def test_pairs(small, line, first, second):
+    a, b = (small.tokenize(text) for text in (first, second))
+    tokens = ["[CLS]", *a, "[SEP]", *(b and [*b, "[SEP]"])]
+    encoded = encode_line(line, small, 64)
+    assert small.convert_ids_to_tokens(encoded.ids) == tokens
+    assert encoded.second_start == len(a) + 2
+    assert not encoded.truncated
+
+
+def test_a_second_text_without_tokens_makes_no_pair(small):
+    assert encode_line("w1 ||| \u0001", small, 64).ids == encode_line("w1", small, 64).ids
+
+
+# --- formats ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_formats_hold_the_same(tiny, small, tmp_path):
+    """Also: many windows give what one gives, in the lines' order; padding changes nothing; two devices neither."""
+    source = tmp_path / "input.txt"
+    lines = write_lines(source, 45)
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with mirrored.scope():
+        copy = BertModel(tiny.config)
+        copy.build()
+    copy.set_weights(tiny.get_weights())
+
+    def run(name, model=tiny, **options):
+        options = {"output_format": name, "layers": (0, -1, -1), "max_seq_length": 20, "batch_size": 4} | options
+        path = tmp_path / "output"
+        sizes = extract_features(model, small, str(source), str(path), **options)
+        assert (sizes.lines, sizes.truncated) == (45, sum(len(line.split()) > 18 for line in lines))
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["input.txt", "output"]
+        return path
+
+    with h5py.File(run("hdf5")) as file:
+        values, offsets, ids = (file[name][:] for name in ("values", "offsets", "token_ids"))
+        tokens = [token.decode() for token in file["tokens"][:]]
+        assert file.attrs["layers"].tolist() == [0, -1, -1]
+        assert file.attrs["pooling"] == "none"
+    assert values.shape == (offsets[-1], 3, 32) and values.dtype == np.float32
+    assert small.convert_ids_to_tokens(ids.tolist()) == tokens
+    np.testing.assert_array_equal(values[:, 1], values[:, 2])
+    spans = list(itertools.pairwise(offsets.tolist()))
+    assert [tokens[begin:end] for begin, end in spans] == [
+        small.convert_ids_to_tokens(encode_line(line, small, 20).ids) for line in lines
+    ]
+    row = 5  # what the model says of a line alone
+    batch = {"input_ids": ids[None, slice(*spans[row])]}
+    alone = tiny(batch, return_all_layers=True)["encoder_layers"]
+    np.testing.assert_allclose(values[slice(*spans[row]), 0], alone[0][0], atol=1e-5)
+
+    with h5py.File(run("hdf5", window_bytes=4 * 3 * 32 * 100)) as file:
+        np.testing.assert_allclose(file["values"][:], values, atol=1e-5)
+        assert file["offsets"][:].tolist() == offsets.tolist()
+    with h5py.File(run("hdf5", static_padding=True)) as file:
+        np.testing.assert_allclose(file["values"][:], values, atol=1e-5)
+    with h5py.File(run("hdf5", copy, strategy=mirrored)) as file:
+        np.testing.assert_allclose(file["values"][:], values, atol=1e-5)
+    with np.load(run("npz", window_bytes=1)) as arrays:
+        np.testing.assert_allclose(arrays["values"], values, atol=1e-5)
+        assert arrays["tokens"].tolist() == tokens
+        assert arrays["token_ids"].tolist() == ids.tolist()
+        assert arrays["offsets"].tolist() == offsets.tolist()
+        assert arrays["layers"].tolist() == [0, -1, -1]
+    for number, record in enumerate(tf.data.TFRecordDataset(str(run("tfrecord")))):
+        begin, end = spans[number]
+        feature = tf.train.Example.FromString(record.numpy()).features.feature
+        assert feature["line_index"].int64_list.value == [number]
+        assert [name.decode() for name in feature["tokens"].bytes_list.value] == tokens[begin:end]
+        assert feature["token_ids"].int64_list.value == ids[begin:end].tolist()
+        floats = np.array(feature["values"].float_list.value, np.float32).reshape(-1, 3, 32)
+        np.testing.assert_allclose(floats, values[begin:end], atol=1e-5)
+    assert number == 44
+    found, numbers = read_json(run("json"))
+    assert numbers == list(range(45))
+    assert [name for names, _ in found for name in names] == tokens
+    np.testing.assert_allclose(np.concatenate([line for _, line in found]), values, atol=1e-5)
+
+
+def test_enough_lines_are_computed_by_the_fused_kernels(tiny, small, tmp_path, monkeypatch):
+    write_lines(tmp_path / "input.txt", 12)
+    outputs = []
+    for batches in (200, 1):
+        monkeypatch.setattr(extract, "_BATCHES_FOR_FUSED", batches)
+        path = tmp_path / "output"
+        extract_features(
+            tiny, small, str(tmp_path / "input.txt"), str(path), layers=(-1,), max_seq_length=16, batch_size=8
+        )
+        outputs.append(np.concatenate([values for _, values in read_json(path)[0]]))
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean", "max"])
+def test_words(tiny, small, tmp_path, pooling):
+    source, output = tmp_path / "input.txt", tmp_path / "output"
+    # A word of three pieces, one of two, one that consists of control characters, one of two Chinese characters.
+    source.write_text("abc w1.\u00a0\u0001 中国 ||| \u3000w2 ab\n\nw3 abcbc\n")
+    options = {"layers": LAYERS, "max_seq_length": 32, "output_format": "npz"}
+    extract_features(tiny, small, str(source), str(output), pooling=pooling, **options)
+    with np.load(output) as arrays:
+        words, values, offsets = arrays["tokens"].tolist(), arrays["values"], arrays["offsets"].tolist()
+        assert "token_ids" not in arrays
+    assert words[:9] == ["[CLS]", "abc", "w1.", "\u0001", "中国", "[SEP]", "w2", "ab", "[SEP]"]
+    assert words[9:] == ["[CLS]", "[SEP]", "[CLS]", "w3", "abcbc", "[SEP]"]
+    assert offsets == [0, 9, 11, 15]
+    sizes = [1, 3, 2, 1, 2, 1, 1, 2, 1]
+    ids = encode_line(source.read_text().split("\n")[0], small, 32, pooling).ids
+    assert small.convert_ids_to_tokens(ids)[4:8] == ["w1", ".", "[UNK]", "中"]
+    batch = {"input_ids": np.array([ids]), "segment_ids": np.array([[0] * 10 + [1] * 4])}
+    layers = tiny(batch, return_all_layers=True)["encoder_layers"]
+    tokens = np.stack([layers[layer][0] for layer in LAYERS], axis=1)
+    parts = np.split(tokens, np.cumsum(sizes)[:-1])
+    combine = {"first": lambda part: part[0], "mean": lambda part: part.mean(0), "max": lambda part: part.max(0)}
+    np.testing.assert_allclose(values[:9], [combine[pooling](part) for part in parts], atol=1e-5)
+    if pooling == "mean":
+        extract_features(tiny, small, str(source), str(output), pooling=pooling, **options | {"output_format": "json"})
+        found, _ = read_json(output)
+        assert [name for names, _ in found for name in names] == words
+        np.testing.assert_allclose(np.concatenate([line for _, line in found]), values, atol=1e-5)
+        extract_features(tiny, small, str(source), str(output), pooling=pooling, **options | {"output_format": "hdf5"})
+        with h5py.File(output) as file:
+            assert [word.decode() for word in file["tokens"][:]] == words
+
+
+def test_words_of_a_line_that_is_cut(small):
+    encoded = encode_line("w1 abc w2 ||| abc abc", small, 8, "mean")
+    # 5 tokens have room: the pair is cut at the end of the longer text, or of the second.
+    assert encoded.truncated
+    assert small.convert_ids_to_tokens(encoded.ids) == ["[CLS]", "w1", "a", "##b", "[SEP]", "a", "##b", "[SEP]"]
+    assert (encoded.words, encoded.sizes) == (["[CLS]", "w1", "abc", "[SEP]", "abc", "[SEP]"], [1, 1, 2, 1, 2, 1])
+    encoded = encode_line("w1 w2 w3 ||| w4", small, 4, "mean")
+    # Nothing of the second text is left, and so neither is its [SEP], as in the original.
+    assert (encoded.words, encoded.sizes, len(encoded.ids)) == (["[CLS]", "w1", "[SEP]"], [1, 1, 1], 3)
+
+
+def test_words_have_the_tokens_of_the_line_in_any_script(english):
+    """Words are cut where the tokenizer cuts, whatever the script and its spaces."""
+    lines = (TESTS / "golden" / "extract_features" / "input.txt").read_text().splitlines()
+    lines += [
+        "Γειά σου Κόσμε ΑΣ",
+        "שלום עולם",
+        "สวัสดีชาวโลก ๑๒๓",
+        "नमस्ते दुनिया",
+        "你好，世界 中文",
+        "한국어 문장\u2028둘째",
+    ]
+    lines += ["a\u200bb c\u00adc", "tab\tnext\u000bx\u0085y \u1680z\u205fw", "e\u0301 👩‍🚀 x\ufeff"]
+    for line in lines:
+        plain, words = encode_line(line, english, 512), encode_line(line, english, 512, "first")
+        assert plain.ids == words.ids, line
+        assert sum(words.sizes) == len(words.ids)
+        assert len(words.words) == len(words.sizes)
+
+
+# --- memory, failures ------------------------------------------------------------------------------------------------
+
+
+def test_memory_does_not_grow_with_the_input(tiny, small, tmp_path):
+    """2,000 lines make 16 MB of values; windows of 500 kB are held twice, and a batch."""
+    source = tmp_path / "input.txt"
+    peaks, written = [], []
+    for count in (250, 2000):
+        write_lines(source, count)
+        tracemalloc.start()
+        sizes = extract_features(
+            tiny, small, str(source), str(tmp_path / "output"), layers=(0, 1, -1, -2, 0, 1), batch_size=32,
+            max_seq_length=32, output_format="tfrecord", window_bytes=500_000,
+        )  # fmt: skip
+        peaks.append(tracemalloc.get_traced_memory()[1] / 1e6)
+        tracemalloc.stop()
+        written.append(sizes.tokens * 6 * 32 * 4 / 1e6)
+    assert written[1] > 16
+    assert peaks[1] < peaks[0] + 1.0 < 7.0, peaks
+
+
+def test_nothing_half_written(tiny, small, tmp_path, monkeypatch):
+    source, output = tmp_path / "input.txt", tmp_path / "output"
+    write_lines(source, 20)
+    output.write_text("older")
+    sizes = extract.check_input(str(source), small, 32)
+    options = {"max_seq_length": 32, "layers": (-1,), "batch_size": 4, "window_bytes": 2000}
+
+    # It became shorter, or longer, after it was looked at.
+    for output_format, count in (("json", 12), ("npz", 24), ("hdf5", 12), ("tfrecord", 24)):
+        write_lines(source, count)
+        with pytest.raises(ValueError, match="input.txt changed while it was read"):
+            extract_features(tiny, small, str(source), str(output), sizes=sizes, output_format=output_format, **options)
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["input.txt", "output"]
+        assert output.read_text() == "older"
+    with pytest.raises((tf.errors.OpError, OSError)):
+        extract_features(tiny, small, str(source), str(tmp_path / "no" / "output"), **options)
+
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(extract, "_features", fail)  # in the thread that writes
+    with pytest.raises(OSError, match="No space"):
+        extract_features(tiny, small, str(source), str(output), **options)
+    assert output.read_text() == "older" and len(list(tmp_path.iterdir())) == 2
+
+
+# --- the script ------------------------------------------------------------------------------------------------------
+
+
+def test_script(tmp_path):
+    """The original's flags; a directory of another format; and what is refused."""
+    output = tmp_path / "output"
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "latin.txt").write_bytes(b"one\ntwo\ncaf\xe9\n")
+    (tmp_path / "input.txt.gz").write_bytes(gzip.compress((GOLDEN / "input.txt").read_bytes()))
+    config = json.loads((MODEL / "bert_config.json").read_text())
+    (tmp_path / "large.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    model = BertModel.from_pretrained(str(MODEL / "bert_model.ckpt"))
+    model.save_pretrained(
+        str(tmp_path / "hf"), format="huggingface", vocab_file=str(GOLDEN / "vocab.txt"), do_lower_case=True
+    )
+    full = {
+        "input_file": GOLDEN / "input.txt",
+        "output_file": output,
+        "layers": "-1,-2",
+        "bert_config_file": MODEL / "bert_config.json",
+        "max_seq_length": 24,
+        "init_checkpoint": MODEL / "bert_model.ckpt",
+        "vocab_file": GOLDEN / "vocab.txt",
+        "do_lower_case": True,
+        "batch_size": 2,
+        "use_tpu": False,
+        "num_tpu_cores": 8,
+        "use_one_hot_embeddings": True,
+    }
+    beside = {name: full[name] for name in ("input_file", "max_seq_length", "layers")}
+    beside |= {"init_checkpoint": tmp_path / "hf", "output_file": tmp_path / "output_hf"}
+    refused = {
+        "empty": {"input_file": tmp_path / "empty.txt"},
+        "latin": {"input_file": tmp_path / "latin.txt"},
+        "missing": {"input_file": tmp_path / "none.txt"},
+        "layer": {"layers": "-1,-3"},
+        "no number": {"layers": "last"},
+        "long": {"max_seq_length": config["max_position_embeddings"] + 1},
+        "short": {"max_seq_length": 2},
+        "folder": {"output_file": tmp_path / "none" / "output"},
+        "is folder": {"output_file": tmp_path / "hf"},
+        "same": {"output_file": GOLDEN / "input.txt"},
+        "config": {"bert_config_file": tmp_path / "large.json"},
+        "no weights": {"init_checkpoint": tmp_path / "none.ckpt"},
+        "workers": {"distribution_strategy": "multi_worker_mirrored"},
+    }
+    cases = {name: full | {"output_file": tmp_path / "refused"} | change for name, change in refused.items()}
+    cases |= {"golden": full, "beside": beside | {"input_file": tmp_path / "input.txt.gz"}}
+    outcomes, errors = run_cases("extract_features", cases)
+    assert outcomes.pop("golden") == outcomes.pop("beside") == "done"
+    expected = (GOLDEN / "output.jsonl").read_text()
+    for path in (output, tmp_path / "output_hf"):
+        assert NUMBER.sub("#", path.read_text()) == NUMBER.sub("#", expected)
+        for line, other in zip(read_json(path)[0], read_json(GOLDEN / "output.jsonl")[0], strict=True):
+            np.testing.assert_allclose(line[1], other[1], rtol=0, atol=2e-5)
+    assert "1 of 5 lines are longer than --max_seq_length=24" in errors["golden"]
+    assert "5/5" in errors["golden"]
+    assert not (tmp_path / "refused").exists()
+    patterns = {
+        "empty": "--input_file: .*empty.txt is empty",
+        "latin": r"--input_file: .*latin.txt, line 3: not UTF-8 at byte offset 11",
+        "missing": "FileNotFoundError: --input_file: .*none.txt is not a file",
+        "layer": r"--layers=-1,-3: there is no layer -3, the model has 2",
+        "no number": "--layers=last: give numbers",
+        "long": "--max_seq_length=\\d+ is more than max_position_embeddings",
+        "short": "--max_seq_length=2: ",
+        "folder": "--output_file=.*: there is no directory .*none",
+        "is folder": "--output_file=.*hf is a directory",
+        "same": "--output_file=.* is --input_file",
+        "config": r"large.json does not fit the weights .*layer_2",
+        "no weights": "--init_checkpoint: .*none.ckpt",
+        "workers": "--distribution_strategy=multi_worker_mirrored: ",
+    }
+    for name, pattern in patterns.items():
+        assert re.search(pattern, outcomes[name]), (name, outcomes[name])
+
+
+def test_flags_are_those_of_the_original():
+    """Names, types and defaults of the original's 13 flags."""
+    import extract_features as script
+
+    expected = {
+        "input_file": ("string", None),
+        "output_file": ("string", None),
+        "layers": ("string", "-1,-2,-3,-4"),
+        "bert_config_file": ("string", None),
+        "max_seq_length": ("int", 128),
+        "init_checkpoint": ("string", None),
+        "vocab_file": ("string", None),
+        "do_lower_case": ("bool", True),
+        "batch_size": ("int", 32),
+        "use_tpu": ("bool", False),
+        "master": ("string", None),
+        "num_tpu_cores": ("int", 8),
+        "use_one_hot_embeddings": ("bool", False),
+    }
+    assert len(expected) == 13
+    assert {name: (script.FLAGS[name].flag_type(), script.FLAGS[name].default) for name in expected} == expected

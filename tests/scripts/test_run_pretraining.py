@@ -1,0 +1,343 @@
+"""The script as a user runs it: resume after any kind of end, several devices, bad input."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from helpers import warm
+from helpers.paths import ROOT
+from helpers.pretraining_runs import CASES, STEPS, assert_bit_identical, command, run, values
+from helpers.tiny import TINY_CONFIG, write_pretraining_records
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "bert_config.json").write_text(json.dumps(TINY_CONFIG))
+    for number, count in enumerate((70, 45)):
+        write_pretraining_records(folder / f"train-{number}.tfrecord", count, seed=number)
+    write_pretraining_records(folder / "heldout.tfrecord", 21, seed=9)
+    return folder
+
+
+def start(arguments):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return warm.Popen(arguments, env=environment, stdout=warm.DEVNULL, stderr=warm.DEVNULL)
+
+
+def wait_for(path, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, f"the run ended before {path.name} was there"
+        assert time.monotonic() < end, f"{path.name} did not appear"
+        time.sleep(0.01)
+
+
+DEVICES = {
+    "one_device": {},
+    "mirrored": {"distribution_strategy": "mirrored", "num_virtual_cpus": 2},
+}
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def finished(request, data, tmp_path_factory):
+    """A run that nobody disturbed, with evaluation on held-out records at its end."""
+    output_dir = tmp_path_factory.mktemp(request.param)
+    extra = {**DEVICES[request.param], "do_eval": True, "eval_input_file": f"{data}/heldout.tfrecord"}
+    result = run(command(data, output_dir, **extra))
+    assert result.returncode == 0, result.stderr[-3000:]
+    return DEVICES[request.param], output_dir, result.stderr
+
+
+def test_a_run_says_what_it_decided_and_writes_its_files(finished):
+    _, output_dir, log = finished
+    assert "starting from random weights" in log
+    assert "115 records in 2 files" in log
+    lines = (output_dir / "eval_results.txt").read_text().splitlines()
+    keys = [line.split(" = ")[0] for line in lines]
+    assert keys == [
+        "global_step",
+        "loss",
+        "masked_lm_accuracy",
+        "masked_lm_loss",
+        "next_sentence_accuracy",
+        "next_sentence_loss",
+    ]
+    assert lines[0] == f"global_step = {STEPS}"
+    kept = {path.name for path in output_dir.glob("model.ckpt-*.index")}
+    assert kept == {f"model.ckpt-{step}.index" for step in (20, 30, 40, 50, 60)}
+    assert json.loads((output_dir / "bert_config.json").read_text()) == TINY_CONFIG
+
+
+def test_killed_run_goes_on_bit_for_bit(finished, data, tmp_path):
+    devices, output_dir, _ = finished
+    arguments = command(data, tmp_path, **devices)
+    process = start(arguments)
+    wait_for(tmp_path / "model.ckpt-20.index", process)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / f"model.ckpt-{STEPS}.index").exists(), "too late to test anything"
+    # What the kill may have left half-written must not disturb.
+    (tmp_path / "model.ckpt-999.writing").mkdir()
+    result = run(arguments)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "Going on at step" in result.stderr
+    assert_bit_identical(values(output_dir), values(tmp_path))
+
+
+@pytest.mark.parametrize("finished", ["one_device", pytest.param("mirrored", marks=pytest.mark.slow)], indirect=True)
+def test_sigterm_saves_and_says_so(finished, data, tmp_path):
+    devices, output_dir, _ = finished
+    # No checkpoint is due before the end: the one that is found there was made on the signal.
+    arguments = command(data, tmp_path, **devices, save_checkpoints_steps=1000, log_every_steps=1)
+    process = start(arguments)
+    wait_for(tmp_path / "train_log.jsonl", process)
+    process.terminate()
+    assert process.wait(timeout=60) == 143
+    step = int((tmp_path / "checkpoint").read_text().split('"')[1].rsplit("-", 1)[1])
+    assert 0 < step < STEPS
+    result = run(arguments)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert f"Going on at step {step} from" in result.stderr
+    assert_bit_identical(values(output_dir), values(tmp_path))
+
+
+@pytest.mark.parametrize("finished", ["one_device", pytest.param("mirrored", marks=pytest.mark.slow)], indirect=True)
+def test_finished_run_started_again_only_evaluates(finished, data):
+    devices, output_dir, _ = finished
+    before = values(output_dir)
+    result = run(command(data, output_dir, **devices, do_eval=True, max_eval_steps=2, init_checkpoint="elsewhere"))
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert f"Nothing to train: step {STEPS}" in result.stderr
+    assert "so --init_checkpoint=elsewhere is not used" in result.stderr
+    assert_bit_identical(before, values(output_dir))
+
+
+@pytest.mark.slow
+def test_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
+    arguments = command(data, tmp_path, num_train_steps=20)
+    assert run(arguments).returncode == 0
+    # A limit on the size of any file written stands for the full disk.
+    limit = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); "
+    limit += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    longer = command(data, tmp_path, num_train_steps=40)
+    # A process of its own, which has no share in a cache of what XLA compiled: the limit is for checkpoints.
+    result = subprocess.run([longer[0], "-c", limit, *longer[1:]], capture_output=True, text=True)
+    assert result.returncode != 0
+    assert "model.ckpt-30 could not be written" in result.stderr, result.stderr[-3000:]
+    assert "checkpoints before it are untouched" in result.stderr
+    assert not list(tmp_path.glob("model.ckpt-30*"))
+    again = run(longer)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "Going on at step 20 from" in again.stderr
+    assert values(tmp_path, 40)["global_step"] == 40
+
+
+@pytest.mark.slow
+def test_two_workers_equal_two_replicas_of_one(data, tmp_path):
+    """Two processes in one cluster: the first writes the files, and the weights are those of two local replicas."""
+    flags = {"num_train_steps": 10, "do_eval": True, "eval_input_file": f"{data}/heldout.tfrecord", "max_eval_steps": 9}
+    local = run(command(data, tmp_path / "local", distribution_strategy="mirrored", num_virtual_cpus=2, **flags))
+    assert local.returncode == 0, local.stderr[-3000:]
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(2)]
+    addresses = [f"localhost:{server.getsockname()[1]}" for server in sockets]
+    for server in sockets:
+        server.close()
+    processes = []
+    for number in range(2):
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TF_CONFIG": json.dumps(cluster)}
+        arguments = command(data, tmp_path / "cluster", distribution_strategy="multi_worker_mirrored", **flags)
+        with open(tmp_path / f"worker-{number}.log", "w") as log:
+            processes.append(warm.Popen(arguments, env=environment, stdout=log, stderr=log))
+    try:
+        codes = [process.wait(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert codes == [0, 0], (tmp_path / "worker-0.log").read_text()[-3000:]
+    expected, actual = values(tmp_path / "local", 10), values(tmp_path / "cluster", 10)
+    assert expected.keys() == actual.keys()
+    for name, value in expected.items():
+        allowed = 1e-2 if "key/bias" in name else 1e-5
+        np.testing.assert_allclose(actual[name], value, rtol=0, atol=allowed, err_msg=name)
+    assert "Saved" in (tmp_path / "worker-0.log").read_text()
+    assert "Saved" not in (tmp_path / "worker-1.log").read_text()
+
+    def results(name):
+        lines = (tmp_path / name / "eval_results.txt").read_text().splitlines()
+        return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
+
+    assert results("cluster") == pytest.approx(results("local"), abs=1e-4)
+
+
+# --- bad input: every case in one process, each with a fresh set of flags ---------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def errors(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bad")
+    whole = (data / "train-0.tfrecord").read_bytes()
+    (folder / "truncated.tfrecord").write_bytes(whole[:-10])
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    (folder / "corrupt.tfrecord").write_bytes(bytes(damaged))
+    write_pretraining_records(folder / "long.tfrecord", 5, max_seq_length=24)
+    (folder / "empty.tfrecord").write_bytes(b"")
+    (folder / "other_run").mkdir()
+    (folder / "other_run" / "bert_config.json").write_text(json.dumps({**TINY_CONFIG, "hidden_size": 64}))
+    (folder / "small_vocabulary.json").write_text(json.dumps({**TINY_CONFIG, "vocab_size": 50}))
+    (folder / "unknown.json").write_text(json.dumps({**TINY_CONFIG, "hiden_size": 64}))
+    from bert_tf.training import checkpoints
+
+    checkpoints.save(str(folder / "other_run"), 7, {"global_step": np.int64(7)})
+    checkpoints.save(str(folder), 1, {"bert/pooler/dense/kernel": np.zeros((3, 3), "float32")})
+    checkpoints.save(str(folder), 2, {"something/else": np.zeros(3, "float32")})
+    changes = {
+        "nothing to do": {"do_train": False},
+        "nothing to evaluate": {"do_train": False, "do_eval": True},
+        "no such input": {"input_file": f"{folder}/none-*.tfrecord"},
+        "truncated": {"input_file": f"{folder}/truncated.tfrecord"},
+        "corrupt": {"input_file": f"{folder}/corrupt.tfrecord"},
+        "empty": {"input_file": f"{folder}/empty.tfrecord"},
+        "other length": {"input_file": f"{folder}/long.tfrecord"},
+        "other predictions": {"max_predictions_per_seq": 4},
+        "too long": {"max_seq_length": 64},
+        "small vocabulary": {"bert_config_file": f"{folder}/small_vocabulary.json"},
+        "other run": {"output_dir": f"{folder}/other_run"},
+        "misspelt key": {"bert_config_file": f"{folder}/unknown.json"},
+        "misspelt key allowed": {
+            "bert_config_file": f"{folder}/unknown.json",
+            "allow_unknown_config_keys": True,
+            "num_train_steps": 1,
+        },
+        "no config": {"bert_config_file": f"{folder}/none.json"},
+        "no checkpoint": {"init_checkpoint": f"{folder}/none.ckpt"},
+        "wrong shape": {"init_checkpoint": f"{folder}/model.ckpt-1"},
+        "nothing matches": {"init_checkpoint": f"{folder}/model.ckpt-2"},
+        "batch": {"train_batch_size": 9, "gradient_accumulation_steps": 2},
+        "no steps": {"num_train_steps": 0},
+        "float16": {"dtype": "float16", "num_train_steps": 3},
+        "everything": {
+            "dtype": "bfloat16",
+            "optimizer": "lamb",
+            "use_xla": True,
+            "gradient_accumulation_steps": 2,
+            "num_train_steps": 3,
+            "iterations_per_loop": 2,
+            "eval_every_steps": 2,
+            "do_eval": True,
+            "max_eval_steps": 2,
+        },
+        "skipped corrupt": {
+            "input_file": f"{folder}/corrupt.tfrecord",
+            "skip_corrupt_records": True,
+            "num_train_steps": 1,
+        },
+    }
+    cases = []
+    for number, (name, change) in enumerate(changes.items()):
+        change = {"output_dir": folder / f"out-{number}", "deterministic": False, **change}
+        cases.append([name, command(data, change.pop("output_dir"), **change)[2:]])
+    result = run([sys.executable, "-c", CASES.format(root=str(ROOT))], input=json.dumps(cases))
+    outcomes = dict(json.loads(line) for line in result.stdout.splitlines() if line.startswith("["))
+    assert set(outcomes) == set(changes), result.stderr[-3000:]
+    return {name: folder / f"out-{number}" for number, name in enumerate(changes)}, outcomes
+
+
+@pytest.mark.parametrize(
+    ("case", "parts"),
+    [
+        ("nothing to do", ["ValueError", "--do_train"]),
+        ("nothing to evaluate", ["ValueError", "--output_dir", "--init_checkpoint"]),
+        ("no such input", ["--input_file", "none-*.tfrecord"]),
+        ("truncated", ["truncated.tfrecord", "record 69", "byte"]),
+        ("corrupt", ["corrupt.tfrecord", "byte", "--skip_corrupt_records"]),
+        ("empty", ["empty.tfrecord", "no records"]),
+        ("other length", ["long.tfrecord", "24", "16", "max_seq_length"]),
+        ("other predictions", ["train-0.tfrecord", "3", "4", "max_predictions_per_seq"]),
+        ("too long", ["--max_seq_length=64", "max_position_embeddings=32"]),
+        ("small vocabulary", ["--input_file has token id 99", "vocab_size=50", "small_vocabulary.json"]),
+        ("other run", ["--output_dir", "hidden_size: 64 there, 32 now"]),
+        ("misspelt key", ["unknown.json", "hiden_size"]),
+        ("misspelt key allowed", ["no error"]),
+        ("no config", ["none.json"]),
+        ("no checkpoint", ["--init_checkpoint", "none.ckpt"]),
+        ("wrong shape", ["model.ckpt-1", "bert/pooler/dense/kernel: [3, 3] in the checkpoint, [32, 32] in the model"]),
+        ("nothing matches", ["model.ckpt-2", "something/else", "random weights"]),
+        ("batch", ["--train_batch_size=9", "--gradient_accumulation_steps=2"]),
+        ("no steps", ["--num_train_steps=0"]),
+        ("float16", ["no error"]),
+        ("everything", ["no error"]),
+        ("skipped corrupt", ["no error"]),
+    ],
+)
+def test_bad_input_is_named(errors, case, parts):
+    folders, outcomes = errors
+    for part in parts:
+        assert part in outcomes[case], outcomes[case]
+    if outcomes[case] != "no error":
+        assert not list(folders[case].glob("model.ckpt-*"))
+        assert not (folders[case] / "bert_config.json").exists() or "checkpoint" in outcomes[case]
+
+
+# --- answered at once: TensorFlow can't be imported here --------------------------------------------------------------
+
+WITHOUT_TENSORFLOW = "import runpy, sys; sys.modules['tensorflow'] = None; sys.argv = sys.argv[1:]; "
+WITHOUT_TENSORFLOW += "runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+@pytest.mark.parametrize(
+    ("script", "change", "message"),
+    [
+        ("run_pretraining", {"do_train": False}, "Nothing to do: give --do_train, --do_eval or both."),
+        ("run_pretraining", {"num_train_steps": 0}, "--num_train_steps=0 must be positive."),
+        ("run_pretraining", {"input_file": "none*"}, "--input_file: no file matches 'none*'"),
+        ("run_pretraining", {"eval_input_file": "none"}, "--eval_input_file: no file matches 'none'"),
+        ("run_pretraining", {"bert_config_file": "none"}, "--bert_config_file=none: there is no such file."),
+        ("run_pretraining", {"bert_config_file": ""}, "Give --bert_config_file, or --init_checkpoint with a "),
+        ("run_pretraining", {"bert_size": "tiny"}, "--bert_size=tiny and --bert_config_file="),
+        ("run_pretraining", {"bert_size": "huge", "bert_config_file": ""}, "--bert_size=huge is not one of tiny, "),
+        ("run_pretraining", {"vocab_file": "none"}, "--vocab_file=none: there is no such file."),
+        ("run_pretraining", {"mask_rate": 0.5}, "--mask_rate=0.5, --random_rate=0.1, --keep_rate=0.1 must add up"),
+        (
+            "run_pretraining",
+            {"objective": "ltr", "mask_rate": 1.0, "random_rate": 0.0, "keep_rate": 0.0},
+            "--mask_rate is",
+        ),
+        ("run_pretraining", {"output_dir": f"{ROOT}/README.md/x"}, "--output_dir="),
+        ("create_pretraining_data", {"input_file": "none"}, "--input_file: no file matches 'none'"),
+        ("create_pretraining_data", {"vocab_file": "none"}, "--vocab_file=none: there is no such file."),
+        ("create_pretraining_data", {"output_file": str(ROOT)}, f"--output_file={ROOT} is a directory; name a file in"),
+        ("create_pretraining_data", {"output_file": f"{ROOT}/README.md/x"}, "--output_file="),
+        ("create_pretraining_data", {"masked_lm_prob": 2}, "--masked_lm_prob=2.0 must be a probability above 0"),
+        ("create_pretraining_data", {"dupe_factor": 0}, "--dupe_factor=0 must be at least 1"),
+        ("create_pretraining_data", {"pack_sequences": True}, "--pack_sequences needs --masking=dynamic"),
+        ("create_pretraining_data", {"masking": "dynamic", "keep_rate": 0, "mask_rate": 0.9}, "--mask_rate, --random"),
+        ("create_vocab", {"input_file": "none"}, "--input_file: no file matches 'none'"),
+        ("create_vocab", {"output_file": str(ROOT)}, f"--output_file={ROOT} is a directory"),
+    ],
+)
+def test_bad_flags_are_answered_before_tensorflow_is_imported(data, tmp_path, script, change, message):
+    text, vocab = ROOT / "sample_text.txt", ROOT / "tests" / "golden" / "vocab.txt"
+    good = {
+        "run_pretraining": {
+            "input_file": f"{data}/train-*.tfrecord", "output_dir": tmp_path / "out", "do_train": True,
+            "bert_config_file": f"{data}/bert_config.json",
+        },
+        "create_pretraining_data": {"input_file": text, "output_file": tmp_path / "out", "vocab_file": vocab},
+        "create_vocab": {"input_file": text, "output_file": tmp_path / "out"},
+    }[script]  # fmt: skip
+    flags = [f"--{name}={value}" for name, value in {**good, **change}.items() if value != ""]
+    command = [sys.executable, "-c", WITHOUT_TENSORFLOW, str(ROOT / f"{script}.py"), *flags]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"{script}.py: error: {message}"), line
+    assert not list(tmp_path.iterdir())

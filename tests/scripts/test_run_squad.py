@@ -1,0 +1,439 @@
+"""run_squad.py on a tiny model: the original's results, learning, and what it refuses."""
+
+import gzip
+import json
+import os
+import random
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import warm
+from helpers.paths import TESTS
+from helpers.script_cases import arguments_of, results_of, run_cases, weights_of
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf import QuestionAnswerer
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertModel
+from bert_tf.tasks.squad import outputs as squad_outputs
+from bert_tf.tasks.squad.data import read_squad_examples
+from bert_tf.tasks.squad.windows import WindowSettings, build_windows
+from bert_tf.text.wordpiece import FullTokenizer
+
+MARKS = [f"mark{number}" for number in range(5)]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", *MARKS]
+PIECES += [f"w{number}" for number in range(100 - len(PIECES))]
+WINDOWS = WindowSettings(32, 12, 4)
+
+
+def write_questions(path, count, seed, version_2=True, broken=()):
+    """Which word is marked? One in three contexts has none (version 2); `broken` ones give a wrong place."""
+    generator = np.random.default_rng(seed)
+    paragraphs = []
+    for number in range(count):
+        words = [f"w{word}" for word in generator.integers(0, 80, generator.integers(2, 45))]
+        impossible = version_2 and number % 3 == 0
+        question = {"id": f"q{number}", "question": "Which ?", "answers": []}
+        if version_2:
+            question["is_impossible"] = impossible
+        if not impossible:
+            words.insert(int(generator.integers(0, len(words))), MARKS[number % 5])
+            start = " ".join(words).index("mark") + 300 * (number in broken)
+            question["answers"] = [{"text": MARKS[number % 5], "answer_start": start}]
+        paragraphs.append({"context": " ".join(words), "qas": [question]})
+    path.write_text(json.dumps({"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("squad")
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    keras.utils.set_random_seed(0)
+    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    model.build()
+    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    write_questions(folder / "train.json", 64, 0)
+    write_questions(folder / "dev.json", 23, 1)
+    write_questions(folder / "train1.json", 24, 2, version_2=False, broken=(3, 4))
+    write_questions(folder / "further1.json", 8, 3, version_2=False)
+    write_questions(folder / "dev1.json", 11, 4, version_2=False)
+    (folder / "no.json").write_text('{"data": [{"title": "t"}]}')
+    (folder / "broken.json").write_text('{"data": [\n}')
+    (folder / "latin.json").write_bytes(b'{"data": "\xe9"}')
+    for name, contexts in (("empty", [""]), ("nothing", [])):
+        qas = [{"id": "1", "question": "?"}]
+        paragraphs = [{"context": context, "qas": qas} for context in contexts]
+        (folder / f"{name}.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    BertConfig.from_dict({**TINY_CONFIG, "hidden_size": 64}).save(str(folder / "larger.json"))
+    golden = TESTS / "golden"
+    for name in ("uncased_L-12_H-768_A-12", "damaged"):
+        (folder / name).mkdir()
+        for path in (golden / "model" / "config1").glob("squad.ckpt.*"):
+            (folder / name / path.name.replace("squad", "bert_model")).write_bytes(path.read_bytes())
+    for path in (golden / "model" / "config1" / "bert_config.json", golden / "classifier" / "end_to_end" / "vocab.txt"):
+        (folder / "damaged" / path.name).write_bytes(path.read_bytes())
+    (folder / "damaged" / "question_answering.json").write_text("[1]")
+    return folder
+
+
+SHORT = {
+    "max_seq_length": 32, "doc_stride": 12, "max_query_length": 4, "train_batch_size": 8, "learning_rate": 3e-3,
+    "seed": 3, "deterministic": True, "num_virtual_cpus": 2,
+}  # fmt: skip
+
+
+def training_of(folder) -> dict:
+    return {
+        **SHORT, "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True, "num_train_epochs": 12,
+        "train_file": folder / "train.json", "dev_file": folder / "dev.json", "version_2_with_negative": True,
+        "eval_every_steps": 24,
+    }  # fmt: skip
+
+
+def cases_of(folder) -> dict:
+    """Case -> flags, in the order in which they run; later ones build on what earlier ones left."""
+    golden, out = TESTS / "golden", folder / "out"
+    original = {
+        "vocab_file": golden / "classifier" / "end_to_end" / "vocab.txt", "max_seq_length": 48, "doc_stride": 16,
+        "bert_config_file": golden / "model" / "config1" / "bert_config.json", "max_query_length": 12,
+        "init_checkpoint": golden / "model" / "config1" / "squad.ckpt", "do_predict": True, "static_padding": True,
+        "num_virtual_cpus": 2,
+    }  # fmt: skip
+    files = {version: golden / "squad" / "end_to_end" / version / "predict.json" for version in ("v1.1", "v2.0")}
+    training = training_of(folder)
+    predict = {
+        **SHORT, "do_predict": True, "predict_file": folder / "dev.json", "version_2_with_negative": True,
+        "init_checkpoint": out / "trained" / "best_model", "write_tf_records": False,
+    }  # fmt: skip
+    first = {
+        **SHORT, "init_checkpoint": folder / "encoder", "do_train": True, "num_train_epochs": 1,
+        "train_file": f"{folder}/train1.json,{folder}/further1.json",
+    }  # fmt: skip
+    return {
+        "original 1": {**original, "predict_file": files["v1.1"]},
+        "original 2": {**original, "predict_file": files["v2.0"], "version_2_with_negative": True},
+        "trained": {**training, "do_predict": True, "predict_file": folder / "dev.json"},
+        "again": {**training, "output_dir": out / "trained"},
+        "predicted": predict,
+        "threshold": {**predict, "null_score_diff_threshold": -1000},
+        "two devices": {**predict, "distribution_strategy": "mirrored", "predict_batch_size": 6},
+        "static": {**predict, "static_padding": True, "predict_batch_size": 9},
+        "version 1": {**first, "do_predict": True, "predict_file": folder / "dev1.json", "steps_from_windows": True},
+        "offsets": {**first, "answer_from": "offsets", "feature_cache_dir": "none", "write_tf_records": False},
+        # --- refused
+        "nothing to do": {**training, "do_train": False, "do_eval": False},
+        "no train file": {key: value for key, value in training.items() if key != "train_file"},
+        "no predict file": {**predict, "predict_file": ""},
+        "no dev file": {key: value for key, value in training.items() if key != "dev_file"},
+        "patience": {**first, "early_stopping_patience": 1},
+        "too long": {**training, "max_seq_length": 64},
+        "no room": {**training, "max_query_length": 29},
+        "casing": {
+            **original, "predict_file": files["v1.1"], "do_lower_case": False,
+            "init_checkpoint": folder / "uncased_L-12_H-768_A-12" / "bert_model.ckpt",
+        },
+        "no model": {**predict, "init_checkpoint": "", "vocab_file": folder / "vocab.txt"},
+        "random layer": {**predict, "init_checkpoint": folder / "encoder"},
+        "no SQuAD": {**training, "train_file": folder / "no.json"},
+        "no JSON": {**training, "dev_file": folder / "broken.json"},
+        "no UTF-8": {**predict, "predict_file": folder / "latin.json"},
+        "misspelt file": {**predict, "predict_file": folder / "none.json"},
+        "version 2 missing": {**first, "train_file": folder / "train.json"},
+        "version 2 too much": {**training, "train_file": folder / "train1.json"},
+        "no questions": {**predict, "predict_file": folder / "nothing.json"},
+        "no text": {**predict, "predict_file": folder / "empty.json"},
+        "no answers": {**training, "dev_file": folder / "empty.json", "version_2_with_negative": True},
+        "batch": {**predict, "distribution_strategy": "mirrored", "predict_batch_size": 7},
+        "train batch": {**training, "distribution_strategy": "mirrored", "train_batch_size": 7},
+        "no step": {**training, "train_batch_size": 100, "num_train_epochs": 1},
+        "another size": {**training, "bert_config_file": folder / "larger.json"},
+        "no checkpoint": {**training, "init_checkpoint": folder / "nowhere"},
+        "no configuration": {**training, "bert_config_file": folder / "nothing there.json"},
+        "no vocabulary": {**training, "vocab_file": folder / "nothing there.txt"},
+        "vocabulary of something else": {**training, "vocab_file": folder / "train.json"},
+        "damaged settings": {**predict, "init_checkpoint": folder / "damaged"},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(folder):
+    """Output folder, outcomes by case, and what each wrote on stderr."""
+    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
+    return folder / "out", *run_cases("run_squad", cases)
+
+
+def json_of(path):
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(("case", "version"), [("original 1", "v1.1"), ("original 2", "v2.0")])
+def test_predictions_equal_the_original(ran, golden, case, version):
+    """The whole program on the original's questions, weights and vocabulary."""
+    out, outcomes, _ = ran
+    assert outcomes[case] == "done"
+    expected = golden / "squad" / "end_to_end" / version
+    assert json_of(out / case / "predictions.json") == json_of(expected / "predictions.json")
+    nbest = json.loads(gzip.decompress((expected / "nbest_predictions.json.gz").read_bytes()))
+    found = json_of(out / case / "nbest_predictions.json")
+    assert list(found) == list(nbest) and len(nbest) == 6
+    for key, entries in nbest.items():
+        assert len(found[key]) == len(entries) and found[key][0]["text"] == entries[0]["text"]
+        for name in ("start_logit", "end_logit", "probability"):
+            assert found[key][0][name] == pytest.approx(entries[0][name], abs=1e-4)
+        totals = [[entry["start_logit"] + entry["end_logit"] for entry in answers[key]] for answers in (found, nbest)]
+        assert totals[0] == pytest.approx(totals[1], abs=3e-4)
+    names = {"predictions.json", "nbest_predictions.json", "eval.tf_record", "eval_results.txt"}
+    if version == "v2.0":
+        names.add("null_odds.json")
+        odds = [json_of(path / "null_odds.json") for path in (out / case, expected)]
+        assert odds[0] == pytest.approx(odds[1], abs=2e-4)
+    else:
+        assert not (out / case / "null_odds.json").exists()
+    assert names <= {path.name for path in (out / case).iterdir()}
+
+
+def test_a_run_learns(ran, folder):
+    out, outcomes, _ = ran
+    assert outcomes["trained"] == "done"
+    results = results_of(out / "trained")
+    assert results["global_step"] == 96 and results["eval_f1"] >= 90.0 and results["eval_exact_match"] >= 90.0
+    assert {"eval_HasAns_f1", "eval_NoAns_f1", "eval_best_f1", "eval_best_f1_threshold"} < set(results)
+    assert results["eval_f1"] == pytest.approx(results["eval_best_f1"])  # by the threshold it chose
+    evaluations = [json.loads(line) for line in (out / "trained" / "evaluations.jsonl").read_text().splitlines()]
+    assert [values["step"] for values in evaluations] == [24, 48, 72, 96]
+    best = json_of(out / "trained" / "best_model" / "eval_results.json")
+    assert best["eval_best_f1"] == max(values["eval_best_f1"] for values in evaluations)
+    predictions = json_of(out / "trained" / "predictions.json")
+    gold = [question for question, _ in questions_of(folder / "dev.json")]
+    right = [predictions[q["id"]] == (q["answers"][0]["text"] if q["answers"] else "") for q in gold]
+    assert len(right) == len(predictions) == 23 and 100 * sum(right) / 23 == pytest.approx(results["eval_exact_match"])
+    assert set(json_of(out / "trained" / "null_odds.json")) == set(predictions)
+
+
+def questions_of(path):
+    for paragraph in json_of(path)["data"][0]["paragraphs"]:
+        yield paragraph["qas"][0], paragraph["context"]
+
+
+def test_the_threshold_stays_with_the_model(ran):
+    out, outcomes, logs = ran
+    assert outcomes["predicted"] == outcomes["threshold"] == "done"
+    best = json_of(out / "trained" / "best_model" / "eval_results.json")
+    stored = json_of(out / "trained" / "best_model" / "question_answering.json")
+    threshold = stored["null_score_diff_threshold"]
+    official = best["eval_best_f1_threshold"]
+    assert official != 0.0 and threshold > official
+    assert (stored["max_seq_length"], stored["doc_stride"], stored["version_2_with_negative"]) == (32, 12, True)
+    assert f"null_score_diff_threshold {threshold:.4f}, from the file beside" in logs["predicted"]
+    results = results_of(out / "predicted")
+    assert results["eval_f1"] == pytest.approx(best["eval_best_f1"], abs=1e-4)
+    predictions, odds = (json_of(out / "predicted" / f"{name}.json") for name in ("predictions", "null_odds"))
+    assert all((predictions[key] == "") == (odds[key] > threshold) for key in odds)
+    # Half-way between the odds of two questions, the lower of which is the official one.
+    assert min(abs(value - official) for value in odds.values()) < 1e-3
+    following = min((value for value in odds.values() if value > official + 1e-3), default=official + 1.0)
+    assert threshold == pytest.approx((official + following) / 2, abs=1e-3)
+    # What the command line says goes before it.
+    assert set(json_of(out / "threshold" / "predictions.json").values()) == {""}
+    assert json_of(out / "threshold" / "null_odds.json") == odds
+    end = json_of(out / "trained" / "question_answering.json")["null_score_diff_threshold"]
+    official, odds = results_of(out / "trained")["eval_best_f1_threshold"], json_of(out / "trained" / "null_odds.json")
+    assert [value for value in odds.values() if official + 1e-3 < value <= end] == [] and end > official
+
+
+def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
+    out, _, _ = ran
+    answerer = QuestionAnswerer(str(out / "trained" / "best_model"))
+    asked = list(questions_of(folder / "dev.json"))
+    answers = answerer.predict([(question["question"], context) for question, context in asked])
+    predictions = json_of(out / "predicted" / "predictions.json")
+    odds = json_of(out / "predicted" / "null_odds.json")
+    # The threshold keeps clear of every question's odds, so that rounding decides on none.
+    assert min(abs(value - answerer.predictions.null_score_diff_threshold) for value in odds.values()) > 1e-4
+    for answer, (question, context) in zip(answers, asked, strict=True):
+        assert answer["answer"] == predictions[question["id"]]
+        if answer["answer"]:
+            assert context[answer["start"] : answer["end"]] == answer["answer"]
+
+
+@pytest.mark.parametrize("case", ["two devices", "static"])
+def test_predictions_hang_neither_on_devices_nor_on_padding(ran, folder, case):
+    """The last batch is a part of one in each, and every window counts."""
+    out, outcomes, logs = ran
+    assert outcomes[case] == "done"
+    windows = build_windows(
+        read_squad_examples([str(folder / "dev.json")], False, True).examples,
+        FullTokenizer(str(folder / "vocab.txt")), WINDOWS, False,
+    )  # fmt: skip
+    assert len(windows) % 6 and len(windows) % 8 and len(windows) % 9, len(windows)
+    assert f"23 questions, {len(windows)} windows" in logs[case]
+    assert ("2 replicas" in logs[case]) == (case == "two devices")
+    assert json_of(out / case / "predictions.json") == json_of(out / "predicted" / "predictions.json")
+    odds = [json_of(out / name / "null_odds.json") for name in (case, "predicted")]
+    assert odds[0] == pytest.approx(odds[1], abs=1e-4)
+    if case == "two devices":
+        found, expected = (json_of(out / name / "nbest_predictions.json") for name in (case, "predicted"))
+        for key, entries in expected.items():
+            scores = [[entry["probability"] for entry in answers] for answers in (found[key], entries)]
+            assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+def test_records_are_in_the_order_of_the_original(ran, folder):
+    out, _, _ = ran
+    examples = read_squad_examples([str(folder / "train.json")], True, True).examples
+    random.Random(12345).shuffle(examples)
+    windows = build_windows(examples, FullTokenizer(str(folder / "vocab.txt")), WINDOWS, True)
+    batch = windows.batch(np.arange(len(windows)), 32)
+    batch |= {"unique_ids": windows.unique_ids, "is_impossible": windows.is_impossible}
+    count = 0
+    for raw in tf.data.TFRecordDataset(str(out / "trained" / "train.tf_record")).as_numpy_iterator():
+        features = tf.train.Example.FromString(raw).features.feature
+        assert set(features) == set(batch)
+        for name, values in batch.items():
+            assert list(features[name].int64_list.value) == np.ravel(values[count]).tolist(), (count, name)
+        count += 1
+    assert count == len(windows) > 64 and batch["is_impossible"].any() and not batch["is_impossible"].all()
+    assert not list((out / "predicted").glob("*.tf_record"))
+
+
+def test_two_files_and_steps_by_windows(ran, folder):
+    out, outcomes, logs = ran
+    assert outcomes["version 1"] == outcomes["offsets"] == "done"
+    paths = [str(folder / "train1.json"), str(folder / "further1.json")]
+    data = read_squad_examples(paths, True)
+    assert len(data.examples) == 30 and len(data.skipped) == 2
+    windows = build_windows(data.examples, FullTokenizer(str(folder / "vocab.txt")), WINDOWS, True)
+    steps = [int(weights_of(out / case)["global_step"]) for case in ("version 1", "offsets")]
+    assert steps == [len(windows) // 8, 30 // 8] and steps[0] > steps[1]
+    results = results_of(out / "version 1")
+    assert set(results) == {"eval_exact_match", "eval_f1", "global_step"} and results["global_step"] == steps[0]
+    lines = (out / "version 1" / "skipped_questions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["q3", "q4"]
+    assert "2 of 32 questions are left out" in logs["version 1"]
+    assert not (out / "version 1" / "null_odds.json").exists() and not (out / "version 1" / "best_model").exists()
+    assert len(json_of(out / "version 1" / "predictions.json")) == 11
+
+
+def test_windows_are_cached_where_they_should_be(ran):
+    out, _, logs = ran
+    assert len(list((out / "version 1" / "windows").iterdir())) == 2
+    assert not (out / "offsets" / "windows").exists()
+    assert len(list((out / "trained" / "windows").iterdir())) == 2
+    assert logs["again"].count("windows from ") == 2 and "windows from " not in logs["trained"]
+    stored = json_of(out / "offsets" / "question_answering.json")
+    assert stored["answer_from"] == "offsets" and stored["version_2_with_negative"] is False
+
+
+REFUSED = {
+    "nothing to do": ["--do_train", "--do_eval", "--do_predict"],
+    "no train file": ["--do_train needs --train_file"],
+    "no predict file": ["--do_predict needs --predict_file"],
+    "no dev file": ["--do_eval needs --dev_file"],
+    "patience": ["--early_stopping_patience", "--do_eval"],
+    "too long": ["--max_seq_length=64", "max_position_embeddings=32"],
+    "no room": ["--max_seq_length=32", "--max_query_length=29"],
+    "casing": ["--do_lower_case=False", "uncased_L-12_H-768_A-12"],
+    "no model": ["--output_dir", "no checkpoint", "--init_checkpoint"],
+    "random layer": ["/encoder", "no output layer", "--do_train"],
+    "no SQuAD": ["--train_file: ", "no.json: data[0]", '"paragraphs"', "'title'"],
+    "no JSON": ["--dev_file: ", "broken.json, line 2", "not JSON"],
+    "no UTF-8": ["--predict_file: ", "latin.json", "not UTF-8 at byte offset 10"],
+    "misspelt file": ["--predict_file", "none.json"],
+    "version 2 missing": ["--train_file: ", "train.json is SQuAD 2.0", "Give --version_2_with_negative"],
+    "version 2 too much": ["--train_file: ", "train1.json is SQuAD 1.1", "Leave out --version_2_with_negative"],
+    "no questions": ["--predict_file", "nothing.json has no questions"],
+    "no text": ["--predict_file", "empty.json has no context with any text"],
+    "no answers": ["--dev_file", "empty.json"],
+    "batch": ["--predict_batch_size=7", "2 replicas"],
+    "train batch": ["--train_batch_size=7", "2 replicas"],
+    "another size": [
+        "--init_checkpoint: ",
+        "encoder",
+        "another size than",
+        "larger.json",
+        "[100, 32] there, [100, 64]",
+    ],
+    "no checkpoint": ["--init_checkpoint: ", "nowhere: no weights there"],
+    "no configuration": ["--bert_config_file=", "nothing there.json"],
+    "no vocabulary": ["--vocab_file=", "nothing there.txt"],
+    "vocabulary of something else": ["--vocab_file: ", "train.json"],
+    "damaged settings": ["--init_checkpoint: ", "question_answering.json"],
+    "no step": ["64 training examples", "--train_batch_size=100", "less than one step"],
+}
+
+
+NOT_FOUND = {"no checkpoint", "no configuration", "no vocabulary"}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_done_is_refused_in_one_line(ran, case):
+    out, outcomes, _ = ran
+    kind = "FileNotFoundError: " if case in NOT_FOUND else "ValueError: "
+    assert outcomes[case].startswith(kind) and "\n" not in outcomes[case], outcomes[case]
+    for part in REFUSED[case]:
+        assert part in outcomes[case], outcomes[case]
+    assert not (out / case).exists()
+
+
+def test_every_case_is_looked_at(folder):
+    done = {"original 1", "original 2", "trained", "again", "predicted", "threshold", "two devices", "static"}
+    assert set(cases_of(folder)) == done | {"version 1", "offsets"} | set(REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--do_train"], "run_squad.py: error: --do_train needs --train_file."),
+        (["--do_predict", "--predict_file=x", "--doc_stride=0"], "flag --doc_stride=0: "),
+        (["--do_predict", "--predict_file=x", "--max_answer_length=0"], "flag --max_answer_length=0: "),
+        (["--do_predict", "--predict_file=x", "--n_best_size=0"], "flag --n_best_size=0: "),
+        (["--do_predict", "--predict_file=x", "--answer_from=letters"], "flag --answer_from=letters: "),
+    ],
+)
+def test_wrong_flags_are_answered_at_once(tmp_path, flags, message):
+    script = str(TESTS.parent / "run_squad.py")
+    arguments = [sys.executable, script, f"--output_dir={tmp_path}/out", *flags]
+    result = warm.run(arguments, capture_output=True, text=True, check=False)
+    assert result.returncode == 1 and message in result.stderr and "Traceback" not in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_bad_file_is_one_line_for_the_user(folder, tmp_path):
+    values = {**training_of(folder), "train_file": folder / "no.json", "output_dir": tmp_path / "out"}
+    arguments = [sys.executable, str(TESTS.parent / "run_squad.py"), *arguments_of(values)]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    result = warm.run(arguments, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("run_squad.py: error: ") and 'no.json: data[0] has no "paragraphs"' in last
+    assert not (tmp_path / "out").exists()
+
+
+# --- logits of windows, without a model
+
+
+@pytest.mark.parametrize("static_padding", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+def test_every_window_gets_its_own_logits(folder, static_padding, batch_size):
+    examples = read_squad_examples([str(folder / "dev.json")], False, True).examples
+    windows = build_windows(examples, FullTokenizer(str(folder / "vocab.txt")), WINDOWS, False)
+    widths = set()
+
+    def predict(batches):
+        for batch in batches:
+            ids = batch["input_ids"].numpy().astype(np.float32)
+            widths.add(ids.shape)
+            yield {"start_logits": ids, "end_logits": -ids}
+
+    starts, ends = squad_outputs.predict_logits(
+        predict, windows, batch_size=batch_size, max_seq_length=32, static_padding=static_padding
+    )
+    assert len(starts) == len(ends) == len(windows) and {shape[0] for shape in widths} == {batch_size}
+    for row in range(len(windows)):
+        ids = windows.ids[windows.offsets[row] : windows.offsets[row + 1]]
+        assert len(starts[row]) == len(ends[row]) == (32 if static_padding else len(ids))
+        np.testing.assert_array_equal(starts[row][: len(ids)], ids)
+        np.testing.assert_array_equal(ends[row], -starts[row])

@@ -1,0 +1,220 @@
+"""run_swag.py on a tiny model: learning, files in and out, and what it refuses."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from helpers.script_cases import results_of, run_cases
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf import BertForMultipleChoice, BertForSequenceClassification, FullTokenizer
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertModel
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "right", *(f"w{number}" for number in range(94))]
+
+
+def examples_of(count, num_choices, seed):
+    """(context, question, choices, label): the right choice has the word `right`."""
+    generator = np.random.default_rng(seed)
+
+    def words(most):
+        return [f"w{number}" for number in generator.integers(0, 94, generator.integers(1, most))]
+
+    for _ in range(count):
+        choices, label = [words(8) for _ in range(num_choices)], int(generator.integers(num_choices))
+        choices[label].insert(int(generator.integers(len(choices[label]) + 1)), "right")
+        yield " ".join(words(10)), " ".join(words(4)), [" ".join(choice) for choice in choices], label
+
+
+def write_csv(path, count, seed, labels=True):
+    """SWAG's layout."""
+    lines = ["number,sent1,sent2,ending0,ending1,ending2,ending3" + ",label" * labels]
+    for number, (context, question, choices, label) in enumerate(examples_of(count, 4, seed)):
+        lines.append(",".join([str(number), context, question, *choices, *[str(label)] * labels]))
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("choice")
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    keras.utils.set_random_seed(0)
+    config = BertConfig.from_dict(TINY_CONFIG)
+    for name, model in (("encoder", BertModel(config)), ("classifier", BertForSequenceClassification(config, 3))):
+        model.build()
+        model.save_pretrained(str(folder / name), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    write_csv(folder / "train.csv", 64, 0)
+    write_csv(folder / "dev.csv", 30, 1)
+    write_csv(folder / "test.csv", 9, 2, labels=False)
+    with (folder / "six.jsonl").open("w") as file:
+        for context, _, choices, label in examples_of(20, 6, 3):
+            file.write(json.dumps({"premise": context, "answers": choices, "gold": "ABCDEF"[label]}) + "\n")
+    with (folder / "numbered.tsv").open("w") as file:
+        for context, _, choices, label in examples_of(24, 2, 4):
+            file.write("\t".join(["x", context, *choices, str(label + 1)]) + "\n")
+    text = (folder / "dev.csv").read_text()
+    (folder / "unequal.csv").write_text(text + "30,a,b,c,d,e,f,g,0\n")
+    (folder / "empty.csv").write_text(text.splitlines()[0] + "\n")
+    return folder
+
+
+SHORT = {
+    "max_seq_length": 24, "train_batch_size": 8, "predict_batch_size": 4, "learning_rate": 2e-3, "seed": 3,
+    "deterministic": True, "num_virtual_cpus": 2,
+}  # fmt: skip
+
+
+def cases_of(folder) -> dict:
+    """Case -> flags, in the order in which they run; later ones build on what earlier ones left."""
+    training = {
+        **SHORT, "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True, "num_train_epochs": 6,
+        "train_file": folder / "train.csv", "dev_file": folder / "dev.csv", "eval_every_steps": 24,
+    }  # fmt: skip
+    best = {"init_checkpoint": folder / "out" / "trained" / "best_model"}
+    predict = {**SHORT, **best, "do_predict": True, "test_file": folder / "test.csv"}
+    six = {"context": "premise", "choices": "answers", "label": "gold", "first_label": "A"}
+    two = {"context": 1, "choices": "2,3", "label": 4, "first_label": 1}
+    two |= {f"{name}_file": folder / "numbered.tsv" for name in ("train", "dev", "test")}
+    once = {**training, "num_train_epochs": 1, "write_tf_records": False}
+    return {
+        "trained": {**training, "do_predict": True, "test_file": folder / "dev.csv"},
+        "predicted": predict,
+        "six": {**predict, **six, "test_file": folder / "six.jsonl"},
+        "numbered": {**once, **two, "static_padding": True, "do_predict": True, "early_stopping_patience": 3,
+                     "use_best_model": True},
+        "numbered predicted": {**predict, **two, "distribution_strategy": "mirrored",
+                               "init_checkpoint": folder / "out" / "numbered" / "best_model"},
+        # --- refused
+        "nothing to do": {**training, "do_train": False, "do_eval": False},
+        "no train file": {key: value for key, value in training.items() if key != "train_file"},
+        "no test file": {**training, "do_predict": True},
+        "patience": {**once, "do_eval": False, "early_stopping_patience": 1},
+        "context alone": {**training, "context": "sent1"},
+        "label alone": {**training, "label": "gold"},
+        "first label": {**training, "first_label": "AB"},
+        "unequal": {**training, "dev_file": folder / "unequal.csv"},
+        "empty": {**training, "train_file": folder / "empty.csv"},
+        "no such file": {**training, "train_file": folder / "none.csv"},
+        "no labels": {**training, "dev_file": folder / "test.csv"},
+        "unknown columns": {**predict, "test_file": folder / "six.jsonl"},
+        "label out of range": {**training, "first_label": 1},
+        "too long": {**training, "max_seq_length": 64},
+        "no room": {**training, "max_seq_length": 4},
+        "no step": {**once, "train_batch_size": 500},
+        "batch": {**predict, "distribution_strategy": "mirrored", "predict_batch_size": 7},
+        "random layer": {**predict, "init_checkpoint": folder / "encoder"},
+        "classifier": {**training, "init_checkpoint": folder / "classifier"},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(folder):
+    """Output folder, outcomes by case, and what each wrote on stderr."""
+    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
+    return folder / "out", *run_cases("run_swag", cases)
+
+
+def predictions_of(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+
+
+def test_a_run_learns(ran, folder):
+    out, outcomes, logs = ran
+    assert outcomes["trained"] == "done"
+    results = results_of(out / "trained")
+    assert set(results) == {"eval_accuracy", "eval_loss", "loss", "global_step"}
+    assert results["eval_accuracy"] >= 0.9 and results["global_step"] == 48
+    test = {name.replace("eval_", "test_"): value for name, value in results.items()}
+    lines = (out / "trained" / "test_results.txt").read_text().splitlines()
+    assert {name: float(value) for name, value in (line.split(" = ") for line in lines)} == test
+    records = predictions_of(out / "trained")
+    assert np.mean([record["choice"] == record["label"] for record in records]) == pytest.approx(
+        results["eval_accuracy"]
+    )
+    for record, (_, _, choices, label) in zip(records, examples_of(30, 4, 1), strict=True):
+        assert record["text"] == choices[record["choice"]] and record["label"] == label
+        assert record["choice"] == int(np.argmax(record["probabilities"]))
+        assert sum(record["probabilities"]) == pytest.approx(1.0, abs=1e-5)
+    config = json.loads((out / "trained" / "best_model" / "bert_config.json").read_text())
+    assert config["architectures"] == ["BertForMultipleChoice"] and "id2label" not in config
+    assert (out / "trained" / "train.tf_record").exists()
+    assert "Example 0, choice " in logs["trained"] and "(right): [CLS]" in logs["trained"]
+
+
+def test_probabilities_are_those_of_each_choice_alone(ran, folder):
+    """Rows written by hand, one at a time without padding, through the model as a notebook would load it."""
+    out, outcomes, _ = ran
+    assert outcomes["predicted"] == "done" and not (out / "predicted" / "test_results.txt").exists()
+    model = BertForMultipleChoice.from_pretrained(str(out / "trained" / "best_model"))
+    tokenizer = FullTokenizer(str(folder / "vocab.txt"))
+    found = predictions_of(out / "predicted")
+    table = np.loadtxt(out / "predicted" / "test_results.tsv")
+    for record, values, (context, question, choices, _) in zip(found, table, examples_of(9, 4, 2), strict=True):
+        scores = []
+        for choice in choices:
+            first, second = tokenizer.encode(context), tokenizer.encode(f"{question} {choice}")
+            assert len(first) + len(second) + 3 <= 24
+            ids = np.array([[[2, *first, 3, *second, 3]]])
+            segments = np.array([[[0] * (len(first) + 2) + [1] * (len(second) + 1)]])
+            scores.append(float(model({"input_ids": ids, "segment_ids": segments})[0, 0]))
+        expected = np.exp(scores) / np.exp(scores).sum()
+        np.testing.assert_allclose(record["probabilities"], expected, atol=1e-5)
+        np.testing.assert_allclose(values, expected, atol=1e-5)
+        assert "label" not in record
+
+
+def test_static_padding_and_two_devices_give_the_same(ran):
+    out, outcomes, _ = ran
+    assert outcomes["numbered"] == outcomes["numbered predicted"] == "done"
+    found, expected = (np.loadtxt(out / name / "test_results.tsv") for name in ("numbered", "numbered predicted"))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_any_number_of_choices(ran):
+    """A model that learned from four choices, asked for one of six; and one that learns from two."""
+    out, outcomes, _ = ran
+    assert outcomes["six"] == outcomes["numbered"] == "done"
+    records = predictions_of(out / "six")
+    assert {len(record["probabilities"]) for record in records} == {6}
+    assert np.mean([record["choice"] == record["label"] for record in records]) >= 0.8
+    assert results_of(out / "numbered")["global_step"] == 3
+    assert {len(record["probabilities"]) for record in predictions_of(out / "numbered")} == {2}
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("nothing to do", "Nothing to do: give --do_train, --do_eval, --do_predict"),
+        ("no train file", "--do_train needs --train_file"),
+        ("no test file", "--do_predict needs --test_file"),
+        ("patience", "--early_stopping_patience chooses by the results on a dev set: give --do_eval"),
+        ("context alone", "--context and --choices: name both, or neither"),
+        ("label alone", "--label needs --context and --choices"),
+        ("first label", "--first_label=AB must be a number or one letter"),
+        ("unequal", "--dev_file: *unequal.csv, line 32: 9 columns, but line 1 has 8"),
+        ("empty", "--train_file: *empty.csv has no example"),
+        ("no such file", "--train_file=*none.csv: there is no such file"),
+        ("no labels", "--dev_file: *test.csv: which column is what?"),
+        ("unknown columns", "--test_file: *six.jsonl: which column is what? There are 'premise', 'answers', 'gold'"),
+        (
+            "label out of range",
+            "--train_file: *train.csv, line *is not one of the 4 choices, the first of which is *'1'",
+        ),
+        ("too long", "--max_seq_length=64 is more than max_position_embeddings=32"),
+        ("no room", "--max_seq_length=4 has no room for two texts"),
+        ("no step", "--train_batch_size=500 and --num_train_epochs=1.0 give less than one step"),
+        ("batch", "--predict_batch_size=7"),
+        ("random layer", "has no output layer for this task"),
+        ("classifier", "does not fit the model (its configuration or number of labels)"),
+    ],
+)
+def test_refused(ran, case, message):
+    out, outcomes, _ = ran
+    place = 0
+    for part in message.split("*"):
+        assert part in outcomes[case][place:], outcomes[case]
+        place = outcomes[case].index(part, place) + len(part)
+    assert outcomes[case].startswith(("ValueError", "FileNotFoundError"))
+    assert not (out / case).exists() or not list((out / case).iterdir())

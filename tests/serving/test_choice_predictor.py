@@ -1,0 +1,100 @@
+"""ChoicePredictor on directories and exports: the choices of run_swag.py."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.exports import save
+
+from bert_tf.models import task_models
+from bert_tf.serving import export
+from bert_tf.serving.choice_predictor import ChoicePredictor
+from bert_tf.tasks.choice import outputs as choice_outputs
+from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.choice.encode import encode_examples
+from bert_tf.tasks.script import predict_logits
+
+QUESTIONS = [
+    ("It rained all day.", ["went in.", "went out to play.", "\u200b\u0007."], "So they"),
+    ("x " * 100, ["a", "b b b"]),
+    ("", ["one", "c " * 90, "서울"], ""),
+    ("A door.", ("opened", "closed", "was blue")),
+    ("Élodie", ["a", "b"], "김철수"),
+]
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    config = {"architectures": ["BertForMultipleChoice"]}
+    return save(tmp_path_factory.mktemp("choice") / "model", task_models.BertForMultipleChoice, config)
+
+
+@pytest.fixture(scope="module")
+def export_dir(model_dir, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("choice_export"))
+    export.export_saved_model(model_dir, folder, warm_up=False)
+    return folder
+
+
+def predictions_of_the_script(model_dir, questions, folder) -> list[dict]:
+    """predictions.jsonl of run_swag.py, whose examples all have the same number of choices."""
+    examples = [
+        ChoiceExample(str(number), context, *beginning or [""], tuple(choices))
+        for number, (context, choices, *beginning) in enumerate(questions)
+    ]
+    rows = encode_examples(examples, ChoicePredictor(model_dir).tokenizer, 64)
+    model = task_models.BertForMultipleChoice.from_pretrained(model_dir)
+    logits = predict_logits(
+        lambda batches: (np.asarray(model(batch, training=False)) for batch in batches),
+        rows, batch_size=2, max_seq_length=64, static_padding=False,
+    )  # fmt: skip
+    path, _ = choice_outputs.write_predictions(str(folder), examples, logits)
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_choices_are_the_scripts(model_dir, export_dir, tmp_path):
+    expected = [None] * len(QUESTIONS)
+    for numbers in ([0, 2, 3], [1, 4]):
+        found = predictions_of_the_script(model_dir, [QUESTIONS[number] for number in numbers], tmp_path)
+        for number, record in zip(numbers, found, strict=True):
+            expected[number] = record
+    for one in (ChoicePredictor(model_dir, batch_size=2), ChoicePredictor(export_dir, batch_size=1)):
+        assert one.max_seq_length == 64
+        found = one.predict(QUESTIONS)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert set(mine) == {"choice", "text", "probabilities"}
+            assert (mine["choice"], mine["text"]) == (theirs["choice"], theirs["text"])
+            np.testing.assert_allclose(mine["probabilities"], theirs["probabilities"], atol=1e-5)
+        assert one(*QUESTIONS[0])["choice"] == found[0]["choice"]
+        assert one("x " * 100, ["a", "b b b"])["text"] == found[1]["text"]
+        assert one.predict([]) == []
+    assert len({row["choice"] for row in expected}) > 1
+
+
+def test_what_is_refused(model_dir, export_dir):
+    one = ChoicePredictor(model_dir)
+    with pytest.raises(TypeError, match="questions must be a list of tuples"):
+        one.predict("a")
+    for wrong in ("ab", ("a",), ("a", "bc"), ("a", ["b", 3]), (None, ["a", "b"]), ("a", ["b", "c"], None), 7):
+        with pytest.raises(TypeError, match=r"questions\[1\] must be \(context, choices\)"):
+            one.predict([QUESTIONS[0], wrong])
+    with pytest.raises(ValueError, match=r"questions\[0\]: there must be at least two choices, not 1"):
+        one("a", ["b"])
+    with pytest.raises(ValueError, match=r"questions\[0\]: choice 1 is empty"):
+        one("a", ["b", " "])
+    with pytest.raises(ValueError, match="--max_seq_length=65: the model takes 3 to 64"):
+        ChoicePredictor(model_dir, max_seq_length=65)
+    with pytest.raises(ValueError, match="max_seq_length=10: it is 64 in the export"):
+        ChoicePredictor(export_dir, max_seq_length=10)
+
+
+def test_models_of_other_tasks(tmp_path, model_dir):
+    tagger = save(
+        tmp_path / "tagger",
+        task_models.BertForTokenClassification,
+        {"architectures": ["BertForTokenClassification"]},
+        num_labels=3,
+    )
+    with pytest.raises(ValueError, match="tagger is a BertForTokenClassification: Tagger answers with it"):
+        ChoicePredictor(tagger)

@@ -1,0 +1,148 @@
+"""The client against servers that speak TensorFlow Serving's own gRPC and REST forms and run a SavedModel."""
+
+import concurrent.futures
+import http.server
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.exports import save
+from helpers.paths import ROOT
+
+from bert_tf.models import task_models
+from bert_tf.serving import client, export
+
+TEXTS = ["One text.", "Ein anderer, längerer Text", ""]
+
+
+@pytest.fixture(scope="module")
+def signatures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    names = {"0": "bad", "1": "좋다"}
+    save(folder / "model", task_models.BertForSequenceClassification, {"id2label": names}, num_labels=2)
+    return tf.saved_model.load(export.export_saved_model(str(folder / "model"), str(folder / "out"))).signatures
+
+
+@pytest.fixture(scope="module")
+def grpc_server(signatures):
+    """host:port of a PredictionService with the model "reviews"."""
+    import grpc
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+        def Predict(self, request, context):
+            if request.model_spec.name != "reviews":
+                context.abort(grpc.StatusCode.NOT_FOUND, "Servable not found for request")
+            inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+            outputs = signatures[request.model_spec.signature_name](**inputs)
+            response = predict_pb2.PredictResponse()
+            for name, value in outputs.items():
+                response.outputs[name].CopyFrom(tf.make_tensor_proto(value.numpy()))
+            return response
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
+    port = server.add_insecure_port("localhost:0")
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(None)
+
+
+@pytest.fixture(scope="module")
+def rest_server(signatures):
+    """host:port of a server with /v1/models/reviews[/versions/1]:predict."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path in ("/v1/models/reviews:predict", "/v1/models/reviews/versions/1:predict"):
+                inputs = {name: tf.constant(value) for name, value in body["inputs"].items()}
+                outputs = signatures[body["signature_name"]](**inputs)
+                columns = {
+                    name: [[x.decode() if isinstance(x, bytes) else x for x in row] for row in rows]
+                    if value.shape.rank == 2
+                    else [x.decode() if isinstance(x, bytes) else x for x in rows]
+                    for name, value in outputs.items()
+                    for rows in [value.numpy().tolist()]
+                }
+                self._send(200, {"outputs": columns})
+            else:
+                self._send(404, {"error": "Servable not found for request"})
+
+        def _send(self, status, content):
+            data = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"localhost:{server.server_port}"
+    server.shutdown()
+
+
+def test_both_ways_give_what_the_signature_gives(signatures, grpc_server, rest_server):
+    expected = signatures["serving_default"](text=tf.constant(TEXTS))
+    by_grpc = client.ask_grpc(grpc_server, "reviews", {"text": TEXTS})
+    by_rest = client.ask_rest(rest_server, "reviews", {"text": TEXTS}, version=1)
+    assert set(by_grpc) == set(by_rest) == set(expected)
+    labels = [label.decode() for label in expected["label"].numpy()]
+    assert by_grpc["label"].tolist() == by_rest["label"] == labels
+    assert by_grpc["labels"].tolist() == by_rest["labels"] == [["bad", "좋다"]] * 3
+    np.testing.assert_allclose(by_grpc["probabilities"], expected["probabilities"], atol=1e-6)
+    np.testing.assert_allclose(by_rest["probabilities"], expected["probabilities"], atol=1e-6)
+
+
+def test_ids_and_empty_batches(signatures, grpc_server):
+    ids = [[101, 2028, 102]]
+    inputs = {"input_ids": ids, "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]]}
+    found = client.ask_grpc(grpc_server, "reviews", inputs, signature="serve_ids")
+    expected = signatures["serve_ids"](**{name: tf.constant(value) for name, value in inputs.items()})
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
+    assert client.ask_grpc(grpc_server, "reviews", {"text": []})["probabilities"].shape == (0, 2)
+
+
+def test_errors_are_the_servers_words(grpc_server, rest_server):
+    with pytest.raises(client.ServingError, match="model poems: NOT_FOUND: Servable not found for request"):
+        client.ask_grpc(grpc_server, "poems", {"text": ["a"]})
+    with pytest.raises(client.ServingError, match="/v1/models/poems:predict: Servable not found for request"):
+        client.ask_rest(rest_server, "poems", {"text": ["a"]})
+    with pytest.raises(client.ServingError, match="localhost:1, model m: UNAVAILABLE"):
+        client.ask_grpc("localhost:1", "m", {"text": ["a"]}, timeout=2)
+    with pytest.raises(client.ServingError, match="http://localhost:1/v1/models/m:predict: .*refused"):
+        client.ask_rest("localhost:1", "m", {"text": ["a"]})
+
+
+def test_the_script(rest_server, tmp_path):
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    script = [sys.executable, str(ROOT / "serve_client.py"), f"--server={rest_server}", "--rest", "--model=reviews"]
+
+    def run(*flags):
+        return subprocess.run([*script, *flags], capture_output=True, text=True, cwd=tmp_path)
+
+    result = run("--input_file=texts.jsonl", "--batch_size=2")
+    assert result.returncode == 0, result.stderr
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(answers) == 3
+    assert {answer["label"] for answer in answers} <= {"bad", "좋다"}
+    assert all(abs(sum(answer["probabilities"]) - 1) < 1e-5 for answer in answers)
+    one = run("--input=text=One text.")
+    assert json.loads(one.stdout)["label"] == answers[0]["label"]
+    np.testing.assert_allclose(json.loads(one.stdout)["probabilities"], answers[0]["probabilities"], atol=1e-6)
+    for flags, message in (
+        (("--input=text",), "--input=text: expected name=value"),
+        ((), "Give --input (once for each input of the signature) or --input_file"),
+        (("--input=text=a", "--version=2"), "versions/2:predict: Servable not found"),
+    ):
+        refused = run(*flags)
+        assert refused.returncode == 1
+        assert message in refused.stderr
+        assert refused.stderr.count("\n") == 1

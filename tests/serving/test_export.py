@@ -1,0 +1,473 @@
+"""Exported models answer as the scripts' models do, in a process that knows nothing of this project."""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import warm
+from helpers.exports import VOCAB, save
+from helpers.paths import ROOT
+
+from bert_tf.models import task_models
+from bert_tf.models import task_models as models_task_models
+from bert_tf.models.task_models import BertModel
+from bert_tf.serving import compare_export, detect_task, export, export_tflite, server_ops
+from bert_tf.serving.fill_mask import fill_mask
+from bert_tf.serving.predictor import Predictor
+from bert_tf.serving.question_answerer import QuestionAnswerer
+from bert_tf.system.example_bytes import example, int64_feature, pack
+from bert_tf.text.wordpiece import FullTokenizer
+
+TEXTS = [
+    "Hello, world!",
+    "",
+    "   \t ",
+    "a much longer text that goes on and on " * 20,
+    "서울은 한국의 수도이다. 日本語のテキスト ΑΣ",
+    "x" * 300,
+]
+PAIRS = [
+    ("One text.", "Its pair."),
+    ("long " * 80, "b " * 10),
+    ("a", "long " * 80),
+    ("long " * 60, "other " * 60),
+    ("c", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    names = {"0": "bad", "1": "fair", "2": "좋다"}
+    return save(
+        tmp_path_factory.mktemp("classifier"),
+        task_models.BertForSequenceClassification,
+        {"id2label": names},
+        num_labels=3,
+    )
+
+
+def probabilities(predictions) -> np.ndarray:
+    return np.array([list(prediction["probabilities"].values()) for prediction in predictions])
+
+
+# ---- classifier ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_clean_process_gives_the_predictors_answers(classifier, tmp_path, clean_process, freeze):
+    path = export.export_saved_model(classifier, str(tmp_path), freeze=freeze)
+    assert path == f"{tmp_path}/1"
+    single = clean_process(path, text=TEXTS)
+    firsts, seconds = zip(*PAIRS, strict=True)
+    pairs = clean_process(path, "serve_pairs", text=firsts, text_pair=seconds)
+    predictor = Predictor(classifier)
+    expected = predictor.predict(TEXTS)
+    np.testing.assert_allclose(single["probabilities"], probabilities(expected), atol=1e-5)
+    assert [label.decode() for label in single["label"].numpy()] == [prediction["label"] for prediction in expected]
+    assert [label.decode() for label in single["labels"].numpy()[0]] == ["bad", "fair", "좋다"]
+    np.testing.assert_allclose(pairs["probabilities"], probabilities(predictor.predict(PAIRS)), atol=1e-5)
+    assert len({tuple(row) for row in single["probabilities"].numpy().round(3)}) >= 4  # the rows differ
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("config", [{}, {"lstm_on_top": True}, {"attention": "causal"}], ids=["bert", "lstm", "causal"])
+def test_texts_of_mixed_length_give_what_each_gives_alone(tmp_path, config, freeze):
+    """Texts of a batch share rows, but for an LSTM on top and a causal model, which stay as they are."""
+    model_dir = save(tmp_path / "model", task_models.BertForSequenceClassification, config, num_labels=3)
+    signatures = tf.saved_model.load(export.export_saved_model(model_dir, str(tmp_path / "out"), freeze=freeze))
+    texts = [" ".join(["word", "another", "서울", "!"][k % 4] for k in range(n)) for n in (40, 1, 7, 0, 22, 3, 60)]
+    found = signatures.signatures["serving_default"](text=tf.constant(texts))["probabilities"].numpy()
+    np.testing.assert_allclose(found, probabilities(Predictor(model_dir).predict(texts)), atol=1e-5)
+    pairs = list(zip(texts, reversed(texts), strict=True))
+    firsts, seconds = zip(*pairs, strict=True)
+    of_pairs = signatures.signatures["serve_pairs"](text=tf.constant(firsts), text_pair=tf.constant(seconds))
+    expected = probabilities(Predictor(model_dir).predict(pairs))
+    np.testing.assert_allclose(of_pairs["probabilities"], expected, atol=1e-5)
+    assert len(set(np.round(found[:, 0], 4))) >= 5  # the rows differ
+
+
+def test_ids_and_examples_give_the_same(classifier, tmp_path):
+    signatures = tf.saved_model.load(export.export_saved_model(classifier, str(tmp_path))).signatures
+    tokenizer = FullTokenizer(VOCAB)
+    rows = [[101, *tokenizer.encode(text)[:62], 102] for text in TEXTS]
+    width = max(map(len, rows))
+    ids = np.array([row + [0] * (width - len(row)) for row in rows], np.int32)
+    mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows], np.int32)
+    expected = signatures["serving_default"](text=tf.constant(TEXTS))["probabilities"].numpy()
+    by_ids = signatures["serve_ids"](input_ids=ids, input_mask=mask, segment_ids=np.zeros_like(ids))
+    np.testing.assert_allclose(by_ids["probabilities"], expected, atol=1e-6)
+    short = [example([int64_feature(b"input_ids", pack(row))]) for row in rows]
+    full = [
+        example(
+            [
+                int64_feature(b"input_ids", pack(row.tolist())),
+                int64_feature(b"input_mask", pack(real.tolist())),
+                int64_feature(b"segment_ids", pack([0] * width)),
+            ]
+        )
+        for row, real in zip(ids, mask, strict=True)
+    ]
+    for serialized in (short, full, [short[0], *full[1:]]):
+        found = signatures["serve_examples"](examples=tf.constant(serialized))["probabilities"]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_odd_requests_are_answered_and_spoil_nothing(classifier, tmp_path):
+    default = tf.saved_model.load(export.export_saved_model(classifier, str(tmp_path))).signatures["serving_default"]
+    alone = default(text=tf.constant(["Hello, world!"]))["probabilities"].numpy()[0]
+    odd = [b"Hello, world!", b"\xff\xfe broken \x80", b"", b" ", b"y" * 100_000, b"word " * 20_000, b"\x00\xef\xbf\xbd"]
+    outputs = default(text=tf.constant(odd))
+    np.testing.assert_allclose(outputs["probabilities"][0], alone, atol=1e-6)
+    assert np.isfinite(outputs["probabilities"]).all()
+    np.testing.assert_allclose(outputs["probabilities"][2], outputs["probabilities"][3], atol=1e-6)
+    nothing = default(text=tf.zeros([0], tf.string))
+    assert nothing["probabilities"].shape == (0, 3)
+    assert nothing["label"].shape == (0,)
+
+
+def test_pairs_as_the_default(classifier, tmp_path):
+    path = export.export_saved_model(classifier, str(tmp_path), text_pairs=True)
+    signatures = tf.saved_model.load(path).signatures
+    assert set(signatures) == {"serving_default", "serve_ids", "serve_examples"}
+    firsts, seconds = zip(*PAIRS, strict=True)
+    found = signatures["serving_default"](text=tf.constant(firsts), text_pair=tf.constant(seconds))
+    np.testing.assert_allclose(found["probabilities"], probabilities(Predictor(classifier).predict(PAIRS)), atol=1e-5)
+
+
+def test_bfloat16_is_close(classifier, tmp_path):
+    for number, freeze in enumerate((False, True), 1):
+        path = export.export_saved_model(classifier, str(tmp_path), dtype="bfloat16", freeze=freeze)
+        assert path == f"{tmp_path}/{number}"
+        found = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant(TEXTS))["probabilities"]
+        difference = np.abs(found.numpy() - probabilities(Predictor(classifier).predict(TEXTS))).max()
+        assert 1e-6 < difference < 0.05
+
+
+def test_predictor_takes_an_export(classifier, tmp_path):
+    """The directory of versions or a version; single texts and pairs; eight threads at once."""
+    export_dir = str(tmp_path / "out")
+    export.export_saved_model(classifier, export_dir)
+    newest = export.export_saved_model(classifier, export_dir)
+    reference = Predictor(classifier)
+    mixed = [*TEXTS, *PAIRS]
+    expected = reference.predict(mixed)
+    for path in (export_dir, newest):
+        predictor = Predictor(path, batch_size=4)
+        assert predictor.labels == ["bad", "fair", "좋다"]
+        found = predictor.predict(mixed)
+        assert [row["label"] for row in found] == [row["label"] for row in expected]
+        np.testing.assert_allclose(probabilities(found), probabilities(expected), atol=1e-5)
+        assert predictor.predict([]) == []
+    for shared in (predictor, reference):
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for rows in pool.map(shared.predict, [mixed] * 16):
+                np.testing.assert_allclose(probabilities(rows), probabilities(expected), atol=1e-5)
+    with pytest.raises(ValueError, match="max_seq_length=10: it is 64 in the export"):
+        Predictor(export_dir, max_seq_length=10)
+    with pytest.raises(ValueError, match="is an export for classification, not for squad: Predictor opens it"):
+        QuestionAnswerer(export_dir)
+
+
+def test_regression_and_several_labels(tmp_path, clean_process):
+    regression = save(
+        tmp_path / "regression",
+        task_models.BertForSequenceClassification,
+        {"problem_type": "regression"},
+        num_labels=1,
+    )
+    assert detect_task.task_in(regression) == "regression"
+    path = export.export_saved_model(regression, str(tmp_path / "r"))
+    found = clean_process(path, text=TEXTS)
+    expected = [prediction["score"] for prediction in Predictor(regression).predict(TEXTS)]
+    np.testing.assert_allclose(found["score"], expected, atol=1e-5)
+    by_export = [prediction["score"] for prediction in Predictor(path).predict(TEXTS)]
+    np.testing.assert_allclose(by_export, expected, atol=1e-5)
+    several = save(
+        tmp_path / "several",
+        task_models.BertForSequenceClassification,
+        {"problem_type": "multi_label_classification", "id2label": {"0": "a", "1": "b"}},
+        num_labels=2,
+    )
+    path = export.export_saved_model(several, str(tmp_path / "s"))
+    found = clean_process(path, text=TEXTS)
+    expected = Predictor(several).predict(TEXTS)
+    np.testing.assert_allclose(found["probabilities"], probabilities(expected), atol=1e-5)
+    chosen = [[name for name, holds in zip(("a", "b"), row, strict=True) if holds] for row in found["holds"].numpy()]
+    assert chosen == [prediction["labels"] for prediction in expected]
+    assert [prediction["labels"] for prediction in Predictor(path).predict(TEXTS)] == chosen
+
+
+# ---- other tasks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_encoder(tmp_path, clean_process, freeze):
+    folder = save(tmp_path / "model", BertModel)
+    path = export.export_saved_model(folder, str(tmp_path / "out"), freeze=freeze)
+    found = clean_process(path, text=TEXTS)
+    model = BertModel.from_pretrained(folder)
+    inputs = {"input_ids": found["input_ids"], "input_mask": found["input_mask"]}
+    expected = model(inputs)
+    np.testing.assert_allclose(found["pooled_output"], expected["pooled_output"], atol=1e-4)
+    np.testing.assert_allclose(found["sequence_output"], expected["sequence_output"], atol=1e-4)
+    assert found["input_ids"].shape == (len(TEXTS), 64)
+    tokenizer = FullTokenizer(VOCAB)
+    for row, mask, text in zip(found["input_ids"].numpy(), found["input_mask"].numpy(), TEXTS, strict=True):
+        assert row[mask == 1].tolist() == [101, *tokenizer.encode(text)[:62], 102]
+
+
+def test_masked_words(tmp_path, clean_process):
+    folder = save(tmp_path / "model", models_task_models.BertForPreTraining)
+    assert detect_task.task_in(folder) == "masked_lm"
+    path = export.export_saved_model(folder, str(tmp_path / "out"), top_k=3)
+    texts = ["The [MASK] of [MASK] is here.", "No word is [MASK]", "[MASK][MASK]!"]
+    found = clean_process(path, text=[*texts, "nothing hidden", ""])
+    expected = fill_mask(
+        models_task_models.BertForPreTraining.from_pretrained(folder), FullTokenizer(VOCAB), texts, top_k=3
+    )
+    for row, guesses in enumerate(expected):
+        for place, candidates in enumerate(guesses):
+            assert [token.decode() for token in found["tokens"][row, place].numpy()] == [
+                token for token, _ in candidates
+            ]
+            np.testing.assert_allclose(found["scores"][row, place], [score for _, score in candidates], atol=1e-5)
+    assert found["positions"].numpy().tolist() == [[2, 4], [4, -1], [1, 2], [-1, -1], [-1, -1]]
+    assert set(found["tokens"].numpy()[3:].ravel()) == {b""}
+    ids = np.array([[101, 103, 2003, 103, 102]], np.int32)
+    features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+    by_ids = clean_process(path, "serve_ids", **features)
+    assert by_ids["positions"].numpy().tolist() == [[1, 3]]
+
+
+def test_multiple_choice(tmp_path, clean_process):
+    folder = save(tmp_path / "model", task_models.BertForMultipleChoice)
+    with pytest.raises(ValueError, match=r"is a BertForMultipleChoice: ChoicePredictor answers with it"):
+        Predictor(folder)
+    assert detect_task.task_in(folder) == "multiple_choice"
+    config_file = tmp_path / "model/bert_config.json"
+    config = json.loads(config_file.read_text())
+    del config["architectures"]  # as in a checkpoint of the original
+    config_file.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="give --task=regression or --task=multiple_choice"):
+        export.export_saved_model(folder, str(tmp_path / "out"))
+    path = export.export_saved_model(folder, str(tmp_path / "out"), task="multiple_choice")
+    context, question = ["It rained all day.", "x " * 100], ["So they", ""]
+    choices = [["went in.", "went out to play.", ""], ["a", "b b b", "c " * 90]]
+    found = clean_process(path, context=context, question=question, choices=choices)
+    predictor_rows = [(context[row], f"{question[row]} {choice}") for row in range(2) for choice in choices[row]]
+    single = Predictor(save(tmp_path / "same", task_models.BertForSequenceClassification, num_labels=1))
+    # The same random numbers in the same order: one score a pair.
+    scores = single.logits(predictor_rows).reshape(2, 3)
+    expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
+    assert found["choice"].numpy().tolist() == expected.argmax(-1).tolist()
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_lies_in_a_version(classifier, tmp_path):
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    path = pathlib.Path(export.export_saved_model(classifier, str(tmp_path), version=42))
+    assert path.name == "42"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["42"]
+    assert (path / "assets" / "vocab.txt").read_text() == pathlib.Path(VOCAB).read_text()
+    assert (path / "assets" / "labels.txt").read_text() == "bad\nfair\n좋다\n"
+    description = json.loads((path / "export.json").read_text())
+    assert description["task"] == "classification"
+    assert description["max_seq_length"] == 64
+    assert description["lowest_serving_version"] == "2.7"
+    assert "FastWordpieceTokenizeWithOffsets" in description["ops"]
+    assert description["signatures"]["serving_default"]["inputs"] == {"text": ["string", [None]]}
+    assert description["signatures"]["serving_default"]["outputs"]["probabilities"] == ["float32", [None, 3]]
+    signatures = tf.saved_model.load(str(path)).signatures
+    records = tf.data.TFRecordDataset(str(path / "assets.extra" / "tf_serving_warmup_requests"))
+    requests = [prediction_log_pb2.PredictionLog.FromString(r.numpy()).predict_log.request for r in records]
+    assert len(requests) == 2
+    for request in requests:  # they are requests that the signatures take
+        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+        assert signatures[request.model_spec.signature_name](**inputs)["label"].shape[0] in (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"task": "squad"}, "--task=squad: .* has no output layer for squad \\(cls/squad/output_weights\\)"),
+        ({"task": "masked_lm"}, "--task=masked_lm: .* no output layer"),
+        ({"task": "poetry"}, "--task=poetry: it is one of encoder, classification"),
+        ({"dtype": "int4"}, "--dtype=int4: it is one of float32, bfloat16"),
+        ({"version": 0}, "--version=0 must be at least 1"),
+        ({"version": 7}, "--version=7: .*7 exists already"),
+        ({"max_seq_length": 65}, "--max_seq_length=65: the model takes 3 to 64"),
+    ],
+)
+def test_wrong_flags_leave_nothing(classifier, tmp_path, arguments, message):
+    (tmp_path / "7").mkdir()
+    with pytest.raises(ValueError, match=message):
+        export.export_saved_model(classifier, str(tmp_path), **arguments)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["7"]
+
+
+def test_no_model_there(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises((FileNotFoundError, ValueError), match="empty"):
+        export.export_saved_model(str(tmp_path / "empty"), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_too_large_for_a_graph_stay_variables(classifier, tmp_path, monkeypatch):
+    for number, limit in enumerate((10**9, 1000), 1):
+        monkeypatch.setattr(export, "MOST_FROZEN_BYTES", limit)
+        path = pathlib.Path(export.export_saved_model(classifier, str(tmp_path)))
+        assert path.name == str(number)
+        is_frozen = json.loads((path / "export.json").read_text())["frozen"]
+        assert is_frozen == (limit > 1000)
+        weights = sum(entry.stat().st_size for entry in (path / "variables").glob("*.data*"))
+        assert (weights > 3_000_000) != is_frozen  # 30,522 rows of 32 numbers
+    with pytest.raises(ValueError, match="--freeze: the weights take 0.0 GB, and a graph holds less than 2"):
+        export.export_saved_model(classifier, str(tmp_path), freeze=True)
+
+
+def test_ops_a_server_lacks_are_named():
+    function = tf.function(lambda x: tf.numpy_function(np.sin, [x], tf.float32), [tf.TensorSpec([], tf.float32)])
+    ops = export.used_ops({"serving_default": function.get_concrete_function()})
+    with pytest.raises(ValueError, match=r"TensorFlow Serving is not known to have .*: PyFunc$"):
+        server_ops.lowest_version(ops)
+    assert server_ops.lowest_version({"MatMul", "BatchMatMulV3"}) == "2.6"
+    assert set(server_ops.FIRST_VERSION) - {"FastWordpieceTokenizeWithOffsets"} <= set(dir(tf.raw_ops))
+
+
+# ---- TFLite and what exports cost ------------------------------------------------------------------------------------
+
+
+def test_tflite_and_the_cost_of_an_export(classifier, tmp_path):
+    predictor = Predictor(classifier)
+    texts = [f"sentence number {number} of {number % 7} words" for number in range(40)]
+    labels = [prediction["label"] for prediction in predictor.predict(texts)]
+    labels[:4] = ["fair", "bad", "좋다", "bad"]
+    check_file = tmp_path / "dev.tsv"
+    check_file.write_text("".join(f"{text}\t{label}\n" for text, label in zip(texts, labels, strict=True)))
+    accuracy = np.mean([p["label"] == label for p, label in zip(predictor.predict(texts), labels, strict=True)])
+    path = export.export_saved_model(classifier, str(tmp_path / "saved"))
+    same = compare_export.compare(path, classifier, str(check_file))
+    assert (same.examples, same.same) == (40, 1.0)
+    assert same.model == same.export == {"accuracy": accuracy}
+    assert same.largest_difference < 1e-5
+    lite = export_tflite.export_tflite(classifier, str(tmp_path / "lite"), max_seq_length=32)
+    assert compare_export.compare(lite, classifier, str(check_file)).largest_difference < 1e-4
+    small = export_tflite.export_tflite(classifier, str(tmp_path / "int8"), int8=True, max_seq_length=32)
+    cost = compare_export.compare(small, classifier, str(check_file))
+    assert 1e-5 < cost.largest_difference < 0.2
+    assert os.path.getsize(small) < os.path.getsize(lite) / 2
+    text = cost.text()
+    assert "40 examples, " in text
+    assert f"accuracy: model {accuracy:.4f}, export " in text
+    check_file.write_text("one\tgreat\n")
+    with pytest.raises(ValueError, match="dev.tsv, line 1: the model has no label 'great'"):
+        compare_export.compare(path, classifier, str(check_file))
+    with pytest.raises(ValueError, match="--task=masked_lm: TFLite files are for"):
+        export_tflite.export_tflite(classifier, str(tmp_path / "none"), task="masked_lm")
+
+
+def test_the_script(classifier, tmp_path):
+    command = [
+        sys.executable, str(ROOT / "export_saved_model.py"), f"--model_dir={classifier}",
+        f"--export_dir={tmp_path}/out", "--dtype=bfloat16", f"--check_file={tmp_path}/dev.tsv",
+    ]  # fmt: skip
+    (tmp_path / "dev.tsv").write_text("one text\tbad\nanother\tfair\n")
+    result = warm.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout.splitlines()[0] == f"{tmp_path}/out/1"
+    assert "2 examples, 100.00% with the same answer" in result.stdout
+    assert "all in TensorFlow Serving 2.7 or later" in result.stderr
+    for noise in ("unsupported characters", "fingerprint", "Sharding callback", "Assets written"):
+        assert noise not in result.stderr
+    [python] = re.findall(r"In Python: (.*)", result.stderr)
+    *imports, call = python.split("; ")
+    values = {}
+    exec("; ".join(imports), values)
+    assert eval(call, values)["label"] in ("bad", "fair", "좋다")
+    assert f"--model_base_path={tmp_path}/out" in result.stderr
+
+
+def test_what_has_no_class_of_its_own_is_called_by_its_signature(tmp_path, caplog):
+    model_dir = save(tmp_path / "model", BertModel)
+    with caplog.at_level("INFO", logger="absl"):
+        export.export_saved_model(model_dir, str(tmp_path / "out"), warm_up=False)
+    [python] = [line.split("In Python: ")[1] for line in caplog.messages if line.startswith("In Python: ")]
+    imports, call = python.split("; ")
+    values = {}
+    exec(imports, values)
+    loaded = call.removesuffix('.signatures["serving_default"]')
+    values["loaded"] = eval(loaded, values)
+    answer = values["loaded"].signatures["serving_default"](tf.constant(["A text."]))
+    assert answer["pooled_output"].shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("content", "task", "text_pairs", "message"),
+    [
+        ("one\tbad\n", "classification", True, "has lines of one text; an export with --text_pairs takes two"),
+        ("one\tbad\ntwo\tgreat\n", "classification", False, "line 2: the model has no label 'great'"),
+        ("one\n", "classification", False, "line 1: expected text, perhaps a second text, and label"),
+        ("", "classification", False, "has no line"),
+        ("one\tbad\n", "encoder", False, "is for classification, regression, squad and ner, not for encoder"),
+        ("[1, 2]", "squad", False, "check.txt"),
+        ("Ada\n", "ner", False, "has no column of tags"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_before_the_export(
+    classifier, tmp_path, content, task, text_pairs, message
+):
+    check_file = tmp_path / "check.txt"
+    check_file.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        compare_export.refuse_unfit(str(check_file), classifier, task, text_pairs)
+    with pytest.raises(FileNotFoundError, match="--check_file=nowhere does not exist"):
+        compare_export.refuse_unfit("nowhere", classifier, task, text_pairs)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--text_pairs", "--check_file=dev.tsv"], "takes two"),
+        (["--format=tflite", "--version=7"], "--version is for --format=saved_model, not for tflite"),
+    ],
+)
+def test_the_script_publishes_nothing_if_flags_are_wrong(classifier, tmp_path, flags, message):
+    (tmp_path / "dev.tsv").write_text("one text\tbad\n")
+    script = [sys.executable, str(ROOT / "export_saved_model.py")]
+    command = [*script, f"--model_dir={classifier}", f"--export_dir={tmp_path}/out", *flags]
+    result = warm.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode != 0
+    assert message in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_as_many_texts_as_pairs(classifier, tmp_path):
+    signatures = tf.saved_model.load(export.export_saved_model(classifier, str(tmp_path), freeze=False)).signatures
+    with pytest.raises(tf.errors.InvalidArgumentError, match="text and text_pair must be equally many"):
+        signatures["serve_pairs"](text=tf.constant(["a", "b"]), text_pair=tf.constant(["c"]))
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        Predictor(str(tmp_path / "nowhere"))
+
+
+def test_models_of_other_tasks_are_refused(tmp_path):
+    """Their output layer has the same name."""
+    config = {"problem_type": "single_label_classification"}  # as run_classifier.py leaves it
+    model_dir = save(tmp_path / "model", task_models.BertForSequenceClassification, config, num_labels=3)
+    for task, message in (
+        ("ner", "--task=ner: .* is a BertForSequenceClassification"),
+        ("multiple_choice", "--task=multiple_choice: .* is a BertForSequenceClassification"),
+        ("regression", "--task=regression: .* has 3 outputs, and a regression has one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export.export_saved_model(model_dir, str(tmp_path / "out"), task=task)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,124 @@
+"""Exported taggers and question answerers against run_ner.py's and QuestionAnswerer's own results."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.exports import VOCAB, save
+from helpers.taggers import SENTENCES, tagger, tags_of_the_script
+
+from bert_tf.models import task_models
+from bert_tf.serving import compare_export, detect_task
+from bert_tf.serving import export as serving_export
+from bert_tf.serving.question_answerer import QuestionAnswerer
+from bert_tf.tasks.squad.answers import PredictionSettings
+from bert_tf.tasks.squad.outputs import SETTINGS_FILE, QuestionAnsweringSettings
+from bert_tf.tasks.squad.windows import WindowSettings
+from bert_tf.text.wordpiece import FullTokenizer
+
+
+@pytest.mark.parametrize("scheme", ["iob2", "bioes", "plain"])
+def test_tags_of_words_are_the_scripts(tmp_path, clean_process, scheme):
+    path, labels = tagger(tmp_path / "model", scheme)
+    assert detect_task.task_in(path) == "ner"
+    export = serving_export.export_saved_model(path, str(tmp_path / "out"), freeze=scheme == "bioes")
+    width = max(map(len, SENTENCES))
+    words = [row + [""] * (width - len(row)) for row in SENTENCES]
+    found = clean_process(export, "serve_words", words=words)
+    tags, scores = tags_of_the_script(path, labels, scheme)
+    for row, expected in enumerate(tags):
+        got = [tag.decode() for tag in found["tags"][row].numpy()]
+        assert got == expected + [""] * (width - len(expected))
+    flat = np.concatenate([found["scores"][row, : len(words)].numpy() for row, words in enumerate(SENTENCES)])
+    np.testing.assert_allclose(flat, scores, atol=1e-5)
+    assert len({tag for row in tags for tag in row}) >= (1 if scheme == "plain" else 2)
+
+
+def test_what_an_export_of_tags_costs(tmp_path):
+    path, labels = tagger(tmp_path / "model", "iob2")
+    tags, _ = tags_of_the_script(path, labels, "iob2")
+    tags[0][-1] = next(tag for tag in ("B-LOC", "B-PER") if tag != tags[0][-1])  # one of the words is then wrong
+    lines = [
+        "".join(f"{word} {tag}\n" for word, tag in zip(*pair, strict=True))
+        for pair in zip(SENTENCES, tags, strict=True)
+    ]
+    gold = tmp_path / "dev.conll"
+    gold.write_text("\n".join(lines))
+    words = sum(map(len, SENTENCES))
+    for settings, closest, farthest in (({}, 0.0, 1e-6), ({"dtype": "bfloat16", "freeze": True}, 1e-6, 0.1)):
+        export = serving_export.export_saved_model(path, str(tmp_path / "out"), **settings)
+        cost = compare_export.compare(export, path, str(gold))
+        assert cost.examples == len(SENTENCES)
+        assert cost.model["accuracy"] == pytest.approx((words - 1) / words)
+        assert 0.0 < cost.model["f1"] < 1.0
+        assert closest <= cost.largest_difference < farthest
+    assert cost.same > 0.5
+    gold.write_text("one\ntwo\n")
+    with pytest.raises(ValueError, match="dev.conll has no column of tags"):
+        compare_export.compare(export, path, str(gold))
+
+
+def test_tags_of_texts_have_the_words_places(tmp_path, clean_process):
+    path, _ = tagger(tmp_path / "model", "iob2")
+    export = serving_export.export_saved_model(path, str(tmp_path / "out"))
+    texts = ["Ada Lovelace lived in London.", "", "  ", "서울에 (Élodie) 갔다 日本", "a " * 200, "\u200b\u0007"]
+    found = clean_process(export, text=texts)
+    basic = FullTokenizer(VOCAB).basic_tokenizer
+    for row, text in enumerate(texts):
+        words = [word.decode() for word in found["words"][row].numpy() if word]
+        starts, ends = (found[name][row].numpy()[: len(words)].tolist() for name in ("starts", "ends"))
+        assert [text[start:end] for start, end in zip(starts, ends, strict=True)] == words
+        assert len(words) == len(basic.tokenize(text))
+        assert set(found["starts"][row].numpy()[len(words) :].tolist()) <= {-1}
+        assert all(tag for tag in found["tags"][row].numpy()[: len(words)])
+    # The same words given one by one have the same tags.
+    words = [word.decode() for word in found["words"][0].numpy() if word]
+    assert words == ["Ada", "Lovelace", "lived", "in", "London", "."]
+    given = clean_process(export, "serve_words", words=[words])
+    assert given["tags"].numpy()[0].tolist() == found["tags"].numpy()[0, : len(words)].tolist()
+    nothing = clean_process(export, text=tf.zeros([0], tf.string))
+    assert nothing["tags"].shape[0] == 0
+
+
+@pytest.mark.parametrize("freeze", [None, True])
+def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze):
+    folder = tmp_path / "model"
+    save(folder, task_models.BertForQuestionAnswering)
+    settings = QuestionAnsweringSettings(
+        WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=10),
+        PredictionSettings(n_best_size=5, max_answer_length=8, version_2_with_negative=True),
+    )
+    (folder / SETTINGS_FILE).write_text(settings.to_json())
+    assert detect_task.task_in(str(folder)) == "squad"
+    export = serving_export.export_saved_model(str(folder), str(tmp_path / "out"), freeze=freeze)
+    description = json.loads((tmp_path / "out/1/export.json").read_text())
+    assert description["max_seq_length"] == 48
+    assert description["frozen"] == bool(freeze)  # not by default: float32, and questions
+    pairs = [
+        ("Who met Ada?", "Her teacher met Ada Brown (1801-1852) in London, where she was born. " * 4),
+        ("누가 왔나요?", "김철수는 서울에 왔다. 이영희는 부산에 갔다."),
+        ("Empty?", ""),
+    ]
+    questions, contexts = zip(*pairs, strict=True)
+    found = clean_process(export, question=questions, context=contexts)
+    expected = QuestionAnswerer(str(folder)).predict(pairs)
+    for row, answer in enumerate(expected):
+        assert found["answer"][row].numpy().decode() == answer["answer"]
+        assert found["start"][row].numpy() == (-1 if answer["start"] is None else answer["start"])
+        assert found["end"][row].numpy() == (-1 if answer["end"] is None else answer["end"])
+    np.testing.assert_allclose(found["score"][:2], [answer["score"] for answer in expected[:2]], atol=1e-4)
+    # The export loaded again by QuestionAnswerer.
+    again = QuestionAnswerer(str(tmp_path / "out"), batch_size=2).predict(pairs)
+    for mine, theirs in zip(again, expected, strict=True):
+        assert [mine[name] for name in ("answer", "start", "end")] == [
+            theirs[name] for name in ("answer", "start", "end")
+        ]
+        assert [entry["text"] for entry in mine["nbest"]] == [entry["text"] for entry in theirs["nbest"]]
+    with pytest.raises(ValueError, match="is an export, whose settings are fixed: doc_stride"):
+        QuestionAnswerer(str(tmp_path / "out"), doc_stride=3)
+    ids = np.array([[101, 2040, 102, 2016, 102]], np.int32)
+    scores = tf.saved_model.load(export).signatures["serve_ids"](
+        input_ids=ids, input_mask=np.ones_like(ids), segment_ids=np.array([[0, 0, 0, 1, 1]], np.int32)
+    )
+    assert scores["start_logits"].shape == scores["end_logits"].shape == (1, 5)

@@ -1,0 +1,103 @@
+"""fill_mask: the same numbers as the model's own outputs, whatever shares the batch; and bad input."""
+
+import keras
+import numpy as np
+import pytest
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.serving.fill_mask import fill_mask
+from bert_tf.text.wordpiece import FullTokenizer
+
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "."]
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in TOKENS))
+    return FullTokenizer(str(tmp_path / "vocab.txt"))
+
+
+def make_model(vocab_size=16):  # as many as TOKENS has
+    keras.utils.set_random_seed(3)
+    config = BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=12,
+        type_vocab_size=2,
+        initializer_range=0.5,  # so that the guesses differ from place to place
+    )
+    model = BertForPreTraining(config)
+    model.build()
+    return model
+
+
+def expected(model, tokens, positions):
+    """Probabilities [P, V] of the masks in one unpadded sequence, straight from the model."""
+    features = {
+        "input_ids": np.array([[TOKENS.index(token) for token in tokens]]),
+        "masked_lm_positions": np.array([positions]),
+    }
+    return np.asarray(keras.ops.softmax(model(features)["masked_lm_logits"]))[0]
+
+
+def test_equals_the_model_for_any_number_of_masks_and_lengths(tokenizer):
+    model = make_model()
+    texts = ["A [MASK] c d e f.", "[MASK]", "[MASK] b[MASK] [MASK] a"]
+    pieces = [
+        (["[CLS]", "a", "[MASK]", "c", "d", "e", "f", ".", "[SEP]"], [2]),
+        (["[CLS]", "[MASK]", "[SEP]"], [1]),
+        (["[CLS]", "[MASK]", "b", "[MASK]", "[MASK]", "a", "[SEP]"], [1, 3, 4]),
+    ]
+    guesses = fill_mask(model, tokenizer, texts, top_k=len(TOKENS))
+    assert [len(masks) for masks in guesses] == [1, 1, 3]
+    for masks, (tokens, positions) in zip(guesses, pieces, strict=True):
+        for ranked, probabilities in zip(masks, expected(model, tokens, positions), strict=True):
+            assert [token for token, _ in ranked] == [TOKENS[index] for index in np.argsort(-probabilities)]
+            for token, probability in ranked:
+                assert isinstance(probability, float)
+                assert probability == pytest.approx(probabilities[TOKENS.index(token)], abs=1e-5)
+
+
+def test_many_texts_keep_their_order(tokenizer):
+    """More than one batch holds."""
+    model = make_model()
+    texts = [f"{'abcdefgh'[number % 8]} [MASK]{' c' * (number % 5)}" for number in range(70)]
+    together = fill_mask(model, tokenizer, texts, top_k=2)
+    assert len(together) == 70
+    for number in (0, 31, 32, 69):
+        alone = fill_mask(model, tokenizer, [texts[number]], top_k=2)[0]
+        assert [token for token, _ in together[number][0]] == [token for token, _ in alone[0]]
+        np.testing.assert_allclose([p for _, p in together[number][0]], [p for _, p in alone[0]], atol=1e-5)
+    assert fill_mask(model, tokenizer, []) == []
+
+
+def test_rows_beyond_the_vocabulary_are_never_guessed(tokenizer):
+    """A table rounded up to more rows than the vocabulary has: their probability goes to the others."""
+    guesses = fill_mask(make_model(vocab_size=64), tokenizer, ["a [MASK]"], top_k=len(TOKENS))[0][0]
+    assert sorted(token for token, _ in guesses) == sorted(TOKENS)
+    assert sum(probability for _, probability in guesses) == pytest.approx(1)
+
+
+def test_bad_input(tokenizer, tmp_path):
+    model = make_model()
+    with pytest.raises(ValueError, match=r"no \[MASK\] in 'a b c'"):
+        fill_mask(model, tokenizer, ["a [MASK]", "a b c"])
+    with pytest.raises(ValueError, match=r"no \[MASK\] in 'a \[mask\]'"):
+        fill_mask(model, tokenizer, ["a [mask]"])
+    fill_mask(model, tokenizer, ["[MASK]" + " a" * 9])
+    with pytest.raises(ValueError, match=r"13 word pieces .* positions for 12 \(max_position_embeddings\)"):
+        fill_mask(model, tokenizer, ["[MASK]" + " a" * 10])
+    with pytest.raises(TypeError, match="list of texts"):
+        fill_mask(model, tokenizer, "a [MASK]")
+    for top_k in (0, len(TOKENS) + 1):
+        with pytest.raises(ValueError, match=f"top_k={top_k} must be between 1 and"):
+            fill_mask(model, tokenizer, ["a [MASK]"], top_k=top_k)
+    with pytest.raises(ValueError, match=f"has {len(TOKENS)} tokens, but the model only 7"):
+        fill_mask(make_model(vocab_size=7), tokenizer, ["a [MASK]"])
+    (tmp_path / "small.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    with pytest.raises(ValueError, match=r"The vocabulary has no \[MASK\]"):
+        fill_mask(model, FullTokenizer(str(tmp_path / "small.txt")), ["a [MASK]"])

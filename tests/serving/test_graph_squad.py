@@ -1,0 +1,423 @@
+"""SquadServing gives what QuestionAnswerer gives, with ops only."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+import unicodedata
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.data.token_rows import document_spans
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertForQuestionAnswering
+from bert_tf.serving.graph_squad import SquadServing
+from bert_tf.serving.question_answerer import QuestionAnswerer, _describe
+from bert_tf.tasks.squad.answers import PredictionSettings, predict_answers
+from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_squad_examples
+from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
+from bert_tf.tasks.squad.windows import WindowSettings, _best_spans, build_windows
+from bert_tf.text.wordpiece import FullTokenizer
+
+LETTERS = "abcdeé京都はのàßșกไ세종"
+SCRIPTS = LETTERS + "".join(unicodedata.normalize("NFD", LETTERS))
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", ".", "(", "ab", "##ab"]
+PIECES += [prefix + char for char in sorted(set(SCRIPTS)) for prefix in ("", "##")]
+TEXTS = tf.TensorSpec([None], tf.string)
+KEYS = {"answer", "start", "end", "score", "null_score", "nbest_answers", "nbest_scores", "nbest_starts", "nbest_ends"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("squad_serving") / "vocab.txt"
+    path.write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
+    return FullTokenizer(str(path))
+
+
+def compiled(serving):
+    return tf.function(serving.answer, input_signature=[TEXTS, TEXTS])
+
+
+def make_settings(**values) -> QuestionAnsweringSettings:
+    fields = {kind: kind.__dataclass_fields__ for kind in (WindowSettings, PredictionSettings)}
+    values |= {"answer_from": "offsets"}
+    return QuestionAnsweringSettings(
+        *(kind(**{name: values[name] for name in names if name in values}) for kind, names in fields.items())
+    )
+
+
+def as_dicts(outputs) -> list[dict]:
+    """The tensors in the form of QuestionAnswerer.predict, and null_score; the list without what fills it up."""
+    arrays = {name: value.numpy() for name, value in outputs.items()}
+    assert set(arrays) == KEYS
+
+    def entry(text, score, start, end):
+        assert (start == end == -1) if text == b"" else 0 <= start < end
+        place = (None, None) if start < 0 else (int(start), int(end))
+        return {"text": text.decode(), "score": float(score), "start": place[0], "end": place[1]}
+
+    results = []
+    for row in range(len(arrays["answer"])):
+        columns = zip(*(arrays[f"nbest_{name}"][row] for name in ("answers", "scores", "starts", "ends")), strict=True)
+        nbest = [entry(*values) for values in columns]
+        for filling in nbest[::-1]:
+            if filling["text"] or filling["score"]:
+                break
+            nbest.pop()
+        chosen = entry(*(arrays[name][row] for name in ("answer", "score", "start", "end")))
+        results.append(
+            {"answer": chosen.pop("text"), **chosen, "nbest": nbest, "null_score": float(arrays["null_score"][row])}
+        )
+    return results
+
+
+# ---- exactly: logits that are small integers, so that many candidates are equal ------------------------------------
+
+
+class Numbers:
+    """In place of a model: logits that depend on a token, its place and the tokens' sum, all of them integers."""
+
+    def __init__(self, limit, null):
+        self.config = types.SimpleNamespace(max_position_embeddings=limit)
+        self.null = null
+
+    def __call__(self, inputs, training=False):
+        assert training is False
+        ids, mask = inputs["input_ids"], inputs["input_mask"]
+        places = np.arange(10_000)[: ids.shape[1]] if isinstance(ids, np.ndarray) else tf.range(tf.shape(ids)[1])
+        some = ids * 7 + places + inputs["segment_ids"] * 3
+        total = np.sum(ids * mask, 1) if isinstance(ids, np.ndarray) else tf.reduce_sum(ids * mask, 1)
+        bonus = (places == 0) * self.null if isinstance(ids, np.ndarray) else tf.cast(places == 0, tf.int32) * self.null
+        start, end = some % 5 + total[:, None] % 3 + bonus, (some // 2) % 4 + bonus
+        if isinstance(ids, np.ndarray):
+            return {"start_logits": start.astype(np.float32), "end_logits": end.astype(np.float32)}
+        return {"start_logits": tf.cast(start, tf.float32), "end_logits": tf.cast(end, tf.float32)}
+
+
+def expected(model, tokenizer, settings, pairs) -> list[dict]:
+    """The project's own windows and predictions."""
+    examples = [
+        SquadExample(str(number), question, Paragraph.from_context(context))
+        for number, (question, context) in enumerate(pairs)
+    ]
+    windows = build_windows(examples, tokenizer, settings.windows, False, num_processes=1)
+    starts, ends = [], []
+    for row, length in enumerate(windows.lengths):
+        outputs = model(windows.batch([row], int(length)))
+        starts.append(outputs["start_logits"][0])
+        ends.append(outputs["end_logits"][0])
+    found = predict_answers(examples, windows, starts, ends, tokenizer, settings.predictions)
+    return [_describe(prediction) | {"null_score": prediction.null_odds or 0.0} for prediction in found]
+
+
+def random_pairs(count, seed) -> list[tuple[str, str]]:
+    generator = np.random.default_rng(seed)
+    spaces = [" ", " ", "  ", "\n", "\u3000", "\u202f", "", "\t"]
+    odd = ["\u0301", "\u0323", "\u302e\u302f", "\x00", "Σ", "İ", "…", "(", ".", "😀", "\ufeff", "ﷺ", "\u200d", "\u0f71"]
+
+    def text(words):
+        parts = []
+        for _ in range(words):
+            chars = generator.choice(list(SCRIPTS.replace("b", "ab")), int(generator.integers(1, 5)))
+            parts += [*chars, str(generator.choice(spaces))]
+            if generator.random() < 0.2:
+                parts.insert(int(generator.integers(len(parts))), str(generator.choice(odd)))
+        return "".join(parts)
+
+    lengths = generator.choice([0, 1, 2, 5, 12, 30, 80], count)
+    return [(text(int(generator.integers(0, 9))), text(int(length))) for length in lengths]
+
+
+SIZES = {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "max_answer_length": 7, "n_best_size": 6}
+
+
+@pytest.mark.parametrize(
+    "null, values",
+    [
+        (0, {}),
+        (0, {"n_best_size": 20, "max_answer_length": 30, "doc_stride": 128}),
+        (0, {"n_best_size": 40, "max_answer_length": 1, "doc_stride": 1}),
+        (3, {"version_2_with_negative": True, "null_score_diff_threshold": 5.0}),
+        (2, {"version_2_with_negative": True, "n_best_size": 1, "null_score_diff_threshold": 4.0}),
+        (9, {"version_2_with_negative": True, "n_best_size": 2, "null_score_diff_threshold": 17.0}),
+    ],
+)
+def test_equal_to_the_last_tie(tokenizer, null, values):
+    settings = make_settings(**(SIZES | values))
+    model = Numbers(24, null)
+    answer = compiled(SquadServing(model, tokenizer, settings, window_batch=5))
+    pairs = random_pairs(120, seed=null)
+    pairs += [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 300 + "b")]
+    outputs = as_dicts(answer(*zip(*pairs, strict=True)))
+    wanted = expected(model, tokenizer, settings, pairs)
+    for (_, context), one, other in zip(pairs, outputs, wanted, strict=True):
+        approximate = ("score", "null_score")
+        for result in (one, other):
+            result["numbers"] = [result.pop(name) for name in approximate] + [e.pop("score") for e in result["nbest"]]
+        assert one["numbers"] == pytest.approx(other["numbers"], abs=1e-6)
+        assert {k: v for k, v in one.items() if k != "numbers"} == {k: v for k, v in other.items() if k != "numbers"}
+        for entry in one["nbest"]:
+            assert entry["start"] is None or context[entry["start"] : entry["end"]] == entry["text"]
+    # All kinds of results came about.
+    answered = {bool(result["answer"]) for result in wanted}
+    assert answered == {True, False}
+    if values.get("n_best_size") in (1, 2):  # an answer from outside the n-best
+        assert any(r["answer"] and r["answer"] not in [e["text"] for e in r["nbest"]] for r in wanted)
+
+
+def test_windows_as_those_of_the_features(tokenizer):
+    """All lengths and strides: where windows begin, and which knows a token best."""
+    counts, query = [*range(40), 251, 260, 300, 451, 640, 701], 2
+    serving = SquadServing(Numbers(40, 0), tokenizer, make_settings(**SIZES))
+    for room, stride in ((10, 1), (10, 3), (10, 10), (10, 11), (7, 4), (1, 5), (250, 200), (250, 50)):
+        serving.settings = make_settings(max_seq_length=room + query + 3, doc_stride=stride, max_query_length=query)
+        queries = tf.ragged.constant([[7] * query] * len(counts), dtype=tf.int32)
+        splits = tf.constant(np.cumsum([0, *counts]), tf.int64)
+        pieces = types.SimpleNamespace(splits=splits)
+        windows = serving._cut(queries, pieces)
+        inside, most = (flags.numpy() for flags in serving._in_context(windows, splits[-1]))
+        questions, befores, sizes = (part.numpy() for part in (windows.question, windows.before, windows.size))
+        firsts = (windows.first - tf.gather(splits, windows.question)).numpy()
+        row = 0
+        for number, count in enumerate(counts):
+            spans = document_spans(count, room, stride)
+            best = _best_spans(spans, count) if spans else None
+            for span, (start, size) in enumerate(spans):
+                assert (questions[row], befores[row], firsts[row], sizes[row]) == (number, query + 2, start, size)
+                part = slice(query + 2, query + 2 + size)
+                assert inside[row].nonzero()[0].tolist() == list(range(*part.indices(999)))
+                assert most[row, part].tolist() == (best[start : start + size] == span).tolist()
+                row += 1
+        assert row == len(questions) and not (most & ~inside).any()
+
+
+# ---- with a model --------------------------------------------------------------------------------------------------
+
+
+def save_model(folder, pieces, values) -> str:
+    """A model with weights large enough for its scores to differ."""
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces), encoding="utf-8")
+    keras.utils.set_random_seed(0)
+    config = {
+        "vocab_size": len(pieces), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 64, "hidden_act": "gelu", "max_position_embeddings": 64, "type_vocab_size": 2,
+        "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.3,
+    }  # fmt: skip
+    model = BertForQuestionAnswering(BertConfig.from_dict(config))
+    model.build()
+    generator = np.random.default_rng(0)
+    head = next(variable for variable in model.trainable_variables if variable.path.endswith("output_weights"))
+    head.assign(generator.normal(size=head.shape))
+    model.save_pretrained(str(folder / "model"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    (folder / "model" / "question_answering.json").write_text(json.dumps(values))
+    return str(folder / "model")
+
+
+MODEL_SETTINGS = {"max_seq_length": 48, "max_query_length": 12, "doc_stride": 13, "n_best_size": 10,
+                  "max_answer_length": 12, "version_2_with_negative": True, "null_score_diff_threshold": 0.5,
+                  "answer_from": "words"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answerer(tmp_path_factory):
+    return QuestionAnswerer(save_model(tmp_path_factory.mktemp("model"), PIECES, MODEL_SETTINGS), batch_size=7)
+
+
+def serve(answerer, **arguments) -> SquadServing:
+    settings = QuestionAnsweringSettings(answerer.windows, answerer.predictions)
+    return SquadServing(answerer.model, answerer.tokenizer, settings, **arguments)
+
+
+@pytest.fixture(scope="module")
+def serving(answerer):
+    return serve(answerer, window_batch=8)
+
+
+@pytest.fixture(scope="module")
+def answer(serving):
+    return compiled(serving)
+
+
+def check_equal(outputs, wanted) -> None:
+    """The same entries with the same scores; two that are closer than 1e-5 may have changed places."""
+    for one, other in zip(outputs, wanted, strict=True):
+        scores = [entry["score"] for entry in other["nbest"]]
+        assert [entry["score"] for entry in one["nbest"]] == pytest.approx(scores, abs=1e-4)
+        for place, (entry, wanted_entry) in enumerate(zip(one["nbest"], other["nbest"], strict=True)):
+            found = tuple(entry[name] for name in ("text", "start", "end"))
+            near = [
+                tuple(candidate[name] for name in ("text", "start", "end"))
+                for candidate in other["nbest"]
+                if abs(candidate["score"] - wanted_entry["score"]) < 1e-5
+            ]
+            # The last may have changed places with one that is not listed; "none" comes on top of the list.
+            last = place >= len(scores) - 2 and scores[place] - scores[-1] < 1e-5
+            assert found in near or last
+        assert one["score"] == pytest.approx(other["score"], abs=1e-4)
+        if len(scores) < 2 or scores[0] - scores[1] > 1e-5:
+            assert all(one[name] == other[name] for name in ("answer", "start", "end"))
+
+
+def test_equal_to_the_answerer(answerer, answer):
+    pairs = random_pairs(60, seed=5)
+    wanted = answerer.predict(pairs)
+    outputs = as_dicts(answer(*zip(*pairs, strict=True)))
+    check_equal(outputs, wanted)
+    assert {bool(result["answer"]) for result in wanted} == {True, False}
+    # A row's result is its own: alone it is the same.
+    for place in (0, 17, 40):
+        (alone,) = as_dicts(answer(*([text] for text in pairs[place])))
+        check_equal([alone], [outputs[place]])
+        assert alone["null_score"] == pytest.approx(outputs[place]["null_score"], abs=1e-4)
+
+
+def test_real_questions(shared, tmp_path):
+    """SQuAD and its kin: English, Chinese, Japanese, Korean, Vietnamese."""
+    folder = shared / "data" / "squad_multilingual"
+    english, vietnamese = shared / "data" / "squad" / "dev-v1.1.json", folder / "vi" / "dev-v2.0.json"
+    paths = [english, *sorted(folder.glob("*.json")), vietnamese]
+    pairs = []
+    for path in paths:
+        examples = read_squad_examples([str(path)], False, version_2_with_negative="v2.0" in path.name).examples
+        pairs += [(e.question_text, e.paragraph.context) for e in examples[:: max(1, len(examples) // 5)][:5]]
+    assert len(pairs) >= 20
+    text = "".join(unicodedata.normalize("NFD", question + context).lower() for question, context in pairs)
+    chars = sorted({char for char in text if not char.isspace()})[::2]  # half of them: the others are unknown
+    pieces = [*PIECES, *(prefix + char for char in chars for prefix in ("", "##") if prefix + char not in PIECES)]
+    answerer = QuestionAnswerer(save_model(tmp_path, pieces, MODEL_SETTINGS), version_2_with_negative=False)
+    outputs = as_dicts(compiled(serve(answerer))(*zip(*pairs, strict=True)))
+    check_equal(outputs, answerer.predict(pairs))
+    for (_, context), result in zip(pairs, outputs, strict=True):
+        assert context[result["start"] : result["end"]] == result["answer"] != ""
+        assert result["null_score"] == 0.0
+
+
+def test_bad_input(answerer, answer):
+    """What has no sense has a result, and the rows beside it keep theirs."""
+    good = ("which?", "ab cd (e) " * 9)
+    broken = b"\xff ab\xe4\xba cd \xf0\x9f\xe4\xba\xac \xed\xa0\x80e\xc3"
+    bad = [("", ""), ("which?", ""), ("which?", " \n\u3000\u202f"), ("", "ab cd"), ("\x00", "\u200d\x00"),
+           (b"\xff\xfe", broken), ("which? " * 9000, "ab"), ("which?", "x" * 500)]  # fmt: skip
+    pairs = [good]
+    for pair in bad:
+        pairs += [pair, good]
+    outputs = as_dicts(answer(*zip(*pairs, strict=True)))
+    texts = [
+        tuple(text.decode("utf-8", "ignore") if isinstance(text, bytes) else text for text in pair) for pair in pairs
+    ]
+    check_equal(outputs, answerer.predict(texts))
+    (alone,) = as_dicts(answer(*([text] for text in good)))
+    for result in outputs[::2]:
+        check_equal([result], [alone])
+    for place in (1, 3, 5, 9):  # nothing to read
+        nothing = {"text": "", "score": 1.0, "start": None, "end": None}
+        assert outputs[place]["answer"] == "" and outputs[place]["nbest"] == [nothing]
+        assert outputs[place]["null_score"] == 1e6 and outputs[place]["score"] == 1.0
+    context = texts[11][1]
+    assert any(entry["text"] for entry in outputs[11]["nbest"])
+    for entry in outputs[11]["nbest"]:
+        assert entry["start"] is None or context[entry["start"] : entry["end"]] == entry["text"]
+
+
+def test_an_empty_batch(answer):
+    outputs = answer(tf.zeros([0], tf.string), tf.zeros([0], tf.string))
+    assert {name: tuple(value.shape) for name, value in outputs.items()} == {
+        name: (0, 11) if name.startswith("nbest") else (0,) for name in KEYS
+    }
+
+
+def test_questions_without_their_contexts(answer):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="questions and contexts must be equally many"):
+        answer(["which?", "ab?"], ["ab"])
+
+
+def test_a_hundred_thousand_characters(answerer, answer):
+    generator = np.random.default_rng(2)
+    words = ["".join(generator.choice(list("abcde"), int(generator.integers(1, 9)))) for _ in range(30_000)]
+    context = " ".join(words)[:100_000]
+    pairs = [("which?", context), ("which?", "ab cd"), ("", " " * 100_000), ("a", "ab" + " " * 99_996 + "ab")]
+    outputs = as_dicts(answer(*zip(*pairs, strict=True)))
+    assert len(context) == 100_000 and outputs[0]["null_score"] < 1e6
+    for entry in outputs[0]["nbest"]:
+        assert entry["start"] is None or context[entry["start"] : entry["end"]] == entry["text"]
+    assert max(entry["start"] or 0 for entry in outputs[0]["nbest"]) > 10_000
+    check_equal(outputs[1:], answerer.predict(pairs[1:]))
+
+
+def test_what_cannot_be_served(answerer, tokenizer, tmp_path):
+    limited = Numbers(23, 0)
+    with pytest.raises(ValueError, match="max_seq_length=24 is more than max_position_embeddings=23"):
+        SquadServing(limited, tokenizer, make_settings(**SIZES))
+    for values, message in (({"n_best_size": 0}, "n_best_size=0"), ({"max_answer_length": 0}, "max_answer_length=0")):
+        with pytest.raises(ValueError, match=f"{message} must be at least 1"):
+            SquadServing(Numbers(24, 0), tokenizer, make_settings(**(SIZES | values)))
+    with pytest.raises(ValueError, match="window_batch=0 must be at least 1"):
+        serve(answerer, window_batch=0)
+    (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\na\n")
+    with pytest.raises(ValueError, match=r"the vocabulary lacks \[SEP\], which"):
+        SquadServing(Numbers(24, 0), FullTokenizer(str(tmp_path / "vocab.txt")), make_settings(**SIZES))
+
+
+def test_ids(answerer, serving):
+    ids = np.array([[2, 5, 3, 9, 11, 3], [2, 3, 9, 3, 0, 0]])
+    segments = np.array([[0, 0, 0, 1, 1, 1]] * 2)
+    features = {"input_ids": ids, "input_mask": (ids > 0).astype(np.int64), "segment_ids": segments}
+    outputs = tf.function(serving.answer_ids)(**{name: tf.constant(value) for name, value in features.items()})
+    wanted = answerer.model(features, training=False)
+    assert set(outputs) == {"start_logits", "end_logits"}
+    for name, value in outputs.items():
+        np.testing.assert_allclose(value, np.asarray(wanted[name]), atol=1e-5)
+        assert value.dtype == tf.float32 and value.shape == (2, 6)
+
+
+CLIENT = """
+import json, sys
+import tensorflow as tf
+import tensorflow_text
+loaded = tf.saved_model.load(sys.argv[1])
+pairs = json.load(open(sys.argv[2]))
+outputs = loaded.signatures["serving_default"](
+    questions=tf.constant([pair[0] for pair in pairs]), contexts=tf.constant([pair[1] for pair in pairs]))
+names = [name for name in sys.modules if name.split(".")[0] in ("bert_tf", "keras")]
+assert not [name for name in names if name.startswith("bert_tf")], names
+def plain(value):
+    return [plain(part) for part in value] if isinstance(value, list) else (
+        value.decode() if isinstance(value, bytes) else value)
+json.dump({name: plain(value.numpy().tolist()) for name, value in outputs.items()}, open(sys.argv[3], "w"))
+"""
+
+
+def test_in_a_process_that_knows_nothing_of_this_project(serving, answer, tmp_path):
+    module = tf.Module()
+    module.serving = serving
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name) for name in ("questions", "contexts")])
+    def serve_default(questions, contexts):
+        return serving.answer(questions, contexts)
+
+    tf.saved_model.save(module, str(tmp_path / "saved"), signatures={"serving_default": serve_default})
+    pairs = random_pairs(20, seed=9)
+    (tmp_path / "pairs.json").write_text(json.dumps(pairs))
+    arguments = [str(tmp_path / name) for name in ("saved", "pairs.json", "results.json")]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([sys.executable, "-c", CLIENT, *arguments], check=True, cwd=tmp_path, env=environment)
+    results = json.loads((tmp_path / "results.json").read_text())
+    outputs = {name: value.numpy() for name, value in answer(*zip(*pairs, strict=True)).items()}
+    assert set(results) == KEYS
+    for name, values in outputs.items():
+        if values.dtype == object:
+            assert [[part.decode() for part in np.atleast_1d(row)] for row in values] == [
+                [row] if isinstance(row, str) else row for row in results[name]
+            ]
+        else:
+            np.testing.assert_allclose(values, results[name], atol=1e-5)
+    # Nothing of Python, and of tensorflow-text one op.
+    definition = serve_default.get_concrete_function().graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    ops = {node.op for node in nodes} - {function.signature.name for function in definition.library.function}
+    foreign = {op for op in ops if "Py" in op or "Xla" in op or op.startswith(("Fast", "Wordpiece", "TFText"))}
+    assert foreign == {"FastWordpieceTokenizeWithOffsets"}

@@ -1,0 +1,202 @@
+"""QuestionAnswerer on a tiny model: spans index into the context, whatever the length and the script."""
+
+import json
+import unicodedata
+
+import keras
+import numpy as np
+import pytest
+from helpers.paths import TESTS
+from helpers.progress import show_progress_at_once
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertForQuestionAnswering, BertModel
+from bert_tf.serving import base_predictor
+from bert_tf.serving.question_answerer import QuestionAnswerer
+
+JAMO = sorted(set(unicodedata.normalize("NFD", "세종대왕한글")))
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", "gold", "京", "都", "は"]
+PIECES += [*JAMO, *(f"##{char}" for char in JAMO)]
+PIECES += [f"w{number}" for number in range(100 - len(PIECES))]
+
+
+def save(folder, settings=None):
+    """A model whose best answer is the token "gold", and "none" where it isn't there."""
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
+    keras.utils.set_random_seed(0)
+    model = BertForQuestionAnswering(BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1}))
+    model.build()
+    weights = {variable.path.split("/", 1)[1]: variable for variable in model.trainable_variables}
+    table = 0.3 * np.random.default_rng(0).normal(size=(100, 32))
+    table[:, :2] = 0.0
+    table[PIECES.index("gold"), 0] = table[PIECES.index("[CLS]"), 1] = 20.0
+    weights["bert/embeddings/word_embeddings"].assign(table)
+    for name in ("attention/output", "output"):  # what the layer adds to its input
+        for part in ("kernel", "bias"):
+            variable = weights[f"bert/encoder/layer_0/{name}/dense/{part}"]
+            variable.assign(np.zeros(variable.shape))
+    head = np.full((2, 32), 0.05)
+    head[:, 0], head[:, 1] = 2.0, 1.0
+    weights["cls_squad/output_weights"].assign(head)
+    vocab, folder = folder / "vocab.txt", folder / "model"
+    model.save_pretrained(str(folder), vocab_file=str(vocab), do_lower_case=True)
+    if settings:
+        (folder / "question_answering.json").write_text(json.dumps(settings))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def version_2(tmp_path_factory):
+    stored = {"version_2_with_negative": True, "max_seq_length": 24, "max_query_length": 5, "doc_stride": 7,
+              "null_score_diff_threshold": 0.5, "answer_from": "words"}  # fmt: skip
+    return save(tmp_path_factory.mktemp("version2"), stored)
+
+
+def check_spans(result, context):
+    """All of the n-best list is in the context where it says."""
+    for entry in [{"text": result["answer"], **result}, *result["nbest"]]:
+        if entry["start"] is None:
+            assert entry["end"] is None and entry["text"] == ""
+        else:
+            assert context[entry["start"] : entry["end"]] == entry["text"] != ""
+
+
+def test_an_answer(plain):
+    context = "w1 w2 (Gold), w3."
+    result = QuestionAnswerer(plain)("Which?", context)
+    assert (result["answer"], result["start"], result["end"]) == ("Gold", 7, 11)
+    assert set(result) == {"answer", "score", "start", "end", "nbest"}
+    check_spans(result, context)
+    scores = [entry["score"] for entry in result["nbest"]]
+    assert scores == sorted(scores, reverse=True) and sum(scores) == pytest.approx(1.0) and result["score"] == scores[0]
+    assert 1 < len(scores) <= 20 and scores[0] > 0.5
+
+
+def test_several_questions_of_any_length_in_one_call(plain):
+    generator = np.random.default_rng(1)
+    questions = []
+    for length in (1, 400, 17, 90, 3, 250):
+        words = [f"w{number}" for number in generator.integers(0, 40, length)]
+        words.insert(int(generator.integers(0, length + 1)), "GOLD")
+        questions.append(("which ?", "  ".join(words)))
+    questions.append(("which ?" * 50, questions[1][1]))
+    answerer = QuestionAnswerer(plain, batch_size=3, doc_stride=8)
+    results = answerer.predict(questions)
+    assert len(results) == 7
+    for (_, context), result in zip(questions, results, strict=True):
+        assert (result["answer"], result["start"]) == ("GOLD", context.index("GOLD"))
+        check_spans(result, context)
+    # One at a time, and in batches of another size, the answers are the same.
+    for one, many in zip((answerer(*question) for question in questions[:3]), results, strict=False):
+        assert (one["answer"], one["start"]) == (many["answer"], many["start"])
+        assert one["score"] == pytest.approx(many["score"], abs=1e-5)
+    for one, many in zip(QuestionAnswerer(plain, batch_size=64, doc_stride=8).predict(questions), results, strict=True):
+        assert one["start"] == many["start"] and one["score"] == pytest.approx(many["score"], abs=1e-5)
+
+
+def test_progress_shows_only_where_it_takes_long(plain, monkeypatch, capfd):
+    questions = [("which ?", "w1 gold")] * 5
+    answerer = QuestionAnswerer(plain, batch_size=2)
+    answers = answerer.predict(questions)
+    assert capfd.readouterr().err == ""
+    given = show_progress_at_once(monkeypatch, base_predictor)
+    assert answerer.predict(questions) == answers
+    assert [options["delay"] >= 5 for options in given] == [True]
+    assert "answer" in (shown := capfd.readouterr().err) and "/3 " in shown  # batches
+
+
+def test_nothing_to_ask_or_to_read(plain):
+    answerer = QuestionAnswerer(plain)
+    assert answerer.predict([]) == []
+    results = answerer.predict([("which ?", ""), ("which ?", "a gold b"), ("which ?", " \n"), ("", "gold")])
+    assert [result["answer"] for result in results] == ["", "gold", "", "gold"]
+    assert [(result["start"], result["end"]) for result in results] == [(None, None), (2, 6), (None, None), (0, 4)]
+    assert answerer.predict([("which ?", "")])[0]["answer"] == ""
+
+
+def test_a_model_that_may_find_no_answer(version_2):
+    answerer = QuestionAnswerer(version_2)
+    assert answerer.windows.doc_stride == 7 and answerer.windows.max_seq_length == 24
+    assert answerer.predictions.version_2_with_negative and answerer.predictions.null_score_diff_threshold == 0.5
+    assert answerer.windows.answer_from == answerer.predictions.answer_from == "offsets"
+    there, missing = "w1 " * 40 + "gold", "w1 " * 40 + "w2"
+    found, none, empty = answerer.predict([("which ?", there), ("which ?", missing), ("which ?", "")])
+    assert (found["answer"], found["start"]) == ("gold", 120)
+    assert (none["answer"], none["start"], none["end"]) == ("", None, None) and none["score"] > 0.5
+    assert empty["answer"] == "" and empty["start"] is None
+    for result, context in ((found, there), (none, missing)):
+        assert "" in [entry["text"] for entry in result["nbest"]]
+        check_spans(result, context)
+    # What the caller says goes before what is stored.
+    lenient = QuestionAnswerer(version_2, null_score_diff_threshold=1e6)
+    result = lenient("which ?", missing)
+    assert result["answer"] and result["start"] is not None
+    strict = QuestionAnswerer(version_2, null_score_diff_threshold=-1e6)
+    assert strict("which ?", there)["answer"] == ""
+    always = QuestionAnswerer(version_2, version_2_with_negative=False)
+    assert always("which ?", missing)["answer"] != ""
+
+
+def test_other_scripts(plain):
+    """Syllables that come apart, characters without spaces between them: spans are still those of the context."""
+    answerer = QuestionAnswerer(plain, n_best_size=50, max_answer_length=4)
+    context = "세종대왕 gold은 한글"
+    result = answerer("?", context)
+    check_spans(result, context)
+    assert {"세", "종", "한글", "글"} & {entry["text"] for entry in result["nbest"]}
+    context = "京都は\u3000GOLD\u3000東京は"
+    result = answerer("?", context)
+    assert (result["answer"], result["start"], result["end"]) == ("GOLD", 4, 8)
+    check_spans(result, context)
+    assert "京都" in [entry["text"] for entry in result["nbest"]]
+
+
+def test_settings(plain, version_2):
+    short = QuestionAnswerer(plain, max_seq_length=16, max_query_length=4, max_answer_length=1, n_best_size=3)
+    result = short("which ?", "w1 w2 w3 gold w4 " * 9)
+    assert result["answer"] == "gold" and result["start"] % 17 == 9 and len(result["nbest"]) <= 3
+    assert all(" " not in entry["text"] for entry in result["nbest"])
+    # Without anything stored the model's own length is the limit.
+    assert (QuestionAnswerer(plain).windows.max_seq_length, QuestionAnswerer(plain).windows.max_query_length) == (32, 8)
+    for settings, message in (
+        ({"doc_strid": 3, "n_best": 1}, "No such settings: doc_strid, n_best"),
+        ({"max_seq_length": 33}, "max_seq_length=33 is more than max_position_embeddings=32"),
+        ({"doc_stride": 0}, "--doc_stride=0 must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            QuestionAnswerer(plain, **settings)
+
+
+def test_models_that_cannot_answer(tmp_path):
+    keras.utils.set_random_seed(0)
+    encoder = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    encoder.build()
+    (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
+    encoder.save_pretrained(str(tmp_path / "encoder"), vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=True)
+    with pytest.raises(
+        ValueError, match=r"encoder has no output layer for squad \(cls/squad/output_weights\): fine-tune it first"
+    ):
+        QuestionAnswerer(str(tmp_path / "encoder"))
+    with pytest.raises((ValueError, FileNotFoundError), match="nothing"):
+        QuestionAnswerer(str(tmp_path / "nothing"))
+
+
+def test_the_original_checkpoint_needs_files_beside_it(plain):
+    with pytest.raises(ValueError, match=r"vocab.txt"):
+        QuestionAnswerer(str(TESTS / "golden" / "model" / "config1"))
+
+
+def test_an_answer_outside_of_the_candidates_is_told():
+    from bert_tf.serving.question_answerer import _describe
+    from bert_tf.tasks.squad.answers import Answer, Prediction
+
+    best = Answer("ada", -5.0, -5.0, 0.0, 0, 3)
+    described = _describe(Prediction("ada", [Answer("", 9.0, 9.0, 1.0)], best, 28.0))
+    assert (described["answer"], described["start"], described["end"], described["score"]) == ("ada", 0, 3, 0.0)
+    assert [entry["text"] for entry in described["nbest"]] == [""]

@@ -1,0 +1,150 @@
+"""Tagger on directories and exports: the tags of run_ner.py, and entities where the text has them."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from helpers.exports import save
+from helpers.progress import show_progress_at_once
+from helpers.taggers import SENTENCES, tagger, tags_of_the_script
+
+from bert_tf.models import task_models
+from bert_tf.serving import base_predictor, export
+from bert_tf.serving.predictor import Predictor
+from bert_tf.serving.tagger import Tagger
+from bert_tf.tasks.ner import data as ner_data
+from bert_tf.tasks.ner import encode as ner_encode
+from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner.data import Layout
+
+TEXTS = [
+    "Ada Lovelace  lived in London.",
+    "",
+    "  ",
+    "서울에 (Élodie) 갔다 日本 Ångström",
+    "a word " * 100,
+    "\u200b\u0007",
+]
+
+
+def check_places(text: str, found: dict) -> None:
+    for word, start, end in zip(found["words"], found["starts"], found["ends"], strict=True):
+        assert text[start:end] == word != ""
+    for entity in found["entities"]:
+        assert text[entity["start"] : entity["end"]] == entity["text"] != ""
+        assert 0 < entity["score"] <= 1
+
+
+@pytest.mark.parametrize("scheme", ["iob2", "bioes", "plain"])
+def test_words_get_the_scripts_tags(tmp_path, scheme):
+    path, labels = tagger(tmp_path / "model", scheme)
+    mine = Tagger(path, batch_size=3)
+    assert (mine.labels, mine.scheme, mine.max_seq_length) == (labels, scheme, 64)
+    export.export_saved_model(path, str(tmp_path / "out"), warm_up=False)
+    exported = Tagger(str(tmp_path / "out"), batch_size=2)
+    assert (exported.labels, exported.scheme, exported.max_seq_length) == (labels, scheme, 64)
+    tags, scores = tags_of_the_script(path, labels, scheme)
+    for one in (mine, exported):
+        found = one.predict(SENTENCES)
+        assert [row["words"] for row in found] == SENTENCES
+        assert [row["tags"] for row in found] == tags
+        np.testing.assert_allclose([score for row in found for score in row["scores"]], scores, atol=1e-5)
+        for words, row, own in zip(SENTENCES, found, tags, strict=True):
+            check_places(" ".join(words), row)
+            expected = [] if scheme == "plain" else ner_data.entities_of(own, scheme)
+            assert [entity["type"] for entity in row["entities"]] == [entity.type for entity in expected]
+            assert [entity["text"] for entity in row["entities"]] == [
+                " ".join(words[entity.start : entity.end]) for entity in expected
+            ]
+
+
+def test_entities_are_those_of_the_scripts_file(tmp_path):
+    """predictions.jsonl of run_ner.py, by the very function that it calls."""
+    path, labels = tagger(tmp_path / "model", "iob2")
+    conll = tmp_path / "test.conll"
+    conll.write_text("\n".join("".join(f"{word}\n" for word in words) for words in SENTENCES[:2]))
+    file = ner_data.read_conll(str(conll), Layout())
+    one = Tagger(path)
+    found = one.predict([sentence.words for sentence in file.sentences])
+    assert any(row["entities"] for row in found)
+    rows = ner_encode.encode_sentences(file.sentences, one.tokenizer, one.max_seq_length)
+    logits = ner_outputs.word_logits(rows, one.outputs(rows))
+    paths = ner_outputs.write_predictions(str(tmp_path), file, Layout(), logits, labels)
+    lines = pathlib.Path(paths[1]).read_text(encoding="utf-8").splitlines()
+    for line, row in zip(lines, found, strict=True):
+        written = json.loads(line)
+        assert (written["words"], written["tags"]) == (row["words"], row["tags"])
+        assert [(e["type"], e["text"], e["score"]) for e in written["entities"]] == [
+            (e["type"], e["text"], round(e["score"], 4)) for e in row["entities"]
+        ]
+
+
+def test_texts_are_cut_into_words_as_the_export_cuts_them(tmp_path):
+    path, _ = tagger(tmp_path / "model", "iob2")
+    export.export_saved_model(path, str(tmp_path / "out"), warm_up=False)
+    mine, theirs = Tagger(path, batch_size=2), Tagger(str(tmp_path / "out"), batch_size=4)
+    mixed = [*TEXTS, SENTENCES[0]]  # words and strings in one call
+    found, by_export = mine.predict(mixed), theirs.predict(mixed)
+    for text, one, other in zip(TEXTS, found, by_export, strict=False):
+        check_places(text, one)
+        for name in ("words", "tags", "starts", "ends"):
+            assert one[name] == other[name], (text, name)
+        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-4)
+        assert [entity["text"] for entity in one["entities"]] == [entity["text"] for entity in other["entities"]]
+    assert found[0]["words"] == ["Ada", "Lovelace", "lived", "in", "London", "."]
+    assert found[3]["words"] == ["서울에", "(", "Élodie", ")", "갔다", "日", "本", "Ångström"]
+    assert found[1] == {"words": [], "tags": [], "scores": [], "starts": [], "ends": [], "entities": []}
+    assert len(found[4]["tags"]) == 200
+    assert found[6]["tags"] == found[0]["tags"] and found[6]["starts"] == [0, 4, 13, 19, 22, 29]
+    # One by one they have the same tags.
+    assert [mine(text)["tags"] for text in mixed] == [row["tags"] for row in found]
+    assert mine.predict([]) == theirs.predict([]) == []
+
+
+def test_progress_shows_only_where_it_takes_long(tmp_path, monkeypatch, capfd):
+    path, _ = tagger(tmp_path / "model", "iob2")
+    one = Tagger(path, batch_size=2)
+    found = one.predict(TEXTS)
+    assert "tag:" not in capfd.readouterr().err
+    given = show_progress_at_once(monkeypatch, base_predictor)
+    assert one.predict(TEXTS) == found
+    assert [options["delay"] for options in given] == [5]
+    assert "tag: " in capfd.readouterr().err
+
+
+def test_what_is_refused(tmp_path):
+    path, _ = tagger(tmp_path / "model", "iob2")
+    one = Tagger(path)
+    with pytest.raises(TypeError, match="texts must be a list of strings or lists of words, not a single string"):
+        one.predict("Ada")
+    for wrong in (None, 3, ["a", None], {"a": 1}):
+        with pytest.raises(TypeError, match=r"texts\[1\] must be a string or a list of words"):
+            one.predict(["Ada", wrong])
+    with pytest.raises(ValueError, match=r"texts\[0\]: word 1 is empty"):
+        one(["Ada", ""])
+    with pytest.raises(ValueError, match="--max_seq_length=65: the model takes 3 to 64"):
+        Tagger(path, max_seq_length=65)
+    with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
+        Tagger(path, batch_size=0)
+    export_dir = str(tmp_path / "out")
+    export.export_saved_model(path, export_dir, warm_up=False)
+    with pytest.raises(ValueError, match="max_seq_length=10: it is 64 in the export"):
+        Tagger(export_dir, max_seq_length=10)
+    with pytest.raises(ValueError, match="is an export for ner, not for classification: Tagger opens it"):
+        Predictor(export_dir)
+
+
+def test_models_of_other_tasks(tmp_path):
+    config = {"problem_type": "single_label_classification"}
+    classifier = save(tmp_path / "classifier", task_models.BertForSequenceClassification, config, num_labels=3)
+    with pytest.raises(ValueError, match="classifier is a BertForSequenceClassification: Predictor answers with it"):
+        Tagger(classifier)
+    encoder = save(tmp_path / "encoder", task_models.BertForMaskedLM)
+    with pytest.raises(ValueError, match=r"encoder has no output layer for ner \(output_weights\): fine-tune it first"):
+        Tagger(encoder)
+    unnamed = save(tmp_path / "unnamed", task_models.BertForTokenClassification, num_labels=3)
+    with pytest.raises(ValueError, match="unnamed does not say which tags it has learned"):
+        Tagger(unnamed)
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        Tagger(str(tmp_path / "nowhere"))

@@ -1,0 +1,84 @@
+"""Paths that flags name: what is wrong is said before TensorFlow is imported."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers.paths import ROOT
+
+from bert_tf.system import checks
+
+
+def test_files_that_are_there_and_that_are_not(tmp_path):
+    (tmp_path / "a[1].txt").write_text("x")
+    (tmp_path / "folder").mkdir()
+    checks.check_file(None, "--vocab_file")
+    checks.check_file("gs://bucket/vocab.txt", "--vocab_file")
+    checks.check_file(str(tmp_path / "a[1].txt"), "--vocab_file")
+    with pytest.raises(FileNotFoundError, match=r"--vocab_file=.*/b\.txt: there is no such file"):
+        checks.check_file(str(tmp_path / "b.txt"), "--vocab_file")
+    with pytest.raises(FileNotFoundError, match=r"--vocab_file=.*/folder is a directory"):
+        checks.check_file(str(tmp_path / "folder"), "--vocab_file")
+
+    checks.check_input_files(f"{tmp_path}/a[1].txt, {tmp_path}/a*.txt,gs://bucket/none*", "--input_file")
+    for patterns in (f"{tmp_path}/a[1].txt,{tmp_path}/b*.txt", f"{tmp_path}/fold*"):
+        with pytest.raises(ValueError, match="--input_file: no file matches '.*/(b|fold)"):
+            checks.check_input_files(patterns, "--input_file")
+    for patterns in (None, " , "):
+        with pytest.raises(ValueError, match="--input_file names no file"):
+            checks.check_input_files(patterns, "--input_file")
+
+
+def test_what_can_be_written_and_what_can_not(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("x")
+    checks.check_output_dir(str(tmp_path / "new" / "run"), "--output_dir")
+    checks.check_output_dir("gs://bucket/run", "--output_dir")
+    checks.check_output_file(str(tmp_path / "file"), "--output_file")
+    monkeypatch.chdir(tmp_path)
+    checks.check_output_file("vocab.txt", "--output_file")
+    assert os.listdir(tmp_path) == ["file"]
+    with pytest.raises(OSError, match=r"--output_dir=.*/file/run: .*/file is a file; a directory is needed"):
+        checks.check_output_dir(str(tmp_path / "file" / "run"), "--output_dir")
+    with pytest.raises(ValueError, match=r"--output_file=.* is a directory; name a file in it"):
+        checks.check_output_file(str(tmp_path), "--output_file")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever runs the tests may be allowed everything
+    with pytest.raises(OSError, match=r"--output_dir=.*/new: there is no permission to write into"):
+        checks.check_output_dir(str(tmp_path / "new"), "--output_dir")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+SCRIPT = """
+import os, sys
+from bert_tf.system import script
+
+def main(_):
+    script.start_tensorflow()
+    from bert_tf.training.loop import NonFiniteLossError
+
+    os.write(2, b"kept\\n")
+    raise {error}
+
+script.run(main)
+"""
+
+
+def start(tmp_path, error: str):
+    (tmp_path / "work.py").write_text(SCRIPT.format(error=error))
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, str(tmp_path / "work.py")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_a_quiet_start_and_one_line_for_a_loss_that_is_nan(tmp_path):
+    result = start(tmp_path, 'NonFiniteLossError("step 3 is NaN")')
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == ["kept", "work.py: error: step 3 is NaN"]
+
+
+def test_a_fault_of_the_program_is_shown_whole(tmp_path):
+    result = start(tmp_path, 'ZeroDivisionError("division by zero")')
+    assert result.returncode == 1
+    assert "kept" in result.stderr and "Traceback" in result.stderr and "ZeroDivisionError" in result.stderr
+    assert "cuInit" not in result.stderr

@@ -1,0 +1,57 @@
+"""Tasks done by worker processes, which may die."""
+
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+
+from bert_tf.system import workers
+
+
+def _die(marker: str, number: int) -> int:
+    """Dies the first time, and where the marker is 'always' each time."""
+    if number == 1 and (marker == "always" or not os.path.exists(marker)):
+        if marker != "always":
+            pathlib.Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    workers.report_progress(1)
+    return number * number
+
+
+def test_tasks_of_dead_processes_are_begun_anew(tmp_path):
+    amounts = []
+    tasks = [(str(tmp_path / "died"), number) for number in range(6)]
+    results = dict(workers.run_tasks(_die, tasks, 2, amounts.append))
+    assert results == {number: number * number for number in range(6)}
+    with pytest.raises(RuntimeError, match="Worker processes died 4 times in a row with .* tasks left.*--num_workers"):
+        dict(workers.run_tasks(_die, [("always", 1)], 2, amounts.append))
+
+
+def _fail(number: int) -> None:
+    raise ValueError(f"task {number} has bad text")
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_error_of_a_task_is_raised(num_workers):
+    with pytest.raises(ValueError, match="task 0 has bad text"):
+        dict(workers.run_tasks(_fail, [(0,)], num_workers, lambda _: None))
+
+
+def _wait_and_add(number: int, seen: list, offset: int) -> tuple[int, int]:
+    time.sleep(0.2 * (number == 0))  # the first task is not the first to be done
+    seen.append(number)
+    return number + offset, len(seen)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_results_in_order_and_what_tasks_share(num_workers):
+    tasks, seen = [(number,) for number in range(6)], []
+    results = list(workers.map_tasks(_wait_and_add, tasks, num_workers, shared=(seen, 10)))
+    assert [result for result, _ in results] == list(range(10, 16))
+    # What a process is given stays with it from task to task, and other processes have their own.
+    counts = [count for _, count in results]
+    assert max(counts) > 1 and (
+        counts == [1, 2, 3, 4, 5, 6] and seen == list(range(6)) if num_workers == 1 else not seen
+    )

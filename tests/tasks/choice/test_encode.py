@@ -1,0 +1,121 @@
+"""Rows of token ids of multiple choice: by hand, in batches, as records, and as an export makes them."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.data import token_rows
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertForMultipleChoice
+from bert_tf.serving.graph_models import ServedMultipleChoice
+from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.choice.encode import encode_examples, write_records
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+A, B, C, D, E = range(5, 10)
+
+EXAMPLES = [
+    ChoiceExample("0", "a b", "c", ("d", "d e a a"), 1),
+    ChoiceExample("1", "a b c d e", "", ("\u0001", "e"), 0),
+]
+
+
+def test_rows(small):
+    rows = encode_examples(EXAMPLES, small, 16)
+    expected = [
+        [2, A, B, 3, C, D, 3],
+        [2, A, B, 3, C, D, E, A, A, 3],
+        [2, A, B, C, D, E, 3],  # a choice without any token
+        [2, A, B, C, D, E, 3, E, 3],
+    ]
+    assert rows.ids.tolist() == list(itertools.chain(*expected)) and rows.second_starts.tolist() == [4, 4, 7, 7]
+    assert (len(rows), rows.num_choices, rows.lengths.tolist(), rows.truncated) == (2, 2, [10, 9], 0)
+    batch = rows.batch([1, 0, 1], 12)
+    assert {name: values.shape for name, values in batch.items()} == {
+        "input_ids": (3, 2, 12), "input_mask": (3, 2, 12), "segment_ids": (3, 2, 12), "label_ids": (3,),
+    }  # fmt: skip
+    assert batch["label_ids"].tolist() == [0, 1, 0]
+    for place, example in enumerate([1, 0, 1]):
+        for choice in range(2):
+            row = expected[2 * example + choice]
+            assert batch["input_ids"][place, choice].tolist() == row + [0] * (12 - len(row))
+            assert batch["input_mask"][place, choice].tolist() == [1] * len(row) + [0] * (12 - len(row))
+    assert batch["segment_ids"][1].tolist() == [[0] * 4 + [1] * 3 + [0] * 5, [0] * 4 + [1] * 6 + [0] * 2]
+    assert not batch["segment_ids"][0, 0].any()
+
+
+def test_long_rows_lose_the_end_of_what_is_longer(small):
+    rows = encode_examples(EXAMPLES, small, 7)
+    expected = [[2, A, B, 3, C, D, 3], [2, A, B, 3, C, D, 3], [2, A, B, C, D, E, 3], [2, A, B, C, 3, E, 3]]
+    assert rows.ids.tolist() == list(itertools.chain(*expected)) and rows.truncated == 2
+    with pytest.raises(ValueError, match="--max_seq_length=4 has no room for two texts"):
+        encode_examples(EXAMPLES, small, 4)
+
+
+def random_examples(count, num_choices, seed=0):
+    generator = np.random.default_rng(seed)
+
+    def text(most):
+        return " ".join(generator.choice(list("abcdefghij"), generator.integers(0, most)))
+
+    return [
+        ChoiceExample(str(k), text(12), text(4), tuple(text(9) for _ in range(num_choices)), k % num_choices)
+        for k in range(count)
+    ]
+
+
+@pytest.mark.parametrize("max_seq_length", [8, 32])
+def test_an_export_makes_the_same_rows(small, max_seq_length):
+    examples = random_examples(30, 3)
+    rows = encode_examples(examples, small, max_seq_length)
+    model = BertForMultipleChoice(BertConfig.from_dict(TINY_CONFIG))
+    served = ServedMultipleChoice(model, small, max_seq_length)
+    features = served.features_of_choices(
+        tf.constant([example.context for example in examples]),
+        tf.constant([example.question for example in examples]),
+        tf.constant([example.choices for example in examples]),
+    )
+    expected = rows.batch(range(30), features["input_ids"].shape[-1])
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        assert np.array_equal(features[name], expected[name]), name
+
+
+def test_batches(small):
+    rows = encode_examples(random_examples(21, 5), small, 32)
+    arguments = {"batch_size": 4, "max_seq_length": 32, "length_step": 8}
+    seen = []
+    batches = list(token_rows.evaluation_batches(rows, **arguments))
+    for batch in batches:
+        assert batch["input_ids"].shape[:2] == (4, 5)
+        seen.append(batch["input_mask"].numpy().sum(-1).astype(np.float32))
+    assert sorted({batch["input_ids"].shape[2] for batch in batches}) == [16, 24]
+    # Row by row in the order of the examples again.
+    tokens = token_rows.in_order(rows, 4, seen)
+    assert np.array_equal(tokens.reshape(-1), np.diff(rows.offsets))
+    first, again = (
+        next(iter(token_rows.training_batches(rows, seed=1, start_step=step, **arguments))) for step in (0, 0)
+    )
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    fixed = next(iter(token_rows.training_batches(rows, seed=1, start_step=3, static_padding=True, **arguments)))
+    assert fixed["segment_ids"].shape == (4, 5, 32)
+
+
+def test_records(small, tmp_path):
+    rows = encode_examples(EXAMPLES, small, 12)
+    path = str(tmp_path / "train.tf_record")
+    write_records(path, rows, 12)
+    lengths = {"input_ids": 12, "input_mask": 12, "segment_ids": 12}
+    features = {name: tf.io.FixedLenFeature([size], tf.int64) for name, size in lengths.items()}
+    features |= {name: tf.io.FixedLenFeature([], tf.int64) for name in ("example", "choice", "label_ids")}
+    records = [tf.io.parse_single_example(record, features) for record in tf.data.TFRecordDataset(path)]
+    batch = rows.batch([0, 1], 12)
+    for number, record in enumerate(records):
+        example, choice = divmod(number, 2)
+        assert (int(record["example"]), int(record["choice"])) == (example, choice)
+        assert int(record["label_ids"]) == EXAMPLES[example].label
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            assert np.array_equal(record[name], batch[name][example, choice])
+    assert len(records) == 4

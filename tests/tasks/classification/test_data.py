@@ -1,0 +1,430 @@
+"""Reading classification examples: official layouts, their traps, the user's own files, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_tf.tasks.classification import data, glue
+
+STS_B = ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2"]
+GLUE_LAYOUTS = {
+    # task: {file: (header, rows)}, as the official downloads have them
+    "cola": {
+        "train.tsv": (None, [["gj04", "1", "", 'An "unbalanced one.'], ["bc01", "0", "*", "Two"]]),
+        "dev.tsv": (None, [["gj04", "0", "*", "Three"]]),
+        "test.tsv": (["index", "sentence"], [["0", "Four"]]),
+    },
+    "sst-2": {
+        "train.tsv": (["sentence", "label"], [["fine ", "1"]]),
+        "dev.tsv": (["sentence", "label"], [["bad", "0"]]),
+        "test.tsv": (["index", "sentence"], [["0", "so so"]]),
+    },
+    "sts-b": {
+        "train.tsv": (
+            [*STS_B, "score"],
+            [["0", "g", "f", "2012", "1", "none", "none", "A plane.", "An air plane.", "4.250"]],
+        ),
+        "dev.tsv": ([*STS_B, "score"], [["0", "g", "f", "2012", "1", "none", "none", "A", "B", "0"]]),
+        "test.tsv": (STS_B, [["0", "g", "f", "2012", "1", "none", "none", "A", "B"]]),
+    },
+    "qqp": {
+        "train.tsv": (
+            ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"],
+            [["1", "2", "3", "Why?", "How?", "0"], ["4", "5", "6", "cut off"], ["7", "8", "9", "Who?", "Who?", "1"]],
+        ),
+        "dev.tsv": (["id", "qid1", "qid2", "question1", "question2", "is_duplicate"], [["1", "2", "3", "a", "b", "0"]]),
+        "test.tsv": (["id", "question1", "question2"], [["0", "Why?", "How?"]]),
+    },
+    "qnli": {
+        "train.tsv": (["index", "question", "sentence", "label"], [["0", "Q?", "S.", "entailment"]]),
+        "dev.tsv": (["index", "question", "sentence", "label"], [["0", "Q?", "S.", "not_entailment"]]),
+        "test.tsv": (["index", "question", "sentence"], [["0", "Q?", "S."]]),
+    },
+    "rte": {
+        "train.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "not_entailment"]]),
+        "dev.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "entailment"]]),
+        "test.tsv": (["index", "sentence1", "sentence2"], [["0", "A", "B"]]),
+    },
+    "wnli": {
+        "train.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "1"]]),
+        "dev.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "0"]]),
+        "test.tsv": (["index", "sentence1", "sentence2"], [["0", "A", "B"]]),
+    },
+    "ax": {"diagnostic.tsv": (["index", "sentence1", "sentence2"], [["0", "A", "B"]])},
+}
+
+# task: (text_a, text_b, label, guid) of the first training example; test examples for ax
+FIRST = {
+    "cola": ('An "unbalanced one.', None, "1", "train-0"),
+    "sst-2": ("fine ", None, "1", "train-1"),
+    "sts-b": ("A plane.", "An air plane.", 4.25, "train-1"),
+    "qqp": ("Why?", "How?", "0", "train-1"),
+    "qnli": ("Q?", "S.", "entailment", "train-1"),
+    "rte": ("A", "B", "not_entailment", "train-1"),
+    "wnli": ("A", "B", "1", "train-1"),
+    "ax": ("A", "B", None, "test-1"),
+}
+
+
+def write_rows(path, header, rows, bom="", newline="\r\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["\t".join(row) + newline for row in ([header] if header else []) + rows]
+    path.write_bytes((bom + "".join(lines)).encode("utf-8"))
+
+
+@pytest.mark.parametrize("name", GLUE_LAYOUTS)
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_official_layouts(tmp_path, name, bom):
+    for file, (header, rows) in GLUE_LAYOUTS[name].items():
+        write_rows(tmp_path / file, header, rows, bom if header else "")
+    task = glue.find_task(name)
+    splits = {"train": task.train, **task.dev, **task.test}
+    examples = {
+        split: data.read_examples(task, where, str(tmp_path)) for split, where in splits.items() if where is not None
+    }
+    first = examples["train" if task.train else "test"][0]
+    assert (first.text_a, first.text_b, first.label, first.guid) == FIRST[name]
+    assert [example.label for example in examples["test"]] == [None]
+    if name == "qqp":  # the short row is left out and the others keep their numbers
+        assert [example.guid for example in examples["train"]] == ["train-1", "train-3"]
+
+
+def test_mnli_mismatched_and_xnli_in_another_language(tmp_path):
+    header = ["index", *(f"c{number}" for number in range(1, 8)), "sentence1", "sentence2", "label1", "gold_label"]
+    row = [*map(str, range(31, 39)), "P", "H", "neutral", "entailment"]
+    write_rows(tmp_path / "dev_mismatched.tsv", header, [row])
+    task = glue.find_task("MNLI")
+    example = data.read_examples(task, task.dev["dev_mismatched"], str(tmp_path))[0]
+    assert example == data.InputExample("dev_mismatched-31", "P", "H", "entailment")
+    write_rows(
+        tmp_path / "multinli" / "multinli.train.ko.tsv", ["premise", "hypo", "label"], [["가", "나", "contradictory"]]
+    )
+    header = ["language", "gold_label", "a", "b", "c", "d", "sentence1", "sentence2"]
+    rows = [["zh", "neutral", *"abcd", "一", "二"], ["ko", "neutral", *"abcd", "하나", "둘"]]
+    write_rows(tmp_path / "xnli.dev.tsv", header, rows)
+    task = glue.find_task("xnli", "ko")
+    assert data.read_examples(task, task.train, str(tmp_path))[0].label == "contradiction"
+    dev = data.read_examples(task, task.dev["dev"], str(tmp_path))
+    assert dev == [data.InputExample("dev-2", "하나", "둘", "neutral")]
+    with pytest.raises(ValueError, match=r"xnli\.dev\.tsv has no example with 'de' in column 0"):
+        german = glue.find_task("xnli", "de")
+        data.read_examples(german, german.dev["dev"], str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("MRPC", (3668, 408, 1725)), ("CoLA", (8551, 1043, None)), ("RTE", (2490, 277, None)),
+        ("SST-2", (67349, 872, None)), ("STS-B", (5749, 1500, None)), ("WNLI", (635, 71, None)),
+    ],
+)  # fmt: skip
+def test_real_files(shared, name, counts):
+    task = glue.find_task(name)
+    directory = str(shared / "data" / "glue" / name)
+    for split, count in zip((task.train, task.dev["dev"], task.test["test"]), counts, strict=True):
+        if count:
+            assert len(data.read_examples(task, split, directory)) == count
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"index\tsentence1\tsentence2\tlabel\n0\tA\tB\n", r"train\.tsv, line 2: 3 columns, but column 3"),
+        (
+            b"index\tsentence1\tsentence2\tlabel\n0\tA\tB\tmaybe\n",
+            r"line 2: the label 'maybe' is not one of 'entailment'",
+        ),
+        (b"index\tquestion\tsentence\tlabel\n0\tA\tB\tentailment\n", r"line 1: column 1 should be 'sentence1' and is"),
+        (b"index\tsentence1\tsentence2\tlabel\n", r"train\.tsv has no example"),
+        (b"", r"train\.tsv has no example"),
+        (b"index\tsentence1\tsentence2\tlabel\n0\tA\t\xff\tentailment\n", r"train\.tsv, line 2: not UTF-8"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, content, message):
+    (tmp_path / "train.tsv").write_bytes(content)
+    task = glue.find_task("rte")
+    with pytest.raises(ValueError, match=message):
+        data.read_examples(task, task.train, str(tmp_path))
+
+
+def test_missing_file_and_unknown_task(tmp_path):
+    task = glue.find_task("sts_b")
+    with pytest.raises(FileNotFoundError, match=r"train\.tsv does not exist: --task_name=sts-b"):
+        data.read_examples(task, task.train, str(tmp_path))
+    with pytest.raises(ValueError, match=r"--task_name=sst is not one of cola, sst-2, .*custom"):
+        glue.find_task("sst")
+
+
+CUSTOM = {
+    "tsv": 'text\tstars\tmore\nso "so\t3\tx\nfine\t10\ty\n',
+    "csv": 'text,stars,more\n"so ""so",3,x\nfine,10,y\n',
+    "jsonl": '{"text": "so \\"so", "stars": 3}\n\n{"text": "fine", "stars": "10"}\n',
+}
+
+
+@pytest.mark.parametrize("kind", CUSTOM)
+def test_custom_files_by_name(tmp_path, kind):
+    path = tmp_path / f"train.{kind}"
+    path.write_text(CUSTOM[kind])
+    task = data.custom_task(str(path), None, str(path), text_a="text", label="stars")
+    assert task.labels == ("3", "10")  # numbers by size
+    examples = data.read_examples(task, task.train)
+    assert [(example.text_a, example.label) for example in examples] == [('so "so', "3"), ("fine", "10")]
+    assert data.read_examples(task, task.test["test"])[0].label is None
+    regression = data.custom_task(str(path), None, None, text_a="text", label="stars", regression=True)
+    assert [example.label for example in data.read_examples(regression, regression.train)] == [3.0, 10.0]
+
+
+def test_custom_files_by_number_have_no_header(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text('b,"first, of\ntwo lines",second\na,x,y\n')
+    task = data.custom_task(str(path), None, None, text_a="1", text_b="-1", label="0")
+    assert task.labels == ("a", "b")
+    assert data.read_examples(task, task.train)[0] == data.InputExample(
+        "train-0", "first, of\ntwo lines", "second", "b"
+    )
+
+
+def test_custom_multi_label(tmp_path):
+    path = tmp_path / "train.jsonl"
+    rows = [{"t": "x", "l": ["red", "big"]}, {"t": "y", "l": []}, {"t": "z", "l": "big, blue"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = data.custom_task(str(path), None, None, text_a="t", label="l", multi_label=True)
+    assert task.labels == ("big", "blue", "red")
+    labels = [example.label for example in data.read_examples(task, task.train)]
+    assert labels == [("red", "big"), (), ("big", "blue")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "arguments", "message"),
+    [
+        ("a.csv", "text,label\nx,1\n", {"text_a": "words", "label": "label"}, r"a\.csv, line 1: no column 'words'"),
+        ("a.csv", 'text,label\n"x,1\n', {"text_a": "text", "label": "label"}, r"a\.csv, line \d: not CSV"),
+        ("a.jsonl", '{"text": "x"}\n', {"text_a": "text", "label": "label"}, r"a\.jsonl, line 1: no 'label'"),
+        ("a.jsonl", '{"text": 1, "label": "x"}\n', {"text_a": "text", "label": "label"}, r"line 1: a text is expected"),
+        ("a.jsonl", "[1]\n", {"text_a": "text", "label": "label"}, r"line 1: a JSON object is expected"),
+        ("a.jsonl", "{\n", {"text_a": "text", "label": "label"}, r"a\.jsonl, line 1, column 2: not JSON"),
+        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", {"text_a": "text", "label": "label"}, "only one class, '1'"),
+        ("a.tsv", "text\tlabel\nx\t1\n", {"text_a": "text", "label": "1"}, "all columns by name, or all by number"),
+    ],
+)
+def test_custom_mistakes(tmp_path, name, content, arguments, message):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        data.custom_task(str(path), None, None, **arguments)
+
+
+def test_numbers_are_expected_for_a_regression(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tscore\nx\tmany\n")
+    task = data.custom_task(str(path), None, None, text_a="text", label="score", regression=True)
+    with pytest.raises(ValueError, match=r"a\.tsv, line 2: a number is expected as label, found 'many'"):
+        data.read_examples(task, task.train)
+
+
+def test_data_of_another_task_are_noticed(tmp_path):
+    """Every training file read as every other task: refused, but where layout and labels are the same."""
+    for name, layout in GLUE_LAYOUTS.items():
+        for file, (header, rows) in layout.items():
+            write_rows(tmp_path / name / file, header, rows)
+    taken = set()
+    for name in GLUE_LAYOUTS:
+        for reader in GLUE_LAYOUTS:
+            task = glue.find_task(reader)
+            if name == reader or "ax" in (name, reader):
+                continue
+            try:
+                data.read_examples(task, task.train, str(tmp_path / name))
+            except ValueError as error:
+                assert f"{tmp_path / name}/train.tsv, line " in str(error)
+            else:
+                taken.add((name, reader))
+    assert taken == set()
+    write_rows(tmp_path / "sst-2" / "test.tsv", *GLUE_LAYOUTS["sst-2"]["dev.tsv"])
+    task = glue.find_task("sst-2")
+    with pytest.raises(ValueError, match=r"test\.tsv, line 1: column 1 should be 'sentence' and is 'label'"):
+        data.read_examples(task, task.test["test"], str(tmp_path / "sst-2"))
+
+
+@pytest.mark.parametrize("name", ["cola", "sst-2", "sts-b", "qnli", "rte", "wnli"])
+def test_a_row_without_its_last_column_is_named(tmp_path, name):
+    header, rows = GLUE_LAYOUTS[name]["train.tsv"]
+    short = rows[0][:3] if name == "cola" else rows[0][:-1]
+    write_rows(tmp_path / "train.tsv", header, [*rows, short, *rows])
+    task = glue.find_task(name)
+    line = len(rows) + (2 if header else 1)
+    with pytest.raises(ValueError, match=rf"train\.tsv, line {line}: {len(short)} columns, but column {len(short)} "):
+        data.read_examples(task, task.train, str(tmp_path))
+
+
+def test_qqp_with_an_unknown_label_is_no_short_row(tmp_path):
+    header, rows = GLUE_LAYOUTS["qqp"]["train.tsv"]
+    write_rows(tmp_path / "train.tsv", header, [*rows, ["8", "9", "9", "a", "b", "2"]])
+    task = glue.find_task("qqp")
+    with pytest.raises(ValueError, match=r"train\.tsv, line 5: the label '2' is not one of '0', '1'"):
+        data.read_examples(task, task.train, str(tmp_path))
+
+
+def test_one_language_only():
+    with pytest.raises(ValueError, match="--language=de: --task_name=MRPC has one language only"):
+        glue.find_task("MRPC", "de")
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    for kind in CUSTOM:
+        path = tmp_path / f"bom.{kind}"
+        path.write_text("\ufeff" + CUSTOM[kind], encoding="utf-8")
+        task = data.custom_task(str(path), None, None, text_a="text", label="stars")
+        assert [example.text_a for example in data.read_examples(task, task.train)] == ['so "so', "fine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        # The row with the mistake begins in line 4: line 2 holds a field of two lines.
+        ("a.csv", 'text,label\n"x\ny",1\n"z\nz"\n', r"a\.csv, line 4: 1 columns, but column 1"),
+        ("a.csv", 'text,label\n"x\ny",1\n"z\nz" z,2\n', r"a\.csv, line 4: not CSV"),
+        ("a.csv", "text,label\nx,1\ny,\n", r"a\.csv, line 3: there is no label"),
+        ("a.jsonl", '{"text": "x", "label": null}\n', r"a\.jsonl, line 1: there is no label"),
+        ("a.tsv", "text\tlabel\n", r"a\.tsv has no example"),
+    ],
+)
+def test_custom_rows_with_mistakes(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        data.custom_task(str(path), None, None, text_a="text", label="label")
+
+
+def test_numbers_for_columns_that_have_names_only(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "label": 1}\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: JSON lines have no numbered columns; .*'text', 'label'"):
+        data.custom_task(str(path), None, None, text_a="0", label="1")
+
+
+def test_what_is_no_number_is_no_label_of_a_regression(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tscore\nx\t1e3\ny\tnan\n")
+    task = data.custom_task(str(path), None, None, text_a="text", label="score", regression=True)
+    with pytest.raises(ValueError, match=r"a\.tsv, line 3: a number is expected as label, found 'nan'"):
+        data.read_examples(task, task.train)
+    with pytest.raises(ValueError, match="--regression has no classes"):
+        data.custom_task(str(path), None, None, text_a="text", label="score", regression=True, labels=["a"])
+
+
+def test_given_classes_keep_their_order_and_nothing_else_is_taken(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("x\tyes\ny\tno\nz\tmaybe\n")
+    task = data.custom_task(str(path), None, None, text_a="0", label="1", labels=["yes", "no"])
+    assert task.labels == ("yes", "no")
+    with pytest.raises(ValueError, match=r"a\.tsv, line 3: the label 'maybe' is not one of 'yes', 'no'"):
+        data.read_examples(task, task.train)
+    with pytest.raises(ValueError, match="--train_file, or --labels"):
+        data.custom_task(None, None, str(path), text_a="0")
+    with pytest.raises(ValueError, match=r"a\.tsv: no example has any label"):
+        path.write_text("x\t\n")
+        data.custom_task(str(path), None, None, text_a="0", label="1", multi_label=True)
+
+
+# --- tensorflow-datasets ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def entailment_data_set(tmp_path_factory):
+    """A data set as tensorflow-datasets keeps it on disk; no network is asked for one that is there."""
+    import tensorflow_datasets as tfds
+
+    class TinyEntailment(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = {
+                "hypothesis": tfds.features.Text(),
+                "premise": tfds.features.Text(),
+                "label": tfds.features.ClassLabel(names=["no", "yes"]),
+                "score": np.float32,
+            }
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, _):
+            labels = {"train": [0, 1, 1, -1], "validation_matched": [1, 0], "test": [-1]}
+            return {split: self._generate_examples(numbers) for split, numbers in labels.items()}
+
+        def _generate_examples(self, labels):
+            for number, label in enumerate(labels):
+                texts = {"premise": f"é {number} {label}", "hypothesis": f"H {number}"}
+                yield number, {**texts, "label": label, "score": number / 2}
+
+    folder, load = str(tmp_path_factory.mktemp("tensorflow_datasets")), tfds.load
+    TinyEntailment(data_dir=folder).download_and_prepare()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfds, "load", lambda name, **options: load(name, data_dir=folder, **options))
+        yield "tiny_entailment"
+
+
+def test_tensorflow_datasets(entailment_data_set):
+    task, examples = data.tfds_task(entailment_data_set)
+    assert task.labels == ("no", "yes") and list(examples) == ["train", "dev_matched", "test"]
+    # The premise comes first whatever the order in the data set, and in training rows without label are left out.
+    labels = {"0": "no", "1": "yes"}
+    assert len(examples["train"]) == 3
+    for example in examples["train"] + examples["dev_matched"]:
+        _, number, label = example.text_a.split()
+        assert example.text_a[0] == "é" and example.text_b == f"H {number}" and example.label == labels[label]
+    assert examples["test"] == [data.InputExample("test-0", "é 0 -1", "H 0", None)]
+    task, examples = data.tfds_task(entailment_data_set, text_a="hypothesis", label="score")
+    assert task.is_regression and task.metrics == ("pearson", "spearman")
+    assert all(example.text_b is None for example in examples["train"])
+    assert {example.text_a: example.label for example in examples["train"]} == {f"H {n}": n / 2 for n in range(4)}
+    task, examples = data.tfds_task(entailment_data_set, ["nein", "ja"])
+    assert {example.label for example in examples["dev_matched"]} == {"nein", "ja"}
+
+
+def test_tensorflow_datasets_that_are_refused(entailment_data_set):
+    for columns in ({"text_a": "nope"}, {"text_a": "premise", "text_b": "score"}, {"label": "premise"}):
+        with pytest.raises(ValueError, match="--tfds_name=tiny_entailment has the texts 'premise', 'hypothesis' among"):
+            data.tfds_task(entailment_data_set, **columns)
+    with pytest.raises(ValueError, match="--labels: 3 names for the classes 'no', 'yes'"):
+        data.tfds_task(entailment_data_set, ["a", "b", "c"])
+    with pytest.raises(ValueError, match="--tfds_name=no_such_data_set is not a data set"):
+        data.tfds_task("no_such_data_set")
+
+
+def test_labels_in_a_test_set_and_blank_lines_are_told(tmp_path, caplog):
+    task = glue.find_task("rte")
+    rows = "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n\n1\tc\td\tnot_entailment\n"
+    (tmp_path / "test.tsv").write_text(rows)
+    with caplog.at_level("INFO", logger="absl"):
+        examples = data.read_examples(task, task.test["test"], str(tmp_path))
+    assert [(example.guid, example.label) for example in examples] == [("test-1", None), ("test-2", None)]
+    assert "test.tsv, line 1: a test set has no labels; 'label' is not used" in caplog.text
+    assert "test.tsv: left out 1 blank lines" in caplog.text
+
+
+def test_semicolons(tmp_path, caplog):
+    """As spreadsheets write CSV where the comma is the decimal point."""
+    text = '\ufefftext;score\r\n"Gut; sehr gut";1\r\nFür 3,50 Euro, nun ja;0\r\n'
+    (tmp_path / "train.csv").write_text(text, encoding="utf-8", newline="")
+    columns = {"text_a": "text", "label": "score"}
+    with caplog.at_level("INFO", logger="absl"):
+        task = data.custom_task(str(tmp_path / "train.csv"), None, None, **columns)
+        examples = data.read_examples(task, task.train)
+    assert [(example.text_a, example.label) for example in examples] == [
+        ("Gut; sehr gut", "1"),
+        ("Für 3,50 Euro, nun ja", "0"),
+    ]
+    assert "train.csv: the delimiter is the semicolon, by the header." in caplog.text
+    (tmp_path / "numbers.csv").write_text("gut;1\nschlecht;0\n")
+    with pytest.raises(
+        ValueError, match=r"numbers\.csv, line 1: it is not clear what the delimiter is: give --csv_del"
+    ):
+        data.custom_task(str(tmp_path / "numbers.csv"), None, None, text_a="0", label="1")
+    task = data.custom_task(str(tmp_path / "numbers.csv"), None, None, text_a="0", label="1", csv_delimiter=";")
+    assert [example.label for example in data.read_examples(task, task.train)] == ["1", "0"]
+    (tmp_path / "scores.csv").write_text("text;score\ngut;4,5\n")
+    task = data.custom_task(str(tmp_path / "scores.csv"), None, None, **columns, regression=True)
+    with pytest.raises(ValueError, match=r"scores\.csv, line 2: a number is expected .*'4,5' \(write .* decimal point"):
+        data.read_examples(task, task.train)

@@ -1,0 +1,249 @@
+"""as_dataset: a table's texts and labels for Keras `fit`, `evaluate` and `predict`; labels by their names."""
+
+import inspect
+import re
+
+import keras
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+from helpers.exports import CONFIG, VOCAB, save
+
+import bert_tf
+from bert_tf.models import task_models
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertModel
+from bert_tf.tasks.classification.dataset import as_dataset
+
+TEXTS = ["One text.", "A much longer text, of many more words than the others have.", "three", "four four", "five"]
+
+
+def rows_of(dataset) -> list[list[int]]:
+    """Token ids of all rows, without padding."""
+    features = [element[0] if isinstance(element, tuple) else element for element in dataset]
+    return [
+        row[mask == 1].tolist()
+        for batch in features
+        for row, mask in zip(batch["input_ids"].numpy(), batch["input_mask"].numpy(), strict=True)
+    ]
+
+
+def labels_of(dataset) -> np.ndarray:
+    return np.concatenate([labels.numpy() for _, labels in dataset])
+
+
+def test_rows_are_the_tokenizers(english):
+    expected = english(TEXTS, max_length=12)
+    dataset = as_dataset(TEXTS, tokenizer=english, max_length=12, batch_size=2)
+    assert len(dataset) == 3
+    for name in expected:
+        assert np.concatenate([batch[name].numpy() for batch in dataset]).tolist() == expected[name].tolist()
+    pairs = ["a pair", "", "b", "c " * 30, ""]
+    expected = english(TEXTS, pairs, max_length=12)
+    [batch] = as_dataset(TEXTS, pairs=pairs, tokenizer=english, max_length=12)
+    assert {name: values.numpy().tolist() for name, values in batch.items()} == {
+        name: values.tolist() for name, values in expected.items()
+    }
+
+
+def test_a_batch_is_as_wide_as_its_longest_text_needs(english):
+    texts = ["word " * count for count in (3, 40, 90)]
+    widths = [
+        batch["input_ids"].shape[1] for batch in as_dataset(texts, tokenizer=english, batch_size=1, max_length=80)
+    ]
+    assert widths == [32, 64, 80]
+
+
+def test_shuffling_is_of_seed_and_epoch(english):
+    texts = [f"{number} " * (number % 5 + 1) for number in range(100)]
+    plain = rows_of(as_dataset(texts, tokenizer=english, batch_size=8))
+    dataset = as_dataset(texts, list(range(100)), tokenizer=english, batch_size=8, seed=3)
+    first, second = rows_of(dataset), rows_of(dataset)
+    assert first != plain and first != second
+    assert sorted(first) == sorted(second) == sorted(plain)
+    again = as_dataset(texts, list(range(100)), tokenizer=english, batch_size=8, seed=3)
+    assert rows_of(again) == first
+    numbers = labels_of(again)  # the second epoch: each label is still that of its text
+    assert [plain[number] for number in numbers] == second
+
+
+def test_labels(english):
+    names = ["bad", "good"]
+
+    def labels(values, **arguments):
+        return labels_of(as_dataset(TEXTS, values, tokenizer=english, **arguments))
+
+    found = labels(["good", "bad", "bad", "good", "bad"], label_names=names)
+    assert (found.tolist(), found.dtype) == ([1, 0, 0, 1, 0], np.int32)
+    found = labels(pandas.Series(["good", "bad", "bad", "good", "bad"], index=[9, 8, 7, 6, 5]), label_names=names)
+    assert found.tolist() == [1, 0, 0, 1, 0]
+    found = labels([2, 0, 1, 1, 0])
+    assert (found.tolist(), found.dtype) == ([2, 0, 1, 1, 0], np.int32)
+    assert labels(np.array([True, False, True, True, False])).tolist() == [1, 0, 1, 1, 0]
+    found = labels([0.5, -1.0, 2, 0, 0])
+    assert (found.tolist(), found.dtype) == ([0.5, -1.0, 2.0, 0.0, 0.0], np.float32)
+    found = labels([["good"], [], ["bad", "good"], ("bad",), {"good"}], label_names=names)
+    assert (found.tolist(), found.dtype) == ([[0, 1], [0, 0], [1, 1], [1, 0], [0, 1]], np.float32)
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), [
+    ({"labels": ["good", "bad", "ugly", "bad", "bad"], "label_names": ["bad", "good"]}, ValueError,
+     r"labels\[2\] is 'ugly', which is none of label_names: bad, good"),
+    ({"labels": [["good"], ["ugly"], [], [], []], "label_names": ["bad", "good"]}, ValueError,
+     r"labels\[1\] is 'ugly', which is none of label_names"),
+    ({"labels": [0, 1, 0, 1, 0], "label_names": ["0", "1"]}, ValueError, r"labels\[0\] is 0, which is none of"),
+    ({"labels": ["good"] * 5}, ValueError, r"labels\[0\] is 'good': give class numbers .* label_names=model.labels"),
+    ({"labels": [0, 1, 0, -1, 0]}, ValueError, r"labels\[3\] is -1: give class numbers from 0"),
+    ({"labels": [0.0, float("nan"), 1.0, 1.0, 1.0]}, ValueError, r"labels\[1\] is nan: give class numbers"),
+    ({"labels": [0, None, 1, 1, 1]}, ValueError, r"labels\[1\] is None: give class numbers"),
+    ({"labels": [0, 1]}, ValueError, "5 texts and 2 labels"),
+    ({"pairs": ["a"]}, ValueError, "5 texts and 1 pairs"),
+    ({"pairs": ["a", "b", None, "", ""]}, TypeError, r"pairs\[2\] is None \(NoneType\), not a string"),
+    ({"texts": ["a", float("nan")]}, TypeError, r"texts\[1\] is nan \(float\), not a string"),
+    ({"texts": "a text"}, TypeError, "texts must be a list of strings, not a single string"),
+    ({"texts": []}, ValueError, "there are no texts"),
+    ({"batch_size": 0}, ValueError, "batch_size=0 must be at least 1"),
+    ({"max_length": 2}, ValueError, "max_seq_length=2"),
+])  # fmt: skip
+def test_what_is_refused(english, arguments, error, message):
+    with pytest.raises(error, match=message):
+        as_dataset(**{"texts": TEXTS, "tokenizer": english, **arguments})
+
+
+# ---- ten lines -------------------------------------------------------------------------------------------------------
+
+
+def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
+    """The lines of the docstring, word for word, with a small model where the downloaded one would be."""
+    lines = [
+        line.strip() for line in inspect.getdoc(as_dataset).split("ten lines:")[1].split("After it")[0].splitlines()
+    ]
+    lines = [line for line in lines if line]
+    assert len(lines) == 10
+    keras.utils.set_random_seed(1)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    encoder = BertModel(BertConfig.from_dict({**CONFIG, **sizes}))
+    encoder.build()
+    encoder.save_pretrained(str(tmp_path / "small"), vocab_file=VOCAB, do_lower_case=True)
+    draw = np.random.default_rng(0)
+    words = {"positive": ["lovely", "great"], "negative": ["awful", "dull"]}
+    kinds = ["positive"] * 300 + ["negative"] * 300  # sorted, so that they need shuffling
+    table = {"text": [f"The film was {draw.choice(words[kind])}, seen {draw.integers(100)} times." for kind in kinds]}
+    pandas.DataFrame(table | {"label": kinds}).to_csv(tmp_path / "reviews.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    monkeypatch.setattr(bert_tf, "download", lambda name: asked.append(name) or str(tmp_path / "small"))
+    program = "\n".join(lines).replace("2e-5", "3e-3")  # so small a model learns only so
+    values = {}
+    exec(program, values)
+    assert asked == ["uncased_L-4_H-256_A-4"]
+    assert values["model"].labels == ["negative", "positive"]
+    call, *_ = re.findall(r"`(bert_tf\.Predictor.*?)` gives", inspect.getdoc(as_dataset))
+    assert eval(call, values)["label"] == "positive"
+    predictor = bert_tf.Predictor("reviews_model")
+    assert predictor.labels == ["negative", "positive"]
+    found = predictor.predict(["The film was awful, seen 3 times.", "The film was lovely, seen 5 times."])
+    assert [prediction["label"] for prediction in found] == ["negative", "positive"]
+    # The same by the data set: its order is kept where nothing is shuffled.
+    data = as_dataset(
+        ["The film was awful, seen 3 times.", "The film was lovely, seen 5 times."],
+        tokenizer=values["tokenizer"],
+        batch_size=1,
+    )
+    logits = values["model"].predict(data, verbose=0)
+    assert logits.argmax(-1).tolist() == [0, 1]
+
+
+def test_several_labels_and_regression_fit(english):
+    config = BertConfig.from_dict(CONFIG)
+    for problem, labels, names, count in (
+        ("multi_label_classification", [["a"], [], ["a", "b"], ["b"], []], ["a", "b"], 2),
+        ("regression", [0.1, 0.2, 0.3, 0.4, 0.5], None, 1),
+    ):
+        model = task_models.BertForSequenceClassification(config, num_labels=count, problem_type=problem, seed=1)
+        model.compile(optimizer=bert_tf.create_optimizer("adamw", 1e-3, 10, 1))
+        data = as_dataset(TEXTS, labels, tokenizer=english, label_names=names, batch_size=2, seed=1)
+        assert np.isfinite(model.fit(data, verbose=0).history["loss"]).all()
+        assert np.isfinite(model.evaluate(data, verbose=0, return_dict=True)["loss"])
+
+
+# ---- names of labels -------------------------------------------------------------------------------------------------
+
+
+def test_labels_travel_with_a_model(tmp_path):
+    encoder = save(tmp_path / "encoder", BertModel)
+    model = task_models.BertForSequenceClassification.from_pretrained(encoder, labels=["neg", "pos", "?"])
+    assert (model.num_labels, model.labels) == (3, ["neg", "pos", "?"])
+    model.save_pretrained(str(tmp_path / "saved"))
+    again = task_models.BertForSequenceClassification.from_pretrained(str(tmp_path / "saved"))
+    assert again.labels == ["neg", "pos", "?"]
+    assert bert_tf.Predictor(str(tmp_path / "saved")).labels == ["neg", "pos", "?"]
+    same = task_models.BertForSequenceClassification.from_pretrained(
+        str(tmp_path / "saved"), labels=["neg", "pos", "?"]
+    )
+    assert same.labels == again.labels
+    with pytest.raises(
+        ValueError, match=r"contradicts .*saved, which was trained with the order \['neg', 'pos', '\?'\]"
+    ):
+        task_models.BertForSequenceClassification.from_pretrained(str(tmp_path / "saved"), labels=["pos", "neg", "?"])
+    renamed = task_models.BertForSequenceClassification.from_pretrained(str(tmp_path / "saved"), labels=["0", "1", "2"])
+    assert renamed.labels == ["0", "1", "2"]
+    tagger = task_models.BertForTokenClassification.from_pretrained(encoder, labels=["O", "B-PER", "I-PER"])
+    assert (tagger.num_labels, tagger.labels) == (3, ["O", "B-PER", "I-PER"])
+    unnamed = task_models.BertForSequenceClassification.from_pretrained(encoder, num_labels=2)
+    assert unnamed.labels is None
+
+
+@pytest.mark.parametrize(("model_class", "arguments", "message"), [
+    (task_models.BertForSequenceClassification, {"labels": ["a", "a"]}, "must be names, each once"),
+    (task_models.BertForSequenceClassification, {"labels": ["a", 1]}, "must be names, each once"),
+    (task_models.BertForSequenceClassification, {"labels": ["a", "b"], "num_labels": 3}, "num_labels=3, but labels"),
+    (BertModel, {"labels": ["a", "b"]}, "BertModel has no classes"),
+])  # fmt: skip
+def test_labels_that_are_refused(tmp_path, model_class, arguments, message):
+    encoder = save(tmp_path / "encoder", BertModel)
+    with pytest.raises(ValueError, match=message):
+        model_class.from_pretrained(encoder, **arguments)
+
+
+# ---- model.export ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", ["nothing", "predict", "fit"])
+def test_a_model_is_exported_at_any_time(tmp_path, english, clean_process, after):
+    model = task_models.BertForSequenceClassification(BertConfig.from_dict(CONFIG), num_labels=3, seed=1)
+    data = as_dataset(TEXTS, [0, 1, 2, 0, 1], tokenizer=english, batch_size=2)
+    if after == "predict":
+        model.predict(data.map(lambda features, labels: features), verbose=0)
+    elif after == "fit":
+        model.compile(optimizer=bert_tf.create_optimizer("adamw", 1e-3, 10, 1))
+        model.fit(data, verbose=0)
+    model.export(str(tmp_path / "exported"), verbose=False)
+    features = english(TEXTS)
+    found = clean_process(str(tmp_path / "exported"), **features)
+    [logits] = found.values()
+    np.testing.assert_allclose(logits, np.asarray(model(features, training=False)), atol=1e-5)
+
+
+def test_models_are_exported_with_their_own_inputs(tmp_path):
+    config, generator = BertConfig.from_dict(CONFIG), np.random.default_rng(0)
+    for number, model in enumerate([
+        BertModel(config),
+        task_models.BertForQuestionAnswering(config),
+        task_models.BertForTokenClassification(config, num_labels=3),
+        task_models.BertForMultipleChoice(config),
+        task_models.BertForPreTraining(config),
+    ]):  # fmt: skip
+        shape = (2, 3, 5) if isinstance(model, task_models.BertForMultipleChoice) else (2, 5)
+        features = {name: np.ones(shape, np.int32) for name in ("input_ids", "input_mask", "segment_ids")}
+        features["input_ids"] = generator.integers(1, 1000, shape).astype(np.int32)
+        if isinstance(model, task_models.BertForPreTraining):
+            features["masked_lm_positions"] = np.array([[1, 2], [3, 4]], np.int32)
+        model.export(str(tmp_path / str(number)), verbose=False)
+        loaded = tf.saved_model.load(str(tmp_path / str(number)))
+        found = loaded.serve(features)
+        expected = model(features, training=False)
+        found, expected = keras.tree.flatten(found), keras.tree.flatten(expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-5)

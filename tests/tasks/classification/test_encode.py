@@ -1,0 +1,275 @@
+"""Token ids equal the original's; batches lose no example; metrics and files."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.tiny import TINY_CONFIG
+from sklearn import metrics as sklearn_metrics
+
+from bert_tf.data import token_rows
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.tasks import script as fine_tuning_run
+from bert_tf.tasks.classification import data as classification_data
+from bert_tf.tasks.classification import encode as classification_encode
+from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import metrics as classification_metrics
+from bert_tf.tasks.classification import outputs as classification_outputs
+from bert_tf.text.casing import Casing
+from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.training import step as train_step
+from bert_tf.training.best_model import BestModel
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from helpers.paths import TESTS
+
+    return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
+
+
+GOLDEN = [("cola", "dev"), ("mnli", "dev"), ("mrpc", "dev"), ("xnli", "dev")]
+
+
+@pytest.mark.parametrize("length", [32, 128])
+@pytest.mark.parametrize("kind", ["train", "dev", "test"])
+@pytest.mark.parametrize("name", ["cola", "mnli", "mrpc", "xnli"])
+def test_features_equal_the_originals(golden, tokenizer, name, kind, length):
+    file = golden / "classifier" / name / f"features_{kind}_{length}.jsonl.gz"
+    if not file.exists():
+        assert (name, kind) == ("xnli", "test")  # the original never read it
+        return
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    expected = [record for record in records if record["is_real_example"]]  # the others fill up a batch of a TPU
+    task = glue.find_task(name)
+    split = task.train if kind == "train" else next(iter((task.dev if kind == "dev" else task.test).values()))
+    examples = classification_data.read_examples(task, split, str(golden / "classifier" / name))
+    encoded = classification_encode.encode_examples(examples, task, tokenizer, length)
+    assert len(examples) == len(expected) >= 6
+    arrays = encoded.batch(range(len(encoded)), length)
+    for row, (example, record) in enumerate(zip(examples, expected, strict=True)):
+        assert (example.guid, example.text_a, example.text_b) == (record["guid"], record["text_a"], record["text_b"])
+        for key in ("input_ids", "input_mask", "segment_ids"):
+            assert arrays[key][row].tolist() == record[key], (example.guid, key)
+        if kind != "test":
+            assert example.label == record["label"]
+            assert int(arrays["label_ids"][row]) == record["label_id"]
+
+
+def make_encoded(count=50, seed=0) -> classification_encode.EncodedExamples:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(3, 31, count)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return classification_encode.EncodedExamples(
+        generator.integers(5, 100, offsets[-1]).astype(np.int32),
+        offsets,
+        (lengths // 2).astype(np.int32),
+        {"label_ids": generator.integers(0, 3, count).astype(np.int32)},
+        [f"dev-{number}" for number in range(count)],
+        pad_id=0,
+    )
+
+
+def test_truncation_is_counted_and_said_once(tokenizer, caplog):
+    task = glue.find_task("mrpc")
+    examples = [
+        classification_data.InputExample("a", "one " * 20, "two " * 9, "0"),
+        classification_data.InputExample("b", "one", "\u200b", "1"),  # no token in the second text
+    ]
+    encoded = classification_encode.encode_examples(examples, task, tokenizer, 16)
+    assert encoded.truncated == 1 and encoded.lengths.tolist() == [16, 3]
+    one, two = tokenizer.convert_tokens_to_ids(["one", "two"])
+    assert encoded.ids[:16].tolist() == [101, *[one] * 7, 102, *[two] * 6, 102]
+    assert [record.message for record in caplog.records if "lost their last tokens" in record.message] == [
+        "1 of 2 examples are longer than --max_seq_length=16 and lost their last tokens."
+    ]
+    with pytest.raises(ValueError, match="--max_seq_length=2"):
+        classification_encode.encode_examples(examples, task, tokenizer, 2)
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_training_rows_are_a_function_of_seed_and_step(window):
+    lengths = make_encoded(50).lengths
+
+    def rows(seed, start, count):
+        stream = token_rows.training_rows(lengths, 8, seed, start, window)
+        return [next(stream).tolist() for _ in range(count)]
+
+    whole = rows(1, 0, 60)
+    for start in (1, 7, 13):
+        assert rows(1, start, 20) == whole[start : start + 20]
+    assert rows(2, 0, 5) != whole[:5]
+    # Every window has the rows of its part of the epochs: after 100 windows of 1 (or 25 of 4), each row 16 times.
+    counts = np.bincount(np.concatenate(rows(3, 0, 100)), minlength=50)
+    assert counts.tolist() == [16] * 50
+
+
+@pytest.mark.parametrize("count", [5, 50, 403])
+def test_every_epoch_has_every_row_once(count):
+    """Also where an epoch is not a whole number of batches, or less than one batch."""
+    lengths = make_encoded(count).lengths
+    plain = token_rows.training_rows(lengths, 8, 1, 0, window_batches=1)
+    stream = np.concatenate([next(plain) for _ in range(3 * count + 28)])
+    epochs = stream[: len(stream) // count * count].reshape(-1, count)
+    assert (np.sort(epochs, axis=1) == np.arange(count)).all()
+    assert (epochs[0] != epochs[1]).any()
+    # Sorting by length goes on inside a window only: after any number of windows the same rows have been there.
+    sorted_by_length = token_rows.training_rows(lengths, 8, 1, 0, window_batches=7)
+    for window in range(4):
+        rows = np.concatenate([next(sorted_by_length) for _ in range(7)])
+        assert np.sort(rows).tolist() == np.sort(stream[window * 56 : (window + 1) * 56]).tolist()
+
+
+def test_batches_have_rows_of_similar_length():
+    lengths = np.random.default_rng(0).integers(3, 129, 3000).astype(np.int32)
+
+    def spread(window):
+        stream = token_rows.training_rows(lengths, 32, 1, 0, window)
+        batches = [next(stream) for _ in range(150)]
+        assert len(np.unique(batches[:50])) == 50 * 32  # all of the first epoch
+        return np.mean([np.ptp(lengths[batch]) for batch in batches]), [lengths[batch].mean() for batch in batches]
+
+    (sorted_spread, means), (plain_spread, _) = spread(50), spread(1)
+    assert plain_spread > 110 and sorted_spread < 6
+    # ... but the batches themselves come in no order of length.
+    assert abs(np.corrcoef(means[:50], np.arange(50))[0, 1]) < 0.4
+
+
+def test_a_tokenizer_on_each_core_gives_the_same_ids(golden, tokenizer, monkeypatch):
+    task = glue.find_task("mrpc")
+    examples = classification_data.read_examples(task, task.train, str(golden / "classifier" / "mrpc"))
+    one = classification_encode.encode_examples(examples, task, tokenizer, 64)
+    monkeypatch.setattr(classification_encode, "_CHARACTERS_FOR_PROCESSES", 0)
+    monkeypatch.setattr(classification_encode, "_TEXTS_PER_CHUNK", 3)
+    two = classification_encode.encode_examples(examples, task, tokenizer, 64, num_processes=2)
+    for name in ("ids", "offsets", "second_starts", "label_ids"):
+        np.testing.assert_array_equal(getattr(two, name), getattr(one, name))
+
+
+def test_training_batches_go_on_at_any_step():
+    encoded = make_encoded(21)
+    settings = {"batch_size": 4, "seed": 1, "max_seq_length": 32}
+    whole = list(token_rows.training_batches(encoded, start_step=0, **settings).take(13))
+    later = list(token_rows.training_batches(encoded, start_step=9, **settings).take(4))
+    for one, other in zip(whole[9:], later, strict=True):
+        assert set(one) == {"input_ids", "input_mask", "segment_ids", "label_ids"}
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_predictions_lose_no_example_and_keep_their_order(replicas):
+    encoded = make_encoded(21)
+    strategy = tf.distribute.get_strategy()
+    if replicas > 1:
+        devices = [f"CPU:{number}" for number in range(replicas)]
+        strategy = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    with strategy.scope():
+        model = BertForSequenceClassification(BertConfig.from_dict(TINY_CONFIG), num_labels=3)
+        model.build()
+    expected = np.stack([np.asarray(model(encoded.batch([row], int(encoded.lengths[row]))))[0] for row in range(21)])
+    predict = train_step.make_predict_function(model, strategy)
+    for static_padding in (False, True):
+        logits = fine_tuning_run.predict_logits(
+            predict, encoded, batch_size=8, max_seq_length=32, static_padding=static_padding
+        )
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_batches_are_as_long_as_their_examples_need():
+    encoded = make_encoded(40)
+    dynamic = token_rows.training_batches(encoded, batch_size=4, seed=1, start_step=0, max_seq_length=128)
+    static = token_rows.training_batches(
+        encoded, batch_size=4, seed=1, start_step=0, max_seq_length=128, static_padding=True
+    )
+    assert {batch["input_ids"].shape[1] for batch in dynamic.take(20)} == {32}
+    assert static.element_spec["input_ids"].shape == (4, 128)
+    assert token_rows.padded_lengths(100) == [32, 64, 96, 100]
+
+
+def test_metrics_equal_scikit_learns():
+    generator = np.random.default_rng(0)
+    logits, labels = generator.normal(size=(37, 2)).astype(np.float32), generator.integers(0, 2, 37)
+    predicted = logits.argmax(-1)
+    task = glue.find_task("mrpc")
+    results = classification_metrics.evaluate(task, logits, labels, 8)
+    assert set(results) == {"eval_accuracy", "eval_f1", "eval_loss", "loss"}
+    assert results["eval_accuracy"] == sklearn_metrics.accuracy_score(labels, predicted)
+    assert results["eval_f1"] == sklearn_metrics.f1_score(labels, predicted)
+    log_probabilities = logits - np.log(np.exp(logits.astype(np.float64)).sum(-1, keepdims=True))
+    losses = -log_probabilities[np.arange(37), labels]
+    assert results["eval_loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    batches = [losses[start : start + 8].mean() for start in range(0, 37, 8)]
+    assert results["loss"] == pytest.approx(np.mean(batches), rel=1e-6) != pytest.approx(losses.mean(), rel=1e-6)
+    cola = classification_metrics.evaluate(glue.find_task("cola"), logits, labels, 8)
+    assert cola["eval_matthews"] == sklearn_metrics.matthews_corrcoef(labels, predicted)
+    scores = generator.normal(size=37).astype(np.float32)
+    stsb = classification_metrics.evaluate(glue.find_task("sts-b"), scores[:, None], labels.astype(np.float32), 8)
+    assert stsb["eval_pearson"] == pytest.approx(np.corrcoef(scores, labels)[0, 1], rel=1e-5)
+    assert stsb["eval_loss"] == pytest.approx(np.mean((scores - labels) ** 2), rel=1e-5)
+
+
+def test_several_labels_may_hold():
+    task = classification_data.Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
+    logits = np.array([[2.0, -1.0, 0.5], [-3.0, 4.0, -1.0]], np.float32)
+    labels = np.array([[1, 0, 0], [0, 1, 0]], np.float32)
+    results = classification_metrics.evaluate(task, logits, labels, 8)
+    assert results["eval_micro_f1"] == pytest.approx(0.8)
+    expected = np.log1p(np.exp(-np.abs(logits))) + np.maximum(logits, 0) - logits * labels
+    assert results["eval_loss"] == pytest.approx(expected.mean(), rel=1e-6)
+    described = classification_metrics.describe_predictions(task, logits)
+    assert [record["labels"] for record in described] == [["a", "c"], ["b"]]
+    assert described[0]["probabilities"]["a"] == pytest.approx(1 / (1 + np.exp(-2)), rel=1e-6)
+
+
+def test_record_files_have_the_originals_layout(tmp_path):
+    encoded = make_encoded(5)
+    path = str(tmp_path / "train.tf_record")
+    classification_encode.write_records(path, encoded, 32)
+    features = {name: tf.io.FixedLenFeature([32], tf.int64) for name in ("input_ids", "input_mask", "segment_ids")}
+    features |= {name: tf.io.FixedLenFeature([], tf.int64) for name in ("label_ids", "is_real_example")}
+    rows = [tf.io.parse_single_example(record, features) for record in tf.data.TFRecordDataset(path)]
+    arrays = encoded.batch(range(5), 32)
+    for number, row in enumerate(rows):
+        assert int(row["is_real_example"]) == 1 and int(row["label_ids"]) == encoded.label_ids[number]
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            np.testing.assert_array_equal(row[name], arrays[name][number])
+
+
+def test_prediction_files(tmp_path):
+    encoded = make_encoded(2)
+    logits = np.array([[0.0, 0.0], [5.0, 1.0]], np.float32)
+    classification_outputs.write_predictions(str(tmp_path), "", glue.find_task("rte"), encoded, logits)
+    lines = (tmp_path / "test_results.tsv").read_text().splitlines()
+    assert lines[0] == "0.5\t0.5" and lines[1].startswith("0.98201")
+    records = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert records[1]["guid"] == "dev-1" and records[1]["label"] == "entailment"
+    assert records[1]["probabilities"]["not_entailment"] == pytest.approx(0.0179862, rel=1e-4)
+    classification_outputs.write_predictions(str(tmp_path), "_x", glue.find_task("sts-b"), encoded, logits[:, :1])
+    assert (tmp_path / "test_results_x.tsv").read_text() == "0.0\n5.0\n"
+
+
+def test_the_best_model_is_kept_and_patience_counts(tmp_path):
+    model = BertForSequenceClassification(BertConfig.from_dict(TINY_CONFIG), num_labels=2)
+    model.build()
+    (tmp_path / "vocab.txt").write_text("".join(f"t{number}\n" for number in range(100)))
+    files = ModelFiles("", model.config, None, str(tmp_path / "vocab.txt"), Casing(True))
+    keeper = BestModel(str(tmp_path / "run"), files, "eval_accuracy", patience=2)
+    (tmp_path / "run").mkdir()
+    for step, accuracy in ((10, 0.5), (20, 0.8), (30, 0.7)):
+        model.head.output_bias.assign([float(step), 0.0])
+        keeper.update(step, {"eval_accuracy": accuracy}, model)
+    assert keeper.best["step"] == 20 and not keeper.should_stop()
+    best = BertForSequenceClassification.from_pretrained(str(tmp_path / "run" / "best_model"))
+    assert best.head.output_bias.numpy().tolist() == [20.0, 0.0]
+    again = BestModel(str(tmp_path / "run"), files, "eval_accuracy", patience=2)  # after a kill
+    again.forget_after(20)
+    assert again.steps == {10, 20}
+    for step in (30, 40):
+        again.update(step, {"eval_accuracy": 0.8}, model)  # as good is not better
+    assert again.should_stop() and again.best["step"] == 20

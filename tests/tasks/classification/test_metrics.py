@@ -1,0 +1,179 @@
+"""Metrics, reports and what is summed up over seeds, against numbers worked out by hand and by the libraries."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from bert_tf.models import objectives
+from bert_tf.models.config import BertConfig
+from bert_tf.tasks import seeds
+from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import metrics as classification_metrics
+from bert_tf.tasks.classification import outputs as classification_outputs
+from bert_tf.tasks.classification.data import Task
+from bert_tf.tasks.classification.metrics import METRICS, evaluate
+from bert_tf.training import run_directory
+
+SEVERAL = Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
+
+
+def logits_for(predictions, classes=2) -> np.ndarray:
+    return np.eye(classes, dtype=np.float32)[np.asarray(predictions)]
+
+
+def test_hand_numbers():
+    labels = np.array([1, 1, 1, 0, 0, 0, 0, 1])
+    logits = logits_for([1, 1, 0, 0, 0, 0, 1, 1])  # 3 of 4 positives found, 1 of 4 negatives taken for one
+    assert evaluate(glue.find_task("mrpc"), logits, labels, 4)["eval_f1"] == pytest.approx(0.75)
+    assert evaluate(glue.find_task("cola"), logits, labels, 4)["eval_matthews"] == pytest.approx(0.5)
+    assert evaluate(glue.find_task("sst-2"), logits, labels, 4)["eval_accuracy"] == pytest.approx(0.75)
+    three = Task("custom", ("x", "y", "z"), None, metrics=("accuracy", "macro_f1"))
+    # F1 of the classes: 0.5, 0.8, 0.
+    results = evaluate(three, logits_for([0, 0, 1, 1, 1], 3), np.array([0, 2, 0, 1, 1]), 5)
+    assert results["eval_macro_f1"] == pytest.approx((0.5 + 0.8 + 0) / 3)
+    # Of every probability e / (1 + e) for the class taken: -log of it where right, 1 more where wrong.
+    right = np.log(1 + np.exp(-1))
+    results = evaluate(glue.find_task("rte"), logits, labels, 3)
+    assert results["eval_loss"] == pytest.approx(right + 2 / 8)
+    # Batches of 3, 3 and 2, the wrong ones in the first and the last.
+    assert results["loss"] == pytest.approx(right + (1 / 3 + 0 + 1 / 2) / 3)
+
+
+def test_keys_are_the_originals_and_the_tasks():
+    labels, logits = np.array([0, 1]), logits_for([0, 1])
+    keys = {name: set(evaluate(glue.find_task(name), logits, labels, 2)) for name in ("mnli", "cola", "qqp", "wnli")}
+    common = {"eval_accuracy", "eval_loss", "loss"}
+    assert keys == {
+        "mnli": common, "wnli": common, "cola": common | {"eval_matthews"}, "qqp": common | {"eval_f1"},
+    }  # fmt: skip
+    scores = evaluate(glue.find_task("sts-b"), np.array([[1.0], [2.0]]), np.array([1.0, 3.0], np.float32), 2)
+    assert set(scores) == {"eval_pearson", "eval_spearman", "eval_loss", "loss"}
+    assert list(glue.TASKS) == [
+        "cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", "ax", "xnli",
+    ]  # fmt: skip
+    assert all(set(task.metrics) <= set(METRICS) for task in glue.TASKS.values())
+
+
+def test_correlations_equal_scipys():
+    generator = np.random.default_rng(1)
+    labels = generator.integers(0, 11, 50).astype(np.float32) / 2  # with ties, as human scores have them
+    scores = (labels + generator.normal(size=50)).astype(np.float32)
+    results = evaluate(glue.find_task("sts-b"), scores[:, None], labels, 8)
+    assert results["eval_pearson"] == pytest.approx(stats.pearsonr(labels, scores).statistic, rel=1e-12)
+    assert results["eval_spearman"] == pytest.approx(stats.spearmanr(labels, scores).statistic, rel=1e-12)
+    ranks = np.corrcoef(stats.rankdata(labels), stats.rankdata(scores))[0, 1]
+    assert results["eval_spearman"] == pytest.approx(ranks, rel=1e-9)
+    assert ranks != pytest.approx(results["eval_pearson"], abs=1e-4)
+
+
+def test_what_is_not_defined_is_0():
+    labels = np.array([1, 1, 0])
+    assert evaluate(glue.find_task("cola"), logits_for([1, 1, 1]), labels, 8)["eval_matthews"] == 0.0
+    assert evaluate(glue.find_task("mrpc"), logits_for([0, 0, 0]), labels, 8)["eval_f1"] == 0.0
+    for scores, given in (([[1.0], [1.0]], [1.0, 2.0]), ([[1.0], [2.0]], [3.0, 3.0]), ([[1.0]], [1.0])):
+        results = evaluate(glue.find_task("sts-b"), np.array(scores), np.array(given, np.float32), 8)
+        assert results["eval_pearson"] == results["eval_spearman"] == 0.0
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers", "several"])
+def test_losses_are_those_of_training(kind):
+    generator = np.random.default_rng(2)
+    logits = (5 * generator.normal(size=(13, 1 if kind == "numbers" else 3))).astype(np.float32)
+    task, objective, labels = {
+        "classes": (glue.find_task("mnli"), objectives.ClassificationObjective, generator.integers(0, 3, 13)),
+        "numbers": (glue.find_task("sts-b"), objectives.RegressionObjective, generator.normal(size=13)),
+        "several": (SEVERAL, objectives.MultiLabelObjective, generator.integers(0, 2, (13, 3))),
+    }[kind]
+    labels = labels.astype(np.int32 if kind == "classes" else np.float32)
+    losses, _ = objective.values(tf.constant(logits), {"label_ids": tf.constant(labels)})
+    np.testing.assert_allclose(classification_metrics.example_losses(task, logits, labels), losses, rtol=1e-5)
+
+
+def test_losses_and_probabilities_of_huge_logits_are_finite():
+    logits = np.array([[1e4, -1e4], [-1e4, 1e4]], np.float32)
+    results = evaluate(glue.find_task("rte"), logits, np.array([0, 0]), 2)
+    assert results["eval_loss"] == pytest.approx(1e4)
+    assert classification_metrics.probabilities(glue.find_task("rte"), logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    several = Task("custom", ("a", "b"), None, metrics=("micro_f1",), multi_label=True)
+    with np.errstate(all="raise"):
+        assert classification_metrics.probabilities(several, logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert evaluate(several, logits, np.array([[0, 1], [0, 1]], np.float32), 2)["eval_loss"] == pytest.approx(5e3)
+
+
+def test_several_labels_equal_scikit_learns():
+    generator = np.random.default_rng(3)
+    logits = generator.normal(size=(40, 3)).astype(np.float32)
+    labels = generator.integers(0, 2, (40, 3)).astype(np.float32)
+    results = evaluate(SEVERAL, logits, labels, 8)
+    for kind in ("micro", "macro"):
+        assert results[f"eval_{kind}_f1"] == sklearn_metrics.f1_score(labels, logits > 0, average=kind)
+    alone = Task("custom", ("a",), None, metrics=("micro_f1",), multi_label=True)  # one label that holds or not
+    expected = sklearn_metrics.f1_score(labels[:, 0], logits[:, 0] > 0, average="micro")
+    assert evaluate(alone, logits[:, :1], labels[:, :1], 8)["eval_micro_f1"] == pytest.approx(expected)
+
+
+def test_report_and_confusion_matrix(tmp_path):
+    task = glue.find_task("mnli")
+    labels, logits = np.array([0, 1, 1, 0]), logits_for([0, 1, 0, 0], 3)  # a class that never comes up
+    classification_outputs.write_analysis(str(tmp_path), "_dev", task, logits, labels)
+    table = (tmp_path / "classification_report_dev.txt").read_text()
+    rows = {line.split()[0]: line.split()[1:] for line in table.splitlines() if line.strip()}
+    assert rows["contradiction"] == ["0.6667", "1.0000", "0.8000", "2"]
+    assert rows["entailment"] == ["1.0000", "0.5000", "0.6667", "2"]
+    assert rows["neutral"] == ["0.0000", "0.0000", "0.0000", "0"]
+    assert (tmp_path / "confusion_matrix_dev.png").read_bytes()[:4] == b"\x89PNG"
+    classification_outputs.write_analysis(str(tmp_path), "_several", SEVERAL, logits, logits)
+    assert "micro avg" in (tmp_path / "classification_report_several.txt").read_text()
+    classification_outputs.write_analysis(str(tmp_path), "_numbers", glue.find_task("sts-b"), logits[:, :1], labels)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "classification_report_dev.txt", "classification_report_several.txt", "confusion_matrix_dev.png",
+    ]  # fmt: skip
+
+
+def test_evaluation_file_is_the_originals(tmp_path):
+    path = tmp_path / "eval_results.txt"
+    results = evaluate(glue.find_task("rte"), logits_for([0, 1, 1]), np.array([0, 1, 0]), 8)
+    run_directory.write_eval_results(str(path), {**results, "global_step": 343})
+    assert path.read_text() == (
+        "eval_accuracy = 0.6666667\neval_loss = 0.646595\nglobal_step = 343\nloss = 0.646595\n"
+    )  # fmt: skip
+
+
+def test_seeds_are_summed_up_and_the_best_model_is_copied(tmp_path):
+    results = {
+        1: {"eval_f1": 0.5, "eval_loss": 1.0, "global_step": 9},
+        2: {"eval_f1": 0.9, "eval_loss": 3.0, "global_step": 9},
+        3: {"eval_f1": 0.7, "eval_loss": 2.0, "global_step": 9},
+    }
+    for seed in results:
+        (tmp_path / f"seed-{seed}" / "best_model").mkdir(parents=True)
+        (tmp_path / f"seed-{seed}" / "best_model" / "name").write_text(str(seed))
+    (tmp_path / "best_model").mkdir()
+    (tmp_path / "best_model" / "of_an_earlier_run").write_text("")
+    text = seeds.write_summary(str(tmp_path), results, "eval_f1")
+    content = json.loads((tmp_path / "seeds.json").read_text())
+    assert content["best_seed"] == 2 and set(content["seeds"]) == {"1", "2", "3"}
+    assert content["summary"]["eval_f1"] == pytest.approx(
+        {"mean": 0.7, "min": 0.5, "max": 0.9, "standard_deviation": 0.2}
+    )
+    assert set(content["summary"]) == {"eval_f1", "eval_loss"}
+    assert [path.name for path in (tmp_path / "best_model").iterdir()] == ["name"]
+    assert (tmp_path / "best_model" / "name").read_text() == "2"
+    assert text.splitlines()[1].split() == ["eval_f1", "0.7000", "0.5000", "0.9000", "0.2000"]
+    seeds.write_summary(str(tmp_path), results, "eval_loss", smaller_is_better=True)
+    assert (tmp_path / "best_model" / "name").read_text() == "1"
+
+
+def test_a_tasks_labels_and_kind_travel_in_the_configuration():
+    config = BertConfig.from_dict({"vocab_size": 9, "id2label": {"0": "old"}, "architectures": ["X"]}, True)
+    rte = classification_outputs.configure(config, glue.find_task("rte"))
+    assert rte.id2label == {"0": "entailment", "1": "not_entailment"} and rte.label2id["not_entailment"] == 1
+    assert rte.problem_type == "single_label_classification" and not hasattr(rte, "architectures")
+    numbers = classification_outputs.configure(rte, glue.find_task("sts-b"))
+    assert numbers.problem_type == "regression" and not hasattr(numbers, "id2label")
+    assert classification_outputs.configure(config, SEVERAL).problem_type == "multi_label_classification"
+    assert config.id2label == {"0": "old"}  # the one given stays as it was

@@ -1,0 +1,267 @@
+"""Files in CoNLL style: what is read from every layout and scheme, what is written back, and what is refused."""
+
+import re
+
+import numpy as np
+import pytest
+
+from bert_tf.tasks.ner import data as ner_data
+from bert_tf.tasks.ner.data import Entity, Layout, read_conll, write_conll
+
+# Written for this test, in the layout of CoNLL-2003 as published: four columns, IOB1, documents.
+NEWS = """-DOCSTART- -X- O O
+
+Anna NNP I-NP I-PER
+Berg NNP I-NP I-PER
+flew VBD I-VP O
+from IN I-PP O
+Oslo NNP I-NP I-LOC
+Bergen NNP I-NP B-LOC
+. . O O
+
+Snow NN I-NP O
+
+-DOCSTART- -X- O O
+
+Nordic NNP I-NP I-ORG
+Rail NNP I-NP I-ORG
+Anna NNP I-NP I-PER
+"""
+ENTITIES = [
+    [Entity("PER", 0, 2), Entity("LOC", 4, 5), Entity("LOC", 5, 6)],
+    [],
+    [Entity("ORG", 0, 2), Entity("PER", 2, 3)],
+]
+LENGTHS = [7, 1, 3]
+TAGS = {
+    "iob1": ["I-PER I-PER O O I-LOC B-LOC O", "O", "I-ORG I-ORG I-PER"],
+    "iob2": ["B-PER I-PER O O B-LOC B-LOC O", "O", "B-ORG I-ORG B-PER"],
+    "bioes": ["B-PER E-PER O O S-LOC S-LOC O", "O", "B-ORG E-ORG S-PER"],
+    "bilou": ["B-PER L-PER O O U-LOC U-LOC O", "O", "B-ORG L-ORG U-PER"],
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="file.conll"):
+        (tmp_path / name).write_bytes(text.encode())
+        return str(tmp_path / name)
+
+    return write
+
+
+def random_entities(generator, length):
+    """Entities of three types (one with hyphens in its name) in a sentence; they often touch."""
+    entities, place = [], 0
+    while place < length:
+        size = int(generator.integers(1, 4))
+        if generator.random() < 0.7 and place + size <= length:
+            entities.append(Entity(("PER", "LOC", "creative-work")[generator.integers(3)], place, place + size))
+        place += size
+    return entities
+
+
+def test_the_layout_of_conll_2003(write):
+    file = read_conll(write(NEWS), Layout(tag_scheme="iob1"))
+    assert [sentence.words for sentence in file.sentences] == [
+        ["Anna", "Berg", "flew", "from", "Oslo", "Bergen", "."], ["Snow"], ["Nordic", "Rail", "Anna"],
+    ]  # fmt: skip
+    assert [" ".join(sentence.tags) for sentence in file.sentences] == TAGS["iob2"]  # what is learned
+    assert [sentence.document for sentence in file.sentences] == [0, 0, 1]
+    assert [sentence.lines for sentence in file.sentences] == [[3, 4, 5, 6, 7, 8, 9], [11], [15, 16, 17]]
+    assert file.separator == " " and file.lines == NEWS.splitlines()
+    chunks = read_conll(write(NEWS), Layout(tag_column=2, tag_scheme="iob1"))
+    assert chunks.sentences[1].tags == ["B-NP"]
+    speech = read_conll(write(NEWS), Layout(tag_column=1, tag_scheme="plain"))
+    assert speech.sentences[0].tags == ["NNP", "NNP", "VBD", "IN", "NNP", "NNP", "."]
+
+
+@pytest.mark.parametrize("scheme", TAGS)
+def test_every_scheme_means_the_same(scheme):
+    for tags, entities, length in zip(TAGS[scheme], ENTITIES, LENGTHS, strict=True):
+        assert ner_data.entities_of(tags.split(), scheme) == entities
+        assert ner_data.tags_of(entities, length, scheme) == tags.split()
+        learned = ner_data.tags_of(entities, length, ner_data.learned_scheme(scheme))
+        assert ner_data.valid_tags(learned, scheme) == tags.split()
+
+
+@pytest.mark.parametrize("scheme", TAGS)
+def test_entities_to_tags_and_back(scheme):
+    generator = np.random.default_rng(0)
+    several = 0
+    for _ in range(300):
+        length = int(generator.integers(1, 14))
+        entities = random_entities(generator, length)
+        tags = ner_data.tags_of(entities, length, scheme)
+        assert ner_data.entities_of(tags, scheme) == entities, tags
+        assert ner_data.lenient_entities(tags) == entities, tags
+        several += len(entities) > 1
+    assert several > 100
+
+
+def test_lenient_reading_is_that_of_conlleval():
+    """seqeval's port of conlleval is the oracle, on tags that mostly break every scheme."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    generator = np.random.default_rng(1)
+    tags = ["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("A", "B-c"))]
+    for _ in range(2000):
+        sentence = [tags[number] for number in generator.integers(0, len(tags), generator.integers(1, 9))]
+        expected = [Entity(kind, first, last + 1) for kind, first, last in get_entities(sentence)]
+        assert ner_data.lenient_entities(sentence) == expected, sentence
+
+
+@pytest.mark.parametrize(
+    ("scheme", "tags", "place", "words"),
+    [
+        ("iob2", "O I-A", 1, "the tag 'I-A' after 'O' breaks the scheme iob2: an entity begins with B-A"),
+        ("iob2", "I-A", 0, "at the start of the sentence"),
+        ("iob2", "B-A I-B", 1, "begins with B-B"),
+        ("iob2", "O B", 1, "not part of the scheme iob2 (O, B-TYPE, I-TYPE)"),
+        ("iob2", "B-", 0, "not part of the scheme"),
+        ("iob2", "S-A", 0, "not part of the scheme"),
+        ("iob2", "o", 0, "not part of the scheme"),
+        ("iob1", "O B-A", 1, "only parts an entity from one of its type"),
+        ("iob1", "I-A B-B", 1, "only parts"),
+        ("bioes", "B-A O", 1, "the A before it does not end (E-A)"),
+        ("bioes", "O B-A", 1, "ends with the tag 'B-A', inside an entity"),
+        ("bioes", "B-A I-A", 1, "ends with the tag 'I-A'"),
+        ("bioes", "E-A", 0, "there is no A that could go on"),
+        ("bioes", "B-A E-B", 1, "there is no B that could go on"),
+        ("bioes", "B-A S-A", 1, "does not end"),
+        ("bioes", "L-A", 0, "not part of the scheme bioes (O, B-TYPE, I-TYPE, E-TYPE, S-TYPE)"),
+        ("bilou", "B-A U-A", 1, "does not end (L-A)"),
+        ("bilou", "S-A", 0, "not part of the scheme"),
+    ],
+)
+def test_broken_schemes(write, scheme, tags, place, words):
+    with pytest.raises(ner_data.BrokenTags, match=re.escape(words)) as caught:
+        ner_data.entities_of(tags.split(), scheme)
+    assert caught.value.place == place
+    text = "fine O\n\n" + "".join(f"word {tag}\n" for tag in tags.split())
+    with pytest.raises(ValueError, match=rf"file\.conll, line {3 + place}: .*{re.escape(words)}"):
+        read_conll(write(text), Layout(tag_scheme=scheme))
+
+
+def test_errors_say_which_flag_helps(write):
+    with pytest.raises(ValueError, match=r"line 3: .* This sentence fits --tag_scheme=iob1\.$"):
+        read_conll(write(NEWS), Layout())
+    with pytest.raises(ValueError, match=r"fits --tag_scheme=bioes\."):
+        read_conll(write("a S-X\n"), Layout())
+    with pytest.raises(ValueError, match=r"--repair_tags reads such tags"):
+        read_conll(write("a B-X\nb E-Y\n"), Layout())
+    with pytest.raises(ValueError, match=r"--tag_scheme=plain\.$"):
+        read_conll(write("a NN\n"), Layout())
+
+
+def test_broken_tags_repaired(write, caplog):
+    text = "a O\nb I-X\nc I-X\n\nd B-X\n\ne B-X\nf I-Y\n"
+    file = read_conll(write(text), Layout(repair_tags=True))
+    assert [sentence.tags for sentence in file.sentences] == [["O", "B-X", "I-X"], ["B-X"], ["B-X", "B-Y"]]
+    assert "the tags of 2 sentences break the scheme iob2" in caplog.text
+    with pytest.raises(ValueError, match="line 1: the tag 'NN' is not part of the scheme"):
+        read_conll(write("a NN\n"), Layout(repair_tags=True))
+
+
+def test_tags_of_another_scheme_than_the_file(write):
+    file = read_conll(write("a B-X\nb I-X\nc B-Y\n"), Layout(), "bioes")
+    assert file.sentences[0].tags == ["B-X", "E-X", "S-Y"]
+
+
+def test_separators_columns_and_comments(write):
+    tabs = write("# id 1\nO\tNew York\t x\nB-A\t\u00a0\tx\r\n\t\n#tag\tb\tx\n", "tabs")
+    with pytest.raises(ValueError, match=r"tabs, line 2: 4 columns, but line 1 has 3: .* separated by spaces"):
+        read_conll(tabs, Layout(tag_column=0, word_column=1, tag_scheme="plain"))
+    layout = Layout(tag_column=0, word_column=1, comment_prefix="# ", tag_scheme="plain")
+    file = read_conll(tabs, layout)
+    assert [sentence.words for sentence in file.sentences] == [["New York", "\u00a0"], ["b"]]
+    assert [sentence.tags for sentence in file.sentences] == [["O", "B-A"], ["#tag"]]
+    spaces = write("  Ø\u00a0l   O  \n\u2028 \tB-A\n", "spaces")  # only spaces and tabs part columns
+    assert read_conll(spaces, Layout(column_separator="space")).sentences[0].words == ["Ø\u00a0l", "\u2028"]
+    words = read_conll(write("one\n\ntwo\n"), Layout())
+    assert [sentence.tags for sentence in words.sentences] == [None, None]
+    no_tags = read_conll(write("one NN\n"), Layout(), has_tags=False)
+    assert no_tags.sentences[0].words == ["one"] and no_tags.sentences[0].tags is None
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "message"),
+    [
+        ("a O\nb x O\n", Layout(), "line 2: 3 columns, but line 1 has 2: 'b x O'. Columns are separated by spaces"),
+        ("a\tO\n\nb O\n", Layout(), "line 3: 1 columns, but line 1 has 2: 'b O'. Columns are separated by tabs"),
+        ("a O\n\nb\n", Layout(), "line 3: 1 columns, but line 1 has 2"),
+        ("a\t\n", Layout(), "line 1: the tag (--tag_column=-1) is empty"),
+        ("\tO\n", Layout(), "line 1: the word (--word_column=0) is empty"),
+        ("a O\n", Layout(word_column=2), "line 1: no column --word_column=2, there are 2"),
+        ("a O\n", Layout(tag_column=-3), "line 1: no column --tag_column=-3, there are 2"),
+        ("a O\n", Layout(tag_column=0), "--word_column=0 and --tag_column=0 are the same of its 2 columns"),
+        ("\n \n\t\n-DOCSTART- O\n", Layout(), "file.conll has no words"),
+        ("", Layout(), "file.conll has no words"),
+    ],
+)
+def test_bad_files(write, text, layout, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_conll(write(text), layout)
+
+
+def test_bad_bytes_and_flags(tmp_path):
+    (tmp_path / "latin.conll").write_bytes(b"a O\ncaf\xe9 O\n")
+    with pytest.raises(ValueError, match=r"latin\.conll, line 2: not UTF-8 at byte offset 7"):
+        read_conll(str(tmp_path / "latin.conll"), Layout())
+    with pytest.raises(ValueError, match="--tag_scheme='bio' is not one of iob2"):
+        Layout(tag_scheme="bio")
+    with pytest.raises(ValueError, match="--column_separator"):
+        Layout(column_separator=",")
+
+
+def test_predictions_keep_every_line(write, tmp_path):
+    """Columns, blank lines, comments and documents stay; one column is added."""
+    text = NEWS.replace("Snow", "# by hand\nSnow").replace("Rail NNP", "Rail\tNNP")
+    layout = Layout(tag_scheme="iob1", comment_prefix="# ")
+    file = read_conll(write(text), layout)
+    predicted = [["I-LOC", "O", "O", "O", "O", "O", "O"], ["O"], ["I-ORG", "B-ORG", "O"]]
+    out = str(tmp_path / "predictions.conll")
+    write_conll(out, file, predicted, layout)
+    lines = (tmp_path / "predictions.conll").read_text().split("\n")
+    assert lines.pop() == "" and len(lines) == len(text.splitlines())
+    added = []
+    for before, after in zip(text.splitlines(), lines, strict=True):
+        if before == "" or before == "# by hand":
+            assert after == before
+        else:
+            assert after.startswith(before + " ")
+            added.append(after[len(before) + 1 :])
+    assert added == ["O", *predicted[0], *predicted[1], "O", *predicted[2]]
+    again = read_conll(out, layout)  # the predictions are the last column
+    assert again.sentences[2].tags == ["B-ORG", "B-ORG", "O"]
+    with pytest.raises(ValueError):
+        write_conll(str(tmp_path / "other"), file, predicted[:2], layout)
+    assert not (tmp_path / "other").exists()
+
+
+def test_tag_sets():
+    assert ner_data.tag_set("iob2", {"b", "a"}) == ["O", "B-a", "I-a", "B-b", "I-b"]
+    assert ner_data.tag_set("bioes", {"x-y"}) == ["O", "B-x-y", "I-x-y", "E-x-y", "S-x-y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentences", "words", "entities"),
+    [
+        ("wnut17train.conll", 3394, 62730, 1975),
+        ("emerging.dev.conll", 1009, 15733, 836),
+        ("emerging.test.annotated", 1287, 23394, 1079),
+    ],
+)
+def test_wnut_17(shared, name, sentences, words, entities):
+    """The counts of its README and of `grep B-`; blank lines of the training file hold a tab."""
+    file = read_conll(str(shared / "data" / "ner" / "wnut17" / name), Layout())
+    assert len(file.sentences) == sentences
+    assert sum(len(sentence.words) for sentence in file.sentences) == words
+    assert sum(len(ner_data.entities_of(sentence.tags, "iob2")) for sentence in file.sentences) == entities
+
+
+def test_wnut_17_with_several_tags_a_word_is_refused(shared):
+    with pytest.raises(
+        ValueError, match=r"emerging\.test\.conll, line \d+: the tag 'I-[^']+' after .* breaks the scheme"
+    ):
+        read_conll(str(shared / "data" / "ner" / "wnut17" / "emerging.test.conll"), Layout())

@@ -1,0 +1,148 @@
+"""Words to rows of token ids: every word is learned and predicted exactly once, where most stands around it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.tasks.ner import encode as ner_encode
+from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner.data import Sentence
+from bert_tf.tasks.ner.encode import encode_sentences
+
+# xyz: three pieces; a word of control characters has none.
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "x", "##y", "##z"]
+LABELS = {"O": 0, "B-A": 1, "I-A": 2}
+
+
+def sentence(words, tags=None, document=0):
+    words = words.split(" ")
+    return Sentence(words, tags.split() if tags else None, list(range(len(words))), document)
+
+
+def test_first_pieces_have_the_labels(small):
+    rows = encode_sentences(
+        [sentence("xyz a \u0001 strange xyz", "B-A O I-A O B-A"), sentence("b", "O")], small, 16, label_ids=LABELS
+    )
+    assert rows.ids.tolist() == [2, 8, 9, 10, 5, 1, 1, 8, 9, 10, 3, 2, 6, 3]
+    assert rows.offsets.tolist() == [0, 11, 14] and rows.second_starts.tolist() == [11, 3]
+    labels = rows.labels["label_ids"]
+    assert labels.shape == (2, 16) and labels.dtype == np.int16
+    assert labels[0].tolist() == [-1, 1, -1, -1, 0, 2, 0, 1, *[-1] * 8]
+    assert labels[1].tolist() == [-1, 0, *[-1] * 14]
+    assert rows.word_rows.tolist() == [0, 0, 0, 0, 0, 1]
+    assert rows.word_positions.tolist() == [1, 4, 5, 6, 7, 1]
+    batch = rows.batch([1, 0], 16)
+    assert batch["segment_ids"].sum() == 0 and batch["input_mask"].sum(1).tolist() == [3, 11]
+
+
+def test_long_sentences_are_cut_where_words_see_most(small):
+    """Ten words, windows of six pieces with a stride of three: the middle of the overlap changes hands."""
+    words, tags = ["a", "b", "c", "a", "b", "c", "a", "b", "c", "a"], ["O"] * 10
+    rows = encode_sentences([sentence(" ".join(words), " ".join(tags))], small, 8, label_ids=LABELS, doc_stride=3)
+    # Windows 0-5, 3-8, 6-9. Piece 3: 2 from the edge of the first, 0 of the second; piece 4: 1 and 1; piece 5: 0 and 2;
+    # piece 7: 1 of the second and 1 of the third; piece 8: 0 and 1.
+    assert rows.word_rows.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
+    assert rows.word_positions.tolist() == [1, 2, 3, 4, 5, 3, 4, 5, 3, 4]
+    assert (rows.labels["label_ids"] >= 0).sum(1).tolist() == [5, 3, 2]
+    assert rows.lengths.tolist() == [8, 8, 6]
+    half = encode_sentences([sentence(" ".join(words))], small, 8)
+    assert half.word_rows.tolist() == rows.word_rows.tolist()  # half a window is the default
+    assert half.labels == {}
+
+
+@pytest.mark.parametrize("document_context", [False, True])
+def test_every_word_counts_once(small, document_context):
+    generator = np.random.default_rng(0)
+    sentences = []
+    for number in range(60):
+        words = [("a", "b", "xyz", "unknown", "\u0001")[kind] for kind in generator.integers(0, 5, 1 + number % 40)]
+        tags = [("O", "B-A")[kind] for kind in generator.integers(0, 2, len(words))]
+        sentences.append(Sentence(words, tags, [], number // 7))
+    rows = encode_sentences(sentences, small, 20, label_ids=LABELS, document_context=document_context, doc_stride=5)
+    count = sum(len(sentence.words) for sentence in sentences)
+    places = set(zip(rows.word_rows.tolist(), rows.word_positions.tolist(), strict=True))
+    assert len(places) == len(rows.word_rows) == count
+    assert (rows.labels["label_ids"] >= 0).sum() == count
+    first = {"a": 5, "b": 6, "xyz": 8}
+    for row, position, word, tag in zip(
+        rows.word_rows, rows.word_positions, [w for s in sentences for w in s.words],
+        [t for s in sentences for t in s.tags], strict=True,
+    ):  # fmt: skip
+        assert rows.ids[rows.offsets[row] + position] == first.get(word, 1)
+        assert rows.labels["label_ids"][row, position] == LABELS[tag]
+    assert rows.lengths.max() == 20 and set(rows.ids[rows.offsets[:-1]]) == {2}
+    assert (rows.labels["label_ids"] >= 0).any(1).all()
+
+
+def test_document_context_joins_sentences_of_a_document(small):
+    sentences = [sentence("a", "O", 0), sentence("b c", "O O", 0), sentence("xyz", "O", 1)]
+    rows = encode_sentences(sentences, small, 16, document_context=True)
+    assert rows.ids.tolist() == [2, 5, 6, 7, 3, 2, 8, 9, 10, 3]
+    assert rows.word_rows.tolist() == [0, 0, 0, 1]
+    assert len(encode_sentences(sentences, small, 16)) == 3
+
+
+def test_a_word_longer_than_a_window(small):
+    """Its first piece is tagged; windows of its inside, which no word needs, are left out."""
+    rows = encode_sentences([sentence("a " + "x" + "yz" * 15 + " b", "O B-A O")], small, 8, label_ids=LABELS)
+    assert rows.word_rows.tolist() == [0, 0, 1]
+    assert rows.lengths.tolist()[0] == 8 and len(rows) == 2
+    assert rows.ids[rows.offsets[1] + rows.word_positions[2]] == 6
+    assert encode_sentences([sentence("a b")], small, 3).word_rows.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="--max_seq_length=2 has no room"):
+        encode_sentences([sentence("a")], small, 2)
+
+
+def test_batches_have_labels_as_wide_as_their_ids(small):
+    sentences = [sentence(" ".join(["a"] * n), " ".join(["B-A"] * n)) for n in (3, 40, 90, 4)]
+    rows = encode_sentences(sentences, small, 100, label_ids=LABELS)
+    widths = set()
+    arguments = {"batch_size": 2, "seed": 1, "max_seq_length": 100}
+    for batch in ner_outputs.training_batches(rows, start_step=0, **arguments).take(6):
+        assert batch["label_ids"].shape == batch["input_ids"].shape and batch["label_ids"].dtype == tf.int32
+        real = batch["input_mask"].numpy().sum(1) - 2
+        assert ((batch["label_ids"].numpy() >= 0).sum(1) == real).all()
+        widths.add(batch["label_ids"].shape[1])
+    assert len(widths) > 1
+    fixed = ner_outputs.training_batches(rows, start_step=0, static_padding=True, **arguments)
+    assert fixed.element_spec["label_ids"].shape == (2, 100)
+    late = next(iter(ner_outputs.training_batches(rows, start_step=3, **arguments)))
+    skipped = list(ner_outputs.training_batches(rows, start_step=0, **arguments).take(4))[3]
+    assert (late["label_ids"].numpy() == skipped["label_ids"].numpy()).all()
+
+
+def test_logits_come_back_word_by_word(small):
+    """A model whose score of a token is its id and its place; rows of all lengths, batches of three."""
+    generator = np.random.default_rng(2)
+    sentences = [
+        sentence(" ".join("abc"[kind] for kind in generator.integers(0, 3, n))) for n in (1, 30, 4, 70, 9, 9, 12)
+    ]
+    rows = encode_sentences(sentences, small, 24, doc_stride=7)
+
+    def predict(batches):
+        for batch in batches:
+            ids = batch["input_ids"].numpy()
+            assert "label_ids" not in batch
+            yield np.stack([ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape)], -1).astype(np.float32)
+
+    logits = ner_outputs.predict_logits(predict, rows, batch_size=3, max_seq_length=24, static_padding=False)
+    words = [word for one in sentences for word in one.words]
+    assert logits[:, 0].tolist() == [5 + "abc".index(word) for word in words]
+    assert logits[:, 1].tolist() == rows.word_positions.tolist()
+    cut = ner_outputs.tags_by_sentence(sentences, words)
+    assert cut == [one.words for one in sentences]
+
+
+def test_records(small, tmp_path):
+    rows = encode_sentences([sentence("xyz a", "B-A O")], small, 8, label_ids=LABELS)
+    ner_encode.write_records(str(tmp_path / "train.tf_record"), rows, 8)
+    (record,) = tf.data.TFRecordDataset(str(tmp_path / "train.tf_record"))
+    features = tf.train.Example.FromString(record.numpy()).features.feature
+    values = {name: list(feature.int64_list.value) for name, feature in features.items()}
+    assert values == {
+        "input_ids": [2, 8, 9, 10, 5, 3, 0, 0],
+        "input_mask": [1] * 6 + [0] * 2,
+        "segment_ids": [0] * 8,
+        "label_ids": [0, 1, 0, 0, 0, 0, 0, 0],
+        "label_mask": [0, 1, 0, 0, 1, 0, 0, 0],
+    }

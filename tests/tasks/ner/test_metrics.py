@@ -1,0 +1,76 @@
+"""Scores of entities on cases counted by hand."""
+
+import pytest
+
+from bert_tf.tasks.ner import metrics as ner_metrics
+
+GOLD = [["B-A", "I-A", "O", "B-B"], ["O", "B-A", "B-A"], ["O"]]
+
+
+def evaluate(*predicted, **arguments):
+    return ner_metrics.evaluate(GOLD, [tags.split() for tags in predicted], **arguments)
+
+
+def test_all_right():
+    assert evaluate("B-A I-A O B-B", "O B-A B-A", "O") == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "accuracy": 1.0}
+
+
+def test_only_whole_entities_count():
+    """Four gold; predicted five: one too short, one of another type, one too many, two right."""
+    results = evaluate("B-A O O B-A", "O B-A B-A", "B-B")
+    assert results == pytest.approx({"precision": 2 / 5, "recall": 2 / 4, "f1": 4 / 9, "accuracy": 5 / 8})
+
+
+def test_touching_entities_are_two():
+    results = evaluate("B-A I-A O B-B", "O B-A I-A", "O")
+    assert results == pytest.approx({"precision": 2 / 3, "recall": 2 / 4, "f1": 4 / 7, "accuracy": 7 / 8})
+
+
+def test_entities_don_t_reach_over_sentences():
+    gold, predicted = [["B-A"], ["I-A"]], [["B-A"], ["B-A"]]
+    assert ner_metrics.evaluate(gold, predicted)["f1"] == 1.0
+
+
+def test_nothing_found_and_nothing_there():
+    results = evaluate("O O O O", "O O O", "O")
+    assert results == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 3 / 8}
+    nothing = ner_metrics.evaluate([["O"]], [["O"]])
+    assert nothing == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 1.0}
+    assert "No entities" in ner_metrics.report([["O"]], [["O"]])
+
+
+def test_bioes_scores_as_iob2():
+    gold = [["B-A", "E-A", "O", "S-B"], ["O", "S-A", "S-A"], ["O"]]
+    predicted = [["S-A", "O", "O", "S-A"], ["O", "S-A", "S-A"], ["S-B"]]
+    results = ner_metrics.evaluate(gold, predicted)
+    assert (results["precision"], results["recall"]) == (2 / 5, 2 / 4)
+
+
+def test_types_with_hyphens():
+    gold = [["B-creative-work", "I-creative-work", "B-creative-x"]]
+    assert ner_metrics.evaluate(gold, gold)["f1"] == 1.0
+    other = [["B-creative-work", "I-creative-work", "I-creative-work"]]
+    assert ner_metrics.evaluate(gold, other)["f1"] == 0.0
+
+
+def test_report_has_a_row_for_each_type():
+    rows = dict(
+        line.rsplit(None, 4)[::4]
+        for line in ner_metrics.report(GOLD, [["B-A", "O", "O", "B-B"], ["O"] * 3, ["O"]]).splitlines()
+        if line.strip()[:1] in ("A", "B")
+    )
+    assert {name.strip(): number for name, number in rows.items()} == {"A": "3", "B": "1"}
+
+
+def test_plain_tags():
+    gold, predicted = [["NN", "VB"], ["NN", "JJ"]], [["NN", "NN"], ["NN", "JJ"]]
+    assert ner_metrics.evaluate(gold, predicted, plain=True) == {"accuracy": 0.75}
+    assert "VB" in ner_metrics.report(gold, predicted, plain=True)
+
+
+def test_unequal_sentences():
+    for predicted in (GOLD[:2], [["O"] * 4, ["O"] * 2, ["O"]]):
+        with pytest.raises(ValueError, match="not of the same sentences"):
+            ner_metrics.evaluate(GOLD, predicted)
+        with pytest.raises(ValueError, match="not of the same sentences"):
+            ner_metrics.report(GOLD, predicted)

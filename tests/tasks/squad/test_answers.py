@@ -1,0 +1,366 @@
+"""Scores to answers: the original's files byte for byte, the cases in which it crashes, and answers by offsets."""
+
+import gzip
+import json
+import math
+
+import numpy as np
+import pytest
+from helpers.squad import SQUAD_SIZES
+
+from bert_tf.tasks.squad.answers import (
+    NO_NULL_SCORE,
+    Answer,
+    AnswerTexts,
+    Prediction,
+    PredictionSettings,
+    get_final_text,
+    predict_answers,
+    write_predictions,
+)
+from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_squad_examples
+from bert_tf.tasks.squad.windows import WindowSettings, build_windows
+from bert_tf.text.wordpiece import BasicTokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "year", "?", "ada", "brown", "(", ")", "1801", "met"]
+
+
+# --- the original's files
+
+
+def golden_case(folder, questions, name, tokenizer):
+    """Examples, windows, logits and settings of one of the original's output folders."""
+    version, size = name.split("-")[1:3]
+    settings = json.loads((folder / name / "settings.json").read_text())
+    assert settings.pop("do_lower_case")
+    data = read_squad_examples([str(questions / f"predict-{version}.json")], False, version == "v2.0")
+    windows = build_windows(data.examples, tokenizer, WindowSettings(*SQUAD_SIZES[size]), False)
+    with np.load(folder / f"logits-{version}-{size}.npz") as logits:
+        assert logits["unique_ids"].tolist() == windows.unique_ids.tolist()
+        starts, ends = logits["start_logits"], logits["end_logits"]
+    return data.examples, windows, starts, ends, PredictionSettings(**settings)
+
+
+def bytes_of(path) -> bytes:
+    packed = path.with_name(path.name + ".gz")
+    return gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+
+
+def assert_files_equal(folder, questions, name, tokenizer, output):
+    examples, windows, starts, ends, settings = golden_case(folder, questions, name, tokenizer)
+    predictions = list(predict_answers(examples, windows, starts, ends, tokenizer, settings))
+    write_predictions(str(output), [example.qas_id for example in examples], predictions)
+    names = {"predictions.json", "nbest_predictions.json"} | ({"null_odds.json"} if "v2.0" in name else set())
+    assert {path.name for path in output.iterdir()} == names
+    for file in names:
+        assert (output / file).read_bytes() == bytes_of(folder / name / file), file
+
+
+@pytest.mark.parametrize(
+    "name", ["v1.1-S64", "v1.1-S64-nbest5-len8", "v2.0-S64", "v2.0-S64-nbest10-len8", "v2.0-S64-nbest16-len8"]
+)
+def test_files_equal_the_original(golden, english, tmp_path, name):
+    assert_files_equal(golden / "squad", golden / "squad", f"output-{name}", english, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["v1.1-S384", "v1.1-S384-nbest5-len8", "v2.0-S384", "v2.0-S384-nbest16-len8"])
+def test_files_of_usual_size_equal_the_original(shared, golden, english, tmp_path, name):
+    assert_files_equal(shared / "golden" / "squad", golden / "squad", f"output-{name}", english, tmp_path)
+
+
+def test_where_the_original_crashed(shared, golden, english):
+    folder, name = shared / "golden" / "squad", "output-v2.0-S384-nbest10-len8"
+    assert json.loads((folder / name / "crash.json").read_text())["exception"] == "AttributeError"
+    examples, windows, starts, ends, settings = golden_case(folder, golden / "squad", name, english)
+    predictions = list(predict_answers(examples, windows, starts, ends, english, settings))
+    assert len(predictions) == len(examples) == 44
+    rescued = 0
+    for number, prediction in enumerate(predictions):
+        assert prediction.nbest and prediction.best and prediction.best.text in " ".join(examples[number].doc_tokens)
+        # The text of the best span may come from another of equal score; its score and the odds are fixed.
+        rows = np.flatnonzero(windows.example_index == number)
+        null = min(float(starts[row][0]) + float(ends[row][0]) for row in rows)
+        assert prediction.null_odds == pytest.approx(null - prediction.best.score, abs=1e-12)
+        assert prediction.text == ("" if prediction.null_odds > -1.5 else prediction.best.text)
+        if all(answer.text == "" for answer in prediction.nbest):
+            rescued += 1
+            assert [answer.probability for answer in prediction.nbest] == [1.0]
+            scores = []
+            for row in rows:
+                base, length = int(windows.offsets[row]), int(windows.lengths[row])
+                for first in range(length):
+                    for last in range(first, min(first + 8, length)):
+                        if windows.max_context[base + first] and windows.words[base + last] >= 0:
+                            scores.append(float(starts[row][first]) + float(ends[row][last]))
+            assert prediction.best.score == max(scores)
+    assert rescued >= 1
+
+
+@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
+def test_final_texts_equal_the_original(golden, version):
+    basics = {case: BasicTokenizer(case) for case in (True, False)}
+    count = 0
+    with gzip.open(golden / "squad" / f"final_text-{version}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for record in map(json.loads, lines):
+            found = get_final_text(record["pred_text"], record["orig_text"], basics[record["do_lower_case"]])
+            assert found == record["result"], record
+            count += 1
+    assert count == {"v1.1": 573, "v2.0": 453}[version]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "original", "expected"),
+    [
+        ("ada brown", "Ada Brown's", "Ada Brown"),
+        ("beyonce", "Beyoncé's", "Beyoncé"),
+        ("$ 5", "($5)", "$5"),
+        ("东 京", "东京都", "东京"),
+        ("한국", "한국은", "한국은"),
+        ("a", "banana", "a"),
+        ("[UNK]", "the whole", "the whole"),
+        ("", "the whole", "the whole"),
+        ("brown", "(Ada  Brown)", "Brown"),
+        ("ada", "  Ada", "Ada"),
+        ("ada brown", "Ada\u00a0Brown", "Ada\u00a0Brown"),  # lengths differ: a no-break space is no space here
+        ("x", "", ""),
+    ],
+)
+def test_final_texts_of_the_specification(predicted, original, expected):
+    assert get_final_text(predicted, original, BasicTokenizer()) == expected
+
+
+# --- by hand
+
+
+def ask(*contexts, question="Which year?"):
+    return [SquadExample(f"q{number}", question, Paragraph.from_context(text)) for number, text in enumerate(contexts)]
+
+
+def logits(length, values, rest=-100.0):
+    row = np.full(length, rest, np.float32)
+    for place, value in values.items():
+        row[place] = value
+    return row
+
+
+def predict(tokenizer, examples, starts, ends, length=16, stride=128, query=4, **settings):
+    answer_from = settings.get("answer_from", "words")
+    windows = build_windows(examples, tokenizer, WindowSettings(length, stride, query, answer_from), False)
+    return list(predict_answers(examples, windows, starts, ends, tokenizer, PredictionSettings(**settings)))
+
+
+STARTS, ENDS = {0: -1.57, 5: -2.61, 6: -2.92}, {0: 0.81, 5: -2.62, 6: 1.55}
+
+
+@pytest.mark.parametrize("answer_from", ["words", "offsets"])
+def test_scores_of_the_specification(small, answer_from):
+    (prediction,) = predict(
+        small, ask("ada brown"), [logits(8, STARTS)], [logits(8, ENDS)],
+        version_2_with_negative=True, answer_from=answer_from,
+    )  # fmt: skip
+    assert [answer.text for answer in prediction.nbest] == ["", "ada brown", "brown", "ada"]
+    probabilities = [answer.probability for answer in prediction.nbest]
+    assert probabilities == pytest.approx([0.435613, 0.322710, 0.236691, 0.004987], abs=1e-6)
+    assert sum(probabilities) == pytest.approx(1.0, abs=1e-12)
+    assert prediction.text == "" and prediction.null_odds == pytest.approx(0.3, abs=1e-6)
+    assert prediction.best.text == "ada brown" and prediction.best.score == pytest.approx(-1.06, abs=1e-6)
+    places = [(answer.start, answer.end) for answer in prediction.nbest]
+    known = [(None, None), (0, 9), (4, 9), (0, 3)]
+    assert places == (known if answer_from == "offsets" else [(None, None)] * 4)
+
+
+def test_the_threshold(small):
+    def text(threshold):
+        (prediction,) = predict(
+            small, ask("ada brown"), [logits(8, {0: 1.0, 5: 1.0})], [logits(8, {0: 1.0, 5: 0.5})],
+            version_2_with_negative=True, null_score_diff_threshold=threshold,
+        )  # fmt: skip
+        assert prediction.null_odds == 0.5
+        return prediction.text
+
+    assert [text(threshold) for threshold in (0.0, 0.49, 0.5, 0.51)] == ["", "", "ada", "ada"]
+
+
+def test_without_version_2_there_is_no_none(small):
+    (prediction,) = predict(small, ask("ada brown"), [logits(8, STARTS)], [logits(8, ENDS)])
+    assert [answer.text for answer in prediction.nbest] == ["ada brown", "brown", "ada"]
+    assert prediction.text == "ada brown" and prediction.null_odds is None
+    weights = [math.exp(score) for score in (-1.06, -1.37, -5.23)]
+    expected = [weight / sum(weights) for weight in weights]
+    assert [answer.probability for answer in prediction.nbest] == pytest.approx(expected, abs=1e-6)
+
+
+def test_limits(small):
+    """Longest answer, number of candidates; an end before its start and tokens outside the context are not answers."""
+    context = "ada brown met ada 1801"  # tokens 5 to 9 of 11
+    starts, ends = logits(11, {5: 4.0, 7: 3.0, 3: 50.0}), logits(11, {6: 2.0, 9: 2.5, 10: 50.0})
+
+    def texts(**settings):
+        (prediction,) = predict(small, ask(context), [starts], [ends], **settings)
+        return [answer.text for answer in prediction.nbest]
+
+    assert texts(n_best_size=3)[:3] == ["ada brown met ada 1801", "ada brown", "met ada 1801"]
+    assert texts(n_best_size=3, max_answer_length=4) == ["ada brown", "met ada 1801"]
+    assert texts(n_best_size=3, max_answer_length=2) == ["ada brown"]
+    assert texts(n_best_size=2) == ["ada brown met ada 1801"]  # of starts 3 and 5, of ends 10 and 9
+    assert texts(n_best_size=1) == ["empty"]  # only 3 and 10: in question and [SEP], as in the original
+    assert texts(n_best_size=3, answer_from="offsets", max_answer_length=1)[0] == ""
+
+
+def test_equal_texts_count_once(small):
+    examples = ask("ada met ada")  # tokens 5 to 7
+    for answer_from, places in (("words", [(None, None)] * 2), ("offsets", [(8, 11), (0, 3)])):
+        (prediction,) = predict(
+            small, examples, [logits(9, {5: 1.0, 7: 2.0})], [logits(9, {5: 1.0, 7: 2.0})],
+            n_best_size=2, max_answer_length=1, answer_from=answer_from,
+        )  # fmt: skip
+        assert [answer.text for answer in prediction.nbest] == ["ada"] and prediction.nbest[0].score == 4.0
+        assert (prediction.nbest[0].start, prediction.nbest[0].end) == places[0]
+
+
+def test_equal_scores_keep_the_order_of_windows_and_tokens(small):
+    (prediction,) = predict(small, ask("ada brown met"), [np.zeros(9)], [np.zeros(9)], n_best_size=9)
+    assert [answer.text for answer in prediction.nbest] == [
+        "ada", "ada brown", "ada brown met", "brown", "brown met", "met",
+    ]  # fmt: skip
+
+
+def test_windows_of_one_question_compete(small):
+    """A start needs the window that shows most around it, an end only the context; "none" is the least of all."""
+    examples = ask("ada brown met ( 1801 ) ada met")  # 8 pieces; room for 6, stride 3: pieces 0-5 and 3-7
+    starts = [logits(12, {0: 5.0, 9: 3.0}), logits(11, {0: 1.0, 5: 9.0, 8: 2.0, 9: 1.0})]
+    ends = [logits(12, {0: 1.0, 9: 2.0, 10: 1.0}), logits(11, {0: 2.0, 5: 9.0, 8: 1.0, 9: 4.0})]
+    (prediction,) = predict(small, examples, starts, ends, 12, 3, version_2_with_negative=True, n_best_size=5)
+    # Token 5 of the second window, "(", stands better in the first; its start counts for nothing there.
+    assert [answer.text for answer in prediction.nbest[:2]] == ["ada met", "1801"]
+    assert [answer.score for answer in prediction.nbest[:2]] == [6.0, 5.0]
+    assert prediction.null_odds == 3.0 - 6.0 and prediction.text == "ada met"
+
+
+# --- where the original crashes
+
+
+@pytest.mark.parametrize("answer_from", ["words", "offsets"])
+def test_no_candidate_but_none(small, answer_from):
+    """With n_best_size 1 only [CLS] is among the candidates: the best span outside them counts."""
+    (prediction,) = predict(
+        small, ask("ada brown met"),
+        [logits(9, {0: 9.0, 5: 1.0, 6: 2.0}, -5)], [logits(9, {0: 9.0, 5: 4.0, 7: 2.5}, -5)],
+        n_best_size=1, version_2_with_negative=True, answer_from=answer_from,
+    )  # fmt: skip
+    assert [answer.text for answer in prediction.nbest] == [""] and prediction.text == ""
+    assert prediction.best.text == "ada" and prediction.best.score == 5.0 and prediction.null_odds == 13.0
+    (prediction,) = predict(
+        small, ask("ada brown met"), [logits(9, {0: 9.0, 6: 2.0}, -5)], [logits(9, {0: 9.0, 5: 4.0, 7: 2.5}, -5)],
+        n_best_size=1, version_2_with_negative=True, null_score_diff_threshold=20.0, answer_from=answer_from,
+    )  # fmt: skip
+    assert prediction.text == "brown met" and prediction.null_odds == 13.5
+    assert (prediction.best.start, prediction.best.end) == ((4, 13) if answer_from == "offsets" else (None, None))
+
+
+@pytest.mark.parametrize("answer_from", ["words", "offsets"])
+@pytest.mark.parametrize("context", ["", " \n ", "\u200b"])
+def test_empty_contexts(small, context, answer_from):
+    examples = ask("ada brown", context, "brown")
+    starts, ends = [logits(8, {5: 1.0}), logits(7, {5: 1.0})], [logits(8, {6: 1.0}), logits(7, {5: 1.0})]
+    first, empty, last = predict(small, examples, starts, ends, answer_from=answer_from)
+    assert (first.text, last.text) == ("ada brown", "brown")
+    word = "empty" if answer_from == "words" else ""  # the original's word for it
+    assert empty.text == word and empty.best == (empty.nbest[0] if word else None)
+    assert empty.nbest == [Answer(word, 0.0, 0.0, 1.0)] and empty.null_odds is None
+    first, empty, last = predict(
+        small, examples, starts, ends, answer_from=answer_from, version_2_with_negative=True,
+        null_score_diff_threshold=1e9,
+    )  # fmt: skip
+    assert (first.text, empty.text, last.text) == ("ada brown", "", "brown")
+    assert empty.nbest == [Answer("", 0.0, 0.0, 1.0)] and empty.null_odds == NO_NULL_SCORE == 1e6
+
+
+def test_only_empty_contexts(small):
+    assert [prediction.text for prediction in predict(small, ask("", " "), [], [])] == ["empty", "empty"]
+    assert predict(small, [], [], []) == []
+
+
+def test_logits_longer_than_the_window(small):
+    """As under --static_padding: padding takes places among the n-best, as in the original."""
+    starts, ends = logits(16, {12: 9.0, 5: 1.0, 6: 0.5}), logits(16, {13: 9.0, 6: 1.0})
+    (one,) = predict(small, ask("ada brown"), [starts], [ends], n_best_size=2)
+    assert [answer.text for answer in one.nbest] == ["ada brown"]
+    (other,) = predict(small, ask("ada brown"), [starts[:8]], [ends[:8]], n_best_size=2)
+    assert [answer.text for answer in other.nbest] == ["ada brown", "brown"]
+
+
+def test_many_windows_at_once_change_nothing(small, monkeypatch):
+    from bert_tf.tasks.squad import answers as squad_answers
+
+    generator = np.random.default_rng(0)
+    examples = ask(*("ada brown met ( 1801 ) " * count for count in (1, 5, 2, 9, 1)))
+    windows = build_windows(examples, small, WindowSettings(12, 3, 4), False)
+    starts, ends = ([generator.normal(size=length) for length in windows.lengths] for _ in range(2))
+    one = predict(small, examples, starts, ends, 12, 3, version_2_with_negative=True)
+    monkeypatch.setattr(squad_answers, "_WINDOWS_AT_ONCE", 3)
+    assert predict(small, examples, starts, ends, 12, 3, version_2_with_negative=True) == one
+    assert len(windows) > 20
+
+
+def test_against_the_definition(small):
+    """All spans of all windows, without any shortcut."""
+    generator = np.random.default_rng(1)
+    examples = ask(*("ada brown met ( 1801 ) " * count for count in (1, 2, 3)))
+    windows = build_windows(examples, small, WindowSettings(12, 3, 4), False)
+    starts, ends = ([generator.normal(size=length).astype(np.float32) for length in windows.lengths] for _ in range(2))
+    for prediction, number in zip(
+        predict(small, examples, starts, ends, 12, 3, max_answer_length=3), range(3), strict=True
+    ):
+        scores = []
+        for row in np.flatnonzero(windows.example_index == number):
+            base, length = int(windows.offsets[row]), int(windows.lengths[row])
+            for first in range(5, length - 1):
+                for last in range(first, min(first + 3, length - 1)):
+                    if windows.max_context[base + first]:
+                        scores.append(float(starts[row][first]) + float(ends[row][last]))
+        assert prediction.nbest[0].score == max(scores)
+
+
+# --- by offsets
+
+
+def test_offsets_give_the_text_itself(small):
+    context = "(Ada\u00a0 Brown)\n met"
+    windows = build_windows(ask(context), small, WindowSettings(16, 128, 4, "offsets"), False)
+    texts = AnswerTexts(ask(context), windows, small, "offsets")
+    assert texts.of(0, 6, 7) == ("Ada\u00a0 Brown", 1, 11) and texts.of(0, 5, 9) == (context, 0, len(context))
+    with pytest.raises(ValueError, match="answer_from=offsets needs windows with offsets"):
+        AnswerTexts(
+            ask(context), build_windows(ask(context), small, WindowSettings(16, 128, 4), False), small, "offsets"
+        )
+
+
+# --- files
+
+
+def test_files_are_what_json_writes(tmp_path):
+    answers = [Answer('é "x"\n', 1.5, -2.25, 0.75), Answer("", 1e-7, 3.0, 0.25)]
+    predictions = [Prediction("é", answers, answers[0], -0.5), Prediction("", answers[1:], None, NO_NULL_SCORE)]
+    write_predictions(str(tmp_path), ["a", 'b"'], predictions)
+    keys = ("text", "probability", "start_logit", "end_logit")
+    nbest = {
+        key: [{name: getattr(answer, name) for name in keys} for answer in prediction.nbest]
+        for key, prediction in zip(["a", 'b"'], predictions, strict=True)
+    }
+    for name, values in (
+        ("predictions", {"a": "é", 'b"': ""}),
+        ("nbest_predictions", nbest),
+        ("null_odds", {"a": -0.5, 'b"': NO_NULL_SCORE}),
+    ):
+        assert (tmp_path / f"{name}.json").read_text() == json.dumps(values, indent=4) + "\n"
+
+
+def test_of_equal_ids_the_last_counts_and_no_questions_make_empty_files(tmp_path):
+    answers = [Answer("x", 1.0, 1.0, 1.0)]
+    predictions = [Prediction(text, answers, answers[0], None) for text in ("first", "other", "last")]
+    write_predictions(str(tmp_path), ["a", "b", "a"], predictions)
+    assert json.loads((tmp_path / "predictions.json").read_text()) == {"a": "last", "b": "other"}
+    assert not (tmp_path / "null_odds.json").exists()
+    write_predictions(str(tmp_path), [], [])
+    assert (tmp_path / "predictions.json").read_text() == (tmp_path / "nbest_predictions.json").read_text() == "{}\n"

@@ -1,0 +1,291 @@
+"""Files in SQuAD's format: the original's examples, answers that are not found, and what is not a SQuAD file."""
+
+import gzip
+import json
+import logging as python_logging
+
+import pytest
+
+from bert_tf.tasks.squad.data import Paragraph, read_articles, read_squad_examples
+
+CONTEXT = "Her teacher met Ada Brown (1801-1852)."
+
+
+def question(key="q1", text="Which year?", answers=(("1801", 27),), **further):
+    return {
+        "id": key,
+        "question": text,
+        "answers": [{"text": answer, "answer_start": start} for answer, start in answers],
+        **further,
+    }
+
+
+def write(path, *questions, context=CONTEXT):
+    content = {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "squad.json"
+
+
+@pytest.mark.parametrize("mode", ["train", "predict"])
+@pytest.mark.parametrize("version", ["1.1", "2.0"])
+def test_examples_equal_the_original(golden, mode, version):
+    folder = golden / "squad"
+    data = read_squad_examples([str(folder / f"{mode}-v{version}.json")], mode == "train", version == "2.0")
+    with gzip.open(folder / f"examples-{mode}-v{version}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        expected = [json.loads(line) for line in lines]
+    assert len(data.examples) == len(expected) == {"1.1": 42, "2.0": 44}[version] + (mode == "train")
+    for example, record in zip(data.examples, expected, strict=True):
+        assert {name: getattr(example, name) for name in record} == record
+    assert data.unanswered == ""
+    assert [entry["id"] for entry in data.skipped] == (["misaligned-0"] if mode == "train" else [])
+    impossible = sum(example.is_impossible for example in data.examples)
+    assert (impossible > 0) == (mode == "train" and version == "2.0")
+
+
+def test_words_are_split_where_the_original_splits_them():
+    paragraph = Paragraph.from_context(" \tone\u202ftwo\u00a0three\r\n\u3000 four\u2003five")
+    assert paragraph.words == ["one", "two\u00a0three", "\u3000", "four\u2003five"]
+    assert paragraph.word_starts == [2, 6, 17, 19]
+    # A space belongs to the word before it; those before the first word to none.
+    assert [paragraph.word_at(place) for place in (0, 1, 2, 4, 5, 6, 15, 16, 17, 18, 19, 27)] == [
+        -1, -1, 0, 0, 0, 1, 1, 1, 2, 2, 3, 3,
+    ]  # fmt: skip
+    assert Paragraph.from_context("").words == Paragraph.from_context(" \n").words == []
+
+
+def test_a_training_answer(file):
+    (example,) = read_squad_examples([write(file, question())], True).examples
+    assert (example.start_position, example.end_position, example.answer_start) == (5, 5, 27)
+    assert example.doc_tokens[5] == "(1801-1852)." and example.orig_answer_text == "1801"
+    (example,) = read_squad_examples([write(file, question(answers=[("Ada Brown", 16)]))], True).examples
+    assert (example.start_position, example.end_position) == (3, 4)
+
+
+def test_in_prediction_answers_are_not_read(file):
+    data = read_squad_examples([write(file, question(answers=[("wrong", 5), ("1801", 0)]))], False)
+    (example,) = data.examples
+    assert example.orig_answer_text is example.start_position is example.end_position is example.answer_start is None
+    assert not data.unanswered and not data.skipped and not example.is_impossible
+    assert read_squad_examples([write(file, question(answers=[]))], False).unanswered
+    bare = {"id": "a", "question": "b"}
+    assert read_squad_examples([write(file, bare)], False).unanswered
+    assert read_squad_examples([write(file, bare)], False, True).unanswered
+    assert read_squad_examples([write(file, question(answers=[], is_impossible=True))], False, True).unanswered == ""
+
+
+@pytest.mark.parametrize("answer_from", ["words", "offsets"])
+@pytest.mark.parametrize(
+    "answer", [("1801", 3), ("Byron", 16), ("1801", 1000), ("1801", -2), ("1801-1852).", 37), ("(1801-1852). More", 26)]
+)
+def test_answers_elsewhere_are_counted_and_listed(file, caplog, answer, answer_from):
+    path = write(file, question("bad", answers=[answer]), question("good"))
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        data = read_squad_examples([path], True, answer_from=answer_from)
+    assert [example.qas_id for example in data.examples] == ["good"]
+    (skipped,) = data.skipped
+    assert skipped["file"] == path and skipped["id"] == "bad" and skipped["answer"] == answer[0]
+    assert isinstance(skipped["found"], str)
+    assert "1 of 2 questions are left out" in caplog.text and f"bad: {answer[0]!r} vs." in caplog.text
+
+
+def test_the_log_lists_ten_of_many(file, caplog):
+    path = write(file, *(question(f"bad{number}", answers=[("x", 0)]) for number in range(13)))
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        data = read_squad_examples([path], True)
+    assert len(data.skipped) == 13 and not data.examples
+    assert "bad9:" in caplog.text and "bad10:" not in caplog.text and "and 3 more" in caplog.text
+
+
+def test_how_exact_an_answer_must_stand_there(file):
+    """Words: anywhere in the words it touches, spaces aside. Offsets: right there."""
+
+    def kept(answer, answer_from, context=CONTEXT):
+        path = write(file, question(answers=[answer]), context=context)
+        return bool(read_squad_examples([path], True, answer_from=answer_from).examples)
+
+    assert kept(("1801", 26), "words") and not kept(("1801", 26), "offsets")
+    assert kept(("Ada  Brown", 15), "words")
+    spaced = "Ada \n Brown lived"
+    assert kept(("Ada \n Brown", 0), "words", spaced) and kept(("Ada \n Brown", 0), "offsets", spaced)
+    # An answer that begins in the spaces before the first word: lost in the original.
+    assert not kept((" Ada", 0), "words", " Ada Brown") and kept((" Ada", 0), "offsets", " Ada Brown")
+    assert kept(("Ada ", 0), "words", "Ada Brown") and kept(("Ada ", 0), "offsets", "Ada Brown")
+    # Characters, not words, where a no-break space joins two words, or nothing parts them.
+    assert kept(("Brown", 4), "words", "Ada\u00a0Brown") and kept(("Brown", 4), "offsets", "Ada\u00a0Brown")
+    assert kept(("京都", 2), "words", "私は京都に") is kept(("私は", 0), "offsets", "私は京都に") is True
+    assert kept(("京", 0), "words", "私は京都に") and not kept(("京", 0), "offsets", "私は京都に")
+
+
+def test_impossible_questions_of_version_2(file):
+    path = write(file, question(answers=[], is_impossible=True), question("q2", is_impossible=False))
+    first, second = read_squad_examples([path], True, True).examples
+    assert (first.is_impossible, first.orig_answer_text, first.start_position, first.end_position) == (True, "", -1, -1)
+    assert (second.is_impossible, second.orig_answer_text, second.start_position) == (False, "1801", 5)
+
+
+def test_several_files_are_joined_in_their_order(tmp_path):
+    paths = [write(tmp_path / f"{name}.json", question(name)) for name in "ba"]
+    data = read_squad_examples(paths, True)
+    assert [example.qas_id for example in data.examples] == ["b", "a"] and len(data.articles) == 2
+
+
+def test_numbers_as_ids_and_a_byte_order_mark(file):
+    content = json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": [question(7)]}]}]})
+    file.write_bytes(b"\xef\xbb\xbf" + content.encode())
+    data = read_squad_examples([str(file)], False)
+    assert [example.qas_id for example in data.examples] == ["7"]
+    assert data.articles[0]["paragraphs"][0]["qas"][0]["id"] == "7"  # as the metrics look it up
+
+
+def test_equal_ids(file, caplog):
+    path = write(file, question(), question())
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        assert len(read_squad_examples([path], False).examples) == 2
+    assert "Of 2 questions 1 have an id that came before; their answers share one id (q1)." in caplog.text
+    path = write(file, question(text="Who?"), question(text="Where?"))
+    with pytest.raises(ValueError, match=r"squad.json: the id 'q1' is used for two different questions \('Who\?' and"):
+        read_squad_examples([path], False)
+    assert len(read_squad_examples([path], True).examples) == 2  # nothing is lost by it in training
+
+
+def test_empty_questions_are_counted(file, caplog):
+    path = write(file, question(text=""), question("q2", text=" \n"), question("q3"))
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        assert len(read_squad_examples([path], True).examples) == 3
+    assert (
+        "Of 3 questions 2 have no text: what is predicted for them comes from the context alone (q1, q2)."
+        in caplog.text
+    )
+
+
+def message_of(error) -> str:
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ({"dta": []}, ['the file has no "data"', "'dta'"]),
+        ({}, ['the file has no "data"', "nothing"]),
+        ([1], ["the file is not an object"]),
+        ({"data": {}}, ['"data" is not a list but {}']),
+        ({"data": [[]]}, ["data[0] is not an object"]),
+        ({"data": [{"title": "x"}]}, ['data[0] has no "paragraphs"', "'title'"]),
+        ({"data": [{"paragraphs": []}, {"paragraphs": [{"qas": []}]}]}, ['data[1].paragraphs[0] has no "context"']),
+        ({"data": [{"paragraphs": [{"context": "x"}]}]}, ['data[0].paragraphs[0] has no "qas"', "'context'"]),
+        (
+            {"data": [{"paragraphs": [{"context": 1, "qas": []}]}]},
+            ['data[0].paragraphs[0]: "context" is not a string but 1'],
+        ),
+        ({"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1"}]}]}]}, ['.qas[0] has no "question"', "'id'"]),
+        ({"data": [{"paragraphs": [{"context": "x", "qas": [{"question": "1"}]}]}]}, ['.qas[0] has no "id"']),
+        (
+            {"data": [{"paragraphs": [{"context": "x", "qas": ["who"]}]}]},
+            ["data[0].paragraphs[0].qas[0] is not an object"],
+        ),
+        (
+            {"data": [{"paragraphs": [{"context": "x", "qas": [question(), {**question(), "answers": [{}]}]}]}]},
+            ['data[0].paragraphs[0].qas[1].answers[0] has no "text"'],
+        ),
+        (
+            {"data": [{"paragraphs": [{"context": "x", "qas": [{**question(), "answers": None}]}]}]},
+            ['qas[0]: "answers" is not a list but null'],
+        ),
+    ],
+)
+def test_json_that_is_no_squad_file(file, content, parts):
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError) as error:
+        read_articles(str(file))
+    for part in [f"{file}: ", *parts]:
+        assert part in message_of(error)
+
+
+def test_files_that_are_no_json(file):
+    file.write_text('{"data": [\n{"paragraphs": }\n]}')
+    with pytest.raises(ValueError, match=r"line 2, column \d+: not JSON") as error:
+        read_articles(str(file))
+    assert str(file) in message_of(error)
+    file.write_text("")
+    with pytest.raises(ValueError, match=r"line 1, column \d+: not JSON"):
+        read_articles(str(file))
+    file.write_bytes(b'{"data": "caf\xe9"}')
+    with pytest.raises(ValueError, match="squad.json: not UTF-8 at byte offset 13") as error:
+        read_articles(str(file))
+    message_of(error)
+
+
+def test_lone_surrogates_are_characters_like_others(file):
+    path = write(file, question(text="\ud800?", answers=[("\udfff", 4)]), context="Ada \udfff")
+    (example,) = read_squad_examples([path], True).examples
+    assert (example.start_position, example.question_text) == (1, "\ud800?")
+
+
+def test_the_wrong_version_is_refused_in_both_directions(file):
+    path = write(file, question(answers=[], is_impossible=True), question("q2", is_impossible=False))
+    for is_training in (True, False):
+        with pytest.raises(ValueError, match="SQuAD 2.0 data: 1 of its 2 questions .* Give --version_2_with_negative"):
+            read_squad_examples([path], is_training)
+    path = write(file, question(), question("q2"))
+    for is_training in (True, False):
+        with pytest.raises(ValueError, match="SQuAD 1.1 data: .* Leave out --version_2_with_negative"):
+            read_squad_examples([path], is_training, True)
+    # Where nothing contradicts, both can be meant.
+    for flag in (False, True):
+        assert read_squad_examples([write(file, question(is_impossible=False))], True, flag).examples
+        assert read_squad_examples([write(file, {"id": "1", "question": "2"})], False, flag).examples
+
+
+def test_training_questions_that_say_too_little_or_too_much(file):
+    path = write(file, question(is_impossible=False), question("q2"))
+    with pytest.raises(ValueError, match="squad.json: question 'q2' has no \"is_impossible\""):
+        read_squad_examples([path], True, True)
+    for answers in ([], [("1801", 27), ("1852", 32)]):
+        path = write(file, question(), question("q2", answers=answers))
+        with pytest.raises(ValueError, match=f"question 'q2' has {len(answers)} answers; .* exactly 1"):
+            read_squad_examples([path], True)
+    for start in ("27", None, 2.5):
+        path = write(file, question(answers=[("1801", start)]))
+        with pytest.raises(ValueError, match="question 'q1' has an answer without the number \"answer_start\""):
+            read_squad_examples([path], True)
+
+
+def test_real_files_of_other_data_sets(shared):
+    folder = shared / "data" / "squad_multilingual"
+    counts = {"korquad_dev": 5774, "jsquad_valid": 4442, "cmrc2018_dev": 3219}
+    for name, count in counts.items():
+        data = read_squad_examples([str(folder / f"{name}.json")], False)
+        assert len(data.examples) == count and not data.unanswered, name
+    data = read_squad_examples([str(folder / "vi" / "dev-v2.0.json")], False, True)
+    assert len(data.examples) == 478 and not data.unanswered
+
+
+@pytest.mark.parametrize(
+    ("impossible", "message"), [("false", r'"is_impossible" is neither true nor false but "false"'), (1, "but 1")]
+)
+def test_is_impossible_is_true_or_false(tmp_path, impossible, message):
+    question = {"id": "q", "question": "w?", "answers": [], "is_impossible": impossible}
+    data = {"data": [{"paragraphs": [{"context": "a b", "qas": [question]}]}]}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=message):
+        read_articles(str(tmp_path / "data.json"))
+    (tmp_path / "data.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="data.json: not JSON: nested too deeply"):
+        read_articles(str(tmp_path / "data.json"))
+
+
+def test_an_empty_answer_is_not_in_the_context(tmp_path):
+    question = {"id": "q", "question": "w?", "answers": [{"text": " ", "answer_start": 1}]}
+    whole = question | {"id": "p", "answers": [{"text": "b", "answer_start": 2}]}
+    data = {"data": [{"paragraphs": [{"context": "a b", "qas": [question, whole]}]}]}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    read = read_squad_examples([str(tmp_path / "data.json")], True)
+    assert [example.qas_id for example in read.examples] == ["p"] and [skipped["id"] for skipped in read.skipped] == [
+        "q"
+    ]

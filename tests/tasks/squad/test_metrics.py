@@ -1,0 +1,218 @@
+"""Exact match and F1: the official figures of published systems, and the best threshold worked out by hand."""
+
+import copy
+import dataclasses
+import json
+
+import pytest
+
+from bert_tf.tasks.squad import outputs as squad_outputs
+from bert_tf.tasks.squad.answers import Answer, Prediction, PredictionSettings
+from bert_tf.tasks.squad.data import read_articles, read_squad_examples
+from bert_tf.tasks.squad.metrics import evaluate
+from bert_tf.tasks.squad.windows import WindowSettings
+
+# As the README of the data has them: exact match, F1 and, of 2.0, each with HasAns and NoAns (F1 and exact match of
+# unanswerable questions are the same).
+PUBLISHED = {
+    "1.1/BERT_ensemble": (86.20624, 92.19558),
+    "1.1/Logistic_Regression_Baseline": (40.14191, 50.98154),  # 50.98158 there: half a word of one of 10,570 answers
+    "1.1/Match-LSTM": (67.63482, 76.75556),
+    "1.1/SLQA+_ensemble": (81.94891, 88.38386),
+    "1.1/r-net+_ensemble": (82.46925, 88.47786),
+    "v2.0/BERT_single_model": (78.74168, 81.77528, 74.10594, 80.18183, 83.36417),
+    "v2.0/BiDAF_+_Self_Attention_+_ELMo": (65.70370, 67.87649, 61.42038, 65.77219, 69.97477),
+    "v2.0/nlnet_single_model": (75.82750, 78.77777, 69.61876, 75.52774, 82.01850),
+}
+
+
+@pytest.fixture(scope="module")
+def dev_sets():
+    return {}
+
+
+@pytest.mark.parametrize("system", PUBLISHED)
+def test_published_systems(shared, dev_sets, system):
+    folder = shared / "data" / "squad"
+    version, name = system.split("/")
+    (path,) = [path for path in (folder / "predictions" / version).iterdir() if path.name.startswith(name)]
+    if version not in dev_sets:
+        dev_sets[version] = read_articles(str(folder / f"dev-v{version[-3:]}.json"))
+    scores = evaluate(dev_sets[version], json.loads(path.read_text(encoding="utf-8")), version == "v2.0")
+    names = ["exact_match", "f1"]
+    if version == "v2.0":
+        names += ["HasAns_exact", "HasAns_f1", "NoAns_exact"]
+        assert scores["NoAns_f1"] == scores["NoAns_exact"]
+    # Some of the figures there are cut off after five decimals, others rounded.
+    assert [scores[name] for name in names] == pytest.approx(PUBLISHED[system], rel=0, abs=1e-5)
+    assert set(scores) == set(names) | ({"NoAns_f1"} if version == "v2.0" else set())
+
+
+def articles_of(questions):
+    """{id: gold answers}"""
+    qas = [
+        {"id": key, "question": "?", "is_impossible": not answers, "answers": [{"text": text} for text in answers]}
+        for key, answers in questions.items()
+    ]
+    return [{"paragraphs": [{"context": "x", "qas": qas}]}]
+
+
+def test_version_1_by_hand():
+    articles = articles_of({"a": ["The  Ada-Brown!"], "b": ["one", "two three"], "c": ["x y"], "d": ["z"]})
+    predictions = {"a": "adabrown", "b": "three", "c": "y x w", "d": ""}
+    # a: right but for articles, case and punctuation. b: F1 of 1 in 1 and 1 in 2. c: 2 in 3 and 2 in 2. d: nothing.
+    scores = evaluate(articles, predictions)
+    assert scores == pytest.approx({"exact_match": 25.0, "f1": 100 * (1 + 2 / 3 + 4 / 5 + 0) / 4})
+    del predictions["a"]  # no prediction is a wrong one
+    assert evaluate(articles, predictions) == pytest.approx({"exact_match": 0.0, "f1": 100 * (2 / 3 + 4 / 5) / 4})
+
+
+QUESTIONS = {"a": ["ada"], "b": [], "c": ["brown"], "d": [], "e": ["ada"]}
+BEST = {"a": "ada", "b": "x", "c": "brown", "d": "y", "e": "ada w w"}
+ODDS = {"a": -3.0, "b": -1.0, "c": 1.0, "d": 4.0, "e": 2.0}
+
+
+def test_version_2_by_hand():
+    articles = articles_of(QUESTIONS)
+    at_zero = {key: text if ODDS[key] <= 0 else "" for key, text in BEST.items()}
+    scores = evaluate(articles, at_zero, True)
+    # Right: a and d. b has an answer that it should not have, c and e have none.
+    third = 100 / 3
+    parts = {"HasAns_exact": third, "HasAns_f1": third, "NoAns_exact": 50.0, "NoAns_f1": 50.0}
+    assert scores == pytest.approx({"exact_match": 40.0, "f1": 40.0, **parts})
+
+
+def test_best_threshold_by_hand():
+    """Answers are let in by rising odds: none 2 right (b, d); a 3; b 2; c 3; e 3 (F1 3.5); d 2 (2.5)."""
+    articles = articles_of(QUESTIONS)
+    before = copy.deepcopy(articles)
+    scores = evaluate(articles, dict.fromkeys(QUESTIONS, ""), True, ODDS, BEST)
+    assert scores["exact_match"] == 40.0
+    assert (scores["best_exact"], scores["best_exact_threshold"]) == pytest.approx((60.0, -3.0))
+    assert (scores["best_f1"], scores["best_f1_threshold"]) == pytest.approx((70.0, 2.0))
+    assert articles == before
+
+
+def test_questions_without_the_key_answers():
+    articles = articles_of(QUESTIONS)
+    expected = evaluate(articles, BEST, True, ODDS, BEST)
+    for question in articles[0]["paragraphs"][0]["qas"]:
+        if not question["answers"]:
+            del question["answers"]
+    assert evaluate(articles, BEST, True, ODDS, BEST) == expected
+    assert "answers" not in articles[0]["paragraphs"][0]["qas"][1]
+
+
+def test_only_answerable_or_only_impossible_questions():
+    scores = evaluate(articles_of({"a": ["x"]}), {"a": "x"}, True)
+    assert scores == {"exact_match": 100.0, "f1": 100.0, "HasAns_exact": 100.0, "HasAns_f1": 100.0}
+    scores = evaluate(articles_of({"a": [], "b": []}), {"a": "x", "b": ""}, True)
+    assert scores == {"exact_match": 50.0, "f1": 50.0, "NoAns_exact": 50.0, "NoAns_f1": 50.0}
+
+
+# --- from predictions to a threshold that stays with the model
+
+
+@pytest.fixture
+def data(tmp_path):
+    qas = [
+        {"id": key, "question": "?", "is_impossible": not answers,
+         "answers": [{"text": text, "answer_start": 0} for text in answers]}
+        for key, answers in QUESTIONS.items()
+    ]  # fmt: skip
+    path = tmp_path / "dev.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "ada brown", "qas": qas}]}]}))
+    return read_squad_examples([str(path)], False, True)
+
+
+def predictions_at(threshold):
+    result = []
+    for key, text in BEST.items():
+        best = Answer(text, 1.0, 1.0, 0.5)
+        result.append(Prediction("" if ODDS[key] > threshold else text, [best], best, ODDS[key]))
+    return result
+
+
+def test_the_chosen_threshold_reaches_the_score_it_promised(data):
+    results = squad_outputs.score(data, predictions_at(0.0), True)
+    assert results["eval_f1"] == pytest.approx(40.0) and results["eval_best_f1"] == pytest.approx(70.0)
+    settings = squad_outputs.QuestionAnsweringSettings(
+        WindowSettings(), PredictionSettings(version_2_with_negative=True)
+    )
+    assert results["eval_best_f1_threshold"] == 2.0  # the official one: the odds of e
+    chosen = squad_outputs.choose_threshold(settings, results, predictions_at(0.0))
+    assert chosen.predictions == dataclasses.replace(settings.predictions, null_score_diff_threshold=3.0)
+    assert chosen.windows == settings.windows
+    applied = squad_outputs.apply_threshold(predictions_at(0.0), 3.0)
+    assert applied == predictions_at(2.0) and [prediction.text for prediction in applied].count("") == 1
+    assert squad_outputs.score(data, applied, True)["eval_f1"] == pytest.approx(70.0)
+    # Other results choose nothing, and without odds there is nothing to apply.
+    assert squad_outputs.choose_threshold(settings, {"eval_f1": 1.0}, applied) is settings
+    plain = [dataclasses.replace(prediction, null_odds=None) for prediction in predictions_at(0.0)]
+    assert squad_outputs.apply_threshold(plain, 1e9) == plain
+
+
+@pytest.mark.parametrize(
+    ("odds", "official", "chosen"),
+    [
+        ({"a": -3.0, "b": -1.0, "c": 1.0, "d": 4.0, "e": 2.0}, 2.0, 3.0),
+        ({"a": -3.0, "b": 9.0, "c": 1.0, "d": 8.0, "e": 1.25}, 1.25, 4.625),
+        ({"a": -3.0, "b": 5.0, "c": 1.0, "d": 4.0, "e": None}, 1.0, 2.5),  # e: nothing that could be an answer
+        ({"a": 1.0, "b": None, "c": 2.0, "d": None, "e": 3.0}, 3.0, 3.5),  # the largest of all
+        ({"a": None, "b": 1.0, "c": None, "d": -2.0, "e": None}, 0.0, 0.0),  # better never to answer
+    ],
+)
+def test_the_chosen_threshold_keeps_clear_of_every_question(data, odds, official, chosen):
+    """All answers stay as by the official threshold, and do so when the odds are a little off."""
+    predictions = []
+    for key, text in BEST.items():
+        best = None if odds[key] is None else Answer(text, 1.0, 1.0, 0.5)
+        predictions.append(Prediction("", [Answer("", 0.0, 0.0, 1.0)], best, 1e6 if best is None else odds[key]))
+    results = squad_outputs.score(data, predictions, True)
+    assert results["eval_best_f1_threshold"] == official
+    settings = squad_outputs.QuestionAnsweringSettings(
+        WindowSettings(), PredictionSettings(version_2_with_negative=True)
+    )
+    threshold = squad_outputs.choose_threshold(settings, results, predictions).predictions.null_score_diff_threshold
+    assert threshold == chosen
+    applied = squad_outputs.apply_threshold(predictions, official)
+    assert squad_outputs.apply_threshold(predictions, threshold) == applied
+    texts = [prediction.text for prediction in applied]
+    for noise in (-0.1, 0.1):
+        moved = [dataclasses.replace(each, null_odds=each.null_odds + noise) for each in predictions]
+        assert [prediction.text for prediction in squad_outputs.apply_threshold(moved, threshold)] == texts
+    if official:
+        assert squad_outputs.score(data, applied, True)["eval_f1"] == pytest.approx(results["eval_best_f1"])
+
+
+def test_a_question_with_nothing_to_say_scores_as_none(data):
+    nothing = [Prediction("", [Answer("", 0.0, 0.0, 1.0)], None, 1e6)] * 5
+    results = squad_outputs.score(data, nothing, True)
+    assert results["eval_exact_match"] == results["eval_best_f1"] == 40.0
+    assert [prediction.text for prediction in squad_outputs.apply_threshold(nothing, 1e9)] == [""] * 5
+
+
+def test_settings_are_kept(tmp_path):
+    settings = squad_outputs.QuestionAnsweringSettings(
+        WindowSettings(100, 20, 30, "offsets"), PredictionSettings(7, 8, True, -1.25, "offsets")
+    )
+    path = tmp_path / "question_answering.json"
+    assert squad_outputs.QuestionAnsweringSettings.read(str(tmp_path)) is None
+    path.write_text(settings.to_json())
+    assert squad_outputs.QuestionAnsweringSettings.read(str(tmp_path)) == settings
+    assert json.loads(path.read_text()) == {
+        "answer_from": "offsets", "doc_stride": 20, "max_answer_length": 8, "max_query_length": 30,
+        "max_seq_length": 100, "n_best_size": 7, "null_score_diff_threshold": -1.25, "version_2_with_negative": True,
+    }  # fmt: skip
+    for content in ('{"doc_stride": "x"}', "{", '{"doc_stride": 0}'):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=r"question_answering\.json(: |, line 1, column 2: not JSON)") as error:
+            squad_outputs.QuestionAnsweringSettings.read(str(tmp_path))
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["[1]", '"x"', "{", '{"n_best_size": "x"}', '{"version_2_with_negative": 1}'])
+def test_a_damaged_settings_file_is_named(tmp_path, content):
+    (tmp_path / "question_answering.json").write_text(content)
+    with pytest.raises(ValueError, match=r"question_answering\.json"):
+        squad_outputs.QuestionAnsweringSettings.read(str(tmp_path))

@@ -1,0 +1,381 @@
+"""README.md and the pages of docs/: their commands and programs run, and what they name exists.
+
+Commands run as they are written, with a temporary folder instead of /tmp.
+"""
+
+import ast
+import json
+import os
+import re
+import shlex
+import string
+import sys
+
+import pytest
+from helpers import warm
+from helpers.paths import ROOT
+from helpers.tiny import TINY_CONFIG
+
+import bert_tf
+from benchmarks import picture
+
+README = (ROOT / "README.md").read_text()
+PAGES = {"README": README, **{path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}}
+PAGES.pop("index", None)  # README.md again, as `make docs` leaves it there
+# The first words of every command, and the number of Python programs, of each page that has any.
+COMMANDS = {
+    "README": (["run_classifier.py", "run_classifier.py"], 1),
+    "checkpoints": (["Google's"], 1),
+    "choice": (["run_swag.py"], 1),
+    "classification": (["run_classifier.py", "run_classifier.py"], 2),
+    "data-at-scale": (["create_pretraining_data.py", "run_pretraining.py"], 0),
+    "features": (["extract_features.py"], 0),
+    "pretraining": (["create_pretraining_data.py", "run_pretraining.py", "-m"], 1),
+    "questions": (["run_squad.py", "run_squad.py"], 1),
+    "serving": (["export_saved_model.py"], 1),
+    "tagging": (["run_ner.py"], 1),
+    "vocabulary": (["create_vocab.py"], 0),
+}
+
+
+# Examples, and files of a run, a model or the reference scripts.
+USERS_FILES = {"run_NAME.py", "squad_hf.py", "ner_hf.py", "best_model/", "variables/", "module/"}
+# Of docker, systemd-run, TensorFlow Serving, wikiextractor, TensorBoard and Beam.
+OTHER_PROGRAMS_FLAGS = {
+    "allow_version_labels_for_unavailable_models", "batching_parameters_file", "enable_batching", "json", "logdir",
+    "model_config_file", "model_config_file_poll_wait_seconds", "rm", "scope", "tensorflow_inter_op_parallelism",
+    "tensorflow_intra_op_parallelism", "project", "region", "temp_location", "sdk_container_image", "flink_master",
+    "environment_type", "environment_config", "spark_master_url", "help",
+}  # fmt: skip
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What the pages call /tmp."""
+    return tmp_path_factory.mktemp("documentation")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """BERT_BASE_DIR with a tiny model in the form of a released one, and small data sets."""
+    from bert_tf.models import initialize
+    from bert_tf.models.config import BertConfig
+    from bert_tf.models.task_models import BertForPreTraining
+    from bert_tf.training import checkpoints
+
+    model_folder = tmp_path_factory.mktemp("model")
+    (model_folder / "vocab.txt").write_bytes((ROOT / "tests" / "golden" / "vocab.txt").read_bytes())
+    config = {**TINY_CONFIG, "vocab_size": 30522, "max_position_embeddings": 512}
+    (model_folder / "bert_config.json").write_text(json.dumps(config))
+    model = BertForPreTraining(BertConfig.from_dict(config))
+    model.build()
+    checkpoints.write_bundle(str(model_folder / "bert_model.ckpt"), initialize.model_variables(model))
+    glue = tmp_path_factory.mktemp("glue") / "MRPC"
+    glue.mkdir()
+    header = ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"]
+    for name, first, count in (("train", "Quality", 70), ("dev", "Quality", 20), ("test", "index", 70)):
+        rows = [[str(number % 2), "1", "2", f"Sentence {number}.", "Another."] for number in range(count)]
+        lines = ["\t".join(row) + "\r\n" for row in [[first, *header[1:]], *rows]]
+        (glue / f"{name}.tsv").write_text("".join(lines), encoding="utf-8-sig", newline="")
+    squad = tmp_path_factory.mktemp("squad")
+    for version, count in (("1.1", 24), ("2.0", 48)):
+        questions = []
+        for number in range(count):
+            impossible = version == "2.0" and number % 2 == 1
+            answers = [] if impossible else [{"text": "Ada Brown", "answer_start": 15}]
+            question = {"id": f"q{number}", "question": f"Who sold house {number}?", "answers": answers}
+            questions.append(question | ({"is_impossible": impossible} if version == "2.0" else {}))
+        paragraph = {"context": "It was sold by Ada Brown in 1840.", "qas": questions}
+        for name in ("train", "dev"):
+            content = {"version": f"v{version}", "data": [{"title": "House", "paragraphs": [paragraph]}]}
+            (squad / f"{name}-v{version}.json").write_text(json.dumps(content))
+    ner = tmp_path_factory.mktemp("ner")
+    sentence = "Anna\tB-PER\nlives\tO\nin\tO\nNew\tB-LOC\nYork\tI-LOC\n\n"
+    for name, count in (("train", 40), ("dev", 8), ("test", 8)):
+        (ner / f"{name}.conll").write_text(sentence.replace("\t", " ") * count)
+    swag = tmp_path_factory.mktemp("swag")
+    header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+    for name, count in (("train", 24), ("val", 8)):
+        rows = [f"{k},v,{k},x,She opens a box.,She,gold,sings.,shuts it.,runs.,sleeps.,{k % 4}\n" for k in range(count)]
+        (swag / f"{name}.csv").write_text(header + "".join(rows))
+    return {
+        **os.environ,
+        "BERT_BASE_DIR": str(model_folder),
+        "GLUE_DIR": str(glue.parent),
+        "SQUAD_DIR": str(squad),
+        "NER_DIR": str(ner),
+        "SWAG_DIR": str(swag),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+
+
+def run_commands(text, environment, folder):
+    """Runs the commands of a block one after the other; returns what they wrote to both streams."""
+    written = ""
+    for line in text.replace("/tmp/", f"{folder}/").replace("\\\n", " ").splitlines():
+        program, *arguments = shlex.split(string.Template(line).substitute(environment), comments=True) or ["python"]
+        assert program == "python"
+        if arguments:
+            written += run(arguments, environment)
+    return written
+
+
+def run(arguments, environment):
+    result = warm.run(
+        [sys.executable, *arguments], env=environment, cwd=ROOT, stdout=warm.PIPE, stderr=warm.STDOUT, text=True
+    )
+    assert result.returncode == 0, result.stdout[-5000:]
+    return result.stdout
+
+
+def run_python(page, environment, folder):
+    """All programs of a page, one after the other in one process, as in a notebook."""
+    run(["-c", "\n".join(blocks(page, "python")).replace("/tmp/", f"{folder}/")], environment)
+
+
+@pytest.fixture(scope="module")
+def squad_v2(environment, folder):
+    """The folder of the second command of the page on questions, which the page on serving exports."""
+    run_commands(blocks("questions", "shell")[1], environment, folder)
+    return folder / "squad_v2"
+
+
+def test_every_command_of_every_page_is_run():
+    commands = {page: [text.split()[1] for text in blocks(page, "shell")] for page in PAGES}
+    found = {page: (commands[page], len(blocks(page, "python"))) for page in PAGES}
+    assert {page: counts for page, counts in found.items() if counts != ([], 0)} == COMMANDS
+
+
+@pytest.mark.slow
+def test_readme(environment, folder):
+    reviews = folder / "reviews"
+    reviews.mkdir()
+    for name, count in (("train", 40), ("dev", 8)):
+        words = [("bad", "negative"), ("good", "positive")] * (count // 2)
+        rows = [f'"Film {k}, a {kind} one.",{label}' for k, (kind, label) in enumerate(words)]
+        (reviews / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    (reviews / "new.csv").write_text("text\nA warm film.\nTwo hours.\n")
+    train, predict = (text.replace("reviews/", "/tmp/reviews/") for text in blocks("README", "shell"))
+    run_commands(train, environment, folder)
+    assert "eval_accuracy = " in (reviews / "model" / "eval_results.txt").read_text()
+    run_commands(predict, environment, folder)
+    lines = (reviews / "predictions" / "predictions.jsonl").read_text().splitlines()
+    assert [set(json.loads(line)["probabilities"]) for line in lines] == [{"negative", "positive"}] * 2
+    (python,) = blocks("README", "python")
+    run(["-c", python.replace("reviews/", f"{reviews}/")], environment)
+
+
+@pytest.mark.slow
+def test_pretraining(environment, folder):
+    data, training, ablations = blocks("pretraining", "shell")
+    run_commands(data, environment, folder)
+    summary = json.loads(next(folder.glob("*.json")).read_text())
+    assert summary["documents"] == 3
+    log = run_commands(training, environment, folder)
+    assert re.search(r"Initialised 46 of 46 variables", log)
+    results = (folder / "pretraining_output" / "eval_results.txt").read_text()
+    assert "global_step = 20\n" in results
+    (folder / "novels").mkdir()
+    for name in ("train-00", "train-01", "heldout"):
+        (folder / "novels" / f"{name}.txt").write_text((ROOT / "sample_text.txt").read_text())
+    small = {"SST-2": "MRPC", "5,6,8": "6", "tiny,L-4_H-128,L-2_H-256": "tiny", "steps=1500": "steps=4", "0.3": "1"}
+    small["vocab_size=4000"] = "vocab_file=$BERT_BASE_DIR/vocab.txt"
+    for old, new in small.items():
+        assert old in ablations
+        ablations = ablations.replace(old, new)
+    run_commands(ablations, environment, folder)
+    assert (folder / "ablations" / "ablations.md").read_text().startswith("## Table 6: model sizes")
+    (cell,) = json.loads((folder / "ablations" / "ablations.json").read_text())["cells"]
+    assert cell["layers"] == 2 and cell["pretraining"]["token_loss"] > 1
+    run_python("pretraining", environment, folder)
+    assert (folder / "model.keras").exists()
+
+
+@pytest.mark.slow
+def test_data_at_scale(environment, folder):
+    data, training = blocks("data-at-scale", "shell")
+    (folder / "wiki" / "AA").mkdir(parents=True)
+    article = "The first sentence of {0}. Another one follows it here. " * 6 + "\nA paragraph more, about {0}. It ends."
+    records = [json.dumps({"id": str(k), "title": f"T{k}", "text": article.format(f"house {k}")}) for k in range(90)]
+    (folder / "wiki" / "AA" / "wiki_00").write_text("\n".join(records[:50]) + "\n")
+    (folder / "wiki" / "AA" / "wiki_01").write_text("\n".join(records[50:]) + "\n")
+    run_commands(data, environment, folder)
+    summary = json.loads((folder / "wiki_records" / "pretraining_data.wiki.json").read_text())
+    assert (summary["documents"], summary["sentences"]) == (90, 90 * 14)
+    assert summary["padding_share"] < summary["padding_share_unpacked"] - 0.05
+    run_commands(training, environment, folder)
+    assert (folder / "wiki_model" / "model.ckpt-4.index").exists()
+
+
+@pytest.mark.slow
+def test_vocabulary(environment, folder):
+    (command,) = blocks("vocabulary", "shell")
+    run_commands(command, environment, folder)
+    assert len((folder / "vocab.txt").read_text().splitlines()) <= 600
+
+
+@pytest.mark.slow
+def test_checkpoints(environment, folder):
+    (conversions,) = blocks("checkpoints", "shell")
+    out = run_commands(conversions, environment, folder)
+    assert out.count("each with the same bits as in the source") == 4
+    first, last = (folder / name / "tokenizer_config.json" for name in ("bert_hf", "bert"))
+    assert json.loads(first.read_text())["do_lower_case"] is json.loads(last.read_text())["do_lower_case"] is True
+    run_python("checkpoints", environment, folder)
+    assert (folder / "classifier" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_classification(environment, folder):
+    training, prediction = blocks("classification", "shell")
+    run_commands(training, environment, folder)
+    results = (folder / "mrpc_output" / "eval_results.txt").read_text()
+    assert [line.split(" = ")[0] for line in results.splitlines()] == [
+        "eval_accuracy",
+        "eval_f1",
+        "eval_loss",
+        "global_step",
+        "loss",
+    ]
+    run_commands(prediction, environment, folder)
+    assert (folder / "mrpc_predictions" / "test_results.tsv").read_text().count("\n") == 70
+    run_python("classification", environment, folder)
+    assert json.loads((folder / "reviews_model" / "bert_config.json").read_text())["id2label"]["1"] == "positive"
+
+
+@pytest.mark.slow
+def test_questions(environment, folder, squad_v2):
+    run_commands(blocks("questions", "shell")[0], environment, folder)
+    assert len(json.loads((folder / "squad_base" / "predictions.json").read_text())) == 24
+    assert "eval_f1 = " in (folder / "squad_base" / "eval_results.txt").read_text()
+    assert len(json.loads((squad_v2 / "null_odds.json").read_text())) == 48
+    assert (squad_v2 / "best_model" / "question_answering.json").exists()
+    run_python("questions", environment, folder)
+
+
+@pytest.mark.slow
+def test_tagging(environment, folder):
+    (command,) = blocks("tagging", "shell")
+    run_commands(command, environment, folder)
+    lines = (folder / "ner_output" / "predictions.conll").read_text().splitlines()
+    assert [len(line.split()) for line in lines[:4]] == [3, 3, 3, 3]
+    assert (folder / "ner_output" / "eval_results.txt").exists()
+    run_python("tagging", environment, folder)
+
+
+@pytest.mark.slow
+def test_choice(environment, folder):
+    (command,) = blocks("choice", "shell")
+    run_commands(command, environment, folder)
+    assert "eval_accuracy = " in (folder / "swag_output" / "eval_results.txt").read_text()
+    run_python("choice", environment, folder)
+
+
+@pytest.mark.slow
+def test_features(environment, folder):
+    (command,) = blocks("features", "shell")
+    run_commands(command, environment, folder)
+    lines = [json.loads(line) for line in (folder / "output.jsonl").read_text().splitlines()]
+    assert len(lines) == len((ROOT / "sample_text.txt").read_text().splitlines())
+    assert lines[0]["features"][0]["token"] == "[CLS]"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("squad_v2")
+def test_serving(environment, folder):
+    (command,) = blocks("serving", "shell")
+    run_commands(command, environment, folder)
+    assert json.loads((folder / "serving" / "squad" / "1" / "export.json").read_text())["task"] == "squad"
+    run_python("serving", environment, folder)
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 220
+
+
+def test_make_targets_are_there():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {target for page in PAGES.values() for target in re.findall(r"(?:^|`)make ([a-z-]+)", page, re.MULTILINE)}
+    assert {"demo", "docs", "test", "test-slow"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def heading_anchors(page):
+    """Of each heading, what GitHub and `make docs` link to it by."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    home = ROOT if page == "README" else ROOT / "docs"
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        assert not path or (home / path).is_file(), target
+        text = PAGES[page] if not path else (home / path).read_text()
+        assert not anchor or anchor in heading_anchors(text), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_named_in_pages_exist(page):
+    """`a/b.py` or `a/`; a bare `c.py` may also be in a folder that the page has named before."""
+    folders = [ROOT]
+    for name in re.findall(r"`(?:python )?([\w/.-]+(?:\.py|\.ipynb|/))(?= |`)", PAGES[page]):
+        if name in USERS_FILES:
+            continue
+        assert any((folder / name).exists() for folder in folders), name
+        folders.append(ROOT / name if name.endswith("/") else (ROOT / name).parent)
+
+
+def test_the_picture_of_the_house_has_every_package():
+    house = PAGES["architecture"].split("```")[1]
+    packages = {
+        path.parent.relative_to(ROOT / "bert_tf").as_posix() for path in (ROOT / "bert_tf").rglob("*/__init__.py")
+    }
+    assert set(re.findall(r"(\w+)/\s", house.split("bert_tf/\n")[1])) == {path.rpartition("/")[2] for path in packages}
+
+
+def test_flags_named_in_pages_exist():
+    defined = set()
+    for path in [*ROOT.glob("*.py"), *(ROOT / "bert_tf").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]:
+        text = path.read_text()
+        defined |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", text)) | set(re.findall(r"\"--(\w+)\"", text))
+    defined |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", (ROOT / "experiments" / "ablations.py").read_text()))
+    defined |= {f"no{name}" for name in defined}
+    for page, text in PAGES.items():
+        named = set(re.findall(r"(?<![\w-])--([a-z]\w*)", text))
+        assert named - defined - OTHER_PROGRAMS_FLAGS == set(), page
+
+
+def test_the_site_has_every_page():
+    settings = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    assert sorted(re.findall(r"([\w-]+)\.md", settings)) == sorted({"index", *PAGES} - {"README"})
+
+
+def test_the_api_page_has_every_public_name_where_it_is_defined():
+    paths = re.findall(r"^::: (\S+)$", PAGES["api"], re.MULTILINE)
+    assert {path.rpartition(".")[2] for path in paths} == {*bert_tf.__all__, "records", "checkpoints"}
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        source = ROOT / f"{path.replace('.', '/')}.py"
+        if not source.exists():  # not a module, so a class or function in one
+            tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
+            names = {getattr(node, "name", None) for node in tree.body}
+            names |= {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
+            assert name in names, path
+
+
+def test_the_picture_shows_the_measurements():
+    losses, ratios = picture.measurements(PAGES["benchmarks"])
+    assert [step for step, *_ in losses] == [500, 1000, 1500]
+    assert len(ratios) == 7 and min(ratios.values()) > 1
+    drawn = picture.draw(losses, ratios)
+    assert len(drawn.axes[1].patches) == 7
+    assert (ROOT / "docs" / "images" / "same_numbers_faster.svg").read_text().count("<svg ") == 1

@@ -1,0 +1,255 @@
+"""The house stands: imports only go down the floors, there is no circle, and private names stay private.
+
+Every import counts, also those inside functions: an import that waits is still a dependency.
+"""
+
+import ast
+import functools
+import importlib.metadata
+import pathlib
+import re
+import sys
+
+from helpers.paths import ROOT
+
+# Packages of bert_tf on each floor, from the ground up. A module imports from its own package and from lower floors.
+FLOORS = (
+    ("system",),
+    ("weights",),
+    ("text",),
+    ("data",),
+    ("models",),
+    ("pretraining",),
+    ("training", "conversion"),
+    ("tasks",),
+    ("serving",),
+)
+FLOOR = {package: number for number, packages in enumerate(FLOORS) for package in packages}
+# The front doors: `from bert_tf import X`, and the original's own module names. Nothing inside the house uses them.
+DOORS = {"bert_tf", "bert_tf.modeling", "bert_tf.optimization", "bert_tf.tokenization"}
+
+
+def module_name(path: pathlib.Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted((ROOT / "bert_tf").rglob("*.py"))}
+SCRIPTS = {path.stem: path for path in sorted(ROOT.glob("*.py"))}
+
+
+def imports_of(path: pathlib.Path) -> list[tuple[int, str, str | None]]:
+    """(line, module of bert_tf, name or None for the module itself) of every import in a file."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name, None) for alias in node.names if alias.name.split(".")[0] == "bert_tf"]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            if not node.module or node.module.split(".")[0] != "bert_tf":
+                continue
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.append((node.lineno, whole, None) if whole in MODULES else (node.lineno, node.module, alias.name))
+    return found
+
+
+def package_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_every_package_has_a_floor():
+    packages = {package_of(module) for module in MODULES if module not in DOORS}
+    assert packages == set(FLOOR)
+    assert len(MODULES) > 50
+
+
+def test_imports_go_down():
+    wrong = []
+    for module, path in MODULES.items():
+        if module in DOORS:
+            continue
+        for line, imported, _ in imports_of(path):
+            place = f"{module}:{line} imports {imported}"
+            if imported in DOORS:
+                wrong.append(f"{place}: a front door")
+                continue
+            here, there = package_of(module), package_of(imported)
+            if here != there and FLOOR[there] >= FLOOR[here]:
+                wrong.append(f"{place}: up or across")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_there_is_no_circle():
+    graph = {
+        module: {imported for _, imported, _ in imports_of(path)} - {module}
+        for module, path in MODULES.items()
+        if module not in DOORS
+    }
+    done, on_the_way = set(), []
+
+    def visit(module: str) -> None:
+        assert module not in on_the_way, " -> ".join([*on_the_way[on_the_way.index(module) :], module])
+        if module in done:
+            return
+        on_the_way.append(module)
+        for imported in sorted(graph.get(module, ())):
+            visit(imported)
+        on_the_way.pop()
+        done.add(module)
+
+    for module in graph:
+        visit(module)
+
+
+def test_private_names_stay_in_their_module():
+    wrong = []
+    for module, path in {**MODULES, **SCRIPTS}.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        imported = imports_of(path)
+        wrong += [
+            f"{module}:{line} takes {name} from {whole}" for line, whole, name in imported if (name or "")[:1] == "_"
+        ]
+        # Local names of modules: `from bert_tf.data import records` or `... as name`.
+        aliases = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "bert_tf":
+                for alias in node.names:
+                    if f"{node.module}.{alias.name}" in MODULES:
+                        aliases.add(alias.asname or alias.name)
+        for node in ast.walk(tree):
+            private = isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+            if private and isinstance(node.value, ast.Name) and node.value.id in aliases:
+                wrong.append(f"{module}:{node.lineno} takes {node.value.id}.{node.attr}")
+    assert not wrong, "\n".join(wrong)
+
+
+# What only some need; each says so if it is missing. Tests need them, so they are in requirements-dev.txt.
+OPTIONAL = {"torch", "transformers", "apache-beam"}
+# A package that a requirement (tensorflow-datasets 4.9.10) imports without requiring it.
+IMPORTED_BY_OTHERS = {"importlib_resources"}
+# Packages of several distributions share the name `google`.
+SHARED_NAMES = {"google.protobuf": "protobuf"}
+
+
+@functools.cache  # it looks at every file of every package
+def distributions_by_module() -> dict[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+def distribution_of(module: str) -> str:
+    """The distribution that has a module, as requirements.txt spells it."""
+    for name, distribution in SHARED_NAMES.items():
+        if module == name or module.startswith(name + "."):
+            return distribution
+    (distribution,) = set(distributions_by_module()[module.split(".")[0]])
+    return distribution.lower().replace("_", "-")
+
+
+def requirements_of(name: str) -> set[str]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return {re.match(r"[\w-]+", line)[0].lower() for line in lines if line and not line.startswith(("#", "-"))}
+
+
+def test_requirements_are_what_is_imported():
+    imported, optional_at_the_top = {}, []
+    for module, path in {**MODULES, **SCRIPTS}.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                top = name.split(".")[0]
+                if top in sys.stdlib_module_names or top == "bert_tf" or top in SCRIPTS:
+                    continue
+                imported.setdefault(distribution_of(name), f"{module}:{node.lineno}")
+                if node in tree.body and distribution_of(name) in OPTIONAL:
+                    optional_at_the_top.append(f"{module}:{node.lineno} imports {name}")
+    assert not optional_at_the_top, "\n".join(optional_at_the_top)
+    required = requirements_of("requirements.txt")
+    assert {name: place for name, place in imported.items() if name not in required | OPTIONAL} == {}
+    assert required - imported.keys() == IMPORTED_BY_OTHERS, "requirements that nothing imports"
+    assert requirements_of("requirements-dev.txt") >= OPTIONAL
+
+
+# --- what only one room says -----------------------------------------------------------------------------------------
+
+
+def strings_of(path: pathlib.Path) -> list[tuple[int, str]]:
+    """(line, string) of every string in a file that is not a docstring."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = set()
+    for node in ast.walk(tree):
+        has_body = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if has_body and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant):
+            docstrings.add(node.body[0].value)
+    strings = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return [(node.lineno, node.value) for node in strings if node not in docstrings]
+
+
+def test_strings_are_found():
+    found = [string for _, string in strings_of(MODULES["bert_tf.text.wordpiece"])]
+    assert "##" in found and "[CLS]" in found
+    assert not any("The original's" in string for string in found), "a docstring"
+    assert any("bert/embeddings" in string for _, string in strings_of(MODULES["bert_tf.models.bert.variable_names"]))
+
+
+def test_special_tokens_are_the_tokenizers():
+    """Rows, padding and continuations come from the `Tokenizer`; other families have other ones."""
+    tokens = ("##", "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]")
+    wrong = [
+        f"{module}:{line} says {string!r}"
+        for module, path in MODULES.items()
+        if not module.startswith("bert_tf.text.") and module not in DOORS  # which describe the names in words
+        for line, string in strings_of(path)
+        if any(token in string for token in tokens)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_names_of_variables_are_the_familys():
+    wrong = [
+        f"{module}:{line} says {string!r}"
+        for module, path in MODULES.items()
+        if not module.startswith("bert_tf.models.bert.")
+        for line, string in strings_of(path)
+        if "bert/" in string
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_encoders_are_made_in_one_place():
+    makers = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name | ast.Attribute)
+        and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("BertEncoder", "encoder_class")
+    }
+    assert makers == {"bert_tf.models.families"}
+
+
+def test_only_main_reads_flags():
+    wrong = []
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+            if name in ("FLAGS", "FlagValues"):
+                wrong.append(f"{module}:{node.lineno} says {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_and_functions_are_short():
+    """About 600 lines a file and 80 a function, docstrings included; a main of at most 60."""
+    wrong = []
+    for module, path in {**MODULES, **SCRIPTS}.items():
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > 600:
+            wrong.append(f"{module} has {text.count(chr(10))} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                length = node.end_lineno - node.lineno + 1
+                if length > (60 if node.name == "main" else 85):
+                    wrong.append(f"{module}:{node.lineno} {node.name} has {length} lines")
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,176 @@
+"""What every tokenizer does: ids of special tokens, rows of texts and pairs, arrays for a model."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from helpers.paths import GOLDEN
+from helpers.word_tokenizer import WordTokenizer
+
+from bert_tf.text.tokenizer import lengths_that_fit
+from bert_tf.text.wordpiece import FullTokenizer
+
+
+@pytest.fixture(scope="module")
+def wordpiece():
+    return FullTokenizer(str(GOLDEN / "vocab.txt"))
+
+
+def tokens_of(tokenizer, features) -> list[list[str]]:
+    return [
+        tokenizer.convert_ids_to_tokens(row[mask == 1])
+        for row, mask in zip(features["input_ids"], features["input_mask"], strict=True)
+    ]
+
+
+def test_special_ids(wordpiece):
+    vocab = wordpiece.vocab
+    ids = [wordpiece.cls_id, wordpiece.sep_id, wordpiece.unk_id, wordpiece.mask_id, wordpiece.pad_id]
+    assert ids == [vocab["[CLS]"], vocab["[SEP]"], vocab["[UNK]"], vocab["[MASK]"], 0]
+    words = WordTokenizer()
+    assert [words.cls_id, words.sep_id, words.unk_id, words.mask_id, words.pad_id] == [0, 2, 3, 8, 1]
+    assert (wordpiece.num_special_tokens(), wordpiece.num_special_tokens(pair=True)) == (2, 3)
+    assert (words.num_special_tokens(), words.num_special_tokens(pair=True)) == (2, 4)
+
+
+def test_a_missing_special_token_is_named(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[UNK]\n[CLS]\na\n")
+    tokenizer = FullTokenizer(str(path))
+    assert tokenizer.encode("a") == [2]  # only rows need it
+    for use in (lambda: tokenizer.sep_id, lambda: tokenizer.build_inputs([2]), lambda: tokenizer("a")):
+        with pytest.raises(ValueError, match=r"the vocabulary lacks \[SEP\]"):
+            use()
+
+
+def test_rows(wordpiece):
+    cls, sep = wordpiece.cls_id, wordpiece.sep_id
+    assert wordpiece.build_inputs([7, 8]) == ([cls, 7, 8, sep], [0, 0, 0, 0])
+    assert wordpiece.build_inputs([7], [8, 9]) == ([cls, 7, sep, 8, 9, sep], [0, 0, 0, 1, 1, 1])
+    assert wordpiece.build_inputs([7], []) == wordpiece.build_inputs([7]), "a text without pieces is none"
+    assert WordTokenizer().build_inputs([4, 5], [6]) == ([0, 4, 5, 2, 2, 6, 2], [0] * 7)
+
+
+def test_rows_that_are_too_long(wordpiece):
+    cls, sep = wordpiece.cls_id, wordpiece.sep_id
+    assert wordpiece.build_inputs([5, 6, 7, 8], None, 5) == ([cls, 5, 6, 7, sep], [0] * 5)
+    assert wordpiece.build_inputs([5, 6, 7, 8], [9], 6) == ([cls, 5, 6, sep, 9, sep], [0, 0, 0, 0, 1, 1])
+    assert wordpiece.build_inputs([5, 6], [7, 8], 6)[0] == [cls, 5, 6, sep, 7, sep], "of equals the second"
+    assert WordTokenizer().build_inputs([4, 5], [5, 6], 6)[0] == [0, 4, 2, 2, 5, 2]
+
+
+def test_lengths_that_fit_are_those_of_the_loop_of_the_original():
+    for first, second, room in itertools.product(range(9), range(9), range(12)):
+        a, b = ["a"] * first, ["b"] * second
+        while len(a) + len(b) > room:
+            (a if len(a) > len(b) else b).pop()
+        assert lengths_that_fit(first, second, room) == (len(a), len(b))
+
+
+def test_continuations(wordpiece):
+    ids = [wordpiece.vocab[token] for token in ("[CLS]", "##s", "the")]
+    assert wordpiece.continues_word(ids).tolist() == [False, True, False]
+    assert wordpiece.continues_word(np.array([ids])).shape == (1, 3)
+    assert wordpiece.continuations.sum() == sum(token.startswith("##") for token in wordpiece.vocab)
+    assert WordTokenizer().continues_word([0, 7]).tolist() == [False, True]
+
+
+def test_decode(wordpiece):
+    ids = wordpiece.encode("John Johanson's  house")
+    assert "##son" in wordpiece.convert_ids_to_tokens(ids)
+    assert wordpiece.decode(ids) == "john johanson ' s house"
+    assert WordTokenizer().decode([4, 7]) == "ad"
+
+
+def test_masks_in_text(wordpiece):
+    the = wordpiece.vocab["the"]
+    assert wordpiece.encode_masked("the [MASK]the[MASK]") == [the, wordpiece.mask_id, the, wordpiece.mask_id]
+    assert wordpiece.encode_masked("the") == [the]
+    assert WordTokenizer().encode_masked("a <mask>") == [4, 8]
+
+
+def test_cased(wordpiece):
+    assert not wordpiece.cased
+    assert FullTokenizer(str(GOLDEN / "vocab.txt"), do_lower_case=False).cased
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def test_arrays_of_texts(wordpiece):
+    features = wordpiece(["The house", "the"])
+    assert list(features) == ["input_ids", "input_mask", "segment_ids"]
+    assert all(values.dtype == np.int32 and values.shape == (2, 4) for values in features.values())
+    assert tokens_of(wordpiece, features) == [["[CLS]", "the", "house", "[SEP]"], ["[CLS]", "the", "[SEP]"]]
+    assert features["input_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert features["input_ids"][1, 3] == 0
+    assert not features["segment_ids"].any()
+
+
+def test_arrays_of_pairs(wordpiece):
+    features = wordpiece(["the", "the house"], ["house", ""])
+    assert tokens_of(wordpiece, features) == [
+        ["[CLS]", "the", "[SEP]", "house", "[SEP]"],
+        ["[CLS]", "the", "house", "[SEP]"],
+    ]
+    assert features["segment_ids"].tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]
+
+
+def test_arrays_of_a_row_of_another_kind():
+    features = WordTokenizer()(["a", "a b"], ["b", "c"])
+    assert features["input_ids"].tolist() == [[0, 4, 2, 2, 5, 2, 1], [0, 4, 5, 2, 2, 6, 2]]
+    assert features["input_mask"].tolist() == [[1] * 6 + [0], [1] * 7]
+    assert not features["segment_ids"].any()
+
+
+def test_what_texts_may_be(wordpiece):
+    expected = wordpiece(["the house", "the"])
+    for texts in (
+        ("the house", "the"),
+        np.array(["the house", "the"]),
+        [b"the house", b"the"],
+        iter(["the house", "the"]),
+    ):
+        given = wordpiece(texts)
+        assert all(np.array_equal(given[name], values) for name, values in expected.items())
+    single = wordpiece("the house")
+    assert single["input_ids"].tolist() == expected["input_ids"][:1].tolist()
+    assert wordpiece("the", "house")["input_ids"].shape == (1, 5)
+    assert wordpiece([])["input_ids"].shape == (0, 1)
+
+
+def test_max_length_and_padding(wordpiece):
+    long = wordpiece(["the " * 20, "the"], max_length=6)
+    assert long["input_ids"].shape == (2, 6)
+    assert tokens_of(wordpiece, long)[0] == ["[CLS]", *["the"] * 4, "[SEP]"]
+    assert wordpiece(["the"], max_length=6)["input_ids"].shape == (1, 3), "the longest row is shorter"
+    padded = wordpiece(["the"], max_length=6, padding="max_length")
+    assert padded["input_mask"].tolist() == [[1, 1, 1, 0, 0, 0]]
+    assert tokens_of(wordpiece, wordpiece("the the the", "house", max_length=6)) == [
+        ["[CLS]", "the", "the", "[SEP]", "house", "[SEP]"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "error", "message"),
+    [
+        ((["a", None],), {}, TypeError, r"texts\[1\] is None \(NoneType\), not a string"),
+        ((["a"], [float("nan")]), {}, TypeError, r"pairs\[0\] is nan \(float\), not a string"),
+        ((["a", "b"], ["c"]), {}, ValueError, "2 texts and 1 pairs"),
+        (("a", ["b"]), {}, ValueError, "must both be lists of strings, or both a string"),
+        ((["a"],), {"padding": "longer"}, ValueError, "padding='longer' is not one of 'longest', 'max_length'"),
+        ((["a"],), {"padding": "max_length"}, ValueError, 'padding="max_length" needs a max_length'),
+        ((["a"],), {"max_length": 2}, ValueError, "max_length=2 has no room for a text: 2 special .* are 3"),
+        ((["a"], ["b"]), {"max_length": 4}, ValueError, "max_length=4 has no room for a pair of texts: 3 .* are 5"),
+        ((3,), {}, TypeError, "not iterable"),
+    ],
+)
+def test_bad_input(wordpiece, arguments, settings, error, message):
+    with pytest.raises(error, match=message):
+        wordpiece(*arguments, **settings)
+
+
+def test_ids_are_remembered_in_another_process_too(wordpiece):
+    wordpiece.build_inputs([7])
+    assert pickle.loads(pickle.dumps(wordpiece)).build_inputs([7], [8]) == wordpiece.build_inputs([7], [8])

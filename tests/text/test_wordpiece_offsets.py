@@ -1,0 +1,129 @@
+"""Token ids with the characters they stand for: the same ids as without, and offsets that fit in every script."""
+
+import gzip
+import json
+import unicodedata
+
+import pytest
+
+from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer, WordpieceTokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "beyonce", "ab", "##c", "東", "京", "##で", "##す", "は", "i"]
+PIECES += [unicodedata.normalize("NFD", "한"), "##" + unicodedata.normalize("NFD", "국")]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("offsets") / "vocab.txt"
+    path.write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
+    return FullTokenizer(str(path))
+
+
+def pieces_of(tokenizer, text, **options):
+    """[(piece, the text it stands for)]"""
+    ids, offsets = tokenizer.encode_with_offsets(text, **options)
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    return [(token, text[first:last]) for token, (first, last) in zip(tokens, offsets, strict=True)]
+
+
+def test_golden_strings_have_the_ids_of_encode_and_offsets_in_order(golden):
+    tokenizers = {case: FullTokenizer(str(golden / "vocab.txt"), case) for case in (True, False)}
+    count = exact = 0
+    with gzip.open(golden / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
+        for record in map(json.loads, file):
+            text, tokenizer = record["text"], tokenizers[record["do_lower_case"]]
+            ids, offsets = tokenizer.encode_with_offsets(text)
+            assert ids == tokenizer.encode(text), record["index"]
+            assert record["has_unassigned"] or ids == record["ids"], record["index"]
+            assert len(offsets) == len(ids)
+            starts = [first for first, _ in offsets]
+            assert starts == sorted(starts) and all(0 <= first < last <= len(text) for first, last in offsets)
+            if text.isascii() and text.isprintable():  # nothing vanishes: a piece is its text
+                for token, (first, last) in zip(tokenizer.convert_ids_to_tokens(ids), offsets, strict=True):
+                    written = text[first:last].lower() if record["do_lower_case"] else text[first:last]
+                    assert token == "[UNK]" or token in (written, "##" + written), (record["index"], token)
+                    exact += token != "[UNK]"
+            count += 1
+    assert count == 8000 and exact > 10_000
+
+
+def test_basic_tokens_with_origins_are_the_basic_tokens(golden):
+    basics = {case: BasicTokenizer(case) for case in (True, False)}
+    kept_accents = BasicTokenizer(True, strip_accents=False)
+    with gzip.open(golden / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
+        for number, record in enumerate(map(json.loads, file)):
+            if number % 8 < 2:
+                for basic in (basics[record["do_lower_case"]], kept_accents):
+                    found = basic.tokenize_with_origins(record["text"])
+                    assert [token for token, _ in found] == basic.tokenize(record["text"]), record["index"]
+                    assert all(len(token) == len(places) for token, places in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Beyoncé ab", [("beyonce", "Beyoncé"), ("ab", "ab")]),
+        ("Beyonce\u0301\tab", [("beyonce", "Beyonce\u0301"), ("ab", "ab")]),  # the accent is a character of its own
+        ("aBc", [("ab", "aB"), ("##c", "c")]),
+        ("a\u200bbc", [("ab", "a\u200bb"), ("##c", "c")]),  # what vanishes inside belongs to the piece
+        ("東京は", [("東", "東"), ("京", "京"), ("は", "は")]),
+        ("한국", [("한", "한"), ("##국", "국")]),  # in Jamo in the vocabulary
+        ("\u0130", [("i", "\u0130")]),  # lower-cased to two characters, the second of which is stripped
+        ("\u00a0 ab\u3000c", [("ab", "ab"), ("[UNK]", "c")]),
+        ("\ufb00", [("[UNK]", "\ufb00")]),
+        ("", []),
+        (" \u200b\u0301 ", []),
+    ],
+)
+def test_offsets_by_hand(tokenizer, text, expected):
+    found = [
+        (unicodedata.normalize("NFC", piece), part) for piece, part in pieces_of(tokenizer, text)
+    ]  # a syllable in Jamo reads badly
+    assert found == expected
+
+
+def test_pieces_of_one_syllable_share_its_character(tmp_path):
+    first, second, third = unicodedata.normalize("NFD", "한")
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(["[UNK]", first, "##" + second, "##" + third]) + "\n", encoding="utf-8")
+    ids, offsets = FullTokenizer(str(path)).encode_with_offsets("x 한")
+    assert ids == [0, 1, 2, 3] and offsets == [(0, 1), (2, 3), (2, 3), (2, 3)]
+
+
+def test_unknown_words_are_one_piece_or_cut_to_what_is_known(tokenizer):
+    text = "ab 東京です はでxす abxc"
+    whole = [("ab", "ab"), ("東", "東"), ("京", "京"), ("[UNK]", "です"), ("[UNK]", "はでxす"), ("[UNK]", "abxc")]
+    # で comes apart into て and a mark that is stripped, so that the vocabulary's ##で is not met.
+    assert pieces_of(tokenizer, text) == whole
+    cut = pieces_of(tokenizer, text, split_unknown=True)
+    assert cut[:3] == whole[:3] and cut[3:] == [
+        ("[UNK]", "で"), ("##す", "す"), ("は", "は"), ("[UNK]", "で"), ("[UNK]", "x"), ("##す", "す"),
+        ("ab", "ab"), ("[UNK]", "x"), ("##c", "c"),
+    ]  # fmt: skip
+
+
+def test_split_unknown_changes_nothing_where_all_is_known(golden):
+    tokenizer = FullTokenizer(str(golden / "vocab.txt"))
+    text = "The Panthers' (15–1) unaffable café in Kraków, 東京."
+    plain, split = (tokenizer.encode_with_offsets(text, split_unknown=value) for value in (False, True))
+    assert tokenizer.vocab["[UNK]"] not in plain[0] and plain == split
+
+
+def test_cut_to_known():
+    cutter = WordpieceTokenizer({piece: number for number, piece in enumerate(PIECES)})
+    assert cutter.cut_to_known("abc") == [("ab", 2), ("##c", 1)]
+    assert cutter.cut_to_known("xabc") == [("[UNK]", 1), ("[UNK]", 1), ("[UNK]", 1), ("##c", 1)]
+    assert cutter.cut_to_known("") == []
+    # `cut` gives up beyond 200 characters; here they are what the offsets are for.
+    assert cutter.cut_to_known("ab" + "c" * 300) == [("ab", 2)] + [("##c", 1)] * 300
+
+
+def test_long_words_without_spaces_keep_their_places(golden):
+    tokenizer = FullTokenizer(str(golden / "vocab.txt"))
+    text = "x" * 250 + " " + "y" * 3
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    assert ids[0] == tokenizer.vocab["[UNK]"] and offsets[0] == (0, 250) and offsets[1][0] == 251
+    ids, offsets = tokenizer.encode_with_offsets(text, split_unknown=True)
+    assert tokenizer.vocab["[UNK]"] not in ids and offsets[0][0] == 0
+    places = [place for first, last in offsets for place in range(first, last)]
+    assert places == [place for place, char in enumerate(text) if char != " "]

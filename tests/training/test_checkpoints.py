@@ -1,0 +1,162 @@
+"""Checkpoints under the original's names: what is read, what is written, what is refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.models import initialize
+from bert_tf.models.config import BertConfig
+from bert_tf.models.open_weights import find_weights
+from bert_tf.models.task_models import BertForPreTraining, BertModel
+from bert_tf.training import checkpoints
+from bert_tf.training.optimization import create_optimizer
+
+
+def tiny_model():
+    model = BertForPreTraining(BertConfig.from_dict(TINY_CONFIG))
+    model.build()
+    return model
+
+
+def test_written_files_are_the_originals_format(golden, tmp_path):
+    """Reading the original's checkpoint of step 6 and writing it gives the same names, types and bits."""
+    folder = golden / "optimizer"
+    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    optimizer = create_optimizer("adamw", 1e-3, 20, 5)
+    optimizer.build(model.trainable_variables)
+    variables = checkpoints.training_variables(model, optimizer)
+    initialize.initialize(variables, str(folder / "pretraining.ckpt-6"), must_have_all=True)
+    assert int(optimizer.iterations.numpy()) == 6
+    prefix = checkpoints.save(str(tmp_path), 6, variables)
+    original = tf.train.load_checkpoint(str(folder / "pretraining.ckpt-6"))
+    ours = tf.train.load_checkpoint(prefix)
+    assert ours.get_variable_to_shape_map() == original.get_variable_to_shape_map()
+    assert ours.get_variable_to_dtype_map() == original.get_variable_to_dtype_map()
+    for name in original.get_variable_to_shape_map():
+        np.testing.assert_array_equal(ours.get_tensor(name), original.get_tensor(name), err_msg=name)
+
+
+def test_a_checkpoint_of_the_original_program(shared):
+    """One that somebody's run of the original wrote, with moments and step."""
+    folder = shared / "data" / "tf1_tiny"
+    prefix = str(folder / "bert_model.ckpt")
+    shapes = dict(tf.train.list_variables(prefix))
+    layers = 1 + max(int(name.split("layer_")[1].split("/")[0]) for name in shapes if "layer_" in name)
+    vocab_size, hidden_size = shapes["bert/embeddings/word_embeddings"]
+    config = BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=1,
+        intermediate_size=shapes["bert/encoder/layer_0/intermediate/dense/bias"][0],
+        max_position_embeddings=shapes["bert/embeddings/position_embeddings"][0],
+        type_vocab_size=shapes["bert/embeddings/token_type_embeddings"][0],
+    )
+    model = BertForPreTraining(config)
+    model.build()
+    optimizer = create_optimizer("adamw", 1e-3, 20, 5)
+    optimizer.build(model.trainable_variables)
+    result = initialize.initialize(checkpoints.training_variables(model, optimizer), prefix, must_have_all=True)
+    assert not result.missing
+    assert checkpoints.read_global_step(prefix) == int(optimizer.iterations.numpy()) > 0
+
+
+def test_encoder_alone_takes_its_part_and_names_the_rest(golden):
+    folder = golden / "model" / "config1"
+    model = BertModel(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    result = initialize.load_weights(model, str(folder / "bert_model.ckpt"))
+    assert len(result.initialized) == 5 + 16 * 2 + 2
+    assert not result.missing
+    assert "cls/predictions/output_bias" in result.unused
+
+
+def test_missing_variables_stay_random_and_are_listed(golden, caplog):
+    folder = golden / "model" / "config1"
+    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    bias = model.masked_lm.output_bias.numpy()
+    logging.set_verbosity(logging.INFO)
+    result = initialize.load_weights(model, str(folder / "squad.ckpt"))
+    assert len(result.missing) == 7
+    assert "cls/predictions/output_bias" in result.missing
+    np.testing.assert_array_equal(model.masked_lm.output_bias.numpy(), bias)
+
+
+def test_a_wrong_shape_assigns_nothing(tmp_path):
+    model = tiny_model()
+    before = {name: v.numpy() for name, v in initialize.model_variables(model).items()}
+    tensors = {name: np.ones_like(value) for name, value in before.items()}
+    tensors["cls/predictions/output_bias"] = np.ones(7, "float32")
+    prefix = checkpoints.save(str(tmp_path), 1, tensors)
+    with pytest.raises(ValueError, match=r"cls/predictions/output_bias: \[7\] in the checkpoint, \[100\] in the model"):
+        initialize.initialize(initialize.model_variables(model), prefix)
+    for name, variable in initialize.model_variables(model).items():
+        np.testing.assert_array_equal(variable.numpy(), before[name])
+
+
+def test_nothing_in_common_is_an_error(tmp_path):
+    prefix = checkpoints.save(str(tmp_path), 1, {"other": np.ones(2, "float32")})
+    with pytest.raises(ValueError, match="none of the model's variables"):
+        initialize.initialize(initialize.model_variables(tiny_model()), prefix)
+
+
+def test_damaged_file_is_named(tmp_path):
+    prefix = checkpoints.save(str(tmp_path), 1, initialize.model_variables(tiny_model()))
+    data = tmp_path / "model.ckpt-1.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=r"model\.ckpt-1: .* can't be read"):
+        initialize.initialize(initialize.model_variables(tiny_model()), prefix)
+
+
+def test_what_counts_as_a_checkpoint(tmp_path):
+    prefix = checkpoints.save(str(tmp_path), 5, {"a": np.ones(2, "float32"), "global_step": np.int64(5)})
+    for path in (prefix, prefix + ".index", prefix + ".data-00000-of-00001", str(tmp_path)):
+        format, file = find_weights(path)
+        assert (format.name, file) == ("tf1", prefix)
+    assert checkpoints.read_global_step(prefix) == 5
+    with pytest.raises(FileNotFoundError, match="nowhere: no weights there"):
+        find_weights("nowhere")
+
+
+def test_newest_are_kept_and_listed(tmp_path):
+    for step in (1, 2, 3, 4):
+        checkpoints.save(str(tmp_path), step, {"a": np.full(2, step, "float32")}, keep_max=2)
+    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-3.index", "model.ckpt-4.index"]
+    assert sorted(path.name for path in tmp_path.glob("*.data*")) == [
+        "model.ckpt-3.data-00000-of-00001",
+        "model.ckpt-4.data-00000-of-00001",
+    ]
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-4")
+    checkpoints.save(str(tmp_path), 4, {"a": np.full(2, 9, "float32")}, keep_max=2)  # the same step again
+    assert len(list(tmp_path.glob("*.index"))) == 2
+    assert tf.train.load_variable(str(tmp_path / "model.ckpt-4"), "a")[0] == 9
+
+
+def test_a_moved_run_is_found(tmp_path):
+    (tmp_path / "one").mkdir()
+    checkpoints.save(str(tmp_path / "one"), 1, {"a": np.ones(2, "float32")})
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert checkpoints.latest_checkpoint(str(tmp_path / "two")) == str(tmp_path / "two" / "model.ckpt-1")
+
+
+def test_a_lost_state_file_does_not_lose_the_run(tmp_path):
+    for step in (9, 10):
+        checkpoints.save(str(tmp_path), step, {"a": np.ones(2, "float32")})
+    (tmp_path / "checkpoint").unlink()
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
+    (tmp_path / "model.ckpt-10.index").unlink()
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
+
+
+def test_a_cut_off_checkpoint_is_named(tmp_path):
+    prefix = checkpoints.save(str(tmp_path), 1, initialize.model_variables(tiny_model()))
+    data = tmp_path / "model.ckpt-1.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"model\.ckpt-1: .* delete model\.ckpt-1"):
+        initialize.initialize(initialize.model_variables(tiny_model()), prefix)

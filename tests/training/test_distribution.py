@@ -1,0 +1,162 @@
+"""Strategies on logical CPU devices (conftest.py makes four), and errors that name the flag."""
+
+import json
+import os
+import sys
+
+import pytest
+import tensorflow as tf
+from helpers import warm
+
+from bert_tf.training import distribution
+
+
+@pytest.fixture
+def cpus() -> list[str]:
+    names = [device.name for device in tf.config.list_logical_devices("CPU")]
+    if len(names) < 2 or tf.config.list_logical_devices("GPU"):
+        pytest.skip(f"needs several logical CPU devices and no GPU, found {names}")
+    return names
+
+
+def run_python(code: str, **environment: str) -> warm.CompletedProcess:
+    """A fresh process, for what must come before TensorFlow starts its devices."""
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"} | environment
+    return warm.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_one_device(cpus):
+    strategy = distribution.create_strategy()
+    assert isinstance(strategy, tf.distribute.OneDeviceStrategy)
+    assert strategy.num_replicas_in_sync == 1
+    with strategy.scope():
+        assert tf.Variable(1.0).device.endswith(cpus[0])
+
+
+def test_mirrored_takes_all_logical_cpus(cpus):
+    strategy = distribution.create_strategy("mirrored")
+    assert strategy.num_replicas_in_sync == len(cpus)
+
+    @tf.function
+    def replica_ids():
+        return strategy.reduce("sum", strategy.run(lambda: 1 + replica_id()), axis=None)
+
+    def replica_id():
+        return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
+
+    assert int(replica_ids()) == sum(range(1, len(cpus) + 1))
+
+
+def test_log_says_what_was_decided(cpus, caplog):
+    with caplog.at_level("INFO", logger="absl"):
+        distribution.create_strategy("mirrored")
+    line = next(message for message in caplog.messages if "distribution strategy" in message)
+    assert "mirrored" in line
+    assert f"{len(cpus)} replicas" in line
+    assert f"CPU:{len(cpus) - 1}" in line
+
+
+def test_unknown_name():
+    with pytest.raises(
+        ValueError, match=r"--distribution_strategy=miror.*one_device, mirrored, multi_worker_mirrored, t"
+    ):
+        distribution.create_strategy("miror")
+
+
+@pytest.mark.parametrize("name", ["one_device", "mirrored"])
+def test_more_gpus_than_there_are(name):
+    found = len(tf.config.list_physical_devices("GPU"))
+    with pytest.raises(ValueError, match=rf"--num_gpus={found + 1}.*sees are {found or 'none'}"):
+        distribution.create_strategy(name, num_gpus=found + 1)
+    with pytest.raises(ValueError, match="--num_gpus=-1"):
+        distribution.create_strategy(name, num_gpus=-1)
+
+
+def test_zero_gpus_means_not_given(cpus):
+    assert distribution.create_strategy("mirrored", num_gpus=0).num_replicas_in_sync == len(cpus)
+
+
+@pytest.mark.parametrize(
+    ("tf_config", "message"),
+    [
+        (None, "TF_CONFIG, which is not set"),
+        ("  ", "TF_CONFIG, which is not set"),
+        ("{not json", "malformed"),
+        ("[]", "malformed"),
+        ({"cluster": {"worker": ["a:1"]}}, "'task' is missing"),
+        ({"task": {"type": "worker", "index": 0}}, "'cluster' is missing"),
+        ({"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}, "'chief' is missing"),
+        ({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}, "task index 1, but 1 of type"),
+        ({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}, "malformed"),
+        ({"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}, "needs a list of host:port"),
+        ({"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}, "'ps' takes no part"),
+    ],
+)
+def test_tf_config(monkeypatch, tf_config, message):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if tf_config is not None:
+        monkeypatch.setenv("TF_CONFIG", tf_config if isinstance(tf_config, str) else json.dumps(tf_config))
+    with pytest.raises(ValueError, match=message) as raised:
+        distribution.create_strategy("multi_worker_mirrored")
+    assert "--distribution_strategy=multi_worker_mirrored" in str(raised.value)
+
+
+def test_multi_worker_in_time_and_too_late():
+    code = """
+import tensorflow as tf
+from bert_tf.training import distribution
+strategy = distribution.create_strategy("multi_worker_mirrored")
+print(type(strategy).__name__, strategy.num_replicas_in_sync)
+distribution.create_strategy("multi_worker_mirrored")
+"""
+    tf_config = {"cluster": {"worker": ["localhost:0"]}, "task": {"type": "worker", "index": 0}}
+    process = run_python(code, TF_CONFIG=json.dumps(tf_config))
+    assert process.stdout.split() == ["CollectiveAllReduceStrategy", "1"], process.stderr
+    late = run_python("import tensorflow as tf; tf.zeros(1)" + code, TF_CONFIG=json.dumps(tf_config))
+    assert late.returncode != 0
+    assert "RuntimeError: --distribution_strategy" in late.stderr
+    assert "too late" in late.stderr
+
+
+def test_logical_cpu_devices_in_time_and_too_late():
+    process = run_python(
+        """
+from bert_tf.training import distribution
+distribution.set_logical_cpu_devices(2)
+print(distribution.create_strategy("mirrored").num_replicas_in_sync)
+distribution.set_logical_cpu_devices(2)
+distribution.set_logical_cpu_devices(3)
+"""
+    )
+    assert process.stdout.split() == ["2"], process.stderr
+    assert "RuntimeError: --num_virtual_cpus=3 comes too late" in process.stderr
+    with pytest.raises(ValueError, match="--num_virtual_cpus=0"):
+        distribution.set_logical_cpu_devices(0)
+
+
+def test_no_tpu():
+    with pytest.raises(ValueError, match="--num_gpus=1"):
+        distribution.create_strategy("tpu", num_gpus=1)
+    # In its own process: a failed start of a TPU leaves TensorFlow's device context unusable.
+    process = run_python(
+        'from bert_tf.training import distribution; distribution.create_strategy("tpu")', TPU_NAME="local"
+    )
+    assert "RuntimeError: no TPU 'local' (--tpu_name" in process.stderr
+
+
+def test_check_batch_size(cpus):
+    one, several = distribution.create_strategy(), distribution.create_strategy("mirrored")
+    replicas = len(cpus)
+    assert distribution.check_batch_size(32, one) == 32
+    assert distribution.check_batch_size(32, one, 4) == 8
+    assert distribution.check_batch_size(6 * replicas, several, 3) == 2
+    with pytest.raises(ValueError, match=f"--eval_batch_size={replicas + 1} can't be divided by {replicas} replicas;"):
+        distribution.check_batch_size(replicas + 1, several, flag_name="eval_batch_size")
+    with pytest.raises(
+        ValueError, match=r"--train_batch_size=7 can't .* 1 replicas times --gradient_accumulation_steps=3; 6 or 9"
+    ):
+        distribution.check_batch_size(7, one, 3)
+    with pytest.raises(ValueError, match="--train_batch_size=0"):
+        distribution.check_batch_size(0, one)
+    with pytest.raises(ValueError, match="--gradient_accumulation_steps=0"):
+        distribution.check_batch_size(8, one, 0)

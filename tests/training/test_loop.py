@@ -1,0 +1,303 @@
+"""The loop: replicas, micro-batches, precision, XLA, bad losses, evaluation. Resume is in test_run_pretraining.py."""
+
+import functools
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.training_steps import CONFIG, assert_same, build, mirrored, one_device, run
+
+from bert_tf.models import initialize, kernels
+from bert_tf.models.config import BertConfig
+from bert_tf.models.inputs import select
+from bert_tf.models.objectives import PretrainingObjective
+from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.training import checkpoints, loop, run_directory
+from bert_tf.training import step as train_step
+from bert_tf.training.optimization import create_optimizer
+
+
+def make_batches(batch_size, steps, seed=0):
+    """Batches in which the rows have different numbers of predictions, so that a mean of means would be wrong."""
+    generator = np.random.default_rng(seed)
+    shape, length, predictions = (steps, batch_size), 16, 4
+    ids = generator.integers(5, CONFIG["vocab_size"], (*shape, length))
+    lengths = generator.integers(8, length + 1, shape)[..., None]
+    positions = np.sort(generator.integers(1, 8, (*shape, predictions)))
+    counts = generator.integers(0, predictions + 1, shape)[..., None]
+    features = {
+        "input_ids": ids,
+        "input_mask": np.arange(length) < lengths,
+        "segment_ids": np.broadcast_to(np.arange(length) > 5, ids.shape),
+        "masked_lm_positions": positions,
+        "masked_lm_ids": np.take_along_axis(ids, positions, -1),
+        "next_sentence_labels": generator.integers(0, 2, (*shape, 1)),
+    }
+    features = {name: value.astype("int32") for name, value in features.items()}
+    return {**features, "masked_lm_weights": (np.arange(predictions) < counts).astype("float32")}
+
+
+# --- the same step, however it is cut ---------------------------------------------------------------------------------
+
+
+@functools.cache
+def whole_batches(optimizer="adamw"):
+    """Ten steps of one device, and what they were made on."""
+    batches = make_batches(batch_size=8, steps=10)
+    return batches, *run(one_device(), batches, optimizer=optimizer, rate=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "optimizer"),
+    [(2, "adamw"), (2, "lamb"), (4, "adamw"), pytest.param(4, "lamb", marks=pytest.mark.slow)],
+)
+def test_replicas_equal_one_device(replicas, optimizer):
+    batches, expected, (whole,) = whole_batches(optimizer)
+    actual, (cut,) = run(mirrored(replicas), batches, optimizer=optimizer, rate=1e-3)
+    assert_same(expected, actual, 1e-5)
+    assert whole["steps"] == cut["steps"] == 10
+    for name in (*PretrainingObjective.sum_names, "loss"):
+        np.testing.assert_allclose(cut[name], whole[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_accumulation_equals_the_whole_batch(parts):
+    batches, expected, (whole,) = whole_batches()
+    actual, (cut,) = run(one_device(), batches, parts=parts, rate=1e-3)
+    assert_same(expected, actual, 1e-5)
+    np.testing.assert_allclose(cut["loss"], whole["loss"], rtol=1e-5)
+
+
+def test_replicas_draw_different_dropout_masks_and_repeat_them():
+    """Two replicas draw the masks that two micro-batches on one device draw, and these differ from each other."""
+    batches = make_batches(batch_size=8, steps=5)
+    on_replicas, _ = run(mirrored(2), batches, dropout=0.3, rate=1e-3)
+    in_parts, _ = run(one_device(), batches, dropout=0.3, parts=2, rate=1e-3)
+    assert_same(on_replicas, in_parts, 1e-5)
+    # Both halves alike: with the same masks in both, the whole batch's step would equal that of one half alone.
+    half = {name: value[:, :4] for name, value in batches.items()}
+    doubled = {name: np.concatenate([value, value], 1) for name, value in half.items()}
+    one_half, _ = run(one_device(), half, dropout=0.3, rate=1e-3)
+    both, _ = run(mirrored(2), doubled, dropout=0.3, rate=1e-3)
+    name = "bert/pooler/dense/kernel"
+    assert np.abs(one_half[name] - both[name]).max() > 1e-4
+    without_half, _ = run(one_device(), half, rate=1e-3)
+    without_both, _ = run(mirrored(2), doubled, rate=1e-3)
+    np.testing.assert_allclose(without_half[name], without_both[name], atol=1e-5)
+
+
+def test_calls_of_several_steps_equal_single_steps():
+    batches = make_batches(batch_size=4, steps=6)
+    at_once, _ = run(one_device(), batches, dropout=0.1)
+    singly, results = run(one_device(), batches, dropout=0.1, calls=6)
+    assert len(results) == 6
+    for name, value in at_once.items():
+        np.testing.assert_array_equal(singly[name], value, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_xla_step_equals_the_plain_one(replicas):
+    """Forward and backward compile with static shapes, as a TPU needs."""
+    batches = make_batches(batch_size=4, steps=3)
+    strategy = one_device() if replicas == 1 else mirrored(2)
+    expected, _ = run(strategy, batches, dropout=0.1, rate=1e-3)
+    actual, _ = run(strategy, batches, dropout=0.1, rate=1e-3, use_xla=True)
+    assert_same(expected, actual, 2e-5)
+
+
+@pytest.mark.slow
+def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
+    """As on a TPU: one XLA program with static shapes for the step with its optimizer, one for each of the others."""
+    batches = make_batches(batch_size=4, steps=3)
+    expected, _ = run(one_device(), batches, dropout=0.1, rate=1e-3)
+    strategy = one_device()
+    kernels.set_fused(False)
+    try:
+        model, optimizer = build(strategy, dropout=0.1, rate=1e-3)
+        plan = train_step.TrainingPlan(num_train_steps=3, batch_size=4, seed=3)
+        step = train_step.make_replica_step(model, optimizer, PretrainingObjective, strategy, plan)
+        compiled = tf.function(step, jit_compile=True)
+        for number in range(3):
+            batch = {name: tf.constant(value[number]) for name, value in batches.items()}
+            _, _, finite = strategy.run(compiled, args=(batch, tf.constant(1.0)))
+            assert bool(finite)
+        variables = checkpoints.training_variables(model, optimizer)
+        assert_same(expected, {name: v.numpy() for name, v in variables.items()}, 2e-5)
+    finally:
+        kernels.set_fused(True)
+    predict = tf.function(lambda batch: model(batch, training=False), jit_compile=True)
+    evaluate = tf.function(lambda b: PretrainingObjective.sums(model(b, training=False), b), jit_compile=True)
+    for name, value in model(batch).items():
+        np.testing.assert_allclose(predict(batch)[name], value, atol=1e-5)
+    for name, value in PretrainingObjective.sums(model(batch), batch).items():
+        np.testing.assert_allclose(evaluate(batch)[name], value, rtol=1e-5)
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def losses(**options):
+    batches = make_batches(batch_size=16, steps=40)
+    # The same few batches again and again, so that there is something to learn.
+    batches = {name: np.concatenate([value[:4]] * 10) for name, value in batches.items()}
+    _, results = run(one_device(), batches, dropout=0.0, rate=3e-3, calls=8, **options)
+    return np.array([result["loss"] / result["steps"] for result in results]), results
+
+
+def test_bfloat16_follows_the_loss_curve_of_float32():
+    expected, _ = losses()
+    actual, _ = losses(dtype="mixed_bfloat16")
+    assert expected[-1] < 0.75 * expected[0]
+    np.testing.assert_allclose(actual, expected, rtol=0.03)
+
+
+def test_float16_scales_the_loss_and_follows_float32():
+    expected, _ = losses()
+    actual, results = losses(dtype="mixed_float16", loss_scaling=True, scale=2.0**15)
+    np.testing.assert_allclose(actual, expected, rtol=0.03)
+    assert results[-1]["good_steps"] > 0
+
+
+def test_loss_scale_halves_on_overflow_and_the_step_is_left_out():
+    batches = make_batches(batch_size=4, steps=3)
+    _, (result,) = run(one_device(), batches, dtype="mixed_float16", loss_scaling=True, scale=2.0**40)
+    assert (result["steps"], result["skipped"]) == (0, 3)
+    assert result["loss_scale"] == 2.0**37
+    assert not result["failed"]
+
+
+# --- bad losses -------------------------------------------------------------------------------------------------------
+
+
+def with_bad_batch(bad):
+    batches = make_batches(batch_size=4, steps=6)
+    batches["masked_lm_weights"] = batches["masked_lm_weights"].copy()
+    batches["masked_lm_weights"][bad] = np.nan
+    return batches
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_nan_step_stops_before_it_changes_anything(replicas):
+    strategy = one_device() if replicas == 1 else mirrored(2)
+    batches = with_bad_batch(2)
+    good, _ = run(strategy, {name: value[:2] for name, value in batches.items()})
+    stopped, (result,) = run(strategy, batches)
+    assert result["failed"]
+    assert result["steps"] == 2
+    for name, value in good.items():
+        np.testing.assert_array_equal(stopped[name], value, err_msg=name)
+
+
+def test_a_nan_step_can_be_skipped_and_counted():
+    values, (result,) = run(one_device(), with_bad_batch(2), skip_nonfinite_steps=True)
+    assert (result["steps"], result["skipped"]) == (5, 1)
+    assert values["global_step"] == 6
+    assert all(np.isfinite(value).all() for value in values.values())
+
+
+def train_loop(tmp_path, batches, **plan_options):
+    strategy = one_device()
+    model, optimizer = build(strategy)
+    steps, batch_size = batches["input_ids"].shape[:2]
+    plan = train_step.TrainingPlan(num_train_steps=steps, batch_size=batch_size, log_every_steps=2, **plan_options)
+    dataset = tf.data.Dataset.from_tensor_slices(batches)
+    return loop.train(
+        model, optimizer, PretrainingObjective, strategy, plan, lambda first: dataset.skip(first), str(tmp_path)
+    )
+
+
+def test_the_loop_names_the_step_of_a_nan_and_keeps_the_last_checkpoint(tmp_path):
+    with pytest.raises(loop.NonFiniteLossError, match=r"step 4 .*model\.ckpt-3"):
+        train_loop(tmp_path, with_bad_batch(4), save_checkpoints_steps=3)
+    assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path))) == 3
+
+
+def test_the_loop_writes_checkpoints_and_logs(tmp_path):
+    assert train_loop(tmp_path, make_batches(4, 6), save_checkpoints_steps=2, keep_checkpoint_max=2) == 6
+    kept = sorted(path.name for path in tmp_path.glob("model.ckpt-*.index"))
+    assert kept == ["model.ckpt-4.index", "model.ckpt-6.index"]
+    lines = [json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    for line in lines:
+        assert {"loss", "masked_lm_accuracy", "next_sentence_accuracy", "learning_rate"} <= set(line)
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["config1", "config2"])
+def test_evaluation_equals_the_original(golden, name):
+    folder = golden / "model" / name
+    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    initialize.initialize(initialize.model_variables(model), str(folder / "bert_model.ckpt"), must_have_all=True)
+    expected = json.loads((folder / "eval_metrics.json").read_text())["pretraining"]
+    evaluate = train_step.make_evaluate_function(model, PretrainingObjective, one_device())
+    inputs = select(np.load(folder / "inputs.npz"), model.known_inputs)
+    assert "is_real_example" not in inputs  # of the classifier
+    results = evaluate([{name: tf.constant(value) for name, value in inputs.items()}])
+    for key, value in results.items():
+        np.testing.assert_allclose(value, expected[key], atol=5e-4, err_msg=key)
+    assert set(expected) - {"global_step"} == set(results)
+
+
+def test_padding_examples_count_nothing_on_any_number_of_replicas():
+    batches = make_batches(batch_size=8, steps=1)
+    batch = {name: value[0].copy() for name, value in batches.items()}
+    results = []
+    for strategy, rows in ((one_device(), 5), (mirrored(4), 8)):
+        model, _ = build(strategy)
+        part = {name: value[:rows].copy() for name, value in batch.items()}
+        part["example_weights"] = (np.arange(rows) < 5).astype("float32")
+        part["masked_lm_weights"][5:] = 0.0
+        evaluate = train_step.make_evaluate_function(model, PretrainingObjective, strategy)
+        results.append(evaluate([{name: tf.constant(value) for name, value in part.items()}]))
+    for key, value in results[0].items():
+        np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)
+
+
+def test_eval_results_file(tmp_path):
+    path = tmp_path / "eval_results.txt"
+    run_directory.write_eval_results(str(path), {"loss": 0.1, "global_step": 20, "masked_lm_accuracy": 0.985479})
+    assert path.read_text() == "global_step = 20\nloss = 0.1\nmasked_lm_accuracy = 0.985479\n"
+
+
+def test_nothing_to_evaluate():
+    model, _ = build(one_device())
+    with pytest.raises(ValueError, match="Nothing to evaluate"):
+        train_step.make_evaluate_function(model, PretrainingObjective, one_device())([])
+
+
+# --- Keras fit --------------------------------------------------------------------------------------------------------
+
+
+def test_keras_fit_learns_and_reports_the_four_metrics(tmp_path):
+    model, _ = build(tf.distribute.get_strategy(), dropout=0.1)
+    model.compile(optimizer=create_optimizer("adamw", 5e-3, 60, 2))
+    batches = make_batches(batch_size=8, steps=4)
+    dataset = tf.data.Dataset.from_tensor_slices(batches)
+    history = model.fit(dataset.repeat(), steps_per_epoch=12, epochs=5, verbose=0).history
+    assert history["loss"][-1] < 0.8 * history["loss"][0]
+    assert {"masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss"} <= set(history)
+    results = model.evaluate(dataset, verbose=0, return_dict=True)
+    own = train_step.make_evaluate_function(model, PretrainingObjective, tf.distribute.get_strategy())(dataset)
+    for key in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss"):
+        np.testing.assert_allclose(results[key], own[key], rtol=1e-4)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    batch = {name: value[0] for name, value in batches.items()}
+    np.testing.assert_allclose(loaded(batch)["masked_lm_logits"], model(batch)["masked_lm_logits"], atol=1e-6)
+
+
+def test_keras_fit_on_replicas_draws_different_masks():
+    strategy = mirrored(2)
+    model, _ = build(strategy, dropout=0.5)
+    batch = {name: tf.constant(value[0]) for name, value in make_batches(batch_size=4, steps=1).items()}
+    outputs = strategy.run(lambda: model(batch, training=True)["next_sentence_logits"])
+    first, second = strategy.experimental_local_results(outputs)
+    assert np.abs(first.numpy() - second.numpy()).max() > 1e-4

@@ -1,0 +1,214 @@
+"""Optimizers and schedule against the original's twelve steps (tests/golden/optimizer)."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.models import initialize, kernels
+from bert_tf.models.config import BertConfig
+from bert_tf.models.inputs import select
+from bert_tf.models.objectives import PretrainingObjective
+from bert_tf.models.task_models import BertForPreTraining, BertForQuestionAnswering
+from bert_tf.training import checkpoints
+from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay, create_optimizer
+from bert_tf.training.step import TrainingPlan, make_train_function
+
+
+def test_learning_rate_table(golden):
+    for case in json.loads((golden / "optimizer" / "lr_schedule.json").read_text()):
+        schedule = WarmupLinearDecay(case["init_lr"], case["num_train_steps"], case["num_warmup_steps"])
+        for step, rate in case["step_and_lr"]:
+            np.testing.assert_allclose(float(schedule(step)), rate, rtol=1e-6, atol=1e-12)
+
+
+def pretraining_at_step(golden, step):
+    folder = golden / "optimizer"
+    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    optimizer = create_optimizer("adamw", 0.001, num_train_steps=20, num_warmup_steps=5)
+    optimizer.build(model.trainable_variables)
+    variables = checkpoints.training_variables(model, optimizer)
+    initialize.initialize(variables, str(folder / f"pretraining.ckpt-{step}"), must_have_all=True)
+    return model, optimizer, batch_for(model, folder)
+
+
+def batch_for(model, folder):
+    """Of the features of all models those that this one reads."""
+    features = select(np.load(folder / "inputs.npz"), model.known_inputs)
+    return {name: tf.constant(value) for name, value in features.items()}
+
+
+def assert_equals_checkpoint(variables, path):
+    """Tolerances of the golden README."""
+    reader = tf.train.load_checkpoint(str(path))
+    names = set(reader.get_variable_to_shape_map())
+    assert names == set(variables)
+    for name in sorted(names):
+        expected, actual = reader.get_tensor(name), variables[name].numpy()
+        tolerance = 2e-6 if name.endswith("adam_m") else 1e-8 if name.endswith("adam_v") else 5e-5
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_twelve_pretraining_steps_equal_the_original(golden, fused, accumulation):
+    kernels.set_fused(fused)
+    try:
+        model, optimizer, batch = pretraining_at_step(golden, 0)
+        plan = TrainingPlan(num_train_steps=20, batch_size=4, gradient_accumulation_steps=accumulation)
+        strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+        run = make_train_function(model, optimizer, PretrainingObjective, strategy, plan)
+        iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+        steps = json.loads((golden / "optimizer" / "pretraining_steps.json").read_text())["steps"]
+        for number, expected in enumerate(steps):
+            assert int(optimizer.iterations.numpy()) == expected["global_step_before"]
+            np.testing.assert_allclose(float(optimizer.learning_rate), expected["learning_rate"], rtol=1e-6)
+            result = run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))
+            np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
+            np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+            if number + 1 in (6, 12):
+                variables = checkpoints.training_variables(model, optimizer)
+                assert_equals_checkpoint(variables, golden / "optimizer" / f"pretraining.ckpt-{number + 1}")
+        assert len(steps) == 12
+    finally:
+        kernels.set_fused(True)
+
+
+def test_going_on_from_the_originals_own_checkpoint(golden):
+    """Weights, moments and step of the original after 6 steps, 6 more here: the original's checkpoint of step 12."""
+    model, optimizer, batch = pretraining_at_step(golden, 6)
+    plan = TrainingPlan(num_train_steps=20, batch_size=4)
+    run = make_train_function(model, optimizer, PretrainingObjective, tf.distribute.OneDeviceStrategy("/cpu:0"), plan)
+    result = run(iter(tf.data.Dataset.from_tensors(batch).repeat()), tf.constant(6), tf.constant(1.0), tf.constant(0))
+    assert int(result["steps"]) == 6
+    variables = checkpoints.training_variables(model, optimizer)
+    assert_equals_checkpoint(variables, golden / "optimizer" / "pretraining.ckpt-12")
+
+
+def test_gradients_equal_the_original(golden):
+    model, _, batch = pretraining_at_step(golden, 0)
+    with tf.GradientTape() as tape:
+        sums = PretrainingObjective.sums(model(batch, training=True), batch)
+        loss = PretrainingObjective.loss(sums, sums)
+    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    expected = np.load(golden / "optimizer" / "pretraining_grads_step0.npz")
+    assert len(gradients) == len(expected.files)
+    for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+        name = initialize.checkpoint_name(variable).replace("/", ".")
+        np.testing.assert_allclose(gradient, expected[name], atol=1e-5, err_msg=name)
+
+
+def test_eight_squad_steps_equal_the_original(golden):
+    """Its norm counts the rows of the word-embedding gradient one by one, and the pooler gets no gradient at all."""
+    folder = golden / "optimizer"
+    model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    variables = initialize.model_variables(model)
+    start = golden / "model" / "config1" / "squad.ckpt"
+    initialize.initialize(variables, str(start), must_have_all=True)
+    optimizer = create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=2)
+    optimizer.build(model.trainable_variables)
+    inputs = batch_for(model, folder)
+    plan = TrainingPlan(num_train_steps=10, batch_size=4)
+    run = make_train_function(model, optimizer, model.objective, tf.distribute.OneDeviceStrategy("/cpu:0"), plan)
+    iterator = iter(tf.data.Dataset.from_tensors(inputs).repeat())
+    steps = json.loads((folder / "squad_steps.json").read_text())["steps"]
+    for expected in steps:
+        result = run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))
+        np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
+        np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+    assert len(steps) == 8
+    saved = checkpoints.training_variables(model, optimizer)
+    moments = [name for name in saved if name.startswith("bert/pooler") and name.endswith(("adam_m", "adam_v"))]
+    assert len(moments) == 4
+    for name in moments:  # the original has none: they stay zero here
+        assert not saved.pop(name).numpy().any()
+    assert_equals_checkpoint(saved, folder / "squad.ckpt-8")
+
+
+# --- single optimizers -----------------------------------------------------------------------------------------------
+
+
+def test_reference_trajectory():
+    """Appendix of the behaviour notes: p=0.5, rate 0.1, decayed, three gradients."""
+    variable = keras.Variable([0.5], name="kernel")
+    optimizer = AdamWeightDecay(learning_rate=0.1, global_clipnorm=None)
+    values = []
+    for gradient in (0.1, -0.2, 0.05):
+        optimizer.apply([tf.constant([gradient])], [variable])
+        values.append(float(variable.numpy()[0]))
+    np.testing.assert_allclose(values, [0.18337220237, 0.33874587942, 0.40606288601], rtol=1e-6)
+
+
+def test_the_originals_own_optimizer_test():
+    """Fits three weights to a target within 1e-2 in 100 steps."""
+    variable = keras.Variable([0.1, -0.2, -0.1], name="w")
+    target = np.array([0.4, 0.2, -0.5], "float32")
+    optimizer = AdamWeightDecay(learning_rate=0.2, weight_decay_rate=0.0)
+    for _ in range(100):
+        optimizer.apply([tf.constant(2 * (variable.numpy() - target) / 3)], [variable])
+    np.testing.assert_allclose(variable.numpy(), target, atol=1e-2)
+
+
+def test_decay_is_excluded_by_name():
+    names = ["bert/LayerNorm/gamma", "x/output_bias", "x/layer_norm/scale", "x/kernel", "bert/word_embeddings"]
+    variables = []
+    for name in names:
+        with keras.name_scope(name.rsplit("/", 1)[0].replace("/", "_")):
+            variables.append(keras.Variable([1.0], name=name.rsplit("/", 1)[1]))
+    optimizer = AdamWeightDecay(learning_rate=0.1, global_clipnorm=None)
+    optimizer.apply([tf.constant([0.0])] * len(variables), variables)
+    # Without a gradient only decay moves a variable: 1 - 0.1 * 0.01.
+    np.testing.assert_allclose([float(v.numpy()[0]) for v in variables], [1.0, 1.0, 1.0, 0.999, 0.999], rtol=1e-6)
+
+
+def lamb_reference(p, gradients, rate, decayed):
+    """LAMB in NumPy, float64 (You et al. 2019, algorithm 2)."""
+    m, v = np.zeros_like(p), np.zeros_like(p)
+    for t, g in enumerate(gradients, 1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        u = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
+        if decayed:
+            u = u + 0.01 * p
+            u = u * np.linalg.norm(p) / np.linalg.norm(u)
+        p = p - rate * u
+    return p
+
+
+@pytest.mark.parametrize(("name", "decayed"), [("kernel", True), ("bias", False)])
+def test_lamb(name, decayed):
+    generator = np.random.default_rng(0)
+    start = generator.normal(size=(4, 3))
+    gradients = generator.normal(size=(5, 4, 3))
+    variable = keras.Variable(start, name=name, dtype="float32")
+    optimizer = Lamb(learning_rate=0.01, global_clipnorm=None)
+    for gradient in gradients:
+        optimizer.apply([tf.constant(gradient, tf.float32)], [variable])
+    np.testing.assert_allclose(variable.numpy(), lamb_reference(start, gradients, 0.01, decayed), rtol=2e-5, atol=1e-6)
+
+
+def test_a_step_that_is_not_applied_changes_nothing():
+    variable = keras.Variable([0.5], name="kernel")
+    optimizer = AdamWeightDecay(learning_rate=0.1)
+    optimizer.build([variable])
+    optimizer.update_step(tf.constant([0.3]), variable, 0.1)
+    before = [variable.numpy(), optimizer.first_moments[0].numpy(), optimizer.second_moments[0].numpy()]
+    optimizer.update_step(tf.constant([float("nan")]), variable, 0.1, gradient_factor=1.0, apply_update=False)
+    after = [variable.numpy(), optimizer.first_moments[0].numpy(), optimizer.second_moments[0].numpy()]
+    np.testing.assert_array_equal(before, after)
+
+
+def test_optimizers_serialise():
+    for optimizer in (
+        create_optimizer("adamw", 1e-4, 100, 10),
+        create_optimizer("lamb", 1e-4, 100, 10),
+        AdamWeightDecay(3e-5, weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]),
+    ):
+        copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+        assert type(copy) is type(optimizer)
+        assert copy.get_config() == optimizer.get_config()
+    with pytest.raises(ValueError, match="--optimizer=sgd"):
+        create_optimizer("sgd", 1e-4, 100, 10)

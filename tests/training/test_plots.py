@@ -1,0 +1,187 @@
+"""What plots show: read back from the figures, and that files are whole or not there."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from bert_tf.training.plots import (
+    plot_attention,
+    plot_confusion_matrix,
+    plot_masked_words,
+    plot_training_log,
+    read_training_log,
+)
+
+PNG_HEADER = b"\x89PNG\r\n\x1a\n"
+
+
+def texts_of(labels) -> list[str]:
+    return [label.get_text() for label in labels]
+
+
+def random_attention(heads, length, seed=0):
+    values = np.random.default_rng(seed).random((heads, length, length))
+    return values / values.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(("heads", "grid"), [(1, (1, 1)), (4, (1, 4)), (6, (2, 4))])
+def test_attention_panels(tmp_path, heads, grid):
+    tokens = ["[CLS]", "the", "light", "##house", "[SEP]"]
+    values = random_attention(heads, 5)
+    png = tmp_path / "attention.png"
+    figure = plot_attention(values, tokens, str(png), title="Layer 3")
+    assert len(figure.axes) == heads
+    assert figure.get_suptitle() == "Layer 3"
+    for number, axes in enumerate(figure.axes):
+        (image,) = axes.get_images()
+        np.testing.assert_allclose(image.get_array(), values[number], rtol=1e-6)
+        assert image.get_clim() == (0, 1)  # one scale, so that panels can be compared
+        assert texts_of(axes.get_xticklabels()) == texts_of(axes.get_yticklabels()) == tokens
+        assert axes.get_title() == f"head {number}"
+        # The first query is the top row, the first key the left column.
+        assert axes.get_ylim()[0] > axes.get_ylim()[1] and axes.get_xlim()[0] < axes.get_xlim()[1]
+    assert figure.axes[-1].get_subplotspec().get_gridspec().get_geometry() == grid
+    assert png.read_bytes().startswith(PNG_HEADER)
+    assert [path.name for path in tmp_path.iterdir()] == ["attention.png"]
+
+
+def test_attention_of_one_head_without_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    figure = plot_attention(np.eye(3), ["a", "b", "c"])
+    np.testing.assert_array_equal(figure.axes[0].get_images()[0].get_array(), np.eye(3))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.full((2, 3, 3), 1 / 3), r"of 2 tokens must be \[heads, 2, 2\] or \[2, 2\], not \[2, 3, 3\]"),
+        (np.full((1, 2, 2, 2), 0.5), r"not \[1, 2, 2, 2\]. One layer and one example at a time"),
+        (np.zeros((0, 2, 2)), r"not \[0, 2, 2\]"),
+        (np.array([[-1.5, 2.5], [0.5, 0.5]]), r"between 0 and 1, these are between -1.5 and 2.5"),
+        (np.array([[np.nan, 1], [0.5, 0.5]]), r"between 0 and 1"),
+    ],
+)
+def test_attention_that_is_none(tmp_path, values, message):
+    with pytest.raises(ValueError, match=message):
+        plot_attention(values, ["a", "b"], str(tmp_path / "attention.png"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_masked_words(tmp_path):
+    text = "The [MASK] costs $5 or $6 in [MASK]."
+    guesses = [[("house", 0.6), ("##s", 0.25), ("$a$", 0.05)], [("1840", 0.9), ("may", 0.1)]]
+    png = tmp_path / "words.png"
+    figure = plot_masked_words(text, guesses, str(png))
+    assert figure.get_suptitle() == text
+    assert [axes.get_title() for axes in figure.axes] == ["[MASK] 1", "[MASK] 2"]
+    for axes, mask in zip(figure.axes, guesses, strict=True):
+        assert [bar.get_width() for bar in axes.patches] == [probability for _, probability in mask]
+        assert texts_of(axes.get_yticklabels()) == [token for token, _ in mask]
+        assert texts_of(axes.texts) == [f"{probability:.0%}" for _, probability in mask]
+        heights = [bar.get_y() for bar in axes.patches]
+        assert heights == sorted(heights) and axes.get_ylim()[0] > axes.get_ylim()[1]  # the best on top
+    # What stands between dollar signs is text, also when a notebook draws the figure later.
+    assert not figure._suptitle.get_parse_math()
+    assert not any(label.get_parse_math() for label in figure.axes[0].get_yticklabels())
+    assert png.read_bytes().startswith(PNG_HEADER)
+    one = plot_masked_words("A [MASK].", [[("dog", 1.0)]])
+    assert [axes.get_title() for axes in one.axes] == [""]
+
+
+@pytest.mark.parametrize(
+    ("text", "guesses", "message"),
+    [
+        ("No mask.", [], r"'No mask.' has 0 \[MASK\], but there are guesses for 0"),
+        ("A [MASK].", [[("a", 0.5)], [("b", 0.5)]], r"has 1 \[MASK\], but there are guesses for 2 \(\[1, 1\]\)"),
+        ("A [MASK].", [[]], r"there are guesses for 1 \(\[0\]\)"),
+    ],
+)
+def test_masked_words_that_do_not_fit(tmp_path, text, guesses, message):
+    with pytest.raises(ValueError, match=message):
+        plot_masked_words(text, guesses, str(tmp_path / "words.png"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_letters_that_no_font_has_become_numbers(caplog):
+    # Linear A is in hardly any font.
+    tokens = ["[CLS]", "\U00010600"]
+    figure = plot_attention(np.eye(2), tokens)
+    assert texts_of(figure.axes[0].get_xticklabels()) == ["0", "1"]
+
+
+def test_confusion_matrix(tmp_path):
+    png = tmp_path / "confusion.png"
+    labels, predictions, title = [0, 0, 1, 2, 2, 2], [0, 1, 1, 2, 2, 0], "task, dev set, step 7: accuracy 0.667 $1$"
+    figure = plot_confusion_matrix(labels, predictions, ["no", "yes", "$x$"], str(png), title=title)
+    (axes,) = figure.axes
+    assert axes.get_title() == title
+    np.testing.assert_array_equal(axes.get_images()[0].get_array(), [[1, 1, 0], [0, 1, 0], [1, 0, 2]])
+    assert texts_of(axes.get_xticklabels()) == ["no", "yes", "$x$"]
+    assert texts_of(axes.texts) == ["1", "1", "0", "0", "1", "0", "1", "0", "2"]
+    assert not any(label.get_parse_math() for label in axes.get_yticklabels())
+    assert png.read_bytes().startswith(PNG_HEADER)
+
+
+def write_log(path, records, end=""):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records) + end)
+    return str(path)
+
+
+def test_plot_training_log(tmp_path):
+    records = [
+        {"kind": "train", "step": 10, "masked_lm_loss": 9.0, "masked_lm_accuracy": 0.1},
+        {"kind": "eval", "step": 10, "masked_lm_loss": 8.5},
+        {"kind": "train", "step": 20, "masked_lm_loss": 7.5},
+        {"kind": "train", "step": 20, "masked_lm_loss": 7.0},  # the run was killed, went on, and came by again
+    ]
+    log = write_log(tmp_path / "log.jsonl", records, end='{"kind": "tr')
+    read = read_training_log(log)
+    assert [record["masked_lm_loss"] for record in read["train"]] == [9.0, 7.0]
+    assert [record["step"] for record in read["eval"]] == [10]
+    png = tmp_path / "curve.png"
+    figure = plot_training_log(log, str(png), {"masked_lm_loss": ("guessing", 8.0)}, title="$5 of text")
+    assert [axes.get_title() for axes in figure.axes] == ["Masked LM loss (nats)", "Masked LM accuracy"]
+    assert figure.get_suptitle() == "$5 of text"
+    assert png.read_bytes().startswith(PNG_HEADER)
+    assert sorted(os.listdir(tmp_path)) == ["curve.png", "log.jsonl"]
+
+
+def test_plot_of_a_bad_log(tmp_path):
+    with pytest.raises(ValueError, match=r"empty.jsonl has no step to draw"):
+        plot_training_log(write_log(tmp_path / "empty.jsonl", []), str(tmp_path / "curve.png"))
+    log = write_log(tmp_path / "bad.jsonl", [{"kind": "train", "step": 1}, {"step": 2}, {"kind": "eval", "step": 3}])
+    with pytest.raises(ValueError, match=r"bad.jsonl, line 2: not a record of a training run \(KeyError\('kind'\)\)"):
+        plot_training_log(log, str(tmp_path / "curve.png"))
+    assert not (tmp_path / "curve.png").exists()
+
+
+def lines_of(axes) -> dict[str, list[tuple]]:
+    return {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
+
+
+def test_plot_of_a_fine_tuning_log(tmp_path):
+    """The loss of training beside that of the evaluations, and the first two metrics."""
+    scores = {"eval_accuracy": 0.5, "eval_f1": 0.4, "eval_mcc": 0.1, "eval_loss": 0.9, "loss": 0.8, "time": 3.0}
+    records = [
+        {"kind": "train", "step": 1, "loss": 1.5, "accuracy": 0.2, "example_loss": 1.5, "learning_rate": 1e-5},
+        {"kind": "eval", "step": 1, **scores},
+        {"kind": "train", "step": 2, "loss": 1.0, "accuracy": 0.3},
+        {"kind": "eval", "step": 2, **scores, "eval_loss": 0.7},
+    ]
+    figure = plot_training_log(write_log(tmp_path / "log.jsonl", records), None, title="mrpc")
+    assert [axes.get_title() for axes in figure.axes] == ["Loss", "accuracy", "f1"]
+    assert lines_of(figure.axes[0]) == {"training": [(1, 1.5), (2, 1.0)], "held-out": [(1, 0.9), (2, 0.7)]}
+    assert lines_of(figure.axes[1]) == {"training": [(1, 0.2), (2, 0.3)], "held-out": [(1, 0.5), (2, 0.5)]}
+    assert lines_of(figure.axes[2]) == {"held-out": [(1, 0.4), (2, 0.4)]}
+
+
+def test_plot_of_training_without_evaluation(tmp_path):
+    figure = plot_training_log(write_log(tmp_path / "a.jsonl", [{"kind": "train", "step": 1, "loss": 2.0}]), None)
+    assert [axes.get_title() for axes in figure.axes] == ["Loss"]
+    assert lines_of(figure.axes[0]) == {"training": [(1, 2.0)]}
+    records = [{"kind": "train", "step": 1, "loss": 2.0, "next_token_loss": 2.0, "next_token_accuracy": 0.1}]
+    figure = plot_training_log(write_log(tmp_path / "b.jsonl", records), None)
+    assert [axes.get_title() for axes in figure.axes] == ["Next token loss (nats)", "Next token accuracy"]

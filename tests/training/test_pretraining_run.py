@@ -1,0 +1,83 @@
+"""A run of pre-training from Python: settings in, a model's directory out, which describes itself."""
+
+import dataclasses
+import json
+
+import pytest
+
+from bert_tf import BertForPreTraining, FullTokenizer, fill_mask
+from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.pretraining.settings import PretrainingSettings
+from bert_tf.training.pretraining_run import pretrain
+from bert_tf.training.settings import TrainingSettings
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands", "on", "a", "hill", "."]
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory) -> str:
+    """Records of a small text; the vocabulary lies elsewhere."""
+    folder = tmp_path_factory.mktemp("records")
+    (folder / "text.txt").write_text("The house stands.\nOn a hill.\n\nA hill.\nThe house.\n" * 10)
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    (folder / "bert_config.json").write_text(
+        json.dumps({"vocab_size": len(PIECES), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+                    "intermediate_size": 8, "max_position_embeddings": 16, "type_vocab_size": 2})
+    )  # fmt: skip
+    path = str(folder / "a.tfrecord")
+    create_pretraining_data(
+        str(folder / "text.txt"), path, str(folder / "vocab.txt"), max_seq_length=16, max_predictions_per_seq=3,
+        show_progress=False,
+    )  # fmt: skip
+    return path
+
+
+def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
+    settings = PretrainingSettings(
+        records, str(tmp_path / "model"), bert_config_file=records.replace("a.tfrecord", "bert_config.json"),
+        do_train=True, do_eval=True, max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8,
+        num_train_steps=2, num_warmup_steps=1, max_eval_steps=1,
+    )  # fmt: skip
+    training = TrainingSettings(seed=3, keep_checkpoint_max=1)
+    with caplog.at_level("INFO"):
+        results = pretrain(settings, training)
+    assert results["global_step"] == 2 and results["masked_lm_loss"] > 0
+    folder = str(tmp_path / "model")
+    assert f"The model is in {folder}. To use it:" in caplog.text
+    # The line of Python that the log ends with.
+    use = caplog.text[caplog.text.index("  from bert_tf import") :].splitlines()[:3]
+    assert [line[:2] for line in use] == ["  "] * 3
+    exec("\n".join(line.strip() for line in use), {})
+    tokenizer = FullTokenizer.from_pretrained(folder)
+    assert list(tokenizer.vocab) == PIECES and not tokenizer.cased
+    ((guess,),) = fill_mask(BertForPreTraining.from_pretrained(folder), tokenizer, ["The [MASK]."], top_k=1)
+    assert guess[0][0] in PIECES
+    kept = json.loads((tmp_path / "model" / "run.json").read_text())
+    assert (kept["seed"], kept["nsp"], kept["distribution_strategy"]) == (3, True, "one_device")
+    assert "vocab_file" not in kept and "mask_rate" not in kept  # they play no part with masked records
+
+    # Started again: it resumes at the end, with the vocabulary that lies there.
+    caplog.clear()
+    (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
+    with caplog.at_level("INFO"):
+        again = pretrain(dataclasses.replace(settings, do_eval=False, num_train_steps=3), training)
+    assert again == {"global_step": 3}
+    assert "Going on at step 2" in caplog.text
+    assert (tmp_path / "model" / "vocab.txt").read_text() == "\n".join(PIECES)
+
+
+def test_settings_that_contradict_each_other_write_nothing(records, tmp_path):
+    settings = PretrainingSettings(records, str(tmp_path / "model"), bert_size="tiny", do_train=True, mask_rate=0.5)
+    with pytest.raises(ValueError, match="--mask_rate=0.5, .* must add up to 1"):
+        pretrain(settings)
+    with pytest.raises(ValueError, match="--mask_rate is for --objective=mlm"):
+        pretrain(dataclasses.replace(settings, objective="ltr"))
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join([*PIECES, "more"]))
+    wrong = PretrainingSettings(
+        records, str(tmp_path / "model"), bert_config_file=records.replace("a.tfrecord", "bert_config.json"),
+        do_train=True, max_seq_length=16, max_predictions_per_seq=3, num_train_steps=2, vocab_file=str(other),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"other\.txt is not the vocabulary that the records were made with"):
+        pretrain(wrong)
+    assert not list((tmp_path / "model").glob("*.json")) and not list((tmp_path / "model").glob("model.ckpt*"))

@@ -1,0 +1,263 @@
+"""bert_tf.download against a server on this machine: what arrives whole, what breaks off, what is refused."""
+
+import base64
+import functools
+import hashlib
+import http.server
+import io
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import zipfile
+
+import pytest
+from helpers.paths import ROOT
+
+import bert_tf
+from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.system import download
+from bert_tf.text.casing import read_casing
+from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.weights import released_models
+
+NAME = "uncased_L-4_H-256_A-4"
+FILES = {
+    "bert_config.json": b"{}",
+    "vocab.txt": b"[PAD]\n",
+    "bert_model.ckpt.index": b"index",
+    "bert_model.ckpt.data-00000-of-00001": bytes(range(256)) * 400,
+}
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """One archive at every address that ends in .zip, with the headers of Google Cloud Storage.
+
+    Attributes:
+      etag: None for a server without. break_after: bytes after which the next answers break off, first first.
+      status: an error to answer with. requests: (path, Range) of each.
+    """
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.archive, self.etag, self.md5 = zipped(FILES), '"one"', None
+        self.break_after, self.status, self.requests = [], 200, []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/bert_models"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        server, wanted = self.server, self.headers.get("Range")
+        server.requests.append((self.path, wanted))
+        if server.status != 200:
+            return self.send_error(server.status)
+        content, start = server.archive, 0
+        if wanted and self.headers.get("If-Range") == server.etag:
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        if server.etag:
+            self.send_header("ETag", server.etag)
+        md5 = server.md5 or base64.b64encode(hashlib.md5(content).digest()).decode()
+        self.send_header("x-goog-hash", "crc32c=AAAAAA==")
+        self.send_header("x-goog-hash", f"md5={md5}")
+        self.end_headers()
+        sent = content[start:]
+        self.wfile.write(sent[: server.break_after.pop(0)] if server.break_after else sent)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with Server() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(released_models, "ADDRESS", server.address)
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def fetch(tmp_path):
+    return functools.partial(bert_tf.download, cache_dir=str(tmp_path / "cache"))
+
+
+def test_the_small_models_and_the_first_ones(server, fetch, tmp_path):
+    folder = fetch(NAME)
+    assert folder == str(tmp_path / "cache" / NAME)
+    assert contents(folder) == FILES
+    assert server.requests == [(f"/bert_models/2020_02_20/{NAME}.zip", None)]
+    # The first models lie in a folder of their own within the archive.
+    name = "cased_L-12_H-768_A-12"
+    server.archive = zipped({f"{name}/{file}": content for file, content in FILES.items()})
+    assert contents(fetch(name)) == FILES
+    assert server.requests[-1] == (f"/bert_models/2018_10_18/{name}.zip", None)
+    assert sorted(os.listdir(tmp_path / "cache")) == sorted([name, NAME])
+
+
+def test_a_second_call_needs_no_network(server, fetch):
+    folder = fetch(NAME)
+    server.status = 503
+    assert fetch(NAME) == folder
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("length", [1000, 50_000])
+def test_a_broken_transfer_is_continued(server, fetch, length):
+    server.break_after = [length]
+    assert contents(fetch(NAME)) == FILES
+    assert [wanted for _, wanted in server.requests] == [None, None, f"bytes={length}-"]
+
+
+def test_what_arrived_is_kept_for_the_next_call(server, fetch, tmp_path):
+    # Of each attempt the first request tells the size, and is not read where there is something to continue.
+    server.break_after = [1000, 0, 1000, 0, 1000]
+    with pytest.raises(OSError, match=r"2020_02_20/uncased_L-4_H-256_A-4.zip could not be downloaded: the connection "
+                       r"ended after 3,000 of 1\d\d,\d\d\d bytes. Is there a network\?"):  # fmt: skip
+        fetch(NAME)
+    assert not (tmp_path / "cache" / NAME).exists()
+    server.requests.clear()
+    assert contents(fetch(NAME)) == FILES
+    assert [wanted for _, wanted in server.requests] == [None, "bytes=3000-"]
+
+
+def test_another_file_under_the_same_address_is_not_continued(server, fetch):
+    server.break_after = [1000, 0, 0, 0, 0]
+    with pytest.raises(OSError, match="could not be downloaded"):
+        fetch(NAME)
+    server.archive, server.etag, server.break_after = zipped({**FILES, "vocab.txt": b"[UNK]\n"}), '"two"', []
+    assert contents(fetch(NAME))["vocab.txt"] == b"[UNK]\n"
+
+
+def test_without_an_etag_a_broken_transfer_begins_again(server, fetch, tmp_path):
+    server.etag, server.break_after = None, [1000, 2000]
+    assert contents(fetch(NAME)) == FILES
+    assert [wanted for _, wanted in server.requests] == [None, None, None]
+    assert os.listdir(tmp_path / "cache") == [NAME]
+
+
+def test_a_wrong_checksum(server, fetch, tmp_path):
+    server.md5 = base64.b64encode(bytes(16)).decode()
+    with pytest.raises(OSError, match=f"the server publishes md5={'00' * 16}: it was damaged on the way"):
+        fetch(NAME)
+    assert os.listdir(tmp_path / "cache") == []
+    server.md5 = None
+    assert contents(fetch(NAME)) == FILES
+
+
+@pytest.mark.parametrize(("status", "requests"), [(404, 1), (403, 1), (503, 3)])
+def test_an_error_of_the_server(server, fetch, tmp_path, status, requests):
+    server.status = status
+    with pytest.raises(OSError, match=rf"{NAME}.zip could not be downloaded: the server answers {status} "):
+        fetch(NAME)
+    assert len(server.requests) == requests
+    assert os.listdir(tmp_path / "cache") == []
+
+
+def test_without_a_network(server, fetch, monkeypatch):
+    server.server_close()
+    with pytest.raises(OSError, match=r"could not be downloaded: .*refused.* Is there a network\?"):
+        fetch(NAME)
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "/outside.txt", "a/../../outside.txt", "..\\outside.txt", "C:x"])
+def test_an_archive_that_would_write_elsewhere(server, fetch, tmp_path, name):
+    server.archive = zipped({**FILES, name: b"x"})
+    with pytest.raises(OSError, match=r"would be outside the folder"):
+        fetch(NAME)
+    assert os.listdir(tmp_path / "cache") == [] and os.listdir(tmp_path) == ["cache"]
+
+
+@pytest.mark.parametrize(("archive", "message"), [
+    (b"no zip", "is not a whole zip file"),
+    (zipped({"readme.txt": b""}), "holds no bert_config.json: it is not a released model"),
+    (zipped(FILES).replace(bytes(range(256)), bytes(256), 1), "is not a whole zip file: Bad CRC-32"),
+])  # fmt: skip
+def test_an_archive_that_is_none(server, fetch, tmp_path, archive, message):
+    server.archive = archive
+    with pytest.raises(OSError, match=message):
+        fetch(NAME)
+    assert os.listdir(tmp_path / "cache") == []
+
+
+def test_the_cache_folder(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT_TF_CACHE", str(tmp_path / "variable"))
+    assert released_models.download(NAME) == str(tmp_path / "variable" / NAME)
+    monkeypatch.delenv("BERT_TF_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert released_models.download(NAME) == str(tmp_path / "home" / ".cache" / "bert_tf" / NAME)
+    with pytest.raises(ValueError, match="cache_dir=gs://bucket must be a local folder"):
+        released_models.download(NAME, "gs://bucket")
+
+
+def test_names_that_are_none(fetch):
+    with pytest.raises(ValueError, match="'uncased_L-4_H-256' is not .* Near it are uncased_L-4_H-256_A-4, "):
+        fetch("uncased_L-4_H-256")
+    with pytest.raises(ValueError, match="'xyz' is not the name of a released model. They are uncased_L-12_H-768_A-12"):
+        fetch("xyz")
+
+
+def test_the_names():
+    assert len(released_models.MODELS) == 4 + 2 + 1 + 2 + 24
+    assert released_models.MODELS["uncased_L-12_H-768_A-12"] == "2018_10_18/uncased_L-12_H-768_A-12"
+    again = "2020_02_20/uncased_L-12_H-768_A-12"
+    assert released_models.MODELS[again] == again
+    # The folder's name says how the text is cased.
+    for name in released_models.MODELS:
+        uncased = "uncased" in name or name.startswith(("chinese", "multilingual"))
+        assert read_casing(f"cache/{name}").do_lower_case is uncased, name
+
+
+def test_progress_is_shown(server, fetch, monkeypatch, capfd):
+    given = []
+
+    def bar(*args, **options):
+        given.append(options)
+        return download_files_bar(*args, **options)
+
+    download_files_bar = download.progress_bar
+    monkeypatch.setattr(download, "progress_bar", bar)
+    fetch(NAME)
+    assert [options["total"] for options in given] == [len(server.archive)]
+    assert "uncased_L-4_H-256_A-4.zip" in capfd.readouterr().err
+
+
+def test_a_name_in_the_place_of_a_path_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = r"""python -c "import bert_tf; print\(bert_tf.download\('uncased_L-4_H-256_A-4'\)\)" downloads it"""
+    for path in (NAME, f"{NAME}/bert_model.ckpt"):
+        with pytest.raises(FileNotFoundError, match=line):
+            FullTokenizer.from_pretrained(path)
+        with pytest.raises(FileNotFoundError, match=line):
+            BertForSequenceClassification.from_pretrained(path)
+    with pytest.raises(FileNotFoundError) as error:
+        BertForSequenceClassification.from_pretrained("uncased_L-4_H-256")
+    assert "download" not in str(error.value)
+
+
+def test_a_script_says_what_to_do(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\na,0\nb,1\n")
+    command = [sys.executable, str(ROOT / "run_classifier.py"), "--do_train", "--task_name=custom"]
+    command += ["--train_file=train.csv", "--text_a=text", "--label=label", "--output_dir=out"]
+    command += [f"--init_checkpoint={NAME}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert result.returncode == 1
+    assert f"bert_tf.download('{NAME}')" in result.stderr.splitlines()[-1]
