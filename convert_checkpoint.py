@@ -11,6 +11,7 @@ What --from may be, recognised by its files:
 The files beside the weights go along: configuration, vocabulary, casing. Nothing is written unless all is right.
 """
 
+import signal
 import sys
 
 from absl import flags, logging
@@ -85,14 +86,13 @@ flags.DEFINE_bool("overwrite", False, "Replace existing files of the target.")
 
 
 def main(_):
-    # TensorFlow comes with this import: --help and a wrong flag answer without it.
-    import signal
-
-    from bert_tf.conversion import convert
-
+    logging.set_verbosity(logging.INFO)
     # Ended from outside, it still takes its temporary files away.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    logging.set_verbosity(logging.INFO)
+    # TensorFlow is imported here, so that --help and a wrong flag answer at once.
+    script.start_tensorflow()
+    from bert_tf.conversion import convert
+
     report = convert.convert(
         FLAGS["from"].value,
         FLAGS.to,

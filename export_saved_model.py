@@ -63,14 +63,15 @@ flags.DEFINE_string(
 
 
 def main(_):
-    # TensorFlow comes with this import: --help and a wrong flag answer without it.
-    from bert_tf.serving import compare_export, detect_task, export
-
     logging.set_verbosity(logging.INFO)
     if FLAGS.format != "saved_model":
         for name in ("dtype", "freeze", "version", "text_pairs", "top_k", "warm_up"):
             if not FLAGS[name].using_default_value:
                 raise ValueError(f"--{name} is for --format=saved_model, not for {FLAGS.format}")
+    # TensorFlow is imported here, so that --help and a wrong flag answer at once.
+    script.start_tensorflow()
+    from bert_tf.serving import compare_export, detect_task, export, export_tflite
+
     if FLAGS.check_file:
         task = FLAGS.task or detect_task.task_in(FLAGS.model_dir)
         compare_export.refuse_unfit(FLAGS.check_file, FLAGS.model_dir, task, FLAGS.text_pairs)
@@ -88,8 +89,6 @@ def main(_):
             warm_up=FLAGS.warm_up,
         )
     else:
-        from bert_tf.serving import export_tflite
-
         path = export_tflite.export_tflite(
             FLAGS.model_dir,
             FLAGS.export_dir,

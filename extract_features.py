@@ -9,14 +9,12 @@ One text per line, or two with ` ||| ` between them. The output is the original'
 each piece of a word: --pooling=mean (or first, or max).
 """
 
-import posixpath
-
 from absl import flags, logging
 
 from bert_tf.system import script
-from bert_tf.system.messages import named_by
+from bert_tf.tasks.features.settings import FeatureSettings
 from bert_tf.training import flags as training_flags
-from bert_tf.training.settings import DTYPE_POLICIES, DeviceSettings, settings_of
+from bert_tf.training.settings import DTYPE_POLICIES, settings_of
 
 FLAGS = flags.FLAGS
 
@@ -28,7 +26,6 @@ flags.DEFINE_string(
     "-1,-2,-3,-4",
     "Layers of the encoder to write, with commas between them: -1 is the last one, 0 the first.",
 )
-flags.DEFINE_string("bert_config_file", None, "The model's configuration; if unset, the one beside --init_checkpoint.")
 flags.DEFINE_integer(
     "max_seq_length", 128, "Tokens of a line at most, with [CLS] and [SEP]; what is longer is cut. Up to the model's."
 )
@@ -38,12 +35,7 @@ flags.DEFINE_string(
     "The weights: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden checkpoint, a "
     "SavedModel of TensorFlow Hub.",
 )
-flags.DEFINE_string("vocab_file", None, "The model's vocabulary; if unset, the one beside --init_checkpoint.")
-flags.DEFINE_bool(
-    "do_lower_case",
-    True,
-    "Lower-case the text and strip accents. If unset, what the model's directory says, where it says anything.",
-)
+training_flags.define_model_file_flags()
 flags.DEFINE_integer("batch_size", 32, "Lines computed together, over all devices.", lower_bound=1)
 flags.DEFINE_bool(
     "use_one_hot_embeddings",
@@ -68,7 +60,6 @@ flags.DEFINE_enum(
     "From pieces to words, which are what spaces separate in the line: the first piece's values, or mean or maximum "
     "over the pieces. none: a row for each piece, as the original.",
 )
-flags.DEFINE_bool("strip_accents", None, "Drop accents. Follows the model's directory, or else --do_lower_case.")
 flags.DEFINE_enum(
     "dtype",
     "float32",
@@ -81,79 +72,19 @@ flags.DEFINE_bool(
     "Pad every line to --max_seq_length, as the original did, instead of putting lines of similar length together. "
     "Slower; always so on a TPU.",
 )
-flags.DEFINE_bool(
-    "allow_unknown_config_keys",
-    False,
-    "Load a bert_config.json with unknown keys; by default they are an error, since most are typos.",
-)
-flags.adopt_module_key_flags(training_flags)
-
-
-def check_flags() -> None:
-    """Raises ValueError for flags that make no sense, before TensorFlow is loaded."""
-    if FLAGS.output_file == FLAGS.input_file:
-        raise ValueError(f"--output_file={FLAGS.output_file} is --input_file.")
-    if FLAGS.distribution_strategy == "multi_worker_mirrored":
-        raise ValueError(
-            "--distribution_strategy=multi_worker_mirrored: this script writes one file on one machine; cut the input "
-            "into several files and run it on each."
-        )
-    ending = posixpath.splitext(FLAGS.output_file)[1]
-    meant = {".npz": "npz", ".hdf5": "hdf5", ".h5": "hdf5", ".tfrecord": "tfrecord"}.get(ending, FLAGS.output_format)
-    if meant != FLAGS.output_format:
-        raise ValueError(f"--output_file={FLAGS.output_file} with --output_format={FLAGS.output_format}: give {meant}.")
+training_flags.define_unknown_keys_flag()
 
 
 def main(_):
-    check_flags()
-    # TensorFlow is imported here, so that --help and a wrong flag answer at once.
-    import tensorflow as tf
-
-    from bert_tf.models import initialize, open_weights, pretrained
-    from bert_tf.models.bert import variable_names
-    from bert_tf.models.task_models import BertModel
-    from bert_tf.tasks.features import extract
-    from bert_tf.training import distribution, fine_tuning
-
     logging.set_verbosity(logging.INFO)
-    # --- model files
-    with named_by("--init_checkpoint"):
-        found = open_weights.open_weights(FLAGS.init_checkpoint)
-    do_lower_case = FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None
-    files = pretrained.describe(
-        bert_config_file=FLAGS.bert_config_file, vocab_file=FLAGS.vocab_file, init_checkpoint=FLAGS.init_checkpoint,
-        do_lower_case=do_lower_case, strip_accents=FLAGS.strip_accents,
-        allow_unknown=FLAGS.allow_unknown_config_keys,
-    )  # fmt: skip
-    tokenizer = fine_tuning.make_tokenizer(files, FLAGS.max_seq_length, FLAGS.init_checkpoint)
-    variable_names.check_shapes(found, files.config, files.config_file or "The configuration")
-    layers = extract.parse_layers(FLAGS.layers, files.config.num_hidden_layers)
+    given = {name for name in FLAGS if FLAGS[name].present}
+    settings = settings_of(FeatureSettings, FLAGS.flag_values_dict(), given)
+    settings.check()
+    # TensorFlow is imported here, so that --help and a wrong flag or file answer at once.
+    script.start_tensorflow()
+    from bert_tf.tasks.features import extract
 
-    # --- text: read and checked before anything is computed
-    folder = posixpath.dirname(FLAGS.output_file)
-    if folder and "://" not in folder and not tf.io.gfile.isdir(folder):
-        raise ValueError(f"--output_file={FLAGS.output_file}: there is no directory {folder}.")
-    if tf.io.gfile.isdir(FLAGS.output_file):
-        raise ValueError(f"--output_file={FLAGS.output_file} is a directory; give the name of a file.")
-    with named_by("--input_file"):
-        sizes = extract.check_input(FLAGS.input_file, tokenizer, FLAGS.max_seq_length, FLAGS.pooling)
-
-    # --- devices and model
-    devices = settings_of(DeviceSettings, FLAGS.flag_values_dict())
-    strategy = distribution.set_up_devices(devices)
-    distribution.check_batch_size(FLAGS.batch_size, strategy, 1, "batch_size")
-    with strategy.scope():
-        model = BertModel(files.config, dtype=DTYPE_POLICIES[FLAGS.dtype])
-        model.build()
-    initialize.log_initialization(initialize.initialize(initialize.model_variables(model), found), model)
-
-    extract.extract_features(
-        model, tokenizer, FLAGS.input_file, FLAGS.output_file, layers=layers, max_seq_length=FLAGS.max_seq_length,
-        batch_size=FLAGS.batch_size, output_format=FLAGS.output_format, pooling=FLAGS.pooling, strategy=strategy,
-        static_padding=FLAGS.static_padding or devices.strategy == "tpu", sizes=sizes,
-    )  # fmt: skip
-    rows = "tokens" if FLAGS.pooling == "none" else "words"
-    logging.info("Wrote %d %s of %d lines to %s.", sizes.entries, rows, sizes.lines, FLAGS.output_file)
+    extract.run(settings)
 
 
 if __name__ == "__main__":

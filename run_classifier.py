@@ -27,7 +27,7 @@ from absl import flags, logging
 from bert_tf.system import script
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.training import flags as training_flags
-from bert_tf.training.settings import FineTuningSettings, settings_of
+from bert_tf.training.settings import checked_settings
 
 FLAGS = flags.FLAGS
 
@@ -84,20 +84,13 @@ flags.DEFINE_bool(
     "(run_pretraining.py --objective=ltr, Table 5 of the paper). A trained model keeps it.",
 )
 
-training_flags.define_model_flags()
 training_flags.define_fine_tuning_flags()
-training_flags.define_device_flags()
-training_flags.define_training_flags(keep_checkpoint_max=None)
-flags.adopt_module_key_flags(training_flags)  # so that --help shows them, too
 
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    values = FLAGS.flag_values_dict()
     given = {name for name in FLAGS if FLAGS[name].present} | {"eval_batch_size"}  # which has a default of its own
-    run, own = settings_of(FineTuningSettings, values, given), settings_of(ClassificationSettings, values, given)
-    run.check()
-    own.check(run)
+    run, own = checked_settings(ClassificationSettings, FLAGS.flag_values_dict(), given)
     # TensorFlow is imported here, so that --help and a wrong flag or file answer at once.
     script.start_tensorflow()
     from bert_tf.tasks.classification.task import ClassificationTask

@@ -133,7 +133,6 @@ flags.DEFINE_bool("skip_corrupt_records", False, "Skip and count damaged records
 
 training_flags.define_device_flags()
 training_flags.define_training_flags()
-flags.adopt_module_key_flags(training_flags)  # so that --help shows them, too
 
 
 def main(_):
@@ -148,6 +147,5 @@ def main(_):
 
 
 if __name__ == "__main__":
-    for name in ("input_file", "output_dir"):
-        flags.mark_flag_as_required(name)
+    flags.mark_flags_as_required(["input_file", "output_dir"])
     script.run(main)

@@ -22,7 +22,7 @@ from absl import flags, logging
 from bert_tf.system import script
 from bert_tf.tasks.choice.settings import ChoiceSettings
 from bert_tf.training import flags as training_flags
-from bert_tf.training.settings import FineTuningSettings, settings_of
+from bert_tf.training.settings import checked_settings
 
 FLAGS = flags.FLAGS
 
@@ -55,19 +55,13 @@ flags.DEFINE_integer(
     "max_seq_length", 128, "Tokens of context and one choice at most, with [CLS] and both [SEP]; longer ones are cut."
 )
 
-training_flags.define_model_flags()
 training_flags.define_fine_tuning_flags()
-training_flags.define_device_flags()
-training_flags.define_training_flags(keep_checkpoint_max=None)
-flags.adopt_module_key_flags(training_flags)  # so that --help shows them, too
 
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    values, given = FLAGS.flag_values_dict(), {name for name in FLAGS if FLAGS[name].present}
-    run, own = settings_of(FineTuningSettings, values, given), settings_of(ChoiceSettings, values, given)
-    run.check()
-    own.check(run)
+    given = {name for name in FLAGS if FLAGS[name].present}
+    run, own = checked_settings(ChoiceSettings, FLAGS.flag_values_dict(), given)
     # TensorFlow is imported here, so that --help and a wrong flag or file answer at once.
     script.start_tensorflow()
     from bert_tf.tasks.choice.task import ChoiceTask

@@ -15,6 +15,7 @@ import tensorflow as tf
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
 from bert_tf.serving.graph_squad import SquadServing
+from bert_tf.system import script
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings, settings_of
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
@@ -82,7 +83,8 @@ class ServedModel(tf.Module):
             return model(dict(zip(names, values, strict=True)), training=False)
 
         function = tf.function(call, specs, autograph=False).get_concrete_function()
-        constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
+        with script.without_notes():
+            constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
         graph, structure = constant.graph.as_graph_def(), function.structured_outputs
         inputs, outputs = ([tensor.name for tensor in part] for part in (constant.inputs, constant.outputs))
 

@@ -57,6 +57,33 @@ def start_tensorflow() -> None:
         tf.config.list_physical_devices()
 
 
+def without_notes() -> contextlib.AbstractContextManager:
+    """Holds back notes of TensorFlow's libraries that bypass its own log, and with it TF_CPP_MIN_LOG_LEVEL.
+
+    Where that variable lets notes through, as outside of scripts, these are shown as well.
+    """
+    if _notes_are_shown():
+        return contextlib.nullcontext()
+    return _without_lines(b"I0000 00:00:", b"before absl::InitializeLog() is called")  # a level, and no date yet
+
+
+def hide_note_of_first_compilation() -> None:
+    """Compiles a sum with XLA, which says something at the first compilation of a process only.
+
+    Called when the devices are set up; takes a thirtieth of a second.
+    """
+    if _notes_are_shown():
+        return
+    import tensorflow as tf
+
+    with without_notes(), tf.device("CPU:0"):
+        tf.function(lambda: tf.constant(1) + 1, jit_compile=True, autograph=False)()
+
+
+def _notes_are_shown() -> bool:
+    return os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") == "0"
+
+
 def _has_cuda_driver() -> bool:
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -66,8 +93,8 @@ def _has_cuda_driver() -> bool:
 
 
 @contextlib.contextmanager
-def _without_lines(marker: bytes) -> Iterator[None]:
-    """Holds back what is written to stderr, by C++ too, and at the end writes all of it but the lines with `marker`."""
+def _without_lines(*markers: bytes) -> Iterator[None]:
+    """Holds back what is written to stderr, by C++ too, and at the end writes all of it but the lines with a marker."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -80,5 +107,5 @@ def _without_lines(marker: bytes) -> Iterator[None]:
             os.close(kept)
             held.seek(0)
             for line in held:
-                if marker not in line:
+                if not any(marker in line for marker in markers):
                     os.write(2, line)

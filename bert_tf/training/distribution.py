@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import kernels
+from bert_tf.system import script
 from bert_tf.training.settings import DeviceSettings
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
@@ -33,6 +34,7 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
         master=devices.master,
     )
     kernels.set_fused(devices.strategy != "tpu")  # a TPU compiles the whole step anyway
+    script.hide_note_of_first_compilation()
     return strategy
 
 

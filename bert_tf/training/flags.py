@@ -7,6 +7,8 @@ from absl import flags
 
 from bert_tf.training.settings import DTYPE_POLICIES
 
+flags.disclaim_key_flags()  # --help of a script lists these flags as its own
+
 
 def define_device_flags() -> None:
     """The original's six TPU flags with their defaults, and the choice of a distribution strategy."""
@@ -59,11 +61,7 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
         ["adamw", "lamb"],
         "adamw: the original's Adam with weight decay. lamb: for batches of thousands of examples.",
     )
-    flags.DEFINE_bool(
-        "allow_unknown_config_keys",
-        False,
-        "Load a bert_config.json with unknown keys; by default they are an error, since most are typos.",
-    )
+    define_unknown_keys_flag()
     flags.DEFINE_integer("seed", 12345, "Seed of initial weights, data order and dropout. Change it for another run.")
     flags.DEFINE_bool(
         "deterministic",
@@ -97,20 +95,17 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
     )
 
 
-def define_model_flags() -> None:
-    """Which model a fine-tuning script starts from."""
-    flags.DEFINE_string("output_dir", None, "Folder for checkpoints and results. A run found there is resumed.")
+def define_unknown_keys_flag() -> None:
+    """Whether a configuration may have keys that this project doesn't know."""
     flags.DEFINE_bool(
-        "overwrite_output_dir",
+        "allow_unknown_config_keys",
         False,
-        "Start over: first remove the files of an earlier run from output_dir, and nothing else there.",
+        "Load a bert_config.json with unknown keys; by default they are an error, since most are typos.",
     )
-    flags.DEFINE_string(
-        "init_checkpoint",
-        None,
-        "Weights to start from: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden "
-        "checkpoint, a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
-    )
+
+
+def define_model_file_flags() -> None:
+    """What goes with the weights of --init_checkpoint, and is found beside them unless it is given."""
     flags.DEFINE_string(
         "bert_config_file", None, "The model's configuration; if unset, the one beside --init_checkpoint."
     )
@@ -124,7 +119,23 @@ def define_model_flags() -> None:
 
 
 def define_fine_tuning_flags() -> None:
-    """Schedule and choice of the model; the defaults are those of the original's scripts."""
+    """All that the fine-tuning scripts share: model, schedule, choice of the best, device, precision, checkpoints.
+
+    The defaults are those of the original's scripts.
+    """
+    flags.DEFINE_string("output_dir", None, "Folder for checkpoints and results. A run found there is resumed.")
+    flags.DEFINE_bool(
+        "overwrite_output_dir",
+        False,
+        "Start over: first remove the files of an earlier run from output_dir, and nothing else there.",
+    )
+    flags.DEFINE_string(
+        "init_checkpoint",
+        None,
+        "Weights to start from: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden "
+        "checkpoint, a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
+    )
+    define_model_file_flags()
     flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all devices.", lower_bound=1)
     flags.DEFINE_integer("predict_batch_size", 8, "Examples per batch in prediction, over all devices.", lower_bound=1)
     flags.DEFINE_float("learning_rate", 5e-5, "Peak rate. The paper tried 5e-5, 3e-5 and 2e-5.", lower_bound=0.0)
@@ -160,6 +171,8 @@ def define_fine_tuning_flags() -> None:
         "with examples of similar length together. Always on for a TPU.",
     )
     flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on into output_dir, as the original did.")
+    define_device_flags()
+    define_training_flags(keep_checkpoint_max=None)
 
 
 def define_csv_flag() -> None:

@@ -176,3 +176,17 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
+
+
+def checked_settings(
+    kind: type[Settings], values: Mapping[str, object], given: Collection[str]
+) -> tuple[FineTuningSettings, Settings]:
+    """The settings of a fine-tuning run and those of its task, checked without TensorFlow; see `settings_of`.
+
+    Raises:
+      ValueError, FileNotFoundError: what makes no sense or is not there; names the flag.
+    """
+    run, own = settings_of(FineTuningSettings, values, given), settings_of(kind, values, given)
+    run.check()
+    own.check(run)
+    return run, own

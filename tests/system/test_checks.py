@@ -54,8 +54,14 @@ from bert_tf.system import script
 
 def main(_):
     script.start_tensorflow()
-    from bert_tf.training.loop import NonFiniteLossError
+    import tensorflow as tf
 
+    from bert_tf.training import distribution
+    from bert_tf.training.loop import NonFiniteLossError
+    from bert_tf.training.settings import DeviceSettings
+
+    distribution.set_up_devices(DeviceSettings())
+    tf.function(lambda x: 2 * x, jit_compile=True)(tf.ones(3))
     os.write(2, b"kept\\n")
     raise {error}
 
@@ -65,20 +71,49 @@ script.run(main)
 
 def start(tmp_path, error: str):
     (tmp_path / "work.py").write_text(SCRIPT.format(error=error))
+    return run_program(tmp_path / "work.py")
+
+
+def run_program(path, *arguments: str):
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     environment["PYTHONPATH"] = str(ROOT)
-    command = [sys.executable, str(tmp_path / "work.py")]
+    command = [sys.executable, str(path), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 def test_a_quiet_start_and_one_line_for_a_loss_that_is_nan(tmp_path):
     result = start(tmp_path, 'NonFiniteLossError("step 3 is NaN")')
     assert result.returncode == 1
-    assert result.stderr.splitlines() == ["kept", "work.py: error: step 3 is NaN"]
+    assert result.stderr.splitlines()[-2:] == ["kept", "work.py: error: step 3 is NaN"]
+    assert "XLA" not in result.stderr and "cuInit" not in result.stderr
 
 
 def test_a_fault_of_the_program_is_shown_whole(tmp_path):
     result = start(tmp_path, 'ZeroDivisionError("division by zero")')
     assert result.returncode == 1
     assert "kept" in result.stderr and "Traceback" in result.stderr and "ZeroDivisionError" in result.stderr
-    assert "cuInit" not in result.stderr
+    assert "cuInit" not in result.stderr and "XLA" not in result.stderr
+
+
+def test_every_script_starts_tensorflow_quietly(tmp_path):
+    """All but serve_client.py, which needs no TensorFlow, come to it by `script.start_tensorflow`."""
+    scripts = [path for path in ROOT.glob("*.py") if path.name != "serve_client.py"]
+    assert len(scripts) > 8
+    for path in scripts:
+        main = path.read_text().partition("\ndef main(")[2]
+        assert 0 < main.find("    script.start_tensorflow()\n") < main.find(" import "), path.name
+
+    golden = ROOT / "tests" / "golden"
+    arguments = {
+        "input_file": golden / "extract_features" / "input.txt",
+        "output_file": tmp_path / "output.jsonl",
+        "layers": "-1",
+        "max_seq_length": 24,
+        "init_checkpoint": golden / "model" / "config1" / "bert_model.ckpt",
+        "bert_config_file": golden / "model" / "config1" / "bert_config.json",
+        "vocab_file": golden / "extract_features" / "vocab.txt",
+    }
+    result = run_program(ROOT / "extract_features.py", *(f"--{name}={value}" for name, value in arguments.items()))
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "output.jsonl").exists()
+    assert "cuInit" not in result.stderr and "I0000" not in result.stderr

@@ -19,12 +19,17 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import kernels
+from bert_tf.models import initialize, kernels, open_weights, pretrained
+from bert_tf.models.families import family_of
 from bert_tf.models.task_models import BertModel
+from bert_tf.system.messages import named_by
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.tasks.features.files import Features, Sizes, open_writer
+from bert_tf.tasks.features.settings import FeatureSettings
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
+from bert_tf.training import distribution, fine_tuning
+from bert_tf.training.settings import DTYPE_POLICIES
 
 POOLINGS = ("none", "first", "mean", "max")
 
@@ -395,4 +400,41 @@ def extract_features(
             written.result()
         if (lines, entries) != (sizes.lines, sizes.entries):
             raise ValueError(f"{input_file} changed while it was read.")
+    return sizes
+
+
+def run(settings: FeatureSettings) -> Sizes:
+    """What extract_features.py does: checks model and text, then writes the features.
+
+    Raises:
+      FileNotFoundError, ValueError: a setting, a file or the model does not fit; names the flag.
+      tf.errors.OpError, OSError: the output can't be written.
+    """
+    settings.check()
+    with named_by("--init_checkpoint"):
+        weights = open_weights.open_weights(settings.init_checkpoint)
+    files = pretrained.describe(
+        bert_config_file=settings.bert_config_file, vocab_file=settings.vocab_file,
+        init_checkpoint=settings.init_checkpoint, do_lower_case=settings.do_lower_case,
+        strip_accents=settings.strip_accents, allow_unknown=settings.allow_unknown_config_keys,
+    )  # fmt: skip
+    tokenizer = fine_tuning.make_tokenizer(files, settings.max_seq_length, settings.init_checkpoint)
+    family_of(files.config).names.check_shapes(weights, files.config, files.config_file or "The configuration")
+    layers = parse_layers(settings.layers, files.config.num_hidden_layers)
+    with named_by("--input_file"):
+        sizes = check_input(settings.input_file, tokenizer, settings.max_seq_length, settings.pooling)
+    strategy = distribution.set_up_devices(settings)
+    distribution.check_batch_size(settings.batch_size, strategy, 1, "batch_size")
+    with strategy.scope():
+        model = BertModel(files.config, dtype=DTYPE_POLICIES[settings.dtype])
+        model.build()
+    initialize.log_initialization(initialize.initialize(initialize.model_variables(model), weights), model)
+    extract_features(
+        model, tokenizer, settings.input_file, settings.output_file, layers=layers,
+        max_seq_length=settings.max_seq_length, batch_size=settings.batch_size, output_format=settings.output_format,
+        pooling=settings.pooling, strategy=strategy, sizes=sizes,
+        static_padding=settings.static_padding or settings.strategy == "tpu",
+    )  # fmt: skip
+    rows = "tokens" if settings.pooling == "none" else "words"
+    logging.info("Wrote %d %s of %d lines to %s.", sizes.entries, rows, sizes.lines, settings.output_file)
     return sizes

@@ -1,0 +1,61 @@
+"""What extract_features.py is told; checked without TensorFlow."""
+
+import dataclasses
+import os
+import posixpath
+
+from bert_tf.system.checks import check_file, is_remote
+from bert_tf.training.settings import DeviceSettings
+
+_FORMAT_BY_ENDING = {".npz": "npz", ".hdf5": "hdf5", ".h5": "hdf5", ".tfrecord": "tfrecord"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureSettings(DeviceSettings):
+    """Features of which text, by which model; the fields are the flags of these names.
+
+    Attributes:
+      do_lower_case, strip_accents: None: as the model's directory says.
+    """
+
+    input_file: str
+    output_file: str
+    init_checkpoint: str
+    bert_config_file: str | None = None
+    vocab_file: str | None = None
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    allow_unknown_config_keys: bool = False
+    layers: str = "-1,-2,-3,-4"
+    pooling: str = "none"
+    output_format: str = "json"
+    max_seq_length: int = 128
+    batch_size: int = 32
+    dtype: str = "float32"
+    static_padding: bool = False
+
+    def check(self) -> None:
+        """Refuses what makes no sense together, and files that are not there or can't be written.
+
+        Raises:
+          ValueError, FileNotFoundError: names the flag.
+        """
+        if self.output_file == self.input_file:
+            raise ValueError(f"--output_file={self.output_file} is --input_file.")
+        if self.strategy == "multi_worker_mirrored":
+            raise ValueError(
+                "--distribution_strategy=multi_worker_mirrored: this script writes one file on one machine; cut the "
+                "input into several files and run it on each."
+            )
+        meant = _FORMAT_BY_ENDING.get(posixpath.splitext(self.output_file)[1], self.output_format)
+        if meant != self.output_format:
+            raise ValueError(
+                f"--output_file={self.output_file} with --output_format={self.output_format}: give {meant}."
+            )
+        for name in ("bert_config_file", "vocab_file"):
+            check_file(getattr(self, name), f"--{name}")
+        folder = os.path.dirname(self.output_file)
+        if folder and not is_remote(folder) and not os.path.isdir(folder):
+            raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
+        if not is_remote(self.output_file) and os.path.isdir(self.output_file):
+            raise ValueError(f"--output_file={self.output_file} is a directory; give the name of a file.")
