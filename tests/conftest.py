@@ -1,21 +1,35 @@
-"""Four logical CPU devices for the tests of several replicas; they must exist before TensorFlow is first used."""
+"""Where tests run: four logical CPU devices, one cache of what XLA compiles, and quick compilation."""
 
+import atexit
 import os
 import pathlib
-
-from helpers.paths import TESTS
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import shutil
+import tempfile
 
 import pytest
-import tensorflow as tf
 from absl import logging
+from helpers.paths import TESTS
 from helpers.serving_process import ServingProcess
 
 from bert_tf.text.wordpiece import FullTokenizer
 
-_CPU = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 4)
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # What XLA compiles for one process all others find. Half of the time of a first step is spent there; code for tiny
+    # models need not be fast (`make test-slow` runs with XLA's own settings).
+    _COMPILED = tempfile.mkdtemp(prefix="xla-")
+    atexit.register(shutil.rmtree, _COMPILED, ignore_errors=True)
+    os.environ["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} --tf_xla_persistent_cache_directory={_COMPILED}"
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
+
+def pytest_sessionstart(session):
+    """Four devices for the tests of several replicas; they must exist before TensorFlow is first used."""
+    if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 
 
 # Files that take longest are started first, so that all processes of a run end at about the same time.
@@ -36,6 +50,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def collectives_of_its_own():
     """Two strategies in one process number their collective operations alike, and the second one gets the first's."""
+    import tensorflow as tf
+
     tf.distribute.MirroredStrategy._collective_key_base += 100_000
 
 

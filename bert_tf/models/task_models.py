@@ -179,6 +179,15 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
         self.build_head()
         self.built = True
 
+    def make_train_function(self, force=False):
+        # Variables that the first trace of a step makes have it traced a second time.
+        if not self.built:
+            self.build()
+        if not self.optimizer.built:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
     @property
     def metrics(self) -> list:
         metrics = super().metrics

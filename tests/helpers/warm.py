@@ -2,7 +2,7 @@
 
 A start of a script takes longer than a tiny run of it: five seconds go to imports. Here one process per pytest process
 has made them (`warm_server`), and forks a child for each run: with flags, command line, environment, directory, output,
-exit code and death by signals of its own. What XLA has compiled for one run, the next one finds. What concerns the
+exit code and death by signals of its own. What concerns the
 start itself (imports, environment read by them, encoding of the terminal, hashes of strings) is for `subprocess`.
 """
 
@@ -29,10 +29,9 @@ _FIXED = (
 
 
 @functools.cache
-def _server() -> tuple[socket.socket, str]:
-    """The connection to this process's server, and a folder where all runs keep what XLA has compiled."""
+def _server() -> socket.socket:
+    """The connection to this process's server."""
     connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    folder = tempfile.TemporaryDirectory(prefix="xla-")
     with theirs:
         process = subprocess.Popen(
             [sys.executable, str(_SERVER), str(theirs.fileno())],
@@ -44,10 +43,9 @@ def _server() -> tuple[socket.socket, str]:
     def end():
         connection.close()
         process.wait()
-        folder.cleanup()
 
     atexit.register(end)
-    return connection, folder.name
+    return connection
 
 
 class Popen:
@@ -63,10 +61,7 @@ class Popen:
         other = [name for name in _FIXED if environment.get(name) != os.environ.get(name)]
         if other:
             raise ValueError(f"{', '.join(other)} takes effect at the start of a process: use subprocess")
-        connection, compiled = _server()
-        environment["TF_XLA_FLAGS"] = (
-            f"{environment.get('TF_XLA_FLAGS', '')} --tf_xla_persistent_cache_directory={compiled}"
-        )
+        connection = _server()
         self.args, self.returncode = args, None
         self.stdout = self.stderr = None
         request = {
