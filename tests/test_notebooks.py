@@ -165,6 +165,7 @@ def pretrained(tmp_path_factory):
     return folder / "out", values, printed
 
 
+@pytest.mark.slow
 def test_pretrain_on_your_text(pretrained):
     folder, values, printed = pretrained
     losses = values["history"]["val_masked_lm_loss"]
@@ -179,6 +180,7 @@ def test_pretrain_on_your_text(pretrained):
     assert {"vocab.txt", "train.tfrecord", "heldout.tfrecord", "model"} <= set(os.listdir(folder))
 
 
+@pytest.mark.slow
 def test_look_inside(pretrained, tmp_path):
     folder, _, _ = pretrained
     values, _ = run_notebook(

@@ -212,6 +212,13 @@ TASKS = {
     "masked_lm": BertForMaskedLM,
     "next_sentence": BertForNextSentencePrediction,
 }
+
+
+def some_of(*often) -> list:
+    """All tasks; those that share their head or objective with one of `often` are for `make test-slow`."""
+    return [pytest.param(task, marks=[pytest.mark.slow] * (task not in often)) for task in TASKS]
+
+
 TASK_ARGUMENTS = {
     "classification": {"num_labels": 3},
     "regression": {"num_labels": 1},
@@ -268,7 +275,7 @@ def labels_of(task, rows=8, length=12):
     }[task]()
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", some_of("classification", "spans", "masked_lm"))
 def test_fit_needs_no_loss_and_lowers_it(task):
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     has_dropout = task not in ("spans", "masked_lm", "next_sentence")
@@ -291,7 +298,7 @@ def test_fit_needs_no_loss_and_lowers_it(task):
     np.testing.assert_allclose(model.evaluate(labelled, verbose=0, return_dict=True)["loss"], after["loss"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("jit_compile", ["auto", False])
+@pytest.mark.parametrize("jit_compile", ["auto", pytest.param(False, marks=pytest.mark.slow)])
 def test_compile_with_a_loss_of_keras(jit_compile):
     model = make("classification", tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -333,9 +340,7 @@ def test_saved_keras_model_gives_the_same_outputs(task, tmp_path):
         np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=[pytest.mark.slow] * (task in ("tokens", "choices"))) for task in TASKS]
-)  # their head is the classifier's
+@pytest.mark.parametrize("task", some_of("classification", "spans"))
 def test_mixed_precision(task):
     x, y = batch_of(task), labels_of(task)
     plain, model = make(task), make(task, dtype="mixed_bfloat16")
@@ -359,7 +364,7 @@ def test_inputs_may_be_ids_alone():
 # --- the training loop -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["classification", "tokens"])
+@pytest.mark.parametrize("task", ["tokens", pytest.param("classification", marks=pytest.mark.slow)])
 def test_two_replicas_and_two_micro_batches_make_the_same_steps(task):
     """With dropout, whose masks hang on the place in the batch and not on who computes it.
 

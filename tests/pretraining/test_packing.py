@@ -218,6 +218,7 @@ def packed_batches(steps):
     return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
 
+@pytest.mark.slow  # in small: training/test_loop.py
 def test_replicas_and_accumulation_equal_one_device():
     """The rows have different numbers of pairs, so that a mean of means would be wrong."""
     batches = packed_batches(4)

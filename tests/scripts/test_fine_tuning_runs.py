@@ -103,7 +103,13 @@ def cases_of(script, folder) -> dict:
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+# One run serves all four. What is each task's own is in the script's own tests.
+OFTEN = "run_classifier"
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name != OFTEN)) for name in WORLDS]
+)
 def ran(request, tmp_path_factory):
     """Script, folder of the output directories, outcomes by case, what each wrote on stderr."""
     script, folder = request.param, tmp_path_factory.mktemp(request.param)

@@ -45,7 +45,7 @@ DEVICES = {
 }
 
 
-@pytest.fixture(scope="module", params=DEVICES)
+@pytest.fixture(scope="module", params=["one_device", pytest.param("mirrored", marks=pytest.mark.slow)])
 def finished(request, data, tmp_path_factory):
     """A run that nobody disturbed, with evaluation on held-out records at its end."""
     output_dir = tmp_path_factory.mktemp(request.param)

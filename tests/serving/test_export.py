@@ -59,7 +59,7 @@ def probabilities(predictions) -> np.ndarray:
 # ---- classifier ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("freeze", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_clean_process_gives_the_predictors_answers(classifier, tmp_path, clean_process, freeze):
     path = export.export_saved_model(classifier, str(tmp_path), freeze=freeze)
     assert path == f"{tmp_path}/1"
@@ -75,8 +75,17 @@ def test_a_clean_process_gives_the_predictors_answers(classifier, tmp_path, clea
     assert len({tuple(row) for row in single["probabilities"].numpy().round(3)}) >= 4  # the rows differ
 
 
-@pytest.mark.parametrize("freeze", [False, True])
-@pytest.mark.parametrize("config", [{}, {"lstm_on_top": True}, {"attention": "causal"}], ids=["bert", "lstm", "causal"])
+@pytest.mark.parametrize(
+    ("config", "freeze"),
+    [
+        pytest.param({}, True, id="bert frozen"),
+        pytest.param({"lstm_on_top": True}, False, id="lstm"),
+        pytest.param({}, False, id="bert", marks=pytest.mark.slow),
+        pytest.param({"lstm_on_top": True}, True, id="lstm frozen", marks=pytest.mark.slow),
+        pytest.param({"attention": "causal"}, False, id="causal", marks=pytest.mark.slow),
+        pytest.param({"attention": "causal"}, True, id="causal frozen", marks=pytest.mark.slow),
+    ],
+)
 def test_texts_of_mixed_length_give_what_each_gives_alone(tmp_path, config, freeze):
     """Texts of a batch share rows, but for an LSTM on top and a causal model, which stay as they are."""
     model_dir = save(tmp_path / "model", task_models.BertForSequenceClassification, config, num_labels=3)
@@ -140,6 +149,7 @@ def test_pairs_as_the_default(classifier, tmp_path):
     np.testing.assert_allclose(found["probabilities"], probabilities(Predictor(classifier).predict(PAIRS)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close(classifier, tmp_path):
     for number, freeze in enumerate((False, True), 1):
         path = export.export_saved_model(classifier, str(tmp_path), dtype="bfloat16", freeze=freeze)
@@ -206,7 +216,7 @@ def test_regression_and_several_labels(tmp_path, clean_process):
 # ---- other tasks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("freeze", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_encoder(tmp_path, clean_process, freeze):
     folder = save(tmp_path / "model", BertModel)
     path = export.export_saved_model(folder, str(tmp_path / "out"), freeze=freeze)
@@ -322,6 +332,7 @@ def test_no_model_there(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_weights_too_large_for_a_graph_stay_variables(classifier, tmp_path, monkeypatch):
     for number, limit in enumerate((10**9, 1000), 1):
         monkeypatch.setattr(export, "MOST_FROZEN_BYTES", limit)
@@ -451,6 +462,7 @@ def test_the_script_publishes_nothing_if_flags_are_wrong(classifier, tmp_path, f
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_as_many_texts_as_pairs(classifier, tmp_path):
     signatures = tf.saved_model.load(export.export_saved_model(classifier, str(tmp_path), freeze=False)).signatures
     with pytest.raises(tf.errors.InvalidArgumentError, match="text and text_pair must be equally many"):

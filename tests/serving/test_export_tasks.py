@@ -18,7 +18,9 @@ from bert_tf.tasks.squad.windows import WindowSettings
 from bert_tf.text.wordpiece import FullTokenizer
 
 
-@pytest.mark.parametrize("scheme", ["iob2", "bioes", "plain"])
+@pytest.mark.parametrize(
+    "scheme", ["iob2", *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("bioes", "plain"))]
+)
 def test_tags_of_words_are_the_scripts(tmp_path, clean_process, scheme):
     path, labels = tagger(tmp_path / "model", scheme)
     assert detect_task.task_in(path) == "ner"
@@ -35,6 +37,7 @@ def test_tags_of_words_are_the_scripts(tmp_path, clean_process, scheme):
     assert len({tag for row in tags for tag in row}) >= (1 if scheme == "plain" else 2)
 
 
+@pytest.mark.slow  # in small: test_export.py, test_tflite_and_the_cost_of_an_export
 def test_what_an_export_of_tags_costs(tmp_path):
     path, labels = tagger(tmp_path / "model", "iob2")
     tags, _ = tags_of_the_script(path, labels, "iob2")
@@ -81,7 +84,7 @@ def test_tags_of_texts_have_the_words_places(tmp_path, clean_process):
     assert nothing["tags"].shape[0] == 0
 
 
-@pytest.mark.parametrize("freeze", [None, True])
+@pytest.mark.parametrize("freeze", [None, pytest.param(True, marks=pytest.mark.slow)])
 def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze):
     folder = tmp_path / "model"
     save(folder, task_models.BertForQuestionAnswering)

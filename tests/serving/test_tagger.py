@@ -36,7 +36,9 @@ def check_places(text: str, found: dict) -> None:
         assert 0 < entity["score"] <= 1
 
 
-@pytest.mark.parametrize("scheme", ["iob2", "bioes", "plain"])
+@pytest.mark.parametrize(
+    "scheme", ["iob2", *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("bioes", "plain"))]
+)
 def test_words_get_the_scripts_tags(tmp_path, scheme):
     path, labels = tagger(tmp_path / "model", scheme)
     mine = Tagger(path, batch_size=3)

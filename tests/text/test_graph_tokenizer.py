@@ -114,7 +114,7 @@ def test_all_golden_strings(golden, do_lower_case):
 
 
 @pytest.mark.parametrize(
-    "mode", ["uncased", "cased", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("lower", "stripped"))]
+    "mode", ["uncased", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("cased", "lower", "stripped"))]
 )
 def test_every_code_point(tmp_path, mode):
     """Alone and between letters, with a vocabulary that tells all characters apart that a token can hold."""
@@ -158,8 +158,16 @@ def odd_vocabulary(rng: random.Random, basic: BasicTokenizer, texts, size: int) 
     return ["[UNK]", "A", "", "##", "#", "[UNK]x", "b", "A", "##b", *parts]
 
 
-@pytest.mark.parametrize("split_unknown", [False, True])
-@modes
+@pytest.mark.parametrize(
+    ("mode", "split_unknown"),
+    [
+        pytest.param(
+            mode, split, marks=[] if (mode, split) in (("uncased", True), ("cased", False)) else pytest.mark.slow
+        )
+        for mode in MODES
+        for split in (False, True)
+    ],
+)
 def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
     rng = random.Random(f"{mode} {split_unknown}")
     for size in (100, 5000):
@@ -197,7 +205,7 @@ def test_ascii_in_pairs(tmp_path, mode, split_unknown, golden):
     assert_equal(tokenizer_of(tmp_path / "vocab.txt", tokens, mode), texts, split_unknown)
 
 
-@pytest.mark.parametrize("split_unknown", [False, True])
+@pytest.mark.parametrize("split_unknown", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_long_words_and_texts(tmp_path, split_unknown):
     tokens = ["[UNK]", "a", "##a", "i", "##i", "\u1112", "##\u1161", "##\u11ab", "##\u1112", "e", "##e", ".", "b"]
     tokenizer = tokenizer_of(tmp_path / "vocab.txt", tokens, "uncased")

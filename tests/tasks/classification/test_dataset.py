@@ -210,7 +210,9 @@ def test_labels_that_are_refused(tmp_path, model_class, arguments, message):
 # ---- model.export ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after", ["nothing", "predict", "fit"])
+@pytest.mark.parametrize(
+    "after", ["fit", *(pytest.param(after, marks=pytest.mark.slow) for after in ("nothing", "predict"))]
+)
 def test_a_model_is_exported_at_any_time(tmp_path, english, clean_process, after):
     model = task_models.BertForSequenceClassification(BertConfig.from_dict(CONFIG), num_labels=3, seed=1)
     data = as_dataset(TEXTS, [0, 1, 2, 0, 1], tokenizer=english, batch_size=2)
@@ -226,6 +228,7 @@ def test_a_model_is_exported_at_any_time(tmp_path, english, clean_process, after
     np.testing.assert_allclose(logits, np.asarray(model(features, training=False)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_models_are_exported_with_their_own_inputs(tmp_path):
     config, generator = BertConfig.from_dict(CONFIG), np.random.default_rng(0)
     for number, model in enumerate([
