@@ -27,9 +27,9 @@ $(DEV_STAMP): $(STAMP) requirements-dev.txt
 test: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
 
-# The long ones, each of which has a small form among the others.
+# The long ones, each of which has a small form among the others; XLA compiles as it does for users.
 test-slow: $(DEV_STAMP)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
 
 demo: install
 	$(BIN)/python -m demo --text="$(TEXT)"

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from helpers.losses import as_floats, softmax_losses
 from helpers.paths import ROOT
+from helpers.slow import slow
 
 from bert_tf.models import initialize, objectives
 from bert_tf.models.config import BertConfig
@@ -298,7 +299,7 @@ def test_fit_needs_no_loss_and_lowers_it(task):
     np.testing.assert_allclose(model.evaluate(labelled, verbose=0, return_dict=True)["loss"], after["loss"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("jit_compile", ["auto", pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("jit_compile", ["auto", *slow(False)])
 def test_compile_with_a_loss_of_keras(jit_compile):
     model = make("classification", tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -364,7 +365,7 @@ def test_inputs_may_be_ids_alone():
 # --- the training loop -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["tokens", pytest.param("classification", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("task", ["tokens", *slow("classification")])
 def test_two_replicas_and_two_micro_batches_make_the_same_steps(task):
     """With dropout, whose masks hang on the place in the batch and not on who computes it.
 

@@ -13,6 +13,7 @@ import pytest
 from helpers import warm
 from helpers.paths import ROOT
 from helpers.pretraining_runs import CASES, STEPS, assert_bit_identical, command, run, values
+from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
 
@@ -45,7 +46,7 @@ DEVICES = {
 }
 
 
-@pytest.fixture(scope="module", params=["one_device", pytest.param("mirrored", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["one_device", *slow("mirrored")])
 def finished(request, data, tmp_path_factory):
     """A run that nobody disturbed, with evaluation on held-out records at its end."""
     output_dir = tmp_path_factory.mktemp(request.param)
@@ -91,7 +92,7 @@ def test_killed_run_goes_on_bit_for_bit(finished, data, tmp_path):
     assert_bit_identical(values(output_dir), values(tmp_path))
 
 
-@pytest.mark.parametrize("finished", ["one_device", pytest.param("mirrored", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("finished", ["one_device", *slow("mirrored")], indirect=True)
 def test_sigterm_saves_and_says_so(finished, data, tmp_path):
     devices, output_dir, _ = finished
     # No checkpoint is due before the end: the one that is found there was made on the signal.
@@ -108,7 +109,7 @@ def test_sigterm_saves_and_says_so(finished, data, tmp_path):
     assert_bit_identical(values(output_dir), values(tmp_path))
 
 
-@pytest.mark.parametrize("finished", ["one_device", pytest.param("mirrored", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("finished", ["one_device", *slow("mirrored")], indirect=True)
 def test_finished_run_started_again_only_evaluates(finished, data):
     devices, output_dir, _ = finished
     before = values(output_dir)

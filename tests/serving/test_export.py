@@ -13,6 +13,7 @@ import tensorflow as tf
 from helpers import warm
 from helpers.exports import VOCAB, save
 from helpers.paths import ROOT
+from helpers.slow import slow
 
 from bert_tf.models import task_models
 from bert_tf.models import task_models as models_task_models
@@ -59,7 +60,7 @@ def probabilities(predictions) -> np.ndarray:
 # ---- classifier ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("freeze", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("freeze", [True, *slow(False)])
 def test_a_clean_process_gives_the_predictors_answers(classifier, tmp_path, clean_process, freeze):
     path = export.export_saved_model(classifier, str(tmp_path), freeze=freeze)
     assert path == f"{tmp_path}/1"
@@ -216,7 +217,7 @@ def test_regression_and_several_labels(tmp_path, clean_process):
 # ---- other tasks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("freeze", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("freeze", [False, *slow(True)])
 def test_encoder(tmp_path, clean_process, freeze):
     folder = save(tmp_path / "model", BertModel)
     path = export.export_saved_model(folder, str(tmp_path / "out"), freeze=freeze)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.exports import VOCAB, save
+from helpers.slow import slow
 from helpers.taggers import SENTENCES, tagger, tags_of_the_script
 
 from bert_tf.models import task_models
@@ -18,9 +19,7 @@ from bert_tf.tasks.squad.windows import WindowSettings
 from bert_tf.text.wordpiece import FullTokenizer
 
 
-@pytest.mark.parametrize(
-    "scheme", ["iob2", *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("bioes", "plain"))]
-)
+@pytest.mark.parametrize("scheme", ["iob2", *slow("bioes", "plain")])
 def test_tags_of_words_are_the_scripts(tmp_path, clean_process, scheme):
     path, labels = tagger(tmp_path / "model", scheme)
     assert detect_task.task_in(path) == "ner"
@@ -84,7 +83,7 @@ def test_tags_of_texts_have_the_words_places(tmp_path, clean_process):
     assert nothing["tags"].shape[0] == 0
 
 
-@pytest.mark.parametrize("freeze", [None, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("freeze", [None, *slow(True)])
 def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze):
     folder = tmp_path / "model"
     save(folder, task_models.BertForQuestionAnswering)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.exports import save
 from helpers.progress import show_progress_at_once
+from helpers.slow import slow
 from helpers.taggers import SENTENCES, tagger, tags_of_the_script
 
 from bert_tf.models import task_models
@@ -36,9 +37,7 @@ def check_places(text: str, found: dict) -> None:
         assert 0 < entity["score"] <= 1
 
 
-@pytest.mark.parametrize(
-    "scheme", ["iob2", *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("bioes", "plain"))]
-)
+@pytest.mark.parametrize("scheme", ["iob2", *slow("bioes", "plain")])
 def test_words_get_the_scripts_tags(tmp_path, scheme):
     path, labels = tagger(tmp_path / "model", scheme)
     mine = Tagger(path, batch_size=3)

@@ -25,6 +25,7 @@ import unicodedata
 
 import pytest
 import tensorflow as tf
+from helpers.slow import slow
 
 from bert_tf.text.graph_tokenizer import GraphTokenizer
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
@@ -113,9 +114,7 @@ def test_all_golden_strings(golden, do_lower_case):
     assert_equal(tokenizer, [record["text"] for record in records], graph=graph)
 
 
-@pytest.mark.parametrize(
-    "mode", ["uncased", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("cased", "lower", "stripped"))]
-)
+@pytest.mark.parametrize("mode", ["uncased", *slow("cased", "lower", "stripped")])
 def test_every_code_point(tmp_path, mode):
     """Alone and between letters, with a vocabulary that tells all characters apart that a token can hold."""
     codes = [code for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF and (code < 0x1F000 or code % 97 < 2)]
@@ -161,11 +160,13 @@ def odd_vocabulary(rng: random.Random, basic: BasicTokenizer, texts, size: int) 
 @pytest.mark.parametrize(
     ("mode", "split_unknown"),
     [
-        pytest.param(
-            mode, split, marks=[] if (mode, split) in (("uncased", True), ("cased", False)) else pytest.mark.slow
-        )
-        for mode in MODES
-        for split in (False, True)
+        ("uncased", True),
+        ("cased", False),
+        *slow(
+            ("uncased", False),
+            ("cased", True),
+            *((mode, split) for mode in ("lower", "stripped") for split in (False, True)),
+        ),
     ],
 )
 def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
@@ -205,7 +206,7 @@ def test_ascii_in_pairs(tmp_path, mode, split_unknown, golden):
     assert_equal(tokenizer_of(tmp_path / "vocab.txt", tokens, mode), texts, split_unknown)
 
 
-@pytest.mark.parametrize("split_unknown", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("split_unknown", [True, *slow(False)])
 def test_long_words_and_texts(tmp_path, split_unknown):
     tokens = ["[UNK]", "a", "##a", "i", "##i", "\u1112", "##\u1161", "##\u11ab", "##\u1112", "e", "##e", ".", "b"]
     tokenizer = tokenizer_of(tmp_path / "vocab.txt", tokens, "uncased")

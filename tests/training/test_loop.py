@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.slow import slow
 from helpers.training_steps import CONFIG, assert_same, build, mirrored, one_device, run
 
 from bert_tf.models import initialize, kernels
@@ -51,7 +52,7 @@ def whole_batches(optimizer="adamw"):
 
 @pytest.mark.parametrize(
     ("replicas", "optimizer"),
-    [(2, "adamw"), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, "lamb"), (4, "adamw"), (4, "lamb")))],
+    [(2, "adamw"), *slow((2, "lamb"), (4, "adamw"), (4, "lamb"))],
 )
 def test_replicas_equal_one_device(replicas, optimizer):
     batches, expected, (whole,) = whole_batches(optimizer)
@@ -62,7 +63,7 @@ def test_replicas_equal_one_device(replicas, optimizer):
         np.testing.assert_allclose(cut[name], whole[name], rtol=1e-5)
 
 
-@pytest.mark.parametrize("parts", [2, *(pytest.param(parts, marks=pytest.mark.slow) for parts in (4, 8))])
+@pytest.mark.parametrize("parts", [2, *slow(4, 8)])
 def test_accumulation_equals_the_whole_batch(parts):
     batches, expected, (whole,) = whole_batches()
     actual, (cut,) = run(one_device(), batches, parts=parts, rate=1e-3)
@@ -180,7 +181,7 @@ def with_bad_batch(bad):
     return batches
 
 
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("replicas", [1, *slow(2)])
 def test_a_nan_step_stops_before_it_changes_anything(replicas):
     strategy = one_device() if replicas == 1 else mirrored(2)
     batches = with_bad_batch(2)

@@ -9,6 +9,7 @@ import pandas
 import pytest
 import tensorflow as tf
 from helpers.exports import CONFIG, VOCAB, save
+from helpers.slow import slow
 
 import bert_tf
 from bert_tf.models import task_models
@@ -210,9 +211,7 @@ def test_labels_that_are_refused(tmp_path, model_class, arguments, message):
 # ---- model.export ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "after", ["fit", *(pytest.param(after, marks=pytest.mark.slow) for after in ("nothing", "predict"))]
-)
+@pytest.mark.parametrize("after", ["fit", *slow("nothing", "predict")])
 def test_a_model_is_exported_at_any_time(tmp_path, english, clean_process, after):
     model = task_models.BertForSequenceClassification(BertConfig.from_dict(CONFIG), num_labels=3, seed=1)
     data = as_dataset(TEXTS, [0, 1, 2, 0, 1], tokenizer=english, batch_size=2)
