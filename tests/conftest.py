@@ -57,11 +57,8 @@ def collectives_of_its_own():
 
 @pytest.fixture(autouse=True)
 def verbosity_of_its_own():
-    """A program's main that a test calls may change how much is logged."""
-    logger = logging.get_absl_logger()
-    level = logger.level
-    yield
-    logger.setLevel(level)
+    """A program's main that a test or a fixture calls, and TensorFlow when it saves, change how much is logged."""
+    logging.get_absl_logger().setLevel("NOTSET")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 from helpers import warm
 from helpers.exports import VOCAB, save
 from helpers.paths import ROOT
@@ -411,8 +412,8 @@ def test_the_script(classifier, tmp_path):
 
 def test_what_has_no_class_of_its_own_is_called_by_its_signature(tmp_path, caplog):
     model_dir = save(tmp_path / "model", BertModel)
-    with caplog.at_level("INFO", logger="absl"):
-        export.export_saved_model(model_dir, str(tmp_path / "out"), warm_up=False)
+    logging.set_verbosity(logging.INFO)
+    export.export_saved_model(model_dir, str(tmp_path / "out"), warm_up=False)
     [python] = [line.split("In Python: ")[1] for line in caplog.messages if line.startswith("In Python: ")]
     imports, call = python.split("; ")
     values = {}

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from absl import logging
 
 from bert_tf import BertForPreTraining, FullTokenizer, fill_mask
 from bert_tf.pretraining.create import create_pretraining_data
@@ -39,8 +40,8 @@ def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
         num_train_steps=2, num_warmup_steps=1, max_eval_steps=1,
     )  # fmt: skip
     training = TrainingSettings(seed=3, keep_checkpoint_max=1)
-    with caplog.at_level("INFO"):
-        results = pretrain(settings, training)
+    logging.set_verbosity(logging.INFO)
+    results = pretrain(settings, training)
     assert results["global_step"] == 2 and results["masked_lm_loss"] > 0
     folder = str(tmp_path / "model")
     assert f"The model is in {folder}. To use it:" in caplog.text
@@ -59,8 +60,7 @@ def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
     # Started again: it resumes at the end, with the vocabulary that lies there.
     caplog.clear()
     (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
-    with caplog.at_level("INFO"):
-        again = pretrain(dataclasses.replace(settings, do_eval=False, num_train_steps=3), training)
+    again = pretrain(dataclasses.replace(settings, do_eval=False, num_train_steps=3), training)
     assert again == {"global_step": 3}
     assert "Going on at step 2" in caplog.text
     assert (tmp_path / "model" / "vocab.txt").read_text() == "\n".join(PIECES)
