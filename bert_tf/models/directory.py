@@ -89,16 +89,16 @@ def write_tokenizer_config(path: str, files: ModelFiles) -> None:
     """Writes a tokenizer_config.json, which Hugging Face's tokenizers read as well."""
     from bert_tf.models.families import family_of  # which needs Keras, as nothing else here does
 
-    tokenizer = family_of(files.config).tokenizer_class
+    family = family_of(files.config)
     values = {
         "do_lower_case": files.casing.do_lower_case,
         "strip_accents": files.casing.strip_accents,
         "tokenize_chinese_chars": True,
-        "tokenizer_class": "BertTokenizer",
+        "tokenizer_class": family.tokenizer_name,
         "model_max_length": files.max_seq_length or files.config.max_position_embeddings,
-        **{f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ("cls", "mask", "pad", "sep", "unk")},
+        **{
+            f"{role}_token": getattr(family.tokenizer_class, f"{role}_token")
+            for role in ("cls", "mask", "pad", "sep", "unk")
+        },
     }
     write_text_file(path, json.dumps(values, indent=2, sort_keys=True) + "\n")
-
-
-# --- vocabulary ------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Family:
       model_type: its name in config.json.
       config_class: of its configurations. encoder_class: a Keras model of (config, dense_embedding_gradient, seed).
       names: the table of its variables in checkpoints: a module with the functions and constants of `bert.names`.
-      tokenizer_class: how its texts become ids.
+      tokenizer_class: how its texts become ids. tokenizer_name: what tokenizer_config.json calls it.
       layouts: format of weights -> the module that reads and writes it in another library's names; imported on use,
         since most need TensorFlow.
     """
@@ -37,6 +37,7 @@ class Family:
     encoder_class: type
     names: ModuleType
     tokenizer_class: type[Tokenizer]
+    tokenizer_name: str
     layouts: Mapping[str, str]
 
     @property
@@ -55,6 +56,7 @@ BERT = Family(
     encoder_class=BertEncoder,
     names=variable_names,
     tokenizer_class=FullTokenizer,
+    tokenizer_name="BertTokenizer",
     layouts={
         "huggingface": "bert_tf.models.bert.huggingface",
         "model_garden": "bert_tf.models.bert.model_garden",

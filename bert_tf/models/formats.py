@@ -10,6 +10,7 @@ import dataclasses
 import json
 import posixpath
 from collections.abc import Callable
+from types import ModuleType
 
 from bert_tf.models.config import BertConfig
 from bert_tf.weights.mapping import Weights
@@ -70,6 +71,13 @@ def format_named(name: str) -> Format:
     return FORMATS[name]
 
 
+def _layout(name: str, config: BertConfig | None = None) -> ModuleType:
+    """The module that knows another library's layout for the configuration's family; for BERT without one."""
+    from bert_tf.models.families import BERT, family_of  # which need Keras
+
+    return (family_of(config) if config else BERT).layout(name)
+
+
 # --- tf1: checkpoints of the original --------------------------------------------------------------------------------
 
 _BUNDLE = "bert_model.ckpt"
@@ -122,22 +130,12 @@ def _find_huggingface(path: str) -> str | None:
     return None if file == path and _find_bert_tf(path) else file
 
 
-def _open_huggingface(file: str) -> Weights:
-    from bert_tf.models.families import BERT
-
-    return BERT.layout("huggingface").open_weights(file)
-
-
 def _save_huggingface(path: str, weights: Weights, config: BertConfig) -> dict[str, str]:
-    from bert_tf.models.families import family_of
-
-    return family_of(config).layout("huggingface").save(path, weights)
+    return _layout("huggingface", config).save(path, weights)
 
 
 def _huggingface_config_text(config: BertConfig, weights: Weights) -> str:
-    from bert_tf.models.families import family_of
-
-    values = family_of(config).layout("huggingface").config_to_huggingface(config, weights)
+    values = _layout("huggingface", config).config_to_huggingface(config, weights)
     return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
 
@@ -151,16 +149,8 @@ def _find_model_garden(path: str) -> str | None:
     return prefix if prefix is not None and object_graph.is_object_checkpoint(prefix) else None
 
 
-def _open_model_garden(prefix: str) -> Weights:
-    from bert_tf.models.families import BERT
-
-    return BERT.layout("model_garden").open_weights(prefix)
-
-
 def _save_model_garden(path: str, weights: Weights, config: BertConfig) -> dict[str, str]:
-    from bert_tf.models.families import family_of
-
-    return family_of(config).layout("model_garden").save(path, weights, config.num_attention_heads)
+    return _layout("model_garden", config).save(path, weights, config.num_attention_heads)
 
 
 # --- bert_tf: safetensors under the original's names -----------------------------------------------------------------
@@ -214,7 +204,7 @@ FORMATS = {
             help="config.json and model.safetensors.",
             looked_for=_HUGGINGFACE_FILES,
             find=_find_huggingface,
-            open=_open_huggingface,
+            open=lambda file: _layout("huggingface").open_weights(file),
             save=_save_huggingface,
             file_name=_HUGGINGFACE_FILES[0],
             config_file="config.json",
@@ -225,7 +215,7 @@ FORMATS = {
             help="what tf-models-official reads.",
             looked_for=("variables/variables.index",),
             find=_find_model_garden,
-            open=_open_model_garden,
+            open=lambda prefix: _layout("model_garden").open_weights(prefix),
             save=_save_model_garden,
             file_name=_BUNDLE,
             takes_prefix=True,

@@ -16,13 +16,14 @@ from bert_tf.models import initialize, open_weights
 from bert_tf.models.bert import huggingface
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.families import family_of, family_of_variables
+from bert_tf.models.families import BERT, family_of, family_of_variables
 from bert_tf.models.formats import Format, format_named
 from bert_tf.system.atomic import temporary_folder, write_text_file
 from bert_tf.system.messages import some
 from bert_tf.text import casing as text_casing
 from bert_tf.text import vocab as text_vocab
 from bert_tf.text.casing import Casing
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights, is_model_variable
 
@@ -56,6 +57,16 @@ def read_model(path: str, config_file: str | None = None) -> tuple[Weights, Mode
         names = family_of(files.config).names
         names.check_shapes(weights, files.config, files.config_file or "The configuration read off the weights")
     return weights, files
+
+
+def read_tokenizer(path: str) -> Tokenizer:
+    """The tokenizer of a model's directory (or of weights in it), of its family's kind.
+
+    Raises:
+      FileNotFoundError, ValueError: nothing is there, or no vocabulary.
+    """
+    config = model_directory.read_model_files(path).config
+    return (family_of(config) if config else BERT).tokenizer_class.from_pretrained(path)
 
 
 def read_config(bert_config_file: str | None, init_checkpoint: str | None, allow_unknown: bool = False) -> BertConfig:

@@ -356,6 +356,3 @@ def _record_range_texts(source: _Source, begin: int, end: int, reading: Reading)
 def _record_texts(source: _Source, blocks: Iterable[tuple[int, bytes]], reading: Reading) -> Iterator[str]:
     parse = jsonl_texts if source.form == "jsonl" else doc_texts
     yield from parse(source.file, numbered_lines(source.file, blocks, reading), reading)
-
-
-# ---- sentences -------------------------------------------------------------------------------------------------------

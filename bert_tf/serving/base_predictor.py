@@ -7,11 +7,11 @@ import numpy as np
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
+from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import loaded_export
 from bert_tf.serving.detect_task import check_task
 from bert_tf.system.progress import progress_bar
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.wordpiece import FullTokenizer
 
 _SECONDS_WITHOUT_PROGRESS = 5
 
@@ -52,7 +52,7 @@ class Answerer:
                 advice = f": {other} opens it" if other and other[0].isupper() else ""
                 raise ValueError(f"{path} is an export for {self.export.task}, not for {self.tasks[0]}{advice}")
             return
-        self.tokenizer = FullTokenizer.from_pretrained(path)
+        self.tokenizer = read_tokenizer(path)
         self.files = check_task(path, self.tasks[0])
         self.model = self.model_class.from_pretrained(path)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -60,16 +61,7 @@ def refuse_unfit(check_file: str, model_dir: str, task: str, text_pairs: bool = 
     """
     if not tf.io.gfile.exists(check_file):
         raise FileNotFoundError(f"--check_file={check_file} does not exist")
-    if task == "squad":
-        squad_data.read_articles(check_file)
-    elif task == "ner":
-        _read_sentences(check_file, _tagging_settings(model_dir))
-    elif task in ("classification", "regression"):
-        rows, _ = _read_rows(check_file, Predictor(model_dir))
-        if text_pairs and len(rows[0]) == 1:
-            raise ValueError(f"{check_file} has lines of one text; an export with --text_pairs takes two")
-    else:
-        raise ValueError(f"--check_file is for classification, regression, squad and ner, not for {task}")
+    _comparer(task).check(check_file, model_dir, text_pairs)
 
 
 def compare(export: str, model_dir: str, check_file: str) -> Comparison:
@@ -87,14 +79,7 @@ def compare(export: str, model_dir: str, check_file: str) -> Comparison:
     if export.endswith(".tflite"):
         return _compare_classifier(_tflite_scores(export), Predictor(model_dir), check_file)
     loaded = loaded_export.Export(export)
-    task = loaded.task
-    if task == "squad":
-        return _compare_answers(loaded, model_dir, check_file)
-    if task == "ner":
-        return _compare_tags(loaded, model_dir, check_file)
-    if task not in ("classification", "regression"):
-        raise ValueError(f"--check_file is for classification, regression, squad and ner, not for {task}")
-    return _compare_classifier(_saved_model_scores(loaded), Predictor(model_dir), check_file)
+    return _comparer(loaded.task).compare(loaded, model_dir, check_file)
 
 
 # ---- classifiers -----------------------------------------------------------------------------------------------------
@@ -182,6 +167,12 @@ def _read_rows(check_file: str, predictor: Predictor) -> tuple[list[tuple], list
     return rows, labels
 
 
+def _check_rows(check_file: str, model_dir: str, text_pairs: bool) -> None:
+    rows, _ = _read_rows(check_file, Predictor(model_dir))
+    if text_pairs and len(rows[0]) == 1:
+        raise ValueError(f"{check_file} has lines of one text; an export with --text_pairs takes two")
+
+
 # ---- questions -------------------------------------------------------------------------------------------------------
 
 
@@ -248,3 +239,42 @@ def _compare_tags(loaded: loaded_export.Export, model_dir: str, check_file: str)
     same = float(np.mean([mine == theirs for mine, theirs in zip(*found, strict=True)]))
     largest = float(np.abs(np.subtract(*scores)).max())
     return Comparison(len(sentences), *metrics, same, largest)
+
+
+# ---- the list --------------------------------------------------------------------------------------------------------
+
+
+class _Comparer(NamedTuple):
+    """How the exports of a task are compared.
+
+    Attributes:
+      check: (check_file, model_dir, text_pairs); refuses a file that can't be used.
+      compare: (export, model_dir, check_file) -> what came out.
+    """
+
+    check: Callable[[str, str, bool], object]
+    compare: Callable[[loaded_export.Export, str, str], Comparison]
+
+
+_CLASSIFIER = _Comparer(
+    _check_rows,
+    lambda loaded, model_dir, check_file: _compare_classifier(
+        _saved_model_scores(loaded), Predictor(model_dir), check_file
+    ),
+)
+# A task whose exports can be compared has a line here.
+_COMPARERS = {
+    "classification": _CLASSIFIER,
+    "regression": _CLASSIFIER,
+    "squad": _Comparer(lambda check_file, *_: squad_data.read_articles(check_file), _compare_answers),
+    "ner": _Comparer(
+        lambda check_file, model_dir, _: _read_sentences(check_file, _tagging_settings(model_dir)), _compare_tags
+    ),
+}
+
+
+def _comparer(task: str) -> _Comparer:
+    if task not in _COMPARERS:
+        *names, last = _COMPARERS
+        raise ValueError(f"--check_file is for {', '.join(names)} and {last}, not for {task}")
+    return _COMPARERS[task]

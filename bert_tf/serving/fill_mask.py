@@ -62,35 +62,36 @@ def fill_mask(
     return guesses
 
 
-def _encode(tokenizer: Tokenizer, text: str, max_length: int) -> list[int]:
-    """The row of a text with masks."""
+def _encode(tokenizer: Tokenizer, text: str, max_length: int) -> tuple[list[int], list[int]]:
+    """The row of a text with masks: ids and segments."""
     if tokenizer.mask_token not in text:
         raise ValueError(
             f"There is no {tokenizer.mask_token} in {_shortened(text)}: write it, in capitals, where a word is to be "
             "guessed."
         )
-    ids, _ = tokenizer.build_inputs(tokenizer.encode_masked(text))
+    ids, segments = tokenizer.build_inputs(tokenizer.encode_masked(text))
     if len(ids) > max_length:
         raise ValueError(
             f"{_shortened(text)} has {len(ids)} word pieces with the special ones; the model has positions for "
             f"{max_length} (max_position_embeddings). Shorten it."
         )
-    return ids
+    return ids, segments
 
 
-def _fill_batch(model, tokenizer: Tokenizer, encoded: list[list[int]], top_k: int) -> list:
-    masks = [np.flatnonzero(np.array(ids) == tokenizer.mask_id) for ids in encoded]
-    input_ids = np.full((len(encoded), max(map(len, encoded))), tokenizer.pad_id, np.int32)  # [B, S]
-    input_mask = np.zeros_like(input_ids)
+def _fill_batch(model, tokenizer: Tokenizer, encoded: list[tuple[list[int], list[int]]], top_k: int) -> list:
+    masks = [np.flatnonzero(np.array(ids) == tokenizer.mask_id) for ids, _ in encoded]
+    input_ids = np.full((len(encoded), max(len(ids) for ids, _ in encoded)), tokenizer.pad_id, np.int32)  # [B, S]
+    input_mask, segment_ids = np.zeros_like(input_ids), np.zeros_like(input_ids)
     positions = np.zeros((len(encoded), max(map(len, masks))), np.int32)  # [B, P]
-    for row, ids in enumerate(encoded):
+    for row, (ids, segments) in enumerate(encoded):
         input_ids[row, : len(ids)] = ids
+        segment_ids[row, : len(ids)] = segments
         input_mask[row, : len(ids)] = 1
         positions[row, : len(masks[row])] = masks[row]
     features = {
         "input_ids": input_ids,
         "input_mask": input_mask,
-        "segment_ids": np.zeros_like(input_ids),
+        "segment_ids": segment_ids,
         "masked_lm_positions": positions,
     }
     logits = model(features, training=False)["masked_lm_logits"]  # [B, P, V]

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.text.graph_tokenizer import GraphTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 
 
@@ -23,7 +22,7 @@ class TextEncoder(tf.Module):
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
         super().__init__(name="text_encoder")
-        self.tokenizer = GraphTokenizer.from_tokenizer(tokenizer)
+        self.tokenizer = tokenizer.to_graph()
         self.max_seq_length = max_seq_length
         self.begin_ids, self.between_ids, self.end_ids = tokenizer.begin_ids, tokenizer.between_ids, tokenizer.end_ids
         self.second_segment, self.pad_id = tokenizer.second_segment, tokenizer.pad_id

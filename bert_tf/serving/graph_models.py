@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
+from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
 from bert_tf.serving.graph_squad import SquadServing
 from bert_tf.system import script
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings, settings_of
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.wordpiece import FullTokenizer
 
 IDS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
 # Of batches in which texts share rows.
@@ -337,7 +337,7 @@ class ServedQuestionAnswering(ServedModel):
         """The model in a directory that run_squad.py left, with the settings it was trained with."""
         model = BertForQuestionAnswering.from_pretrained(path, dtype=dtype)
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
-        return cls(model, FullTokenizer.from_pretrained(path), settings_of(path, model.config, **given))
+        return cls(model, read_tokenizer(path), settings_of(path, model.config, **given))
 
     def outputs(self, features):
         return self.squad.answer_ids(**features)

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from bert_tf.models import task_models
+from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving.detect_task import check_task, choose_max_seq_length
 from bert_tf.serving.graph_models import ServedModel, strings
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.text import casing
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.wordpiece import FullTokenizer
 
 _WINDOWS_AT_ONCE = 32
 
@@ -59,7 +59,7 @@ class ServedTagger(ServedModel):
         settings = ner_outputs.TaggingSettings.read(casing.directory_of(path)) or ner_outputs.TaggingSettings()
         labels = ner_outputs.stored_labels(casing.directory_of(path), files.config)
         model = task_models.BertForTokenClassification.from_pretrained(path, dtype=dtype)
-        return cls(model, FullTokenizer.from_pretrained(path), length, labels, settings.learned_scheme)
+        return cls(model, read_tokenizer(path), length, labels, settings.learned_scheme)
 
     def signatures(self):
         return {

@@ -15,7 +15,6 @@ import tensorflow as tf
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.tasks.squad.answers import NO_NULL_SCORE
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
-from bert_tf.text.graph_tokenizer import GraphTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 
 _CPU = "CPU:0"  # strings are there, and so are the many small ops around them
@@ -124,6 +123,7 @@ class SquadServing(tf.Module):
         window_batch: int = 32,
     ):
         super().__init__(name="squad_serving")
+        settings.windows.check_room(tokenizer)
         limit = model.config.max_position_embeddings
         if settings.windows.max_seq_length > limit:
             raise ValueError(
@@ -137,13 +137,10 @@ class SquadServing(tf.Module):
         self.model = model
         self.settings = settings
         self.window_batch = window_batch
-        self._begin_ids, self._between_ids, self._end_ids = (
-            tokenizer.begin_ids,
-            tokenizer.between_ids,
-            tokenizer.end_ids,
-        )
+        self._begin_ids, self._between_ids = tokenizer.begin_ids, tokenizer.between_ids
+        self._end_ids = tokenizer.end_ids
         self._second_segment, self._pad_id = tokenizer.second_segment, tokenizer.pad_id
-        self._tokenizer = GraphTokenizer.from_tokenizer(tokenizer, split_unknown=True)
+        self._tokenizer = tokenizer.to_graph(split_unknown=True)
 
     @tf.autograph.experimental.do_not_convert
     def answer_ids(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> dict[str, tf.Tensor]:

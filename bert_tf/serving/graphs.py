@@ -7,12 +7,13 @@ import keras
 
 from bert_tf.models import task_models
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import detect_task, graph_models
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +34,9 @@ class _Source:
         return detect_task.choose_max_seq_length(self.files, self.given_length)
 
     @property
-    def tokenizer(self) -> FullTokenizer:
+    def tokenizer(self) -> Tokenizer:
         """The one in the directory."""
-        return FullTokenizer.from_pretrained(self.model_dir)
+        return read_tokenizer(self.model_dir)
 
     def load(self, model_class: type, **arguments) -> keras.Model:
         """The model as one of this class."""
@@ -86,7 +87,7 @@ def create_served_model(
     """
     if task not in _GRAPHS:
         raise ValueError(f"--task={task}: it is one of {', '.join(name for name in TASKS if name in _GRAPHS)}")
-    FullTokenizer.from_pretrained(model_dir)  # the first to say that there is nothing
+    read_tokenizer(model_dir)  # the first to say that there is nothing
     try:
         files = detect_task.check_task(model_dir, task)
     except ValueError as error:

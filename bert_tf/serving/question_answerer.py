@@ -38,6 +38,7 @@ class QuestionAnswerer(Answerer):
         super().__init__(path, batch_size)
         if not self.export:
             chosen = settings_of(path, self.model.config, **settings)
+            chosen.windows.check_room(self.tokenizer)
             self.windows, self.predictions = chosen.windows, chosen.predictions
 
     def predict(self, questions: list[tuple[str, str]]) -> list[dict]:

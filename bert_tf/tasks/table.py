@@ -20,7 +20,6 @@ class TaskEntry:
       answers: the line of Python that does so, with {path} for the model's directory.
       settings_file: the file beside the weights of a trained model, besides configuration and vocabulary, if any.
       tflite: whether it can be exported for a phone: one row of token ids in, numbers out.
-      compared: whether an export can be scored on a file (export_saved_model.py --check_file).
     """
 
     name: str
@@ -31,7 +30,6 @@ class TaskEntry:
     answers: str | None = None
     settings_file: str | None = None
     tflite: bool = True
-    compared: bool = False
 
 
 _CLASSIFIER = {
@@ -40,7 +38,6 @@ _CLASSIFIER = {
     "output_layer": "output_weights",
     "answerer": "Predictor",
     "answers": 'Predictor("{path}")("A text.")',
-    "compared": True,
 }
 
 _ENTRIES = (
@@ -55,7 +52,6 @@ _ENTRIES = (
         "QuestionAnswerer",
         'QuestionAnswerer("{path}")("Who met Ada?", "Her teacher met Ada Brown.")',
         "question_answering.json",
-        compared=True,
     ),
     TaskEntry(
         "ner",
@@ -65,7 +61,6 @@ _ENTRIES = (
         "Tagger",
         'Tagger("{path}")("Ada Brown was born in London .")',
         "token_classification.json",
-        compared=True,
     ),
     TaskEntry(
         "multiple_choice",

@@ -10,6 +10,7 @@ Shape legend: B batch, S sequence length, V vocabulary.
 
 import abc
 import functools
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -29,6 +30,7 @@ class Tokenizer(abc.ABC):
       pad_id: the id that fills up shorter rows.
       begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end.
       second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
+      graph_form: "module.Class" of the same rules as TensorFlow ops, for exports; None: there is none.
     """
 
     vocab: Mapping[str, int]
@@ -43,8 +45,14 @@ class Tokenizer(abc.ABC):
     between_tokens: tuple[str, ...]
     end_tokens: tuple[str, ...]
     second_segment: int
+    graph_form: str | None = None
 
     # --- what a subclass defines -------------------------------------------------------------------------------------
+
+    @classmethod
+    @abc.abstractmethod
+    def from_pretrained(cls, path: str) -> "Tokenizer":
+        """The tokenizer of a model's directory."""
 
     @property
     @abc.abstractmethod
@@ -75,6 +83,17 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def is_continuation(token: str) -> bool:
         """Whether a token of the vocabulary continues the word of the token before it."""
+
+    def to_graph(self, split_unknown: bool = False):
+        """The same rules as TensorFlow ops: a `tf.Module` with `encode` and `tokenize`, as `GraphTokenizer`.
+
+        Raises:
+          ValueError: there is none for this kind of tokenizer, or the vocabulary is not for it.
+        """
+        if self.graph_form is None:
+            raise ValueError(f"A {type(self).__name__} can't be part of a graph: its models can't be exported.")
+        module, _, name = self.graph_form.rpartition(".")
+        return getattr(importlib.import_module(module), name).from_tokenizer(self, split_unknown)
 
     # --- ids ---------------------------------------------------------------------------------------------------------
 

@@ -253,6 +253,7 @@ class FullTokenizer(Tokenizer):
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", MASK, "[PAD]"
     pad_id = 0
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
+    graph_form = "bert_tf.text.graph_tokenizer.GraphTokenizer"
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None):
         self.vocab = load_vocab(vocab_file)

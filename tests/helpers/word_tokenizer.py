@@ -17,6 +17,10 @@ class WordTokenizer(Tokenizer):
         self.vocab = {token: number for number, token in enumerate(tokens)}
         self.inv_vocab = dict(enumerate(tokens))
 
+    @classmethod
+    def from_pretrained(cls, path):
+        return cls()
+
     @property
     def cased(self):
         return True

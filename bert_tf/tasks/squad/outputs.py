@@ -13,7 +13,6 @@ from bert_tf.data import token_rows
 from bert_tf.models.config import BertConfig
 from bert_tf.system.text_files import read_json
 from bert_tf.tasks.squad import metrics as squad_metrics
-from bert_tf.tasks.squad import outputs as squad_outputs
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, predict_answers
 from bert_tf.tasks.squad.data import SquadData
 from bert_tf.tasks.squad.windows import Windows, WindowSettings
@@ -159,13 +158,13 @@ def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Pre
     ]
 
 
-def settings_of(path: str, config: BertConfig, **settings) -> squad_outputs.QuestionAnsweringSettings:
+def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
     """How a model in a directory cuts windows and chooses answers: as it was trained, but for what `settings` say.
 
     Raises:
       ValueError: no such setting, or max_seq_length is more than the model can take.
     """
-    stored = squad_outputs.QuestionAnsweringSettings.read(casing.directory_of(path))
+    stored = QuestionAnsweringSettings.read(casing.directory_of(path))
     known = {}
     if stored:
         known = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions)
@@ -181,4 +180,4 @@ def settings_of(path: str, config: BertConfig, **settings) -> squad_outputs.Ques
     windows, predictions = (
         kind(**{name: values[name] for name in fields if name in values}) for kind, fields in names.items()
     )
-    return squad_outputs.QuestionAnsweringSettings(windows, predictions)
+    return QuestionAnsweringSettings(windows, predictions)

@@ -33,6 +33,7 @@ class SquadTask(FineTuningTask):
         self.files, self.tokenizer = files, tokenizer
         self.main_metric = "eval_best_f1" if own.version_2_with_negative else "eval_f1"
         self.answering = self._choose_answering(run, newest)
+        self.answering.windows.check_room(tokenizer)
         # Everything is read and checked before the first window is cut, which takes long.
         train = self._read("train_file", True) if run.do_train else None
         predicted = self._read("predict_file", False) if run.do_predict else None

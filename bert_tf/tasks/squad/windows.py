@@ -102,15 +102,23 @@ class WindowSettings:
     answer_from: str = "words"
 
     def __post_init__(self):
-        if self.max_seq_length <= self.max_query_length + 3:
-            raise ValueError(
-                f"--max_seq_length={self.max_seq_length} must be greater than --max_query_length="
-                f"{self.max_query_length} + 3, or no window has room for any of the context."
-            )
         if self.doc_stride < 1:
             raise ValueError(f"--doc_stride={self.doc_stride} must be at least 1.")
         if self.answer_from not in ("words", "offsets"):
             raise ValueError(f"--answer_from={self.answer_from!r} is neither words nor offsets.")
+
+    def check_room(self, tokenizer: Tokenizer) -> None:
+        """Refuses windows that are full with a question and the tokenizer's special tokens.
+
+        Raises:
+          ValueError: names both flags.
+        """
+        special = tokenizer.num_special_tokens(pair=True)
+        if self.max_seq_length <= self.max_query_length + special:
+            raise ValueError(
+                f"--max_seq_length={self.max_seq_length} must be greater than --max_query_length="
+                f"{self.max_query_length} + {special}, or no window has room for any of the context."
+            )
 
 
 class _EncodedParagraph:

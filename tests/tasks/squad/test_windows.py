@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.squad import SQUAD_SIZES
+from helpers.word_tokenizer import WordTokenizer
 
 from bert_tf.data.token_rows import document_spans
 from bert_tf.tasks.squad import windows as squad_windows
@@ -271,10 +272,12 @@ def test_another_order_of_examples(small):
             assert_windows_equal(windows.of_examples(order), shuffled)
 
 
-def test_settings_that_make_no_sense():
+def test_settings_that_make_no_sense(small):
     with pytest.raises(ValueError, match=r"--max_seq_length=20 must be greater than --max_query_length=17 \+ 3"):
-        WindowSettings(20, 8, 17)
-    assert WindowSettings(21, 8, 17).max_seq_length == 21
+        WindowSettings(20, 8, 17).check_room(small)
+    WindowSettings(21, 8, 17).check_room(small)
+    with pytest.raises(ValueError, match=r"--max_query_length=17 \+ 4"):
+        WindowSettings(21, 8, 17).check_room(WordTokenizer())
     with pytest.raises(ValueError, match="--doc_stride=0 must be at least 1"):
         WindowSettings(doc_stride=0)
     with pytest.raises(ValueError, match="--answer_from='letters' is neither words nor offsets"):
