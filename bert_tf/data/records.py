@@ -26,7 +26,6 @@ from absl import logging
 from bert_tf.data.gzip_records import FRAME_BYTES, GzipDamage, gzip_records
 from bert_tf.data.order import permutation
 from bert_tf.data.record_index import (
-    RECORDS_PER_BLOCK,
     RecordError,
     RecordIndex,
     damage_at,
@@ -38,7 +37,6 @@ from bert_tf.data.record_index import (
 from bert_tf.system.progress import progress_bar
 
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
-GZIP_RECORDS_PER_MEMBER = RECORDS_PER_BLOCK  # what a gzip file should have, so that each block can be read on its own
 
 _CHECKING_THREADS = 8
 _PARSERS = max(2, min(8, os.cpu_count() or 2))

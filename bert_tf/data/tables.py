@@ -9,7 +9,6 @@ from bert_tf.system.text_files import parse_json, read_text_lines
 
 Column = int | str
 
-
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 _NOT_READ = ("parquet", "xlsx", "xls", "arrow", "npz", "gz", "zip")
 _JSON_LINES = ("jsonl", "json", "ndjson")

@@ -12,12 +12,9 @@ from bert_tf.system.text_files import Progress, TextFile
 
 _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
 
-
 _SHOWN = 100  # characters of what is wrong, in messages
 
-
 Counts = MutableMapping[str, int]
-
 
 Splitter = Callable[[str], list[str]]
 
@@ -179,7 +176,6 @@ def _without_surrogates(file: TextFile, line: _PlacedLine, text: str, reading: R
 
 
 _LINE_ENDS_TO_SPACES = {ord("\n"): " ", ord("\r"): " "}
-
 
 _TITLE = re.compile(r'\btitle="(.*)"\s*>$')
 

@@ -2,14 +2,14 @@
 
 Where things are:
 
-  corpus_files            text of any kind, cut into ranges -> lines
-  token_store             lines -> documents, sentences and ids on disk
-  pretraining_instances   pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
-  packing                 several short pairs in a row
-  pretraining_records     tf.train.Example records in TFRecord files
-  text_kernel, pretraining_kernel   the loops of these, compiled: over characters, and over tokens
-  pretraining_shard       all of it for one shard of the text
-  worker_pool, pretraining_beam   many shards, on this machine or on a cluster
+  corpus, corpus_formats            text of any kind, cut into ranges -> lines
+  token_store                       lines -> documents, sentences and ids on disk
+  instances                         pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
+  packing                           several short pairs in a row
+  record_writer                     tf.train.Example records in TFRecord files
+  word_kernels, instance_kernels    the compiled loops of these: over characters, and over tokens
+  shard                             all of it for one shard of the text
+  system.workers, beam_pipeline     many shards, on this machine or on a cluster
 
 This module checks the flags, finds what an earlier run has already done, and has the rest made.
 """
@@ -94,10 +94,7 @@ def create_pretraining_data(
         random_rate=random_rate, keep_rate=keep_rate, masking=masking, pack_sequences=pack_sequences,
         compression=compression, num_shards=num_shards, **vars(text),
     )  # fmt: skip
-    settings = InstanceSettings(
-        max_seq_length, max_predictions_per_seq, dupe_factor, short_seq_prob, masked_lm_prob, do_whole_word_mask, nsp,
-        mask_rate, random_rate, keep_rate,
-    )  # fmt: skip
+    settings = InstanceSettings(**{field.name: flags[field.name] for field in dataclasses.fields(InstanceSettings)})
     check_data_flags(masking, pack_sequences, compression, num_shards, num_workers, settings)
     if masking == "dynamic":
         settings = dataclasses.replace(settings, max_predictions_per_seq=0)

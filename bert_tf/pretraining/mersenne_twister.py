@@ -8,7 +8,6 @@ from bert_tf.system.numba_compile import compiled
 
 _STATE_WORDS = 624
 
-
 _OUTPUTS = _STATE_WORDS + 1  # where the outputs begin in a state
 
 

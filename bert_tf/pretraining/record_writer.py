@@ -19,12 +19,11 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+# Of a gzip file, each block of records is a separate member, so that a reader can begin at any of them.
+from bert_tf.data.record_index import RECORDS_PER_BLOCK
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, IS_RANDOM, NO_B, NUM_MASKED, gather
 from bert_tf.pretraining.instances import Instances
 from bert_tf.system.numba_compile import compiled
-
-# Of a gzip file, each block of records is a separate member, so that a reader can begin at any of them.
-RECORDS_PER_BLOCK = 1024
 
 _INT64_LIST, _FLOAT_LIST = 0x1A, 0x12
 _CRC32C_POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed

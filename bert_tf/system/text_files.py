@@ -38,6 +38,13 @@ def read_json(path: str, **options):
     return parse_json(text, path, **options)
 
 
+def read_json_if_there(path: str):
+    """`read_json`, or None if there is no such file."""
+    import tensorflow as tf
+
+    return read_json(path) if tf.io.gfile.exists(path) else None
+
+
 def parse_json(text: str, path: str, line: int | None = None, **options):
     """The value of a JSON text.
 

@@ -135,7 +135,6 @@ _UNCASED_MODELS = (
     "chinese_L-12_H-768_A-12",
 )
 
-
 _CASED_MODELS = ("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12")
 
 

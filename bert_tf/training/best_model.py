@@ -10,7 +10,7 @@ from absl import logging
 from bert_tf.models import initialize, pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.text_files import parse_json, read_json, read_text_lines
+from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
 
 DIRECTORY = "best_model"
 _EVALUATIONS = "evaluations.jsonl"
@@ -19,10 +19,7 @@ _RESULTS = "eval_results.json"  # in the best model's directory
 
 def read_results(output_dir: str) -> dict | None:
     """The results of the best model in a run's directory, with `step`; None if there is none."""
-    path = posixpath.join(output_dir, DIRECTORY, _RESULTS)
-    if not tf.io.gfile.exists(path):
-        return None
-    return read_json(path)
+    return read_json_if_there(posixpath.join(output_dir, DIRECTORY, _RESULTS))
 
 
 class BestModel:

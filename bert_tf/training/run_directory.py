@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import read_json, read_json_if_there
 from bert_tf.training import checkpoints
 
 
@@ -70,10 +70,7 @@ _WITHOUT_EFFECT = {
 
 def read_settings(output_dir: str) -> dict:
     """Flags and versions of the run in a directory; empty if there is none."""
-    path = posixpath.join(output_dir, _SETTINGS)
-    if not tf.io.gfile.exists(path):
-        return {}
-    return read_json(path)
+    return read_json_if_there(posixpath.join(output_dir, _SETTINGS)) or {}
 
 
 def _with_versions(settings: dict) -> dict:

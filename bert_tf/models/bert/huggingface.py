@@ -74,11 +74,6 @@ def _is_transposed(name: str) -> bool:
 # --- config.json -----------------------------------------------------------------------------------------------------
 
 
-def is_huggingface_config(values: Mapping) -> bool:
-    """Whether the keys of a JSON object are of a config.json of theirs and not of a bert_config.json."""
-    return "model_type" in values or "transformers_version" in values
-
-
 def config_from_huggingface(values: Mapping, source: str) -> BertConfig:
     """A BertConfig from the keys of a config.json.
 

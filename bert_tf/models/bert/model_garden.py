@@ -19,8 +19,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.models.bert.variable_names import expected_shapes, num_layers_of
-from bert_tf.models.config import BertConfig
+from bert_tf.models.bert.variable_names import config_of_shapes, expected_shapes, num_layers_of
 from bert_tf.system.messages import some
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights, is_model_variable
@@ -185,19 +184,20 @@ def _check_encoder(path: str, shapes: dict[str, tuple[int, ...]], num_attention_
     Raises:
       ValueError: lists what is missing or has another shape.
     """
-    first = "bert/encoder/layer_0/intermediate/dense/bias"
+    # What the configuration is read off -> its number of dimensions.
     sizes = {
-        "type_vocab_size": "bert/embeddings/token_type_embeddings",
-        "max_position_embeddings": "bert/embeddings/position_embeddings",
-        "intermediate_size": first,
+        _WORDS: 2,
+        "bert/embeddings/token_type_embeddings": 2,
+        "bert/embeddings/position_embeddings": 2,
+        "bert/encoder/layer_0/intermediate/dense/bias": 1,
     }
-    missing = [name for name in sizes.values() if name not in shapes]
+    missing = [name for name in sizes if name not in shapes]
     if missing:
         raise ValueError(f"{path}: no whole BERT encoder: it lacks {', '.join(missing)}.")
-    flat = [name for name in (_WORDS, *sizes.values()) if len(shapes[name]) != (1 if name == first else 2)]
+    flat = [name for name, rank in sizes.items() if len(shapes[name]) != rank]
     if flat:
         raise ValueError(f"{path}: no BERT encoder: {flat[0]} has shape {list(shapes[flat[0]])}.")
-    vocab_size, hidden_size = shapes[_WORDS]
+    hidden_size = shapes[_WORDS][1]
     query = shapes.get("bert/encoder/layer_0/attention/self/query/kernel", (hidden_size,))
     if query[0] != hidden_size:
         raise ValueError(
@@ -205,13 +205,7 @@ def _check_encoder(path: str, shapes: dict[str, tuple[int, ...]], num_attention_
             "smaller embedding table (ALBERT, ELECTRA), which BERT can't express."
         )
     try:
-        config = BertConfig(
-            vocab_size=vocab_size,
-            hidden_size=hidden_size,
-            num_hidden_layers=num_layers_of(shapes),
-            num_attention_heads=num_attention_heads,
-            **{size: shapes[name][0] for size, name in sizes.items()},
-        )
+        config = config_of_shapes(shapes, num_attention_heads)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     expected = expected_shapes(config)

@@ -10,7 +10,6 @@ from bert_tf.weights.mapping import Weights, is_model_variable
 # The output layers of the original's run_classifier.py (root scope) and run_squad.py.
 HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias")
 
-
 # The encoder's variables are below it.
 SCOPE = "bert"
 # The tables that grow with vocabulary and length.

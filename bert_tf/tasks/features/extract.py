@@ -31,8 +31,6 @@ from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
 from bert_tf.training import distribution, fine_tuning
 from bert_tf.training.settings import DTYPE_POLICIES
 
-POOLINGS = ("none", "first", "mean", "max")
-
 _PAIR_SEPARATOR = " ||| "
 # What the tokenizer takes for space between words: Zs, Zl, Zp and three control characters. It deletes the others.
 _SPACES = re.compile("[\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
@@ -276,7 +274,7 @@ def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
 
     Args:
       values: [tokens, L, H]. starts: [T + 1], the first token of each word, and the number of tokens.
-      pooling: one of POOLINGS but "none".
+      pooling: "first", "mean" or "max".
 
     Returns:
       [T, L, H]
@@ -345,7 +343,7 @@ def extract_features(
       input_file: UTF-8 text, one text or `first ||| second` a line.
       output_file: replaced when all is done. output_format: one of `files.FORMATS`.
       layers: numbers of encoder layers; see `parse_layers`.
-      batch_size: lines computed together. pooling: one of POOLINGS, from tokens to words.
+      batch_size: lines computed together. pooling: "none", or how tokens become words: "first", "mean", "max".
       static_padding: pad all lines to max_seq_length, as the original did.
       sizes: what `check_input` said, if it was asked before.
       window_bytes: most values held at a time, in bytes (twice: computed and written), except for a single batch.

@@ -15,7 +15,7 @@ from bert_tf.models import feature_tagger, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import BERT_CONFIG, read_config
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics as ner_metrics
@@ -54,11 +54,9 @@ class TaggingSettings:
           ValueError: the file is damaged; names it.
         """
         path = posixpath.join(directory, SETTINGS_FILE)
-        if not tf.io.gfile.exists(path):
-            return None
-        values = read_json(path)
+        values = read_json_if_there(path)
         try:
-            return cls(**values)
+            return None if values is None else cls(**values)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path}: not the settings of a tagger: {error}") from None
 

@@ -120,9 +120,6 @@ class NerTask(FineTuningTask):
         return outputs.training_batches(self.train_rows, **arguments)
 
     def write_beside_training(self, output_dir):
-        self._write_settings(output_dir)
-
-    def _write_settings(self, output_dir: str) -> None:
         write_text_file(posixpath.join(output_dir, outputs.SETTINGS_FILE), self.tagging.to_json())
 
     def further_files(self, results, logits):

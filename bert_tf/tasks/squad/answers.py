@@ -193,9 +193,8 @@ def predict_answers(
 ) -> Iterator[Prediction]:
     """Yields the prediction for each example.
 
-    Where the original crashes, this continues: if no candidate but "none" is among the n-best, the best span outside of
-      them
-    counts; if there is no span at all (an empty context), the answer is "" with odds of 1000000 in version 2.
+    Where the original crashes, this continues: if no candidate but "none" is among the n-best, the best span outside
+    of them counts; if there is no span at all (an empty context), the answer is "" with odds of 1000000 in version 2.
 
     Args:
       start_logits, end_logits: for each window float32 [S]; S is at least the window's length.

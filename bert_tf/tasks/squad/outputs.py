@@ -6,12 +6,11 @@ import posixpath
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.models.config import BertConfig
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, predict_answers
 from bert_tf.tasks.squad.data import SquadData
@@ -70,9 +69,9 @@ class QuestionAnsweringSettings:
           ValueError: the file is damaged; names it.
         """
         path = posixpath.join(directory, SETTINGS_FILE)
-        if not tf.io.gfile.exists(path):
+        values = read_json_if_there(path)
+        if values is None:
             return None
-        values = read_json(path)
         try:
             if not isinstance(values, dict):
                 raise ValueError(f"an object is expected, not {values!r:.40}")
