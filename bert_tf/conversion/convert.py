@@ -1,4 +1,4 @@
-"""From weights of one format to another, with a report and a check.
+"""Conversion of weights from one format to another, with a report and a check.
 
 The check has two parts. The output is read back and compared with the source, tensor by tensor and bit by bit.
 And where the library of a format is installed (transformers, tf-models-official), its own model runs on the files and
@@ -114,7 +114,7 @@ def convert(
       overwrite: replace existing files.
 
     Raises:
-      FileNotFoundError, FileExistsError, ValueError, OSError: nothing of the target exists then.
+      FileNotFoundError, FileExistsError, ValueError, OSError: nothing has been written to the target.
     """
     if (use_unused_slots or new_rows != "pieces") and not add_tokens:
         raise ValueError("--use_unused_slots and --new_rows say how to add tokens: give --add_tokens, too.")
@@ -210,22 +210,22 @@ def _notes_on_activation(config: BertConfig, format: str) -> list[str]:
     if format_named(format).knows_exact_gelu or config.activation != "gelu_erf":
         return []
     return [
-        f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know: there "
-        "they run with gelu (tanh) after --hidden_act=gelu, whose outputs differ by about 1e-3."
+        f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. With "
+        "--hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
     ]
 
 
 def _notes_on_source(weights: Weights, with_optimizer: bool) -> list[str]:
     notes = []
     if weights.hints.get("half_precision"):
-        notes.append("The source is of half precision; its values are written as float32, which is exact.")
+        notes.append("The source is in half precision; its values are written as float32, without loss.")
     if not with_optimizer and "global_step" in weights:
         notes.append("Adam moments and global_step of the source are left out; --with_optimizer carries them.")
     return notes
 
 
 def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
-    """Reads back what was written; every tensor must have the source's bits."""
+    """Reads back what was written; every tensor must have the same bits as in the source."""
     back = open_weights.open_weights(path)
     names = [name for name in back if name in weights]
     lost = [name for name in weights if is_encoder_variable(name) and is_model_variable(name) and name not in back]
@@ -241,7 +241,7 @@ def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
 def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    # As integers: a NaN is equal to itself then, and 0 is not -0.
+    # Compared as integers, a NaN equals itself and 0 differs from -0.
     integers = np.dtype(f"i{one.dtype.itemsize}")
     return bool(np.array_equal(np.ascontiguousarray(one).view(integers), np.ascontiguousarray(other).view(integers)))
 
@@ -292,7 +292,7 @@ def _has_pooler(weights: Weights) -> bool:
 
 
 def example_inputs(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """A fixed batch with padding and two segments, every position of which is to be predicted.
+    """A fixed batch with padding and two segments; every position is to be predicted.
 
     Returns:
       input_ids, input_mask, segment_ids, masked_lm_positions, int32 [B, S].

@@ -1,6 +1,6 @@
 """What other libraries compute from files in their formats: the outputs that conversions are compared with.
 
-The libraries are imported inside the functions, since a conversion does without those that are not installed.
+The libraries are imported inside the functions: a conversion does not need those that are not installed.
 """
 
 import posixpath
@@ -52,7 +52,7 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
     model_class = getattr(transformers, architecture) if heads else transformers.BertModel
     shapes = huggingface.open(huggingface.find(directory)).shapes
     has_pooler = family_of_variables(shapes).names.POOLER + "/kernel" in shapes
-    # What is compared with it computes in float32, whatever the file holds.
+    # It is compared with outputs in float32, whatever the file holds.
     model = model_class.from_pretrained(directory, dtype=torch.float32).eval()
     names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
     with torch.no_grad():
@@ -93,7 +93,7 @@ def model_garden_outputs(prefix: str, config: BertConfig, inputs: Mapping[str, n
     Raises:
       ImportError: tf-models-official is not installed.
       FileNotFoundError, ValueError: see `model_garden.open_weights`.
-      AssertionError: it does not find all of its variables in the file.
+      AssertionError: the library does not find all of its variables in the file.
     """
     from official.nlp.modeling import layers
 
@@ -135,7 +135,7 @@ def model_garden_outputs(prefix: str, config: BertConfig, inputs: Mapping[str, n
 
 
 class _OfficialCheckpoint:
-    """A checkpoint that layers of tf-models-official restore themselves from."""
+    """A checkpoint from which layers of tf-models-official restore themselves."""
 
     def __init__(self, prefix: str, config: BertConfig):
         import tf_keras
@@ -151,7 +151,7 @@ class _OfficialCheckpoint:
         self.activation = activations.get(config.activation, config.activation)
 
     def restore(self, layer, edges: tuple[str, ...]):
-        """Has a layer read its variables from the object that `edges` lead to; returns the layer."""
+        """Makes a layer read its variables from the object that `edges` lead to; returns the layer."""
         import tf_keras
 
         for module in layer.submodules:
@@ -165,7 +165,7 @@ class _OfficialCheckpoint:
         return layer
 
     def edges_to(self, name: str, attribute: str) -> tuple[str, ...] | None:
-        """The edges that lead to the layer whose attribute a variable is; lists may hold it, too."""
+        """The edges that lead to the layer whose attribute a variable is; None if there is no such variable."""
         if name not in self.found:
             return None
         parents = self.graph.parents[self.found[name][0]]
@@ -204,7 +204,7 @@ def _encoder_edges(graph: ObjectGraph, path: str) -> tuple[bool, tuple[str, ...]
         first = graph.children(number).get("layer_with_weights-0")
         if first is not None and "embeddings" in graph.children(first):
             return True, graph.paths[number]
-    raise ValueError(f"{path}: its encoder is put together in another way than that of tf-models-official.")
+    raise ValueError(f"{path}: its encoder is not structured like those of tf-models-official.")
 
 
 # format -> (library, its outputs)

@@ -19,14 +19,14 @@ def _make(shard: int, job: ShardJob) -> tuple[int, int]:
 
 
 def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequence[str] = ()) -> None:
-    """Makes shards of a job by a Beam pipeline and waits for its end; files and summaries are where the job says.
+    """Makes shards of a job in a Beam pipeline and waits for its end; the job says where files and summaries go.
 
     Args:
       runner: "DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", ...
       options: further options of Beam: ["--project=...", "--region=..."].
 
     Raises:
-      ValueError: Apache Beam is not installed, or doesn't know the runner or an option.
+      ValueError: Apache Beam is not installed, or does not know the runner or an option.
       RuntimeError: the pipeline failed.
     """
     try:

@@ -55,12 +55,14 @@ class _Source:
 
 
 class Corpus:
-    """The documents of a list of files, in order. It is small and can be pickled, so that workers need not look again.
+    """The documents of a list of files, in order.
+
+    It is small and can be pickled, so that workers need not inspect the files again.
 
     Attributes:
       sizes: bytes of each file on the disk.
       total_bytes: their sum.
-      empty_files: those without any byte, which are passed over with a warning.
+      empty_files: files of 0 bytes, which are skipped with a warning.
 
     Raises:
       ValueError: no files; a compressed file that is damaged at its beginning; no sentence splitter installed.
@@ -74,8 +76,8 @@ class Corpus:
 
         self.settings = settings = settings or TextSettings()
         if settings.split_sentences:
-            sentence_splitter(settings.language)  # that it is missing is better known at once
-        # A look at a file on a cloud's storage takes a while, nearly all of it waiting.
+            sentence_splitter(settings.language)  # fail now if the library is missing
+        # Inspecting a file on cloud storage takes a while, nearly all of it waiting.
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
             looks = list(pool.map(lambda path: _look(path, settings), files))
         self.sizes = [size for _, _, size in looks]
@@ -91,7 +93,7 @@ class Corpus:
             logging.warning("%d of %d files are empty: %s", len(self.empty_files), len(files), self.empty_files[0])
 
     def shard_range(self, shard: int, num_shards: int) -> tuple[int, int]:
-        """(begin, end) of shard `shard` of `num_shards` of as equal size as can be, for `blocks`."""
+        """(begin, end) of shard `shard` of `num_shards` of nearly equal size, for `blocks`."""
         if not 0 <= shard < num_shards:
             raise ValueError(f"shard {shard} of {num_shards}")
         return self.total_bytes * shard // num_shards, self.total_bytes * (shard + 1) // num_shards
@@ -101,9 +103,9 @@ class Corpus:
     ) -> Iterator[str]:
         """The text of the documents that begin in a range of bytes, in pieces of about a megabyte.
 
-        A document begins with its first line that is not blank, a JSONL record or a <doc> with its line; all documents
-        of a compressed file begin with the file. So ranges that adjoin have all documents, each once and whole, in
-        order. Only the range itself is read, except for a little at its ends.
+        A document begins at its first line that is not blank; a JSONL record or a <doc> at its line; and all documents
+        of a compressed file at the beginning of the file. So adjoining ranges together have every document once, whole
+        and in order. Only the range itself is read, except for a little at its ends.
 
         A piece ends with a newline, or, within a line of plain text of more than 2 MB, with a space. Carriage returns
         are dropped. The whole of plain text is the lines of `read_text_lines`; of the other formats blank lines within
@@ -112,8 +114,8 @@ class Corpus:
 
         Args:
           begin, end: from 0 to total_bytes (None); the bytes of the files end to end, as they are on the disk.
-          counts: to which is added, under `lines_with_bad_utf8` and `replaced_characters` what errors="replace" did,
-            under `documents_without_text` those left out.
+          counts: counters to increase: `lines_with_bad_utf8` and `replaced_characters`, what errors="replace" did, and
+            `documents_without_text`, which are left out.
           progress: called with the number of bytes that each read took from the disk; ranges that adjoin take all.
 
         Raises:
@@ -190,7 +192,7 @@ def _look(path: str, settings: TextSettings) -> tuple[TextFile, str, int]:
 
 
 def _first_line(file: TextFile) -> str:
-    """Without a byte order mark; of a line that is not UTF-8, or long and neither JSON nor <doc>, something like it."""
+    """The first line, without byte order mark; only roughly if it is not UTF-8, or long and neither JSON nor <doc>."""
     begin = b""
     for _, block in whole_lines(file.chunks(), LONGEST_LINE):
         begin += block
@@ -203,7 +205,7 @@ def _first_line(file: TextFile) -> str:
 # ---- where documents begin -------------------------------------------------------------------------------------------
 
 _BEFORE_DOCUMENT = re.compile(r"\n[^\S\n]*\n\s*(?=\S)")
-# The bytes of the characters that str.isspace() holds for blank, and carriage returns.
+# The bytes of the characters for which str.isspace() is true, and carriage returns.
 _BLANK_BYTES = bytes(set("".join(c for c in map(chr, range(0x3001)) if c.isspace()).encode()))
 
 
@@ -217,7 +219,7 @@ def _document_start(sources: Sequence[_Source], place: int) -> int:
         return sources[0].begin
     if place >= sources[-1].end:
         return sources[-1].end
-    # `newlines` of the run of whitespace that ends at the offset in hand, and where the line after the last one begins.
+    # The newlines in the run of whitespace that ends at the current offset, and where the line after it begins.
     line_start, newlines = _line_before(sources, place)
     for offset, source, block in _text_blocks(sources, line_start, sources[-1].end):
         if offset == source.begin:
@@ -240,10 +242,10 @@ def _document_start(sources: Sequence[_Source], place: int) -> int:
 
 
 def _line_before(sources: Sequence[_Source], place: int) -> tuple[int, int]:
-    """(offset, newlines before it, 0 to 2) from where what precedes `place` can be judged.
+    """(offset, newlines before it, 0 to 2): where to start reading to see what precedes `place`.
 
-    That is the beginning of the line that the byte before `place` is in, carriage returns aside; or a place in that
-    line which has text after it, should the line be long.
+    The offset is the beginning of the line with the byte before `place`, carriage returns aside; or, in a long line, a
+    place in it that is followed by text.
     """
     for source in reversed(sources):
         position, seen = min(place, source.end) - source.begin, False
@@ -290,7 +292,7 @@ def _record_start(source: _Source, place: int) -> int:
 
 
 def _gathered(texts: Iterable[str]) -> Iterator[str]:
-    """The same text in pieces of a good size."""
+    """The same text in pieces of about a megabyte."""
     held, size = [], 0
     for text in texts:
         held.append(text)
@@ -305,7 +307,7 @@ def _gathered(texts: Iterable[str]) -> Iterator[str]:
 def _text_blocks(
     sources: Sequence[_Source], begin: int, end: int, progress: Progress | None = None
 ) -> Iterator[tuple[int, _Source, bytes]]:
-    """(offset in the corpus, source, block) of plain text; the last line of each file is given its newline."""
+    """(offset in the corpus, source, block) of plain text; a newline is added to a file's last line if it lacks one."""
     for source in sources:
         if source.begin >= end or source.end <= begin:
             continue

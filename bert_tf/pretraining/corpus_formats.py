@@ -12,7 +12,7 @@ from bert_tf.system.text_files import Progress, TextFile
 
 _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
 
-_SHOWN = 100  # characters of what is wrong, in messages
+_SHOWN = 100  # characters of faulty text shown in messages
 
 Counts = MutableMapping[str, int]
 
@@ -28,7 +28,7 @@ class TextSettings:
         name (.jsonl, .json, .ndjson) or first line, WikiExtractor's by its first bytes, plain text otherwise.
       text_key: the key of a JSONL record that holds the text.
       split_sentences: lines are paragraphs, to be cut into sentences.
-      language: of the sentence splitter, as in Wikipedia's addresses: en, de, zh.
+      language: of the sentence splitter, a code as in Wikipedia's addresses: en, de, zh.
       errors: "strict": what is not UTF-8 is an error; "replace": it becomes U+FFFD, which tokenizers drop.
 
     Raises:
@@ -85,7 +85,7 @@ class Reading:
         if self.splitter is None:
             yield from pieces
             return
-        held = ""  # of a line too long to come in one piece: its last sentence, which may go on
+        held = ""  # of a line too long to come in one piece: its last sentence, which may continue
         for piece in pieces:
             *lines, rest = (held + piece).split("\n")
             cut = [self.lines_of(line) or "\n" for line in lines]
@@ -160,7 +160,7 @@ def jsonl_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) 
 
 
 def _without_surrogates(file: TextFile, line: _PlacedLine, text: str, reading: Reading) -> str:
-    """JSON can say half a character, which no UTF-8 is for."""
+    """JSON can contain half a character (a lone surrogate), which UTF-8 can't encode."""
     try:
         text.encode()
         return text
@@ -181,7 +181,7 @@ _TITLE = re.compile(r'\btitle="(.*)"\s*>$')
 
 
 def doc_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) -> Iterator[str]:
-    """Of the form `<doc id=... title="Title">`, `Title`, text, `</doc>`, a line each."""
+    """Documents of the form `<doc id=... title="Title">`, `Title`, text, `</doc>`, each on its own line."""
     opened: _PlacedLine | None = None
     title, has_text = "", False
     for line in lines:
@@ -199,7 +199,7 @@ def doc_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) ->
         closed = text.endswith("</doc>")
         if closed:
             text = text.removesuffix("</doc>")
-        if "&" in text:  # whose entities of newlines and the like must not make lines
+        if "&" in text:  # entities of newlines and the like must not start new lines
             text = html.unescape(text).translate(_LINE_ENDS_TO_SPACES)
         if text and not text.isspace():
             if text.strip() != title and (sentences := reading.lines_of(text)):
@@ -227,7 +227,7 @@ def sentence_splitter(language: str) -> Splitter:
     except ImportError:
         raise ValueError("--split_sentences: the library for it is missing; `pip install sentencex`") from None
     language = language.lower()
-    # The library takes any name and falls back to rules for none in particular.
+    # The library accepts any name and falls back to general rules.
     if not re.fullmatch(r"[a-z]{2,3}(-[a-z]+)*", language):
         raise ValueError(f"--language={language}: it is a code such as en, de, ko or zh")
 

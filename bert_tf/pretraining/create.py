@@ -11,7 +11,7 @@ Where things are:
   shard                             all of it for one shard of the text
   system.workers, beam_pipeline     many shards, on this machine or on a cluster
 
-This module checks the flags, finds what an earlier run has already done, and has the rest made.
+This module checks the flags, finds what an earlier run has already done, and starts the rest.
 """
 
 import dataclasses
@@ -69,8 +69,8 @@ def create_pretraining_data(
     """Text files in, TFRecord files out, with a summary of them in `summary_path(first output file)`.
 
     The arguments are the flags of create_pretraining_data.py. A shard's files appear under their names when all of them
-    are written; a run that fails leaves earlier files and the shards it finished. A run with the same flags
-    and input goes on from these.
+    are written; a run that fails leaves earlier files and the shards it finished. A run with the same
+    flags and input resumes from these.
 
     Returns:
       The summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences, tokens,
@@ -85,7 +85,7 @@ def create_pretraining_data(
     text = text or TextSettings()
     strip_accents = do_lower_case if strip_accents is None else strip_accents
     dupe_factor = (10 if masking == "static" else 1) if dupe_factor is None else dupe_factor
-    # All that decides what is made: the summary shows it, and another run is the same job if it has the same.
+    # Everything that determines the output: the summary shows it, and runs with equal values are the same job.
     flags = dict(
         input_file=input_file, output_file=output_file, vocab_file=vocab_file, do_lower_case=do_lower_case,
         strip_accents=strip_accents, do_whole_word_mask=do_whole_word_mask, max_seq_length=max_seq_length,
@@ -124,7 +124,7 @@ def create_pretraining_data(
 def _job_of(
     flags: dict, text: TextSettings, settings: InstanceSettings, scratch_dir: str | None
 ) -> tuple[ShardJob, dict]:
-    """What the flags ask for, its files checked, and what the summary says of the vocabulary."""
+    """The job that the flags describe, with its files checked, and the vocabulary's entries of the summary."""
     input_files = list_files(flags["input_file"], flag="--input_file")
     vocab_file = flags["vocab_file"]
     tokenizer = FullTokenizer(vocab_file, flags["do_lower_case"], flags["strip_accents"])
@@ -177,7 +177,7 @@ def _make_shards_on_beam(job: ShardJob, missing: Sequence[int], runner: str, opt
 
 
 def _check_text(job: ShardJob, summaries: dict[int, dict], input_file: str) -> None:
-    """Says what looks wrong with the text, shard by shard.
+    """Logs what looks wrong with the text, shard by shard.
 
     Raises:
       ValueError: there is no text in any.
@@ -198,7 +198,7 @@ def _write_summary(job: ShardJob, merged: dict, path: str, made: bool) -> None:
         atomic.write_text_file(path, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
     if job.num_shards > 1:
         for shard in range(job.num_shards):
-            # That of a shard which an earlier run finished may be gone already.
+            # An earlier run may have removed it already.
             if tf.io.gfile.exists(path := summary_path(job.outputs(shard)[0])):
                 tf.io.gfile.remove(path)
 
@@ -226,7 +226,7 @@ def _earlier_shards(job: ShardJob, final_summary: str) -> dict[int, dict]:
 
 
 def _warn_of_replaced(job: ShardJob, missing: Sequence[int], earlier: dict | None, flags: dict) -> None:
-    """Says which finished work of other flags or another text is about to be replaced."""
+    """Logs which finished files, made with other flags or of another text, are about to be replaced."""
     replaced = [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]
     if not replaced:
         return
@@ -363,7 +363,7 @@ def _same_file_key(path: str) -> str:
 
 
 def _fingerprint(flags: dict, input_files: Sequence[str], vocab_sha256: str) -> str:
-    """Of all that decides what is made: flags, and which files with which sizes and times."""
+    """A hash of everything that determines the output: flags, and the files with their sizes and times."""
     stats = [tf.io.gfile.stat(path) for path in input_files]
     files = [[path, int(stat.length), int(stat.mtime_nsec)] for path, stat in zip(input_files, stats, strict=True)]
     decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}

@@ -1,7 +1,7 @@
 """Masks drawn during training: rows of unmasked pairs -> the features that the model takes.
 
 The rules are those of create_pretraining_data.py (original: create_masked_lm_predictions), pair by pair; only the
-random numbers are others. These are a function of (seed, step, row): a resumed run, and any number of replicas or
+random numbers differ. These are a function of (seed, step, row): a resumed run, and any number of replicas or
 workers, draw what an undisturbed run draws, and each pass over the data draws something new. Everything is made of
 TensorFlow's own operations on whole batches, so it runs inside tf.data.
 
@@ -20,7 +20,7 @@ from bert_tf.pretraining.settings import check_mask_rates
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
-# The seed for evaluation: not the run's, so that evaluations of different runs are of the same masks.
+# The seed for evaluation: not the run's, so that different runs are evaluated on the same masks.
 EVALUATION_SEED = -1
 
 
@@ -83,7 +83,7 @@ class Masking:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the vocabulary gives to the masks."""
+        """Digest of everything in the vocabulary that the masks depend on."""
         content = json.dumps([self.cls_id, self.sep_id, self.mask_id]).encode()
         content += self.all_ids.astype("<i4").tobytes() + self.continuations.astype("u1").tobytes()
         return hashlib.sha256(content).hexdigest()
@@ -179,13 +179,13 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
 
 @tf.autograph.experimental.do_not_convert
 def arrange_rows(rows: Mapping[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-    """What a batch of unmasked rows says of where things are.
+    """Where things are in a batch of unmasked rows.
 
     Args:
       rows: as for `mask_rows`.
 
     Returns:
-      features: what `mask_rows` returns, but for the masks; `input_ids` are those read.
+      features: what `mask_rows` returns, without the masks; `input_ids` are unchanged.
       pair: [B, S], number of the pair that a token belongs to, M for padding.
       starts: [B, M + 1], where the pairs begin, and last the padding.
     """
@@ -265,7 +265,7 @@ def _words(ids, candidate, pair, starts, masking: Masking):
     """Words of the candidates: number in the row, tokens in it, and tokens of it that follow; each [B, S].
 
     A "##" piece continues the word before it, also over the [SEP] between A and B; the first candidate of a pair
-    begins a word whatever it is. What is not a candidate gets numbers without meaning.
+    begins a word whatever it is. Numbers of tokens that are not candidates mean nothing.
     """
     batch, length = ids.shape
     running = _cumsum(candidate)  # candidates up to and including each token
@@ -281,11 +281,11 @@ def _words(ids, candidate, pair, starts, masking: Masking):
 
 
 def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
-    """Words in the order given, as long as they fit: one that would exceed the pair's count is passed over.
+    """Words in the order given, as long as they fit: one that would exceed the pair's count is skipped.
 
     Word by word that would be hundreds of steps. But a word that does not fit now will not fit later, so each round
     looks only at the words that may still fit, takes the longest run of them that fits together, and the first word
-    that is left over is too long for the next round: two or three rounds do it.
+    that is left over is too long for the next round: two or three rounds suffice.
 
     Args:
       candidate, size, following, pair: [B, S], tokens in the order of their words. starts, counts: [B, M + 1].

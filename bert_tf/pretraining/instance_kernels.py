@@ -6,8 +6,8 @@ in plain Python.
 
 Every draw comes from CPython's Mersenne Twister, in the order in which the original draws (its
 create_pretraining_data.py), so that the same seed gives the same instances. The generator's state is an array of
-uint32: the 624 words of MT19937 and the number of words used up, as in `random.Random.getstate()`, and behind these the
-624 outputs that the words give.
+uint32: the 624 words of MT19937 and the number of words used up, as in `random.Random.getstate()`, followed by the 624
+outputs of these words.
 
 Dimensions: S max_seq_length, P max_predictions_per_seq.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from bert_tf.pretraining.mersenne_twister import below, random_float, shuffle
 from bert_tf.system.numba_compile import compiled
 
-# What `plan_instances` keeps between two calls, as an int64 array.
+# The state of `plan_instances` between two calls, as an int64 array.
 PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
 # Columns of an instance's spans.
 A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, IS_RANDOM, NUM_MASKED = range(6)
@@ -37,7 +37,7 @@ def plan_instances(
     Args:
       tokens: uint16 or int32, the whole text. sentence_ends: int64, where each sentence ends in tokens.
       document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
-      state: of the generator. place: int64 [4], where to go on; zeros and PLACE_TARGET -1 to begin with.
+      state: of the generator. place: int64 [4], where to continue; at first zeros, with PLACE_TARGET -1.
       settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, ids of [CLS],
         [SEP], [MASK]); P 0: no masks. What is not a pair is `[CLS] A [SEP]`.
       probabilities: (short_seq_prob, masked_lm_prob, mask_rate, keep_share: of the positions that don't become [MASK],
@@ -210,7 +210,7 @@ def _mask(
         token = mask_id
         if random_float(state) >= mask_rate:
             token = row[position] if random_float(state) < keep_share else all_ids[below(state, len(all_ids))]
-        # Sorted in as they come: there are few.
+        # Inserted in order: there are few.
         place = k
         while place and positions[place - 1] > position:
             positions[place] = positions[place - 1]

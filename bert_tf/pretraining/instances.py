@@ -1,8 +1,8 @@
 """Masked LM and next sentence instances of tokenized text (original: create_pretraining_data.py).
 
 The same text, vocabulary and seed give the original's instances in the original's order: every draw from the one random
-stream is made where the original makes it. The loops themselves are in `instance_kernels`; what they give lies on
-disk, where memory would bound the size of the text.
+stream is made where the original makes it. The loops themselves are in `instance_kernels`; their results
+are kept on disk, so that memory does not limit the size of the text.
 
 Dimensions: S max_seq_length, P max_predictions_per_seq.
 """
@@ -27,7 +27,7 @@ _INSTANCES_PER_CALL = 1 << 15
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyIds:
-    """What instances need to know of a vocabulary.
+    """What instances need to know about a vocabulary.
 
     Attributes:
       cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK].
@@ -122,13 +122,13 @@ def create_instances(
     directory: str,
     bar: Callable = progress_bar,
 ) -> Instances:
-    """Goes dupe_factor times over the documents in random order and shuffles the instances that come out.
+    """Makes dupe_factor passes over the documents in random order and shuffles the resulting instances.
 
     Sentences are gathered until they fill the target length. The first few of them are A; B is the rest or, half of
-    the time and whenever there is no rest, sentences from a random place of another document. In that case the rest is
-    not lost but begins the next instance (original: create_training_instances, create_instances_from_document).
+    the time and whenever there is no rest, sentences from a random place of another document. In that case the rest
+    is not lost but begins the next instance (original: create_training_instances, create_instances_from_document).
 
-    Without settings.nsp all sentences that were gathered are A, and there is no B.
+    Without settings.nsp all gathered sentences are A, and there is no B.
 
     Args:
       store: the text.

@@ -1,6 +1,6 @@
 """The left-to-right language model of the paper's ablations: each token is predicted from those before it.
 
-Paper: Devlin et al. 2019, section 5.1, "LTR & No NSP". What it leaves open is decided so:
+Paper: Devlin et al. 2019, section 5.1, "LTR & No NSP". What it leaves open is decided as follows:
 
 * Every token but [CLS] is predicted, the [SEP]s too, from the output one place before it; no token is masked or
   replaced. In packed rows nothing is predicted over the border of two sequences.

@@ -20,7 +20,7 @@ def generator_state(rng: random.Random) -> np.ndarray:
 
 
 def restore(rng: random.Random, state: np.ndarray) -> None:
-    """Brings a `random.Random` where compiled code left its state."""
+    """Sets a `random.Random` to the state that compiled code left."""
     rng.setstate((3, tuple(state[:_OUTPUTS].tolist()), None))
 
 
@@ -32,7 +32,7 @@ def _twist(word, following, far):
 
 @compiled
 def _next_words(state):
-    """The next 624 words (Matsumoto and Nishimura 1998). In simple loops, of which vector instructions can be made."""
+    """The next 624 words (Matsumoto and Nishimura 1998). The loops are simple, so that they can be vectorized."""
     for k in range(_STATE_WORDS - 397):
         state[k] = _twist(state[k], state[k + 1], state[k + 397])
     for k in range(_STATE_WORDS - 397, _STATE_WORDS - 1):

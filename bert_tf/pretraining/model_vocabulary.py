@@ -1,6 +1,6 @@
-"""The vocabulary that goes with a model that is pre-trained: as records don't hold it, from what is known of them.
+"""The vocabulary of a model to be pre-trained, found by what is known about its records, which don't hold it.
 
-create_pretraining_data.py writes beside its records which vocabulary they were made with, and with which casing.
+create_pretraining_data.py writes beside its records which vocabulary and casing they were made with.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from bert_tf.text.vocab import load_vocab
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """What a summary says of the vocabulary of some records."""
+    """What a summary says about the vocabulary of some records."""
 
     summary: str
     vocab_file: str
@@ -103,7 +103,7 @@ def _find(
             if tf.io.gfile.exists(path) and file_sha256(path) == made_with.vocab_sha256:
                 return ModelFiles("", vocab_file=path, casing=made_with.casing)
     if made_with:
-        known = f"that of the records, {made_with.vocab_file} ({made_with.summary}), is not there any more"
+        known = f"that of the records, {made_with.vocab_file} ({made_with.summary}), is no longer there"
     else:
         known = "nothing beside the records says which one they were made with"
     logging.warning("The model will have no vocab.txt beside it, as %s: give --vocab_file to have it there.", known)

@@ -48,7 +48,7 @@ def _masked_checksum(data, begin, end, tables):
     """CRC-32C of data[begin:end], eight bytes at a time, rotated and shifted as TFRecord wants it.
 
     Written out, where the rest of the project calls google-crc32c: compiled code can't call a library of Python's, and
-    leaving the loop twice for each record would take longer than all the rest of it.
+    leaving the loop twice per record would take longer than everything else in it.
     """
     crc = np.uint32(0xFFFFFFFF)
     at = begin
@@ -115,7 +115,7 @@ def _packed_size(values, count):
 
 @compiled
 def _sizes(name, packed_size):
-    """Bytes of a feature's list, of the feature, and of its entry in the map of features with what is before it."""
+    """Bytes of a feature's list, of the feature, and of its entry in the map of features with tag and length."""
     list_size = 1 + _varint_size(packed_size) + packed_size
     feature_size = 1 + _varint_size(list_size) + list_size
     entry_size = 2 + len(name) + 1 + _varint_size(feature_size) + feature_size
@@ -151,7 +151,7 @@ def _put_integers(buffer, at, name, values, count, size, padded_count):
         if value >= 1 << 21:
             at = _put_varint(buffer, at, value)
             continue
-        # Three bytes, of which the next number overwrites what is too much: ids are of no length that can be foreseen.
+        # Always three bytes; the next number overwrites those not needed, since the length of an id can't be predicted.
         second, third = np.int64(value > 0x7F), np.int64(value > 0x3FFF)
         buffer[at] = (value & 0x7F) | (second << 7)
         buffer[at + 1] = ((value >> 7) & 0x7F) | (third << 7)
@@ -185,7 +185,7 @@ def _put_weights(buffer, at, name, ones, padded_count):
 
 @compiled
 def _open_frame(buffer, begin, payload_size, tables):
-    """What is before the features of an Example in a file: length, its checksum, the outermost field."""
+    """Writes what precedes the features of an Example in a file: length, its checksum, the outermost field."""
     _put_fixed(buffer, begin, 1 + _varint_size(payload_size) + payload_size, 8)
     _put_fixed(buffer, begin + 8, np.int64(_masked_checksum(buffer, begin, begin + 8, tables)), 4)
     buffer[begin + 12] = 0x0A
@@ -194,7 +194,7 @@ def _open_frame(buffer, begin, payload_size, tables):
 
 @compiled
 def _close_frame(buffer, begin, end, tables):
-    """Puts the checksum of the Example behind it; returns where the next frame begins."""
+    """Writes the checksum of the Example after it; returns where the next frame begins."""
     return _put_fixed(buffer, end, np.int64(_masked_checksum(buffer, begin + 12, end, tables)), 4)
 
 

@@ -1,6 +1,6 @@
 """Settings of create_pretraining_data.py and run_pretraining.py, with all checks that need neither TensorFlow nor data.
 
-The scripts make them first of all: a wrong flag is answered at once.
+The scripts create them first, so that a wrong flag fails at once.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ MASK_FLAGS = ("masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate"
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSettings:
-    """What is trained on what, and how long; the fields are the flags of run_pretraining.py of the same names."""
+    """What is trained, on which data, for how long; the fields are the flags of run_pretraining.py of these names."""
 
     input_file: str
     output_dir: str
@@ -58,7 +58,7 @@ class PretrainingSettings:
 
 
 def check_settings(settings: PretrainingSettings) -> None:
-    """Checks all that can be told without reading the records and the weights.
+    """Checks everything that can be checked without reading records and weights.
 
     Raises:
       ValueError, OSError: names the flag and the value seen.
@@ -106,7 +106,7 @@ class InstanceSettings:
       mask_rate, random_rate, keep_rate: shares of the predicted tokens that become [MASK], become any token, stay.
 
     Raises:
-      ValueError: settings no instance can be made with; names the flag and its value.
+      ValueError: no instance can be made with these settings; names the flag and its value.
     """
 
     max_seq_length: int = 128

@@ -35,7 +35,7 @@ from bert_tf.text.wordpiece import FullTokenizer
 
 PACKED_PAIRS = 8  # most pairs per row with --pack_sequences
 INSTANCES_LOGGED = 3
-# About how a shard's time divides.
+# Roughly how a shard's time is divided.
 _TOKENIZING_SHARE, _BUILDING_SHARE, _WRITING_SHARE = 0.4, 0.3, 0.3
 _BYTES_A_TASK = 16 << 20  # of text, where one shard is tokenized by several processes
 _ROWS_AT_ONCE = 1 << 20
@@ -43,15 +43,15 @@ _ROWS_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class ShardJob:
-    """What it takes to make any of the shards; the fields are the flags of create_pretraining_data.py.
+    """Everything needed to make any of the shards; the fields are the flags of create_pretraining_data.py.
 
     Attributes:
       input_files: the text, see `corpus.Corpus`; text: how to read it.
       output_files: names of the files, which `shard_name` completes where there are several shards.
       settings: of the instances; max_predictions_per_seq 0: unmasked records.
-      pairs_per_row: 1, or more to pack pairs (unmasked records only).
+      pairs_per_row: 1; more to pack pairs (unmasked records only).
       compression: None or "gzip".
-      scratch_dir: local directory for what does not fit in memory; None: that of the system.
+      scratch_dir: local directory for what does not fit in memory; None: the system's.
       fingerprint: of everything the output depends on.
     """
 
@@ -91,15 +91,15 @@ def shard_name(path: str, shard: int, num_shards: int) -> str:
 def summary_path(output_file: str) -> str:
     """Where the summary of a record file is: `data/a.tfrecord` -> `data/pretraining_data.a.json`.
 
-    Beside the file, but named so that the usual globs for records (data/a*, data/*.tfrecord) leave it out. Of a name
-    such as a.tfrecord-00001 the number stays, since shards made by separate runs need a summary each.
+    Beside the file, but named so that the usual globs for records (data/a*, data/*.tfrecord) leave it out. The number
+    in a name such as a.tfrecord-00001 stays, since shards made by separate runs need a summary each.
     """
     directory, name = os.path.split(output_file)
     name = re.sub(r"\.tf_?records?", "", name)
     return os.path.join(directory, f"pretraining_data.{name}.json")
 
 
-# Given the share of a shard's time that a stage takes: what makes the stage's bar, called as `progress_bar` is.
+# The share of a shard's time that a stage takes -> a function that makes the stage's bar, called like `progress_bar`.
 Bars = Callable[[float], Callable]
 
 
@@ -139,7 +139,7 @@ def make_shard(
     for path in outputs:
         if os.path.dirname(path):
             tf.io.gfile.makedirs(os.path.dirname(path))
-    # Opened before the long work: that output can't be written is better known at once.
+    # Opened before the long work, so that an output that can't be written fails at once.
     with (
         written_together([*outputs, sidecar]) as (*temporary_records, temporary_sidecar),
         tempfile.TemporaryDirectory(prefix=f"{scratch_prefix(job)}{shard}_", dir=job.scratch_dir) as scratch,
@@ -194,12 +194,12 @@ def finished_summary(job: ShardJob, shard: int) -> dict | None:
 
 
 def make_shard_as_task(job: ShardJob, shard: int, weight: float) -> dict:
-    """`make_shard` for `workers.run_tasks`; all of it counts `weight` in the progress."""
+    """`make_shard` for `workers.run_tasks`; the whole shard counts as `weight` in the progress."""
     return make_shard(job, shard, bars=lambda share: functools.partial(_StageProgress, weight * share))
 
 
 class _StageProgress:
-    """In place of a progress bar: reports a stage to the parent process, which counts `weight` when it is done."""
+    """Stands in for a progress bar: reports a stage, which adds up to `weight`, to the parent process."""
 
     def __init__(self, weight: float, *, total: float, **_):
         self.weight, self.total, self.done = weight, max(total, 1), 0.0
@@ -347,7 +347,7 @@ def remove_shards(job: ShardJob) -> None:
 
 
 def no_text(job: ShardJob) -> str:
-    """Says that there is nothing to make instances of."""
+    """The message that there is no text to make instances of."""
     return f"no text to make instances of in {', '.join(job.input_files[:5])}: every line is blank"
 
 
@@ -373,7 +373,7 @@ def _explained_full_disk(scratch: str) -> Iterator[None]:
 
 
 def warn_of_text(summary: dict, name: str, settings: InstanceSettings) -> None:
-    """Says what looks wrong with the text of a shard."""
+    """Logs what looks wrong with the text of a shard."""
     max_seq_length = settings.max_seq_length
     if summary["tokens"] > max_seq_length * summary["sentences"]:
         logging.warning(

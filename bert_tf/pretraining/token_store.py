@@ -1,4 +1,4 @@
-"""A tokenized corpus as three flat arrays on disk, so that its size is not bound by memory.
+"""A tokenized corpus as three flat arrays on disk, so that memory does not limit its size.
 
     tokens         uint16, or int32 where the vocabulary is larger: ids, one after the other
     sentence_ends  int64  where each sentence ends in tokens
@@ -52,10 +52,10 @@ class TokenStore:
 def map_file(path: str, kind: type) -> np.ndarray:
     """A local file as a read-only array that is in memory only where it is read.
 
-    The system is told not to read ahead: instances come from all over a corpus, and what is around them would push
+    The system is advised not to read ahead: instances come from all over a corpus, and their surroundings would push
     out of memory what others need.
     """
-    # Read-only even where it is empty: Numba compiles another version for an array that may be written to.
+    # Read-only even if it is empty: Numba compiles another version for writable arrays.
     if not os.path.getsize(path):
         return np.frombuffer(b"", kind)
     with open(path, "rb") as file:
@@ -115,7 +115,7 @@ class TokenStoreWriter:
 class _WordTable:
     """Numbers for words: 0 is a newline; the ids of word n are pieces[starts[n]:starts[n + 1]].
 
-    When it is full it starts afresh, which follows a change of text.
+    When it is full it is emptied, and so adapts to a change of text.
     """
 
     def __init__(self, tokenizer: FullTokenizer):
@@ -195,7 +195,7 @@ class _WordTable:
 
     def _split(self, words: list[str]) -> np.ndarray:
         """UTF-8 of the basic tokens of words: spaces between tokens, a newline after each word."""
-        # All at once, with a mark between them that stays a separate token: a character for private use.
+        # All at once, with a private-use character between them, which stays a separate token.
         text = " ".join(words)
         mark = next(chr(code) for code in _PRIVATE_CHARACTERS if chr(code) not in text)
         tokens = self._basic_tokenizer.tokenize(f" {mark} ".join([*words, ""]))

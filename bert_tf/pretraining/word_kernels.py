@@ -1,6 +1,6 @@
 """The loops of create_pretraining_data.py that go over every character, compiled by Numba: UTF-8 text to tokens.
 
-A word of the text (whatever is between spaces) is looked up by its bytes; one that is new is cut into pieces here, too.
+A word of the text (whatever is between spaces) is looked up by its bytes; a new word is also cut into pieces here.
 The rules are the tokenizer's: what becomes of ASCII characters is a table that `BasicTokenizer` fills, words with
 others come through it, and pieces are found in a trie of the vocabulary. A match of bytes ends where a character ends,
 since both sides are UTF-8.
@@ -135,7 +135,7 @@ def cut_words(arena, ends, is_ascii, kinds, letters, split_text, trie, unknown_i
 @compiled
 def describe_words(arena, ends, is_space, is_ascii, is_visible):
     """Fills in bool [n] each, whether word k, arena[ends[k]:ends[k + 1]], is ASCII, and whether it is more than the
-    characters of is_space, bool [128] (of one that is not ASCII nothing is said)."""
+    characters of is_space, bool [128] (undefined for a word that is not ASCII)."""
     for word in range(len(is_ascii)):
         is_ascii[word], is_visible[word] = True, False
         for k in range(ends[word], ends[word + 1]):
@@ -161,7 +161,7 @@ def find_words(data, at, slots, arena, arena_ends, count, numbers):
       numbers: int32, filled in.
 
     Returns:
-      (where it ended in data, numbers filled in, new count). It ends early when no word more can be held.
+      (where it ended in data, numbers filled in, new count). It ends early when there is no room for another word.
     """
     found, mask, size = 0, np.int64(len(slots) - 1), len(data)
     while at < size:

@@ -1,4 +1,4 @@
-"""THE fine-tuning run of all tasks: restore, train, keep the best model, evaluate, predict; once or with several seeds.
+"""The fine-tuning run of all tasks: restore, train, keep the best model, evaluate, predict; with one seed or several.
 
     from bert_tf.tasks.classification.settings import ClassificationSettings
     from bert_tf.tasks.classification.task import ClassificationTask
@@ -10,8 +10,8 @@
     run = FineTuningSettings(output_dir="reviews", init_checkpoint="uncased_L-4_H-256_A-4", do_train=True, do_eval=True)
     results = fine_tune(task, run)
 
-The run of a script is the same: run_*.py fill the settings from their flags. A task gives what is its own by a subclass
-of `FineTuningTask`. In output_dir: checkpoints while it runs, best_model/, run.json, results; the same call resumes a
+The scripts do the same: run_*.py fill the settings from their flags. A task supplies its own part in a subclass of
+`FineTuningTask`. In output_dir: checkpoints while it runs, best_model/, run.json, results; the same call resumes a
 run that was killed.
 """
 
@@ -58,12 +58,12 @@ class ExampleSet:
 
 
 class FineTuningTask(abc.ABC):
-    """What a task gives to the run; subclasses set the attributes in `load`.
+    """What a task contributes to the run; subclasses set the attributes in `load`.
 
     Attributes:
       name: in the table of tasks. settings: the task's own, a dataclass. is_chief: whether this process writes files.
       main_metric: chooses the best model.
-      files: what goes with the model, its configuration changed to say what the model is trained for.
+      files: what goes with the model; its configuration names the task the model is trained for.
       train_rows: token rows to train on; None without --do_train.
       dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
         None: none are written; dev_records likewise.
@@ -119,7 +119,7 @@ class FineTuningTask(abc.ABC):
         return len(self.train_rows)
 
     def change_plan(self, plan: TrainingPlan, model: keras.Model) -> TrainingPlan:
-        """The plan, where the task knows better what an example costs."""
+        """The plan, corrected by a task that knows better what an example costs."""
         return plan
 
     def training_batches(self, **arguments) -> tf.data.Dataset:
@@ -127,10 +127,10 @@ class FineTuningTask(abc.ABC):
         return token_rows.training_batches(self.train_rows, **arguments)
 
     def begin(self) -> None:  # noqa: B027
-        """Called before each run: of several seeds, none knows what an earlier one chose."""
+        """Called before each run: with several seeds, none depends on what an earlier one chose."""
 
     def write_beside_training(self, output_dir: str) -> None:  # noqa: B027
-        """Writes what goes with the training, once everything is known to be in order."""
+        """Writes what goes with the training, once everything has been checked."""
 
     @abc.abstractmethod
     def write_records(self, path: str, rows: TokenRows, max_seq_length: int) -> None:
@@ -138,7 +138,7 @@ class FineTuningTask(abc.ABC):
 
     def outputs_of(self, predict: Callable, examples: ExampleSet, *, batch_size: int, max_seq_length: int,
                 static_padding: bool):  # fmt: skip
-        """What the model says of a set: by default logits [n, ...] in the order of its rows.
+        """The model's outputs for a set: by default logits [n, ...] in the order of its rows.
 
         Args:
           predict: of `train_step.make_predict_function`.
@@ -152,7 +152,7 @@ class FineTuningTask(abc.ABC):
         """`eval_<metric>` of the outputs for a set."""
 
     def further_files(self, results: Mapping[str, float], outputs) -> dict[str, str]:
-        """name -> content of what else belongs to the model that gave these on the main dev set."""
+        """name -> content of further files of the model that had these results on the main dev set."""
         return {}
 
     def finish_evaluation(self, examples: ExampleSet, outputs, batch_size: int):
@@ -234,7 +234,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
 
 
 def _tell(task: FineTuningTask, run: FineTuningSettings, results: Mapping[str, float]) -> None:
-    """Says at the end what came out, where the model lies, and the line of Python that uses it."""
+    """Logs the results, where the model is, and the line of Python that uses it."""
     if results:
         logging.info("Results: %s.", ", ".join(f"{name} {value:.6g}" for name, value in sorted(results.items())))
     if not run.do_train:
@@ -291,7 +291,7 @@ class _Run:
         return self.evaluate_and_predict(step, is_last=step == last_step)
 
     def recorded_settings(self) -> dict:
-        """What run.json keeps: everything that was said."""
+        """What run.json keeps: all settings."""
         return {**dataclasses.asdict(self.task.settings), **dataclasses.asdict(self.run), "seed": self.seed}
 
     # --- train
@@ -349,7 +349,7 @@ class _Run:
         return results
 
     def make_up_for_lost_evaluation(self, model: keras.Model, step: int) -> None:
-        """Evaluates a step that an earlier run saved, if it was killed before it could."""
+        """Evaluates a step that an earlier run saved but was killed before evaluating."""
         every = self.eval_every_steps
         due = every and step and (step % every == 0 or step >= self.num_train_steps)
         if due and step not in self.keeper.steps:

@@ -27,7 +27,7 @@ def summarize(results: Mapping[int, Mapping[str, float]]) -> dict[str, dict[str,
     return summary
 
 
-# How the names of the files begin that tell what a run gave.
+# The names of a run's result files begin like this.
 _RESULT_FILES = (
     "eval_re", "test_re", "predictions", "nbest_predictions", "null_odds", "classification_report", "confusion_matrix",
     "question_answering.json", "token_classification.json", "loss.png",
@@ -39,7 +39,7 @@ def write_summary(
 ) -> str:
     """Writes seeds.json and copies the best seed's results and best model to output_dir; returns the table as text.
 
-    Those of all seeds lie in output_dir/seed-<seed>.
+    The files of all seeds are in output_dir/seed-<seed>.
     """
     summary = summarize(results)
     choose = min if smaller_is_better else max

@@ -1,4 +1,4 @@
-"""The training loop of all scripts, read top to bottom: loop, checkpoints, resume, what is written.
+"""The training loop of all scripts, read from top to bottom: loop, checkpoints, resuming, what is written.
 
 A killed run resumes bit for bit because batches are a function of (files, seed, step) (data/), dropout is a function
 of (seed, step, replica, micro-batch) (models/kernels.py), and everything else that a step reads is in the checkpoint.
@@ -27,7 +27,7 @@ from bert_tf.training.step import TrainingPlan, make_train_function
 # 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.
 EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 
-# One call of the graph should last no longer than this many seconds: it can't be interrupted or shown inside.
+# One call of the graph should last no longer than this many seconds: it can be neither interrupted nor watched.
 _SECONDS_PER_CALL = 5.0
 _FIRST_LOSS_SCALE = 2.0**15
 
@@ -112,7 +112,7 @@ def train(
 
 
 class _Calls:
-    """Calls of the graph that trains, one after the other, and what they hand on: loss scale and seconds per step."""
+    """Consecutive calls of the training graph, with what one passes on to the next: loss scale and seconds per step."""
 
     def __init__(self, model, optimizer, objective, strategy, plan: TrainingPlan, batches, output_dir: str):
         self._model, self._optimizer, self._plan, self._output_dir = model, optimizer, plan, output_dir
@@ -120,12 +120,12 @@ class _Calls:
         self._iterator = iter(batches)
         self._run_steps = make_train_function(model, optimizer, objective, strategy, plan)
         self._seconds_per_step = math.inf  # unknown: the first call runs one step
-        # Workers meet in every step, and TensorFlow tells the meetings apart by their place in the call, so calls of
-        # all workers must be equally long; their clocks are not.
+        # Workers synchronize in every step, and TensorFlow matches their messages by position within the call. So all
+        # workers must make calls of the same length, which timing each on its own clock would not give.
         self._by_the_clock = not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
     def run(self, step: int) -> dict[str, float]:
-        """Steps from `step` on, as many as fit into one call; returns what `make_train_function` says of them.
+        """Runs as many steps from `step` on as fit into one call; returns the result of the training function.
 
         Raises:
           NonFiniteLossError: see `train`.
@@ -150,7 +150,7 @@ class _Calls:
         return result
 
     def save(self, step: int, chief: bool) -> None:
-        """Saves everything that the next step reads. Every worker takes part, the chief writes."""
+        """Saves everything that the next step reads. Every worker calls it; only the chief writes."""
         tensors = checkpoints.training_variables(self._model, self._optimizer)
         if self._plan.loss_scaling:
             tensors |= {"loss_scale": self._scale_state[0], "loss_scale_good_steps": self._scale_state[1]}
@@ -160,19 +160,20 @@ class _Calls:
 
 
 def _steps_to_next(step: int, plan: TrainingPlan) -> int:
-    """Steps until the next one at which something has to be saved, logged or evaluated."""
+    """Steps until something has to be saved, logged or evaluated."""
     periods = [plan.save_checkpoints_steps, plan.log_every_steps, plan.eval_every_steps]
     return min([plan.num_train_steps - step] + [period - step % period for period in periods if period])
 
 
 def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with_optimizer: bool = False) -> int:
-    """Decides where a run starts, says so in one log line, and returns the step.
+    """Restores what a run starts from, logs it in one line, and returns the step.
 
     A checkpoint in output_dir wins over init_checkpoint: the same command started again resumes.
 
     Args:
       optimizer: None to restore the model only (evaluation without training).
-      with_optimizer: take Adam moments and global_step from init_checkpoint as well (to resume somebody else's run).
+      with_optimizer: take Adam moments and global_step from init_checkpoint as well, to continue a run in a new
+        output_dir.
 
     Raises:
       FileNotFoundError, ValueError: see `checkpoints.initialize`.
@@ -184,7 +185,7 @@ def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with
         initialize.initialize(everything, newest, must_have_all=True)
         step = checkpoints.read_global_step(newest)
         ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if init_checkpoint else ""
-        logging.info("Going on at step %d from %s%s.", step, newest, ignored)
+        logging.info("Resuming at step %d from %s%s.", step, newest, ignored)
         return step
     if init_checkpoint:
         try:
@@ -212,7 +213,7 @@ def _read_loss_scale(output_dir: str, plan: TrainingPlan):
 
 @contextlib.contextmanager
 def _termination_flag():
-    """An event that SIGTERM sets; the loop looks at it between calls. Outside the main thread it is never set."""
+    """An event that SIGTERM sets; the loop checks it between calls. Outside the main thread it is never set."""
     terminated = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield terminated

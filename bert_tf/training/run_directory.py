@@ -57,7 +57,7 @@ SEEDS = "seeds.json"
 _VERSION = "version of "
 FINISHED = "finished_step"  # in run.json: the step at which a fine-tuning run ended; null until then
 
-# Changing these between two starts of a run leaves its model as it was.
+# Changing these between two starts of a run does not change its model.
 _WITHOUT_EFFECT = {
     "do_train", "do_eval", "do_predict", "output_dir", "overwrite_output_dir", "num_seeds", "eval_input_file",
     "test_file", "predict_file", "test_has_tags", "eval_batch_size", "predict_batch_size", "max_eval_steps",
@@ -79,7 +79,7 @@ def _with_versions(settings: dict) -> dict:
 
 
 def _changes(old: Mapping, new: Mapping) -> dict[str, tuple]:
-    """Settings that make another model of a run: name -> (what it was, what it is now)."""
+    """Changed settings that lead to another model: name -> (what it was, what it is now)."""
     names = sorted({*old, *new} - _WITHOUT_EFFECT) if old else []
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 
@@ -87,8 +87,8 @@ def _changes(old: Mapping, new: Mapping) -> dict[str, tuple]:
 def warn_of_changes(output_dir: str, settings: dict) -> None:
     """Warns of settings that differ from those of the run in output_dir.
 
-    A run resumes exactly only with the same data, batch size, seed and schedule; a change may well be meant, so it
-    is a warning and not an error.
+    A run resumes exactly only with the same data, batch size, seed and schedule. A change may be intended, so it is a
+    warning and not an error.
     """
     changes = _changes(read_settings(output_dir), _with_versions(settings))
     if changes:
@@ -111,7 +111,7 @@ def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
         return False
     new = _with_versions(settings)
     changes = {name: values for name, values in _changes(old, new).items() if not name.startswith(_VERSION)}
-    advice = "Choose another directory, or start anew with --overwrite_output_dir."
+    advice = "Choose another directory, or start over with --overwrite_output_dir."
     if set(changes) == {"num_train_epochs"} and num_train_steps > step:
         if checkpoints.has_optimizer_state(newest):
             return False
@@ -146,7 +146,7 @@ def _write_settings(output_dir: str, settings: dict) -> None:
     write_text_file(posixpath.join(output_dir, _SETTINGS), content)
 
 
-# --- starting anew ---------------------------------------------------------------------------------------------------
+# --- starting over ---------------------------------------------------------------------------------------------------
 
 # What a fine-tuning run writes, and its folders; seed-<seed> has the same files.
 _WRITTEN = re.compile(
@@ -162,7 +162,7 @@ _FOREIGN_WEIGHTS = re.compile(r"(?!model\.ckpt-\d+\.index).*\.(index|safetensors
 
 
 def check_removable(output_dir: str, inputs: Mapping[str, object]) -> None:
-    """Refuses to start anew where something else would be lost.
+    """Refuses to start over where that would remove something else.
 
     Args:
       inputs: the run's settings; no file that they name is removed.
@@ -190,7 +190,7 @@ def check_removable(output_dir: str, inputs: Mapping[str, object]) -> None:
 def remove_run(output_dir: str) -> None:
     """Removes what a run wrote into output_dir, and nothing else; see `check_removable`."""
     written = _written_by_a_run(output_dir)
-    # What marks the directory as that of a run goes last, so that a kill in between leaves it removable.
+    # The files that mark a run's directory are removed last, so that after a kill the rest can still be removed.
     for path in sorted(written, key=lambda path: posixpath.basename(path) in (_SETTINGS, SEEDS)):
         tf.io.gfile.remove(path)
     for folder in sorted({posixpath.dirname(path) for path in written} - {_absolute(output_dir)}, reverse=True):

@@ -67,10 +67,10 @@ class TrainingSettings:
 
 
 def settings_of(kind: type[Settings], values: Mapping[str, object], given: Collection[str] | None = None) -> Settings:
-    """The settings of a kind by a script's flags (`FLAGS.flag_values_dict()`), each of which is named as its field.
+    """Settings of a kind from a script's flags (`FLAGS.flag_values_dict()`), each of which has the name of its field.
 
-    A field that the script has no flag for keeps its default. One whose default is None means "not given" by it: its
-    flag has the original's default for --help, which counts only if nothing else is known.
+    A field without a flag in the script keeps its default. Where a field's default is None, None means "not given": its
+    flag shows the original's default in --help, which applies only if nothing else is known.
 
     Args:
       given: names of the flags that are on the command line; None: all are.
@@ -83,7 +83,7 @@ def settings_of(kind: type[Settings], values: Mapping[str, object], given: Colle
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FineTuningSettings(TrainingSettings, DeviceSettings):
-    """A fine-tuning run of any task: model, actions, schedule. None stands for "not given".
+    """A fine-tuning run of any task: model, actions, schedule. None means "not given".
 
     Attributes:
       do_lower_case, strip_accents: None: as the model's directory says.
@@ -141,7 +141,7 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
         }
 
     def check(self) -> None:
-        """Refuses settings that make no sense together, and files that are not there.
+        """Refuses settings that contradict each other, and files that do not exist.
 
         Raises:
           ValueError, FileNotFoundError: names the flag to change.
@@ -151,7 +151,7 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
         if self.num_seeds > 1 and not self.do_train:
             raise ValueError(f"--num_seeds={self.num_seeds} compares trained models: give --do_train.")
         if self.overwrite_output_dir and not self.do_train:
-            raise ValueError("--overwrite_output_dir starts the training anew: give --do_train, or leave it out.")
+            raise ValueError("--overwrite_output_dir starts the training over: give --do_train, or leave it out.")
         if self.overwrite_output_dir and self.strategy == "multi_worker_mirrored":
             raise ValueError("--overwrite_output_dir is not for several workers: remove the directory first.")
         for name in ("bert_config_file", "vocab_file"):

@@ -472,7 +472,7 @@ def test_a_run_on_packed_records_goes_on_bit_for_bit(data, tmp_path):
     (tmp_path / "resumed" / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-16"\n')
     result = run(unmasked_command(data, tmp_path / "resumed", **flags))
     assert result.returncode == 0, result.stderr[-3000:]
-    assert "Going on at step 16 from" in result.stderr
+    assert "Resuming at step 16 from" in result.stderr
     assert "Not as in the earlier run" not in result.stderr
     assert_bit_identical(values(tmp_path / "whole", 20), values(tmp_path / "resumed", 20))
     results = [(tmp_path / name / "eval_results.txt").read_text() for name in ("whole", "resumed")]

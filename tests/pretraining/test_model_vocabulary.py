@@ -53,7 +53,7 @@ def test_moved_together_and_lost(tmp_path, caplog):
     # A file of that name with other content is another vocabulary.
     (tmp_path / "moved" / "train_vocab.txt").write_text("\n".join(PIECES[::-1]))
     assert find_vocabulary(None, None, {"--input_file": [moved]}) is None
-    assert "train_vocab.txt (" in caplog.text and "is not there any more: give --vocab_file" in caplog.text
+    assert "train_vocab.txt (" in caplog.text and "is no longer there: give --vocab_file" in caplog.text
     (tmp_path / "moved" / "pretraining_data.train.json").unlink()
     assert find_vocabulary(None, None, {"--input_file": [moved]}) is None
     assert "nothing beside the records says which one" in caplog.text

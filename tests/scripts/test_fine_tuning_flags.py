@@ -111,7 +111,7 @@ CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"
         ("run_squad", ["--do_train", "--train_file=none.json"], "ValueError: --train_file: no file matches 'none"),
         ("run_squad", ["--do_predict", "--predict_file={}/two.csv", "--num_seeds=3"], "ValueError: --num_seeds=3"),
         ("run_squad", ["--do_eval", "--dev_file={}/two.csv", "--overwrite_output_dir"],
-         "ValueError: --overwrite_output_dir starts the training anew: give --do_train"),
+         "ValueError: --overwrite_output_dir starts the training over: give --do_train"),
         ("run_ner", ["--do_train", "--train_file={}/words.conll", "--num_seeds=2"],
          "ValueError: --num_seeds chooses by the results on a dev set: give --do_eval"),
     ],

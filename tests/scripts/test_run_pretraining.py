@@ -88,7 +88,7 @@ def test_killed_run_goes_on_bit_for_bit(finished, data, tmp_path):
     (tmp_path / "model.ckpt-999.writing").mkdir()
     result = run(arguments)
     assert result.returncode == 0, result.stderr[-3000:]
-    assert "Going on at step" in result.stderr
+    assert "Resuming at step" in result.stderr
     assert_bit_identical(values(output_dir), values(tmp_path))
 
 
@@ -105,7 +105,7 @@ def test_sigterm_saves_and_says_so(finished, data, tmp_path):
     assert 0 < step < STEPS
     result = run(arguments)
     assert result.returncode == 0, result.stderr[-3000:]
-    assert f"Going on at step {step} from" in result.stderr
+    assert f"Resuming at step {step} from" in result.stderr
     assert_bit_identical(values(output_dir), values(tmp_path))
 
 
@@ -136,7 +136,7 @@ def test_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
     assert not list(tmp_path.glob("model.ckpt-30*"))
     again = run(longer)
     assert again.returncode == 0, again.stderr[-3000:]
-    assert "Going on at step 20 from" in again.stderr
+    assert "Resuming at step 20 from" in again.stderr
     assert values(tmp_path, 40)["global_step"] == 40
 
 

@@ -62,7 +62,7 @@ def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
     (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
     again = pretrain(dataclasses.replace(settings, do_eval=False, num_train_steps=3), training)
     assert again == {"global_step": 3}
-    assert "Going on at step 2" in caplog.text
+    assert "Resuming at step 2" in caplog.text
     assert (tmp_path / "model" / "vocab.txt").read_text() == "\n".join(PIECES)
 
 

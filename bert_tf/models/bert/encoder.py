@@ -23,7 +23,7 @@ _PACKAGE = "bert_tf"
 class Embeddings(ConfiguredLayer):
     """Word + segment + position embeddings, layer norm, dropout (paper section 3, figure 2).
 
-    `dense_gradient`: see `ops.embedding_lookup`.
+    `dense_gradient`: see `kernels.embedding_lookup`.
     """
 
     def __init__(self, config, dense_gradient: bool = False, **kwargs):
@@ -35,7 +35,7 @@ class Embeddings(ConfiguredLayer):
         config = self.config
         initializer = truncated_normal(config.initializer_range)
 
-        # The tables stay in float32: casting a whole table to look up a few rows would pass over all of it.
+        # The tables stay in float32: to look up a few rows, a cast would go over the whole table.
         def table(name, rows):
             shape = (rows, config.hidden_size)
             return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False, dtype="float32")
@@ -99,11 +99,11 @@ def last_positions(input_mask):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertEncoder(NamedInputs, keras.Model):
-    """The BERT encoder, as it is a part of other models; by itself it is `BertModel`.
+    """The BERT encoder as a part of other models; on its own, use `BertModel`.
 
     Args:
       config: a `BertConfig` (or its dict).
-      dense_embedding_gradient: see `ops.embedding_lookup`.
+      dense_embedding_gradient: see `kernels.embedding_lookup`.
       seed: seed of dropout where `call` gets no `dropout_seed` (Keras `fit`).
       dtype: Keras dtype policy, e.g. "mixed_bfloat16".
 
@@ -138,14 +138,14 @@ class BertEncoder(NamedInputs, keras.Model):
         Args:
           inputs: input_ids [B, S], or a dict with `input_ids` and optionally `input_mask` ([B, S] or [B, S, S],
             default all ones) and `segment_ids` ([B, S], default all zeros); Hugging Face's names `attention_mask` and
-            `token_type_ids` will do for these two. For several sequences in a row also `sequence_ids` [B, S], the
+            `token_type_ids` are accepted for these two. For several sequences in a row also `sequence_ids` [B, S], the
             number of the sequence that a token belongs to, from 1, 0 for padding: a token sees only tokens of its own
-            number, and input_mask is not used; `position_ids` [B, S], the token's position in its sequence;
+            number, and input_mask is ignored; `position_ids` [B, S], the token's position in its sequence;
             `pooled_positions` [B, M], where the sequences begin.
           dropout_seed: int32 [2]. The same seed gives the same dropout masks; if None, the model's own generator
             gives one per call.
           return_all_layers: also return every intermediate layer.
-          return_attention: also return what each token attends to.
+          return_attention: also return the attention probabilities.
 
         Returns:
           dict with `sequence_output` [B, S, H] and `pooled_output` [B, H] ([B, M, H] with pooled_positions), made of
@@ -197,13 +197,13 @@ class BertEncoder(NamedInputs, keras.Model):
         return self.pooler(sequence_output, last_positions(input_mask))[:, 0]
 
     def resolve_dropout_seed(self, dropout_seed=None):
-        """int32 [2]: the seed given, or else a new one of the model's generator.
+        """int32 [2]: the seed given, or else a new one from the model's generator.
 
-        A model with a head that has dropout of its own calls this once and hands the result to the encoder, so that
-        both hang on the same seed.
+        A model whose head has dropout of its own calls this once and passes the result to the encoder, so that both use
+        the same seed.
         """
         if dropout_seed is None:
-            # Under tf.distribute the generators of all replicas count alike, so each replica folds in its number.
+            # Under tf.distribute all replicas' generators give the same seeds, so each replica folds in its number.
             dropout_seed = ops.cast(self.seed_generator.next(), "int32")
             dropout_seed = kernels.fold_in(dropout_seed, kernels.replica_number(), word=1)
         return dropout_seed

@@ -29,7 +29,7 @@ _ACTIVATIONS_IN = {
 }
 _ACTIVATIONS_OUT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 
-# What their BertConfig takes for a key that a config.json leaves out.
+# The defaults of their BertConfig, for keys that a config.json leaves out.
 _CONFIG_DEFAULTS = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -102,7 +102,7 @@ def config_from_huggingface(values: Mapping, source: str) -> BertConfig:
 
 
 def _kept_keys(values: Mapping) -> dict:
-    """Keys that the original has no use for and that can't be seen in the weights: they wait in bert_config.json."""
+    """Keys that the original does not use and the weights do not show: bert_config.json keeps them."""
     kept = {}
     if any(name in CLASSIFIERS[1:] for name in values.get("architectures") or ()):
         kept["architectures"] = values["architectures"]
@@ -165,7 +165,7 @@ def open_weights(file: str) -> Weights:
 
 
 def _translate(file: str, shapes: dict[str, tuple], read: Callable[[str], np.ndarray]) -> Weights:
-    """Their entries under the original's names."""
+    """The file's entries under the original's names."""
     plain = {_plain_name(name): name for name in shapes}
     table = "embeddings.word_embeddings.weight"
     tables = [name for name in plain if name == table or name.endswith("." + table)]
@@ -209,7 +209,7 @@ def _plain_name(name: str) -> str:
 
 
 def _reason(name, head_prefix, plain, read, origins, file) -> str:
-    """Why an entry has no place; an output matrix that is not tied to the word table is an error."""
+    """Why an entry is not used; an output matrix that is not tied to the word table is an error."""
     if name.endswith("position_ids"):
         return "a constant, 0 to max_position_embeddings"
     copies = {
@@ -220,8 +220,8 @@ def _reason(name, head_prefix, plain, read, origins, file) -> str:
     if original in origins:
         if not np.array_equal(read(name), read(origins[original])):
             raise ValueError(
-                f"{file}: {name} differs from {origins[original]}. In BERT they are one variable; a model that was "
-                "trained with two has no place in the original's format."
+                f"{file}: {name} differs from {origins[original]}. In BERT they are one variable; the original's "
+                "format can't hold a model that was trained with two."
             )
         return f"the same as {origins[original]}"
     return "not in BERT as the original has it"
@@ -231,7 +231,7 @@ def save(path: str, weights: Weights) -> dict[str, str]:
     """Writes a model.safetensors.
 
     Args:
-      path: the file. weights: Adam moments and the step have no place and are left out.
+      path: the file. weights: Adam moments and the step are left out, since the format has no entries for them.
 
     Returns:
       the original's name -> theirs, of all that was written.

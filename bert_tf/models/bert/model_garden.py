@@ -2,15 +2,15 @@
 
 In: object-based (TF2) checkpoints of its BertEncoder, BertEncoderV2, BertPretrainerV2 and BertPretrainer,
 BertClassifier, BertSpanLabeler and BertTokenClassifier, those of its trainer, and the `variables/variables` files of
-the SavedModels that TensorFlow Hub and Kaggle offer. The keys of the tensors depend on what object was saved and how.
-The full names that the layers gave the variables do not, so they are what variables are found by. Edges of the object
-graph tell apart what has no name of its own: an optimizer's copies, and whose output layer an output layer is.
+the SavedModels that TensorFlow Hub and Kaggle offer. The keys of the tensors depend on which object was saved and how.
+The full names that the layers gave the variables do not, so variables are found by those. Where full names are
+ambiguous (an optimizer's copies, output layers of different heads), edges of the object graph decide.
 
 Out: one graph whose nodes carry the edges by which each of those classes looks for its parts, so that all of them
 restore the same tensors.
 
 Whether an encoder was pre-norm (`norm_first`) can't be seen in a checkpoint, since it has the same variables; only a
-SavedModel says it.
+SavedModel records it.
 """
 
 import posixpath
@@ -71,17 +71,17 @@ _NAMES = {scope + "/embeddings": original for original, scope, _ in TABLES} | _O
 _NAMES[_MASKED_LM_BIAS[1]] = _MASKED_LM_BIAS[0]
 
 _IN_LAYER = re.compile(r"(?:^|/)(?:transformer|encoder)/layer_(\d+)/(.+)$")
-# The output layer of a head, and the dense layer before it, which is a pooler of the head's own.
+# The output layer of a head, and the dense layer before it, the head's own pooler.
 _HEAD = re.compile(r"(?:(?:^|/)([^/]+)/)?(?:predictions/transform/)?logits/(kernel|bias)$")
 _HEAD_POOLER = re.compile(r"(?:^|/)([^/]+)/pooler_dense/(kernel|bias)$")
 NEXT_SENTENCE = "next_sentence"
-# What a head's own pooler is called until it is clear which pooler counts.
+# The name of a head's own pooler until it is clear which pooler was trained.
 _POOLER, HEADS_POOLER = "bert/pooler/dense", "(pooler of the head)"
 
 _WORDS = "bert/embeddings/word_embeddings"
 _ATTENTION = re.compile(r"/attention/self/(query|key|value)/kernel$")
 _TRANSPOSED = {"cls/seq_relationship/output_weights", "output_weights", "cls/squad/output_weights"}
-# Tensors that are of use only together.
+# Tensors that are useful only together.
 _HEAD_GROUPS = ("cls/predictions/", "cls/seq_relationship/", "cls/squad/", "output_", _POOLER, HEADS_POOLER)
 
 
@@ -179,7 +179,7 @@ def _shape_here(name: str, shape: tuple[int, ...], num_attention_heads: int) -> 
 
 
 def _check_encoder(path: str, shapes: dict[str, tuple[int, ...]], num_attention_heads: int) -> dict:
-    """Refuses an encoder that isn't whole; returns the shapes that all variables must have for it.
+    """Refuses an incomplete encoder; returns the shapes that all variables must have for it.
 
     Raises:
       ValueError: lists what is missing or has another shape.
@@ -251,7 +251,7 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
     stored = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
     lost = [key for key in keys.values() if key not in stored]
     if lost:
-        raise ValueError(f"{path}: the object graph speaks of tensors that are not there: {some(lost)}.")
+        raise ValueError(f"{path}: the object graph names tensors that are missing: {some(lost)}.")
     shapes = {name: _original_shape(name, stored[key]) for name, key in keys.items()}
     heads = {stored[key][1] for name, key in keys.items() if _ATTENTION.search(name) and len(stored[key]) == 3}
     if len(heads) > 1:
@@ -273,7 +273,7 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
             hints["do_lower_case"] = bool(bundle.read_tensor(reader, path, key))
             reasons[key] = "no weight: read as do_lower_case"
         elif key not in keys.values():
-            reasons.setdefault(key, f"the original has no place for {full_name or 'it'}")
+            reasons.setdefault(key, f"the original has no variable for {full_name or 'it'}")
     return Weights(
         path,
         "model_garden",
@@ -288,7 +288,7 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
 def _reason(key: str, reasons: dict[str, str]) -> str:
     if key.removesuffix(KEY_SUFFIX) in ("save_counter", "global_step"):
         return "a counter"
-    # What the walk through the graph has not met is behind an optimizer, or one of its slots.
+    # Whatever the walk through the graph did not reach belongs to an optimizer.
     return reasons.get(key, "optimizer state, in another form than the original's")
 
 
@@ -308,7 +308,7 @@ def _drop_unfit_heads(keys: dict[str, str], shapes: dict, expected: dict) -> dic
 
 
 def _choose_pooler(keys: dict[str, str], shapes: dict, read) -> dict[str, str]:
-    """Settles which pooler is `bert/pooler/dense`; returns why the other is not used, by key."""
+    """Decides which pooler becomes `bert/pooler/dense`; returns why the other is not used, by key."""
     leaves = ("kernel", "bias")
     if f"{HEADS_POOLER}/kernel" not in keys:
         return {}
@@ -324,7 +324,7 @@ def _choose_pooler(keys: dict[str, str], shapes: dict, read) -> dict[str, str]:
 
 
 def _check_not_pre_norm(prefix: str, path: str) -> None:
-    # A SavedModel has its layers' settings as JSON between other things in this file.
+    # In a SavedModel this file holds, among other things, the layers' settings as JSON.
     settings = posixpath.join(posixpath.dirname(posixpath.dirname(prefix)), "keras_metadata.pb")
     if posixpath.basename(prefix) == "variables" and tf.io.gfile.exists(settings):
         with tf.io.gfile.GFile(settings, "rb") as file:
@@ -361,7 +361,7 @@ def _places(names) -> dict[str, list[tuple[str, tuple[str, ...], str]]]:
         places[prefix + "output_weights"] = [(part, (*edges, "kernel"), f"{scope}/kernel")]
         places[prefix + "output_bias"] = [(part, (*edges, "bias"), f"{scope}/bias")]
     if "cls/seq_relationship/output_weights" in names:
-        # Not shared with the encoder's: to restore one saved variable into two Python objects is an error.
+        # Not shared with the encoder's: restoring one saved variable into two Python objects is an error.
         for leaf in ("kernel", "bias"):
             full_name = f"{NEXT_SENTENCE}/pooler_dense/{leaf}"
             places[f"{_POOLER}/{leaf}"].append((NEXT_SENTENCE, ("dense", leaf), full_name))
@@ -382,15 +382,15 @@ def save(prefix: str, weights: Weights, num_attention_heads: int) -> dict[str, s
     What `model` restores, `load_weights` of that object restores as well. With the output layer of a classifier or span
     labeler `model` alone can't be an encoder.
 
-    Optimizer state is not written: their optimizer's has another meaning.
+    Optimizer state is not written: their optimizer defines it differently.
 
     Args:
-      prefix: written exactly there, over what there is; the state file `checkpoint` is left alone.
-      weights: read one tensor after the other, and held once.
+      prefix: written exactly there, replacing existing files; the state file `checkpoint` is left alone.
+      weights: read one tensor at a time; all of them are held in memory once.
       num_attention_heads: into how many heads the attention kernels are cut.
 
     Returns:
-      The original's name -> the key in the checkpoint. Names of `weights` that are not in it have no place there.
+      The original's name -> the key in the checkpoint. Names missing from it have no equivalent there.
 
     Raises:
       ValueError: the encoder is not whole, or its width is not a multiple of the heads.
@@ -412,7 +412,7 @@ def save(prefix: str, weights: Weights, num_attention_heads: int) -> dict[str, s
                 node[edges[-1]] = tf.Variable(value, name=full_name)
             del value
         root = _trackable(_root(parts), {})
-        # `Checkpoint.restore` wants a counter of saves; asking for it makes it.
+        # `Checkpoint.restore` expects a counter of saves; reading the attribute creates it.
         _ = root.save_counter
         root.write(prefix)
     del root, parts
@@ -420,7 +420,7 @@ def save(prefix: str, weights: Weights, num_attention_heads: int) -> dict[str, s
 
 
 def _root(parts: dict[str, dict]) -> dict:
-    """The edges of the whole graph. A dict is a node; the same dict in two places is one node with two ways to it."""
+    """The edges of the whole graph. A dict is a node; the same dict in two places is one node with two paths to it."""
     encoder = parts["encoder"]
     # The functional BertEncoder numbers its layers instead.
     layers = [encoder[edge] for *_, edge in (*TABLES, ENCODER_MODULES[0])]

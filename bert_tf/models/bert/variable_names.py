@@ -10,7 +10,7 @@ from bert_tf.weights.mapping import Weights, is_model_variable
 # The output layers of the original's run_classifier.py (root scope) and run_squad.py.
 HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias")
 
-# The encoder's variables are below it.
+# The scope of the encoder's variables.
 SCOPE = "bert"
 # The tables that grow with vocabulary and length.
 WORD_TABLE = "bert/embeddings/word_embeddings"
@@ -21,7 +21,7 @@ _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 
 
 def num_layers_of(names) -> int:
-    """The number of encoder layers that names of the original speak of."""
+    """The number of encoder layers among names of the original's variables."""
     numbers = [int(match[1]) for match in map(_LAYER.match, names) if match]
     return 1 + max(numbers, default=-1)
 
@@ -81,10 +81,10 @@ def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:
-    """Refuses a configuration that the weights don't fit.
+    """Refuses a configuration that doesn't fit the weights.
 
     Raises:
-      ValueError: lists name, expected and found shape of what differs, and encoder variables one has and the other not.
+      ValueError: lists names, expected and found shapes, also of encoder variables that only one of the two has.
     """
     expected = expected_shapes(config)
     wrong = [

@@ -30,10 +30,10 @@ class ChoiceExample:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Where a file has what; names, or numbers from 0 as text for a file without header.
+    """The columns of a file: names, or, for a file without header, numbers from 0 as text.
 
     Attributes:
-      context: the text that comes first. question: what every choice begins with; None: nothing.
+      context: the text that comes first. question: the beginning of every choice; None: no such column.
       choices: a column each; or one name: that of a list in JSON, or what the columns are called before their numbers
         (`ending` for ending0, ending1, ...).
       label: the right choice.
@@ -50,7 +50,7 @@ class Columns:
         return [name for name in (self.context, self.question, *choices, self.label if with_label else None) if name]
 
 
-# What is taken where no column is named: the first of these that fits the file.
+# Used if no column is named: the first layout that fits the file.
 KNOWN_LAYOUTS = (
     Columns("sent1", "sent2", ("ending",), "label"),  # SWAG
     Columns("context", "question", ("choices",), "label"),
@@ -95,7 +95,7 @@ def read_examples(
 def check_columns(
     path: str, columns: Columns | None, first_label: str, labels_needed: bool, csv_delimiter: str | None = None
 ) -> None:
-    """Refuses a file whose first example is not as it must be; TensorFlow is not needed for a local file.
+    """Refuses a file whose first example is malformed; TensorFlow is not needed for a local file.
 
     Raises:
       ValueError: as of `read_examples`, whose arguments these are.
@@ -114,7 +114,7 @@ def _examples(
         columns = columns or _known_layout(list(row), path, labels_needed)
         example = _example(row, columns, first_label, number, path, line)
         if labels_needed and example.label is None:
-            field_of(row, columns.label, path, line)  # says so if it is the column that is not there
+            field_of(row, columns.label, path, line)  # raises if the whole column is missing
             raise ValueError(f"{path}, line {line}: there is no label.")
         first_line = first_line or line
         first = first or example
@@ -192,7 +192,7 @@ def _example(row: dict, columns: Columns, first_label: str, number: int, path: s
     question = text_of(field_of(row, columns.question, path, line) or "", path, line)
     choices = tuple(text_of(choice, path, line) for choice in _choices_of(row, columns.choices, path, line))
     if len(choices) < 2:
-        raise ValueError(f"{path}, line {line}: there must be two choices at least, and there is {len(choices)}.")
+        raise ValueError(f"{path}, line {line}: at least two choices are needed; found {len(choices)}.")
     for place, choice in enumerate(choices):
         if not choice.strip():
             raise ValueError(

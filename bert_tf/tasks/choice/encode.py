@@ -76,7 +76,7 @@ def encode_examples(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max
     for _ in examples:
         context, question = next(encoded), next(encoded)
         for _ in range(num_choices):
-            # A choice without any token (control characters) is no second text, as in classification.
+            # As in classification, a choice without any token (control characters only) does not count as a text.
             second = [*question, *next(encoded)]
             ids, segments = tokenizer.build_inputs(context, second, max_seq_length)
             whole = len(context) + len(second) + tokenizer.num_special_tokens(pair=bool(second))
@@ -85,7 +85,7 @@ def encode_examples(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max
             starts.append(segments.count(0))
     if truncated:
         logging.warning(
-            "%d of %d choices are with their context longer than --max_seq_length=%d and lost their last tokens.",
+            "%d of %d choices with their context are longer than --max_seq_length=%d and lost their last tokens.",
             truncated,
             len(rows),
             max_seq_length,

@@ -1,4 +1,4 @@
-"""What run_swag.py does with a model for multiple choice: mark it as one, evaluate it, write its predictions."""
+"""A multiple-choice model in run_swag.py: its configuration, evaluation and predictions."""
 
 import json
 import posixpath
@@ -32,7 +32,7 @@ def evaluate(rows: ChoiceRows, logits: np.ndarray, batch_size: int) -> dict[str,
 
 
 def write_confusion_matrix(output_dir: str, rows: ChoiceRows, logits: np.ndarray, step: int) -> None:
-    """Writes confusion_matrix.png: which place the right choice has, and which was chosen."""
+    """Writes confusion_matrix.png: the positions of the right choices and of the chosen ones."""
     from bert_tf.training import plots
 
     labels, chosen = rows.labels["label_ids"], np.argmax(logits, -1)
@@ -44,8 +44,8 @@ def write_confusion_matrix(output_dir: str, rows: ChoiceRows, logits: np.ndarray
 def write_predictions(output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray) -> list[str]:
     """Writes predictions.jsonl and test_results.tsv; returns their paths.
 
-    The first has for each example its number `guid`, the number of the chosen one from 0, its text, and the
-    probabilities of all; and the `label` where there is one. The second has the probabilities, as run_classifier.py.
+    The first has for each example its number `guid`, the number of the chosen one from 0, its text, the probabilities
+    of all choices, and the `label` if there is one. The second has the probabilities, as run_classifier.py writes them.
     """
     probabilities = softmax(np.asarray(logits, np.float32), axis=-1)
     lines, table = [], []

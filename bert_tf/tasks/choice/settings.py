@@ -1,4 +1,4 @@
-"""What run_swag.py is told besides what all fine-tuning scripts are; checked without TensorFlow."""
+"""The settings of run_swag.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ class ChoiceSettings:
         return Columns(self.context, self.question or None, tuple(self.choices), self.label or "label")
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses what makes no sense together, files that are not there, and files that lack a column.
+        """Refuses contradictions, missing files, and files that lack a column.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.

@@ -1,6 +1,6 @@
 """Examples of classification tasks from files: TSV as in GLUE, CSV, JSON lines, and the user's own columns.
 
-A task is a declaration of files, columns and labels (tasks/glue.py lists them); reading is the same for all.
+A task is a declaration of files, columns and labels (glue.py lists them); reading is the same for all.
 Original: run_classifier.py, DataProcessor and its subclasses.
 """
 
@@ -33,7 +33,7 @@ class InputExample:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Where a set of examples is and what its columns are.
+    """The file of a set of examples, and its columns.
 
     Attributes:
       file: name below the data directory; {language} is filled in where a task has one.
@@ -41,7 +41,7 @@ class Split:
       set_name: first part of every guid.
       has_header: the first row names the columns.
       guid: column that makes the guid unique; None: the number of the row in the file, from 0, header included.
-      header_names: column number -> name that the header must have there, to notice data of another task.
+      header_names: column number -> name that the header must have there, to detect files of another task.
       keep: (column, value): rows with another value there are left out.
       skip_short_rows: count and leave out rows that lack a column, instead of stopping (released files of QQP).
       csv_delimiter: of a .csv file; None: the header tells, see `tables.find_csv_delimiter`.
@@ -116,7 +116,7 @@ def _check_header(split: Split, header: Sequence[str], path: str, task_name: str
         found = header[column] if -len(header) <= column < len(header) else None
         if found != name:
             raise ValueError(
-                f"{path}, line 1: column {column} should be {name!r} and is {found!r}: no file of --task_name="
+                f"{path}, line 1: column {column} should be {name!r} and is {found!r}: not a file of --task_name="
                 f"{task_name}. The header is {quoted(header)}."
             )
 
@@ -127,7 +127,7 @@ def split_path(task: Task, split: Split, directory: str = "") -> str:
 
 
 def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: int) -> tuple[list, bool]:
-    """text_a, text_b, label and guid in the rows of a file by its first one, and whether that is a header."""
+    """Where a file's rows have text_a, text_b, label and guid, by its first row; and whether that row is a header."""
     named = isinstance(row, dict)
     header = row if split.has_header and not named else None
     if header is not None:
@@ -208,7 +208,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 
 
 def _label(task: Task, value, path: str, line: int):
-    """A label as the task means it."""
+    """A label in the form the task uses."""
     if task.is_regression:
         try:
             number = float(value)

@@ -54,7 +54,7 @@ def as_dataset(
       batch_size: texts a batch; the last batch may be short.
       max_length: tokens of a text or pair, special tokens included; what is longer loses its last tokens, and how many
         texts do is logged. A batch is padded to its longest text, rounded up to a multiple of 32.
-      seed: shuffle the texts, anew for each epoch, by this number. None keeps their order, as `predict` needs.
+      seed: shuffle the texts with this seed, differently in each epoch. None keeps their order, as `predict` needs.
 
     Returns:
       batches of a dict of int32 [B, S], input_ids, input_mask and segment_ids; or of such a dict and labels: int32 [B],

@@ -1,4 +1,4 @@
-"""What run_classifier.py is told besides what all fine-tuning scripts are; checked without TensorFlow."""
+"""The settings of run_classifier.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class ClassificationSettings:
         return (self.task_name or "").lower() == "custom"
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses what makes no sense together, files that are not there, and files that lack a column.
+        """Refuses contradictions, missing files, and files that lack a column.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.

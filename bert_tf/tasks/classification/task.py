@@ -132,7 +132,7 @@ class ClassificationTask(FineTuningTask):
                 except FileNotFoundError:
                     if number == 0:
                         raise  # only the further sets (mismatched) may be missing
-                    logging.info("There is no %s: left out.", split.file)
+                    logging.info("%s does not exist and is left out.", split.file)
             return there
 
         return task, read

@@ -1,6 +1,6 @@
 """The outputs of BERT's layers for each token of a text (paper, section 5.3; original: extract_features.py).
 
-A file of lines is read twice: once to check it and to know how much there is, once to compute. Lines of similar length
+A file of lines is read twice: once to check it and to measure it, once to compute. Lines of similar length
 are computed together, within a window of some thousand tokens; each window is written, in the order of the lines, while
 the next one is computed and the one after that is tokenized. So memory is that of two windows, however long the file.
 
@@ -32,7 +32,7 @@ from bert_tf.training import distribution, fine_tuning
 from bert_tf.training.settings import DTYPE_POLICIES
 
 _PAIR_SEPARATOR = " ||| "
-# What the tokenizer takes for space between words: Zs, Zl, Zp and three control characters. It deletes the others.
+# What the tokenizer takes for spaces: Zs, Zl, Zp and three control characters. It deletes all other controls.
 _SPACES = re.compile("[\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 
 _WINDOW_BYTES = 256 << 20  # of values; padding is 23 % of the tokens of English sentences with it, in BERT-Base
@@ -97,8 +97,8 @@ def read_lines(path: str) -> Iterator[str]:
 def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str = "none") -> EncodedLine:
     """The tokens of a line `text` or `first ||| second`, as the original makes them.
 
-    With a pooling also the words, which are what spaces separate; one without a token in the vocabulary's terms (of
-    control characters only) is [UNK] then, so that no word is without features.
+    With a pooling also the words, which are separated by spaces. A word without any token (control characters only)
+    becomes [UNK], so that every word has features.
     """
     texts = line.strip().rpartition(_PAIR_SEPARATOR)
     texts = (texts[0], texts[2]) if texts[1] else (texts[2],)
@@ -207,7 +207,7 @@ def make_layers_function(
       layers: numbers of encoder layers, negative ones from the end.
       strategy: the batch is divided among its replicas, whose number must divide B.
       shape: B and S where they never change, which a TPU needs.
-      fused: see `ops.fused_inference`.
+      fused: see `kernels.fused_inference`.
     """
     strategy = strategy or tf.distribute.get_strategy()
     replicas = strategy.num_replicas_in_sync
@@ -300,7 +300,7 @@ def _features(window: Window, values: np.ndarray, tokenizer: Tokenizer, pooling:
 
 
 def check_input(input_file: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str = "none") -> Sizes:
-    """Reads a file of lines to its end, and tells how much there is.
+    """Reads a file of lines to its end, and returns how much there is.
 
     Raises:
       FileNotFoundError, ValueError: no such file, an empty one, not UTF-8 (names the line), or no room for any token.
@@ -345,7 +345,7 @@ def extract_features(
       layers: numbers of encoder layers; see `parse_layers`.
       batch_size: lines computed together. pooling: "none", or how tokens become words: "first", "mean", "max".
       static_padding: pad all lines to max_seq_length, as the original did.
-      sizes: what `check_input` said, if it was asked before.
+      sizes: the result of `check_input`, if it has been called before.
       window_bytes: most values held at a time, in bytes (twice: computed and written), except for a single batch.
 
     Raises:
@@ -393,7 +393,7 @@ def extract_features(
             if written:
                 written.result()
             written = writing.submit(write_window, window, values)
-            del values  # or the window being written and the one being computed were three with it
+            del values  # so that only two windows are in memory: the one being written and the one being computed
         if written:
             written.result()
         if (lines, entries) != (sizes.lines, sizes.entries):

@@ -1,4 +1,4 @@
-"""What extract_features.py is told; checked without TensorFlow."""
+"""The settings of extract_features.py; checked without TensorFlow."""
 
 import dataclasses
 import os
@@ -35,7 +35,7 @@ class FeatureSettings(DeviceSettings):
     static_padding: bool = False
 
     def check(self) -> None:
-        """Refuses what makes no sense together, and files that are not there or can't be written.
+        """Refuses contradictions, missing files, and an output that can't be written.
 
         Raises:
           ValueError, FileNotFoundError: names the flag.

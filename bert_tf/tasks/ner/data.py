@@ -18,7 +18,7 @@ from bert_tf.system.text_files import read_text_lines
 DOCUMENT_START = "-DOCSTART-"
 OUTSIDE = "O"
 
-# scheme -> the letters of its tags. plain: tags of words that make no entities (parts of speech).
+# scheme -> the letters of its tags. plain: tags that do not form entities (parts of speech).
 SCHEMES = {"iob2": "BI", "iob1": "BI", "bioes": "BIES", "bilou": "BILU", "plain": ""}
 _SEPARATORS = ("auto", "tab", "space")
 
@@ -58,7 +58,7 @@ class Sentence:
     """The words of a sentence and their tags in the scheme that a model learns; None without tags.
 
     Attributes:
-      lines: of each word the number of its line, from 1. document: number of the document it belongs to, from 0.
+      lines: the line number of each word, from 1. document: number of the sentence's document, from 0.
     """
 
     words: list[str]
@@ -86,7 +86,7 @@ class ConllFile:
 
 @dataclasses.dataclass(frozen=True)
 class Entity:
-    """A stretch of words, first to the one after the last."""
+    """Consecutive words: the first, and the one after the last."""
 
     type: str
     start: int
@@ -136,22 +136,22 @@ def entities_of(tags: Sequence[str], scheme: str) -> list[Entity]:
             if letter == "I" and not same and scheme == "iob2":
                 raise broken(place, f"an entity begins with B-{type_}")
             if letter == "B" and not same and scheme == "iob1":
-                raise broken(place, f"B-{type_} only parts an entity from one of its type right before it")
+                raise broken(place, f"B-{type_} only separates an entity from one of the same type right before it")
             if open_type is not None and not (letter == "I" and same):
                 entities.append(Entity(open_type, start, place))
                 open_type = None
             if letter != OUTSIDE and open_type is None:
                 open_type, start = type_, place
             continue
-        goes_on = letter in ("I", letters[2])
-        if goes_on != (open_type is not None) or (goes_on and not same):
+        continues = letter in ("I", letters[2])
+        if continues != (open_type is not None) or (continues and not same):
             if place == len(tags):
                 place -= 1
                 raise BrokenTags(
                     place, f"the sentence ends with the tag {tags[place]!r}, inside an entity: it breaks {scheme}"
                 )
-            if goes_on:
-                raise broken(place, f"there is no {type_} that could go on")
+            if continues:
+                raise broken(place, f"no entity of type {type_} is open")
             raise broken(place, f"the {open_type} before it does not end ({letters[2]}-{open_type})")
         if letter == "B":
             open_type, start = type_, place
@@ -257,9 +257,9 @@ class _Reader:
         self.sentences: list[Sentence] = []
         self.separator = {"tab": "\t", "space": " "}.get(layout.column_separator)
         self.repaired = 0
-        self._columns = 0  # of every line; that of the first word's
+        self._columns = 0  # in the first word's line, and so in every line
         self._first_line = 0
-        self._document, self._in_document = 0, False  # the second: whether the document has any sentence yet
+        self._document, self._in_document = 0, False  # its number, and whether it has a sentence yet
         self._words, self._tags, self._lines = [], [], []
 
     def add(self, line: str, number: int) -> bool:
@@ -346,7 +346,7 @@ class _Reader:
         return tags_of(entities, len(tags), self.scheme)
 
     def _advice(self, tags: list[str]) -> str:
-        """Which flag would make a file readable whose first wrong sentence has these tags."""
+        """The flag that would make the file readable, judged by the tags of its first wrong sentence."""
         fitting = []
         for scheme in SCHEMES:
             try:
@@ -379,8 +379,8 @@ def is_document_start(line: str) -> bool:
 def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], layout: Layout) -> None:
     """Writes a file's lines as they were, with the predicted tag as one more column; complete or not at all.
 
-    The form that conlleval reads: the gold tag, where there is one in the last column, and the predicted one after it.
-    Blank lines and comments stay, -DOCSTART- gets the tag O.
+    conlleval reads this form: the predicted tag follows the gold tag, if that is in the last column. Blank lines and
+    comments stay; -DOCSTART- gets the tag O.
 
     Args:
       predicted: the tags of each sentence, in the scheme of the file.

@@ -1,8 +1,8 @@
 """Words to token ids with one label per word, on its first piece (paper: Devlin et al. 2019, section 5.3).
 
-A sentence, or with document context a whole document, that is longer than the model is cut into windows that overlap;
-each word is learned and predicted in the one window that shows most around it, so that no word is without a tag and
-none counts twice.
+A sentence, or with document context a whole document, that is longer than the model is cut into windows that overlap.
+Each word is learned and predicted in the one window that shows most of its context: every word gets a tag, and none
+counts twice.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ NO_LABEL = -1
 @dataclasses.dataclass(frozen=True)
 class WordRows(TokenRows):
     """Token rows [CLS] pieces [SEP]; `labels` holds `label_ids`, where there are tags: int16 [n, max_seq_length],
-    NO_LABEL for all tokens but the first pieces of the words that the row is responsible for.
+    NO_LABEL except for the first pieces of the words that the row is responsible for.
 
     Attributes:
-      word_rows, word_positions: int32 [W]: of each word of all sentences, in order, the row and the place in it where
-        it is learned and predicted.
+      word_rows, word_positions: int32 [W]: for each word of all sentences, in order, the row and the position in it
+        where the word is learned and predicted.
     """
 
     word_rows: np.ndarray
@@ -44,15 +44,14 @@ def encode_sentences(
 ) -> WordRows:
     """Token rows of sentences.
 
-    A word without any piece (control characters only) becomes [UNK]. Rows that are responsible for no word, those of
-    the inside a very long one, are left out.
+    A word without any piece (control characters only) becomes [UNK]. Rows that are responsible for no word, which show
+    only the inside of a very long one, are left out.
 
     Args:
       max_seq_length: tokens of a row, [CLS] and [SEP] included.
       label_ids: tag -> id; None: no labels.
       doc_stride: tokens from the start of a window to that of the next; by default half of what a window holds.
-      document_context: put the sentences of a document one after the other, so that each is seen with its
-        neighbours.
+      document_context: join the sentences of a document, so that the model sees each one with its neighbours.
 
     Raises:
       ValueError: no room for any word. KeyError: a tag that label_ids lacks.
@@ -90,7 +89,7 @@ def encode_sentences(
 
 
 def _units(sentences: Sequence[Sentence], document_context: bool) -> list[list[Sentence]]:
-    """What is cut into windows: each sentence, or the sentences of each document."""
+    """The units to cut into windows: each sentence, or the sentences of each document."""
     units, previous = [], None
     for sentence in sentences:
         if document_context and previous is not None and sentence.document == previous:
@@ -104,7 +103,7 @@ def _units(sentences: Sequence[Sentence], document_context: bool) -> list[list[S
 def _best_spans(spans: Sequence[tuple[int, int]], firsts: np.ndarray) -> np.ndarray:
     """For each word, by its first piece, the window whose nearer edge is farthest; the earliest on a tie [W].
 
-    These are in the order of the words: further right, a later window is the better one.
+    Window numbers increase with the words: further right, a later window is better.
     """
     best, score = np.zeros(len(firsts), np.int32), np.full(len(firsts), -1)
     for number, (start, size) in enumerate(spans):

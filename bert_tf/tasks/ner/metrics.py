@@ -12,10 +12,10 @@ def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, f
     """Scores from 0 to 1: precision, recall, f1 of entities (type and both ends right), and accuracy of words.
 
     Args:
-      gold, predicted: tags in IOB2 or BIOES. plain: tags that make no entities; accuracy is all there is.
+      gold, predicted: tags in IOB2 or BIOES. plain: tags that do not form entities; only accuracy is computed.
 
     Raises:
-      ValueError: a sentence has another number of tags in the one than in the other.
+      ValueError: a sentence has different numbers of gold and predicted tags.
     """
     _check(gold, predicted)
     pairs = [(one, other) for tags in zip(gold, predicted, strict=True) for one, other in zip(*tags, strict=True)]

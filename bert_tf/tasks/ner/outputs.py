@@ -1,4 +1,4 @@
-"""Named entities put together: the model, its predictions, their scores, and what a trained model must remember."""
+"""The tagger as a whole: its model, predictions and scores, and the settings kept with a trained one."""
 
 import dataclasses
 import json
@@ -31,8 +31,8 @@ class TaggingSettings:
 
     Attributes:
       learned_scheme: of the model's tags: iob2, bioes or plain.
-      document_context: whether it saw whole documents.
-      features: None: BERT is trained, too; or what of its outputs the BiLSTMs are given (`feature_tagger.FEATURES`).
+      document_context: whether it was trained on whole documents.
+      features: None: BERT is trained, too; else which of its outputs the BiLSTMs read (`feature_tagger.FEATURES`).
       lstm_size, lstm_layers: of the BiLSTMs.
     """
 
@@ -65,7 +65,7 @@ class TaggingSettings:
 
 
 def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
-    """The tags to learn: of entities all that the types in the data can have, so that no chance decides which."""
+    """The tags to learn: for entities all tags of the types in the data, also those that happen not to occur."""
     tags = {tag for sentence in sentences for tag in sentence.tags}
     if scheme == "plain":
         return sorted(tags)
@@ -150,8 +150,8 @@ def tags_by_sentence(sentences: Sequence[Sentence], tags: Sequence[str]) -> list
 def predicted_tags(
     sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str], scheme: str
 ) -> list[list[str]]:
-    """The most probable tag of each word, by sentence; then, where these don't make whole entities, as conlleval reads
-    them, in valid tags of `scheme`."""
+    """The most probable tag of each word, by sentence, as valid tags of `scheme`; incomplete entities are read as
+    conlleval reads them."""
     raw = tags_by_sentence(sentences, [labels[number] for number in logits.argmax(-1)])
     return [ner_data.valid_tags(tags, scheme) for tags in raw]
 
@@ -161,7 +161,7 @@ def score(
 ) -> tuple[dict[str, float], str]:
     """Scores of `ner.metrics.evaluate` and loss (mean negative log-likelihood of the words' tags), and a table by type.
 
-    A tag that the model does not know counts as wrong, and not in the loss.
+    A tag that the model does not know counts as wrong; the loss leaves it out.
     """
     plain = settings.learned_scheme == "plain"
     gold = [sentence.tags for sentence in sentences]
@@ -183,7 +183,7 @@ def write_confusion_matrix(
     settings: TaggingSettings,
     step: int,
 ) -> None:
-    """Writes confusion_matrix.png: how often each type of entity (or plain tag) was taken for each, word by word."""
+    """Writes confusion_matrix.png: how often words of each type of entity (or plain tag) were given each type."""
     from bert_tf.training import plots
 
     predicted = predicted_tags(sentences, logits, labels, settings.learned_scheme)

@@ -1,4 +1,4 @@
-"""What run_ner.py is told besides what all fine-tuning scripts are; checked without TensorFlow."""
+"""The settings of run_ner.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
 
@@ -42,7 +42,7 @@ class NerSettings:
         )  # fmt: skip
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses what makes no sense together, files that are not there, and files that lack a column.
+        """Refuses contradictions, missing files, and files that lack a column.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.

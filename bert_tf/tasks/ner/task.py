@@ -163,11 +163,11 @@ class NerTask(FineTuningTask):
 
 
 def choose_tagging(settings, stored: outputs.TaggingSettings | None, source: str, resumed: bool):
-    """The `TaggingSettings` of the run; what isn't given is as with the model that is resumed or used.
+    """The `TaggingSettings` of the run: those given, and otherwise those of the model that is resumed or used.
 
     Args:
-      settings: `NerSettings`. stored: what lies beside the model's weights, or None. source: where.
-      resumed: a run in output_dir is resumed, or nothing is trained: the model is what it is.
+      settings: `NerSettings`. stored: the settings beside the model's weights, or None. source: their path.
+      resumed: a run in output_dir is resumed, or nothing is trained, so the model is fixed.
 
     Raises:
       ValueError: a setting contradicts the model.
@@ -183,7 +183,7 @@ def choose_tagging(settings, stored: outputs.TaggingSettings | None, source: str
     for name, value in given.items():
         if value != getattr(stored, name):
             raise ValueError(f"--{name}={value} contradicts {source}, which was trained with {getattr(stored, name)}.")
-    # Tags in files may be marked in another way than those the model learned, so the scheme is no contradiction.
+    # A file's scheme may differ from the one the model learned; only plain tags and entities don't mix.
     if "plain" in (scheme, stored.learned_scheme) and scheme != stored.learned_scheme:
         raise ValueError(
             f"--tag_scheme={settings.tag_scheme} contradicts {source}, which was trained on tags of the kind "

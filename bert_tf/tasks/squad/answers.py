@@ -76,7 +76,7 @@ def get_final_text(pred_text: str, orig_text: str, basic_tokenizer: BasicTokeniz
     """The part of orig_text that pred_text, made of tokens, covers; all of orig_text if that can't be determined.
 
     Both texts are compared without their spaces, character by character; if tokenization changed their number, as it
-    does for Korean, there is no telling.
+    does for Korean, the part can't be determined.
     """
     return _align(pred_text, orig_text, " ".join(basic_tokenizer.tokenize(orig_text)))
 
@@ -149,8 +149,8 @@ def _flags(flat: np.ndarray, windows: Windows, rows: slice, width: int) -> np.nd
 def _candidates(
     windows: Windows, start_logits: Sequence, end_logits: Sequence, settings: PredictionSettings
 ) -> Iterator[np.ndarray]:
-    """For a group of windows each: rows (window, start, end) of the spans that can be answers, in the original's order:
-    by window, rank of the start, rank of the end."""
+    """Yields for each group of windows the spans that can be answers: rows (window, start, end), as in the original by
+    window, rank of the start, rank of the end."""
     in_context = windows.words >= 0
     for begin in range(0, len(windows), _WINDOWS_AT_ONCE):
         rows = slice(begin, min(begin + _WINDOWS_AT_ONCE, len(windows)))
@@ -169,7 +169,7 @@ def _candidates(
 def _best_of_all(
     windows: Windows, rows: range, start_logits: Sequence, end_logits: Sequence, max_answer_length: int
 ) -> tuple[int, int, int] | None:
-    """The best span of some windows without a look at n-best lists."""
+    """The best span of some windows, regardless of n-best lists."""
     best, found = -np.inf, None
     for row in rows:
         base, length = int(windows.offsets[row]), int(windows.lengths[row])
@@ -280,7 +280,7 @@ def write_predictions(output_dir: str, ids: Sequence[str], predictions: Sequence
         write_text_file(posixpath.join(output_dir, name), json.dumps(values, indent=4) + "\n")
 
     write("predictions.json", {key: prediction.text for key, prediction in by_id.items()})
-    # As json.dumps(..., indent=4) writes it, which is slow as it is not the encoder written in C.
+    # The same as json.dumps(..., indent=4), which does not use the encoder written in C and is slow.
     lists = (
         f"    {encode_basestring_ascii(key)}: [\n"
         + ",\n".join(map(_entry, prediction.nbest))

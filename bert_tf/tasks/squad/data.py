@@ -71,7 +71,7 @@ class SquadData:
       examples: in the order of the files.
       skipped: for each question whose answer is not in its context: file, id, answer and the text found instead.
       articles: the `data` lists of the files, joined; what the metrics compare with.
-      unanswered: "" if every question names its answers (or says that there is none); else how many don't, in words.
+      unanswered: "" if every question has answers (or is marked as impossible); else says how many have none.
     """
 
     examples: list[SquadExample]
@@ -153,8 +153,8 @@ def read_squad_examples(
                         empty.append(qas_id)
                     if not paragraph.words:
                         without_text.append(qas_id)
-                    told = version_2_with_negative and "is_impossible" in question
-                    if not told and not question.get("answers"):
+                    is_marked = version_2_with_negative and "is_impossible" in question
+                    if not is_marked and not question.get("answers"):
                         unanswered.append(qas_id)
                     asked = (question["question"], entry["context"])
                     if qas_id in seen:
@@ -226,7 +226,7 @@ def _training_example(question: dict, paragraph: Paragraph, version_2: bool, ans
         found = paragraph.context[max(start, 0) : end]
         there = start >= 0 and " ".join(found.split()) == " ".join(text.split()) != ""
     else:
-        # Of an answer that begins in the spaces before the first word, the original takes the word -1: the last one.
+        # If an answer begins in the spaces before the first word, the original takes word -1, the last one.
         found = " ".join(paragraph.words[first : last + 1])
         there = start >= 0 and end <= len(paragraph.context) and " ".join(text.split()) in found and text.strip() != ""
     if not there:

@@ -1,4 +1,4 @@
-"""Question answering put together: scores of windows, predictions, metrics, and what a trained model must remember."""
+"""Question answering as a whole: logits of windows, predictions, metrics, and the settings kept with a model."""
 
 import dataclasses
 import json
@@ -124,9 +124,9 @@ def choose_threshold(
 ) -> QuestionAnsweringSettings:
     """The settings with the threshold that gave the best F1 on a dev set, if the results have one.
 
-    The official script's threshold is the odds of one of the questions, on which rounding would then decide: on another
-    device, or in a batch with others, its odds differ in the last digits. Half-way to the next larger odds, where the
-    threshold is put, all questions are answered as at the official one.
+    The official script's threshold equals the odds of one question. Rounding would then decide on that question: on
+    another device, or in another batch, its odds differ in the last digits. So the threshold is put half-way to the
+    next larger odds, where all questions are answered as at the official one.
 
     Args:
       results: of `score`. predictions: those that were scored.
@@ -134,7 +134,7 @@ def choose_threshold(
     threshold = results.get("eval_best_f1_threshold")
     if threshold is None:
         return settings
-    # Where there is nothing to answer, no threshold changes that.
+    # Without a possible answer, no threshold matters.
     odds = [prediction.null_odds for prediction in predictions if prediction.best]
     if threshold in odds:  # and not the official script's 0.0 for "better never to answer"
         following = min((value for value in odds if value > threshold), default=threshold + 1.0)
@@ -158,7 +158,7 @@ def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Pre
 
 
 def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
-    """How a model in a directory cuts windows and chooses answers: as it was trained, but for what `settings` say.
+    """How a model in a directory cuts windows and chooses answers: as in training, except for the given `settings`.
 
     Raises:
       ValueError: no such setting, or max_seq_length is more than the model can take.

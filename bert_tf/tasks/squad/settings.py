@@ -1,4 +1,4 @@
-"""What run_squad.py is told besides what all fine-tuning scripts are; checked without TensorFlow."""
+"""The settings of run_squad.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
 
@@ -34,7 +34,7 @@ class SquadSettings:
         return "dev_file" if self.dev_file else "predict_file"
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses what makes no sense together, and files that are not there.
+        """Refuses contradictions and missing files.
 
         Raises:
           ValueError: names the flag.

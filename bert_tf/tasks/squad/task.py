@@ -61,7 +61,7 @@ class SquadTask(FineTuningTask):
             self.dev_sets = [self.test_sets[0] if same else ExampleSet("dev", self._cut(dev, own.dev_flag, False), dev)]
 
     def _choose_answering(self, run, newest: str | None) -> outputs.QuestionAnsweringSettings:
-        """How windows are cut and answers chosen: as the settings say, the threshold as it lies beside the model."""
+        """How windows are cut and answers chosen: by the settings, with the threshold stored beside the model."""
         own, source = self.settings, newest or run.init_checkpoint
         with named_by("--output_dir" if newest else "--init_checkpoint"):
             stored = outputs.QuestionAnsweringSettings.read(casing.directory_of(source)) if source else None

@@ -1,7 +1,7 @@
 """Questions and paragraphs to windows of token ids (original: run_squad.py, convert_examples_to_features).
 
-A context that does not fit beside its question is cut into windows that overlap. Token ids, labels and which window
-knows a token best are the original's; arrays hold all windows one after the other, without padding.
+A context that does not fit beside its question is cut into windows that overlap. Token ids, labels and the
+choice of the best window for each token are the original's. Arrays hold all windows end to end, without padding.
 """
 
 import dataclasses
@@ -125,7 +125,7 @@ class _EncodedParagraph:
     """Pieces of a paragraph's words.
 
     Attributes:
-      ids, piece_words: of each piece. first_pieces: of each word; of one without pieces the next one's.
+      ids, piece_words: of each piece. first_pieces: of each word; for a word without pieces, the next word's.
       starts, ends: characters of each piece (offsets only).
     """
 
@@ -325,7 +325,7 @@ def cached_windows(
 ) -> Windows:
     """`build_windows`, or the same from a file in cache_dir that an earlier run wrote for equal arguments.
 
-    The file's name is a hash of everything the windows depend on. A file that can't be read is made again.
+    The file's name is a hash of everything the windows depend on. A file that can't be read is replaced.
     """
     if not cache_dir:
         return build_windows(examples, tokenizer, settings, is_training)

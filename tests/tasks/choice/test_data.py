@@ -117,7 +117,7 @@ def record(**changes):
         ("a.csv", SWAG, Columns("sent1", None, ("ending",), "gold"), "line 2: no 'gold'"),
         ("a.csv", SWAG.replace("sent2", "sent1"), None, "line 1: the column 'sent1' appears twice"),
         ("a.jsonl", lines(record()), NUMBERED, "line 1: JSON lines have no numbered columns"),
-        ("a.jsonl", lines(record(choices=["x"])), None, "line 1: there must be two choices at least, and there is 1"),
+        ("a.jsonl", lines(record(choices=["x"])), None, "line 1: at least two choices are needed; found 1"),
         ("a.jsonl", lines(record(choices=["x", None])), None, "line 1: a text is expected, found None"),
         ("a.jsonl", lines(record(context=3)), None, "line 1: a text is expected, found 3"),
         ("a.jsonl", "{", None, "line 1, column 2: not JSON"),
