@@ -26,7 +26,7 @@ class Family:
     Attributes:
       model_type: its name in config.json.
       config_class: of its configurations. encoder_class: a Keras model of (config, dense_embedding_gradient, seed).
-      names: the table of its variables in checkpoints: a module with the functions and constants of `bert.names`.
+      names: the table of its variables in checkpoints: a module with what `bert.variable_names` defines.
       tokenizer_class: how its texts become ids. tokenizer_name: what tokenizer_config.json calls it.
       layouts: format of weights -> the module that reads and writes it in another library's names; imported on use,
         since most need TensorFlow.

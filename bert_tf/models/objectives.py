@@ -168,12 +168,12 @@ class PretrainingObjective:
         logits = outputs["masked_lm_logits"]
         ids = ops.cast(features["masked_lm_ids"], "int32")
         weights = ops.cast(features["masked_lm_weights"], "float32")
-        correct = ops.cast(ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), ids), "float32")
+        correct = _equal(ops.argmax(logits, axis=-1), ids)
         next_logits = outputs["next_sentence_logits"]
         if "next_sentence_weights" in features:
             next_logits = ops.reshape(next_logits, (-1, 2))
-        labels = ops.reshape(ops.cast(features["next_sentence_labels"], "int32"), (-1,))
-        next_correct = ops.cast(ops.equal(ops.cast(ops.argmax(next_logits, axis=-1), "int32"), labels), "float32")
+        labels = _labels(features, "next_sentence_labels")
+        next_correct = _equal(ops.argmax(next_logits, axis=-1), labels)
         next_loss = cross_entropy(next_logits, labels)
         examples = PretrainingObjective._next_sentence_weights(features)
         if examples is not None:
@@ -195,13 +195,11 @@ class PretrainingObjective:
     @staticmethod
     def metrics(sums: dict) -> dict:
         """The original's four evaluation metrics, from sums over any number of batches."""
-        weight = ops.maximum(sums["masked_lm_weight"], MASKED_LM_EPSILON)
-        examples = ops.maximum(sums["examples"], MASKED_LM_EPSILON)
         return {
-            "masked_lm_accuracy": sums["masked_lm_correct"] / weight,
-            "masked_lm_loss": sums["masked_lm_loss"] / weight,
-            "next_sentence_accuracy": sums["next_sentence_correct"] / examples,
-            "next_sentence_loss": sums["next_sentence_loss"] / examples,
+            "masked_lm_accuracy": _divide(sums["masked_lm_correct"], sums["masked_lm_weight"]),
+            "masked_lm_loss": _divide(sums["masked_lm_loss"], sums["masked_lm_weight"]),
+            "next_sentence_accuracy": _divide(sums["next_sentence_correct"], sums["examples"]),
+            "next_sentence_loss": _divide(sums["next_sentence_loss"], sums["examples"]),
         }
 
 
@@ -381,7 +379,7 @@ class TokenClassificationObjective:
 
 
 class MaskedLanguageModelObjective(TokenClassificationObjective):
-    """The masked-LM part of `heads.PretrainingObjective`.
+    """The masked-LM part of `PretrainingObjective`.
 
     Outputs: logits [B, P, V]. Features: `masked_lm_ids` [B, P], negative for none, and optionally `masked_lm_weights`
     [B, P]. P is S where the model scores all tokens.
@@ -416,10 +414,10 @@ class MaskedLanguageModelObjective(TokenClassificationObjective):
 
 
 class LanguageModelObjective(MaskedLanguageModelObjective):
-    """`heads.PretrainingObjective` without next sentence prediction ("No NSP" of Table 5).
+    """`PretrainingObjective` without next sentence prediction ("No NSP" of Table 5).
 
-    Outputs and features: those of `heads.BertForPreTraining`; pooler and next-sentence head get no gradient and stay as
-    they are. Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
+    Outputs and features: those of `task_models.BertForPreTraining`; pooler and next-sentence head get no gradient and
+    do not change. Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
     """
 
     @classmethod
@@ -437,7 +435,7 @@ class NextTokenObjective(LanguageModelObjective):
 
 
 class NextTokenAndSentenceObjective(PretrainingObjective):
-    """`heads.PretrainingObjective` for the labels of `left_to_right.predict_next_tokens`."""
+    """`PretrainingObjective` for the labels of `left_to_right.predict_next_tokens`."""
 
     @staticmethod
     def metrics(sums: dict) -> dict:

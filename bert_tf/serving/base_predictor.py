@@ -25,7 +25,7 @@ class Answerer:
       action: what a progress bar says is being done.
 
     Attributes:
-      export: the `exported.Export`, or None for a directory; tokenizer, files and model are None for an export.
+      export: the `loaded_export.Export`, or None for a directory; tokenizer, files and model are None for an export.
 
     Args:
       path: a directory that describes itself: weights with an output layer, configuration, vocabulary; or what

@@ -34,6 +34,10 @@ def strings(name: str) -> tf.TensorSpec:
     return tf.TensorSpec([None], tf.string, name)
 
 
+def _signature(function: Callable, *specs: tf.TensorSpec) -> tf.types.experimental.PolymorphicFunction:
+    return tf.function(function, specs, autograph=False)
+
+
 class ServedModel(tf.Module):
     """The part that all tasks share. A task adds `outputs`: features [B, S] -> what a signature returns.
 
@@ -101,26 +105,19 @@ class ServedModel(tf.Module):
     def signatures(self) -> dict[str, Callable]:
         """name -> tf.function with an input signature."""
         return {
-            "serving_default": tf.function(
-                lambda text: self.outputs(self.encoder.features(text)), [strings("text")], autograph=False
-            ),
+            "serving_default": _signature(lambda text: self.outputs(self.encoder.features(text)), strings("text")),
             **self.id_signatures(),
         }
 
     def id_signatures(self) -> dict[str, Callable]:
         """`serve_ids` and `serve_examples`."""
         return {
-            "serve_ids": tf.function(
-                lambda input_ids, input_mask, segment_ids: self.outputs(
-                    {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
-                ),
-                list(IDS.values()),
-                autograph=False,
-            ),
-            "serve_examples": tf.function(
-                lambda examples: self.outputs(parse_examples(examples)), [strings("examples")], autograph=False
-            ),
+            "serve_ids": _signature(self._of_ids, *IDS.values()),
+            "serve_examples": _signature(lambda examples: self.outputs(parse_examples(examples)), strings("examples")),
         }
+
+    def _of_ids(self, input_ids, input_mask, segment_ids):
+        return self.outputs({"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids})
 
     def warm_up_requests(self) -> list[tuple[str, dict]]:
         """(signature, inputs) of a few requests of the usual sizes."""
@@ -192,11 +189,9 @@ class ServedClassifier(ServedModel):
         }
 
     def signatures(self):
-        single = tf.function(lambda text: self.text_outputs(text), [strings("text")], autograph=False)
-        pairs = tf.function(
-            lambda text, text_pair: self.text_outputs(text, text_pair),
-            [strings("text"), strings("text_pair")],
-            autograph=False,
+        single = _signature(lambda text: self.text_outputs(text), strings("text"))
+        pairs = _signature(
+            lambda text, text_pair: self.text_outputs(text, text_pair), strings("text"), strings("text_pair")
         )
         named = {"serving_default": pairs} if self._text_pairs else {"serving_default": single, "serve_pairs": pairs}
         return {**named, **self.id_signatures()}
@@ -239,9 +234,6 @@ class ServedMultipleChoice(ServedModel):
         return {name: tf.reshape(value, shape) for name, value in features.items()}
 
     def signatures(self):
-        def of_ids(input_ids, input_mask, segment_ids):
-            return self.outputs({"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids})
-
         def of_examples(examples):
             # Each is one choice.
             features = parse_examples(tf.reshape(examples, [-1]))
@@ -249,15 +241,14 @@ class ServedMultipleChoice(ServedModel):
             return self.outputs({name: tf.reshape(value, shape) for name, value in features.items()})
 
         return {
-            "serving_default": tf.function(
+            "serving_default": _signature(
                 lambda context, question, choices: self.outputs(self.features_of_choices(context, question, choices)),
-                [strings("context"), strings("question"), tf.TensorSpec([None, None], tf.string, "choices")],
-                autograph=False,
+                strings("context"),
+                strings("question"),
+                tf.TensorSpec([None, None], tf.string, "choices"),
             ),
-            "serve_ids": tf.function(of_ids, list(self.model_inputs().values()), autograph=False),
-            "serve_examples": tf.function(
-                of_examples, [tf.TensorSpec([None, None], tf.string, "examples")], autograph=False
-            ),
+            "serve_ids": _signature(self._of_ids, *self.model_inputs().values()),
+            "serve_examples": _signature(of_examples, tf.TensorSpec([None, None], tf.string, "examples")),
         }
 
     def warm_up_requests(self):
@@ -310,9 +301,7 @@ class ServedMaskedLM(ServedModel):
 
     def signatures(self):
         return {
-            "serving_default": tf.function(
-                lambda text: self.outputs(self.features_of_text(text)), [strings("text")], autograph=False
-            ),
+            "serving_default": _signature(lambda text: self.outputs(self.features_of_text(text)), strings("text")),
             **self.id_signatures(),
         }
 
@@ -344,9 +333,7 @@ class ServedQuestionAnswering(ServedModel):
 
     def signatures(self):
         return {
-            "serving_default": tf.function(
-                self.squad.answer, [strings("question"), strings("context")], autograph=False
-            ),
+            "serving_default": _signature(self.squad.answer, strings("question"), strings("context")),
             **self.id_signatures(),
         }
 

@@ -141,7 +141,7 @@ class FineTuningTask(abc.ABC):
         """The model's outputs for a set: by default logits [n, ...] in the order of its rows.
 
         Args:
-          predict: of `train_step.make_predict_function`.
+          predict: of `step.make_predict_function`.
         """
         return predict_logits(
             predict, examples.rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
@@ -176,7 +176,7 @@ def predict_logits(
     """Logits [n, ...] of all rows in their order.
 
     Args:
-      predict: of `train_step.make_predict_function`.
+      predict: of `step.make_predict_function`.
     """
     batches = token_rows.evaluation_batches(
         rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding

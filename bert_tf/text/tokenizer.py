@@ -3,7 +3,7 @@
 A row is what a model reads of one text or of a pair of texts: the pieces of the texts between special tokens. BERT's
 rows are `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`; other families differ in the tokens, in how many there are between
 the texts, in the segment of the second text and in the id of padding. Those differences are attributes here, so that
-rows are made in one place, and in `graph_tokenizer.RowBuilder` by the same attributes inside a graph.
+rows are made in one place, and inside a graph by the same attributes in `serving.graph_inputs.TextEncoder`.
 
 Shape legend: B batch, S sequence length, V vocabulary.
 """

@@ -165,7 +165,9 @@ def test_a_killed_run_resumes_bit_for_bit(ran):
     assert f"model.ckpt-{KILLED_AT}.index" in names, names
     assert f"model.ckpt-{STEPS}.index" not in names, "too late to test anything"
     assert outcomes["kept"] == outcomes["killed"] == "done"
-    assert "start over" not in logs["killed"] and f"--init_checkpoint={out.parent}/encoder is not used" in logs["killed"]
+    assert (
+        "start over" not in logs["killed"] and f"--init_checkpoint={out.parent}/encoder is not used" in logs["killed"]
+    )
     whole, resumed = (out / name / f"model.ckpt-{STEPS}" for name in ("kept", "killed"))
     assert any("adam_m" in name for name in weights_of(whole))
     assert_same_bits(whole, resumed)
