@@ -121,7 +121,7 @@ def test_lenient_reading_is_that_of_conlleval():
         ("iob2", "B-", 0, "not part of the scheme"),
         ("iob2", "S-A", 0, "not part of the scheme"),
         ("iob2", "o", 0, "not part of the scheme"),
-        ("iob1", "O B-A", 1, "only separates an entity from one of its type"),
+        ("iob1", "O B-A", 1, "only separates an entity from one of the same type"),
         ("iob1", "I-A B-B", 1, "only separates"),
         ("bioes", "B-A O", 1, "the A before it does not end (E-A)"),
         ("bioes", "O B-A", 1, "ends with the tag 'B-A', inside an entity"),
