@@ -105,8 +105,8 @@ def test_heads_that_do_not_fit_are_listed(tmp_path):
     head = "model/classification_heads/"
     assert reasons[head + "0/dense/kernel"] == "a head of another shape than the original's: [12, 5]"
     assert reasons[head + "0/out_proj/bias"] == "a head of another shape than the original's: [2]"
-    assert "no place for bert/topic/logits/kernel" in reasons[head + "1/out_proj/kernel"]
-    assert "no place for bert/topic/pooler_dense/kernel" in reasons[head + "1/dense/kernel"]
+    assert "no variable for bert/topic/logits/kernel" in reasons[head + "1/out_proj/kernel"]
+    assert "no variable for bert/topic/pooler_dense/kernel" in reasons[head + "1/dense/kernel"]
     ids = np.array([[3, 1, 4, 1]])
     reference = model_garden_outputs(prefix, CONFIG, {"input_ids": ids})
     theirs = pretrainer.encoder_network(
