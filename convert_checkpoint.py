@@ -93,23 +93,12 @@ def main(_):
     script.start_tensorflow()
     from bert_tf.conversion import convert
 
-    report = convert.convert(
-        FLAGS["from"].value,
-        FLAGS.to,
-        FLAGS.format,
-        with_optimizer=FLAGS.with_optimizer,
-        add_tokens=FLAGS.add_tokens,
-        use_unused_slots=FLAGS.use_unused_slots,
-        new_rows=FLAGS.new_rows,
-        max_position_embeddings=FLAGS.max_position_embeddings,
-        do_lower_case=FLAGS.do_lower_case,
-        strip_accents=FLAGS.strip_accents,
-        bert_config_file=FLAGS.bert_config_file,
-        vocab_file=FLAGS.vocab_file,
-        hidden_act=FLAGS.hidden_act,
-        verify=FLAGS.verify,
-        overwrite=FLAGS.overwrite,
-    )
+    names = (
+        "with_optimizer", "add_tokens", "use_unused_slots", "new_rows", "max_position_embeddings", "do_lower_case",
+        "strip_accents", "bert_config_file", "vocab_file", "hidden_act", "verify", "overwrite",
+    )  # fmt: skip
+    arguments = {name: FLAGS[name].value for name in names}
+    report = convert.convert(FLAGS["from"].value, FLAGS.to, FLAGS.format, **arguments)
     print(report.text())
     if FLAGS.report_file:
         convert.write_report(FLAGS.report_file, report)

@@ -85,16 +85,10 @@ def main(_):
     if directory:  # now, rather than failing after the work is done
         tf.io.gfile.makedirs(directory)
 
-    tokens = learn_vocabulary.learn_vocabulary(
-        files,
-        vocab_size=FLAGS.vocab_size,
-        do_lower_case=FLAGS.do_lower_case,
-        strip_accents=FLAGS.strip_accents,
-        num_unused=FLAGS.num_unused,
-        min_frequency=FLAGS.min_frequency,
-        max_characters=FLAGS.max_characters,
-        max_words=FLAGS.max_words,
-    )
+    names = (
+        "vocab_size", "do_lower_case", "strip_accents", "num_unused", "min_frequency", "max_characters", "max_words",
+    )  # fmt: skip
+    tokens = learn_vocabulary.learn_vocabulary(files, **{name: FLAGS[name].value for name in names})
     atomic.write_text_file(FLAGS.output_file, "".join(token + "\n" for token in tokens))
     accents = "" if FLAGS.strip_accents is None else f" --strip_accents={FLAGS.strip_accents}"
     logging.info(

@@ -76,18 +76,9 @@ def main(_):
         task = FLAGS.task or detect_task.task_in(FLAGS.model_dir)
         compare_export.refuse_unfit(FLAGS.check_file, FLAGS.model_dir, task, FLAGS.text_pairs)
     if FLAGS.format == "saved_model":
-        path = export.export_saved_model(
-            FLAGS.model_dir,
-            FLAGS.export_dir,
-            task=FLAGS.task,
-            dtype=FLAGS.dtype,
-            freeze=FLAGS.freeze,
-            version=FLAGS.version,
-            max_seq_length=FLAGS.max_seq_length,
-            text_pairs=FLAGS.text_pairs,
-            top_k=FLAGS.top_k,
-            warm_up=FLAGS.warm_up,
-        )
+        names = ("task", "dtype", "freeze", "version", "max_seq_length", "text_pairs", "top_k", "warm_up")
+        arguments = {name: FLAGS[name].value for name in names}
+        path = export.export_saved_model(FLAGS.model_dir, FLAGS.export_dir, **arguments)
     else:
         path = export_tflite.export_tflite(
             FLAGS.model_dir,
