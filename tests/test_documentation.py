@@ -244,7 +244,7 @@ def test_classification(environment, folder):
     run_commands(prediction, environment, folder)
     assert (folder / "mrpc_predictions" / "test_results.tsv").read_text().count("\n") == 70
     run_python("classification", environment, folder)
-    assert json.loads((folder / "reviews_model" / "bert_config.json").read_text())["id2label"]["1"] == "positive"
+    assert json.loads((folder / "reviews_model" / "head_config.json").read_text())["labels"][1] == "positive"
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from bert_tf.models.bert.model_garden import (
 )
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_of_variables
-from bert_tf.models.formats import FORMATS
+from bert_tf.models.formats import FORMATS, HUGGINGFACE_CONFIG
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import directory_of
 from bert_tf.weights.object_graph import ObjectGraph, open_object_checkpoint, read_graph
@@ -46,7 +46,7 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
 
     del config
     directory, huggingface = directory_of(path), FORMATS["huggingface"]
-    values = read_json(posixpath.join(directory, huggingface.config_file))
+    values = read_json(posixpath.join(directory, HUGGINGFACE_CONFIG))
     architecture = (values.get("architectures") or ["BertModel"])[0]
     heads = architecture in ("BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction")
     model_class = getattr(transformers, architecture) if heads else transformers.BertModel

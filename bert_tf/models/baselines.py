@@ -7,17 +7,20 @@ scratch.
 Shape legend: B batch, S sequence length, E embedding size, U outputs of the BiLSTM or of all convolutions, C classes.
 """
 
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
+from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead
 from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.layers import truncated_normal
 from bert_tf.models.task_models import PROBLEM_TYPES
 
-# --model -> how the configuration of a trained model calls it.
+# --model -> how a trained model's head_config.json calls it.
 ARCHITECTURES = {"bilstm": "BilstmClassifier", "cnn": "CnnClassifier"}
 
 # Default of run_classifier.py without --learning_rate: BERT's would hardly move random weights.
@@ -29,6 +32,11 @@ OUTPUT_LAYER = "baseline/output_weights"
 _CONVOLUTION_WIDTHS = (3, 4, 5)
 # Folded into the step's seed for dropout of the embeddings and of the classifier's input.
 _EMBEDDING_PLACE, _HEAD_PLACE = 2, 1
+
+
+def kind_of(architecture: str | None) -> str | None:
+    """What --model calls an architecture; None for that of a BERT."""
+    return next((kind for kind, name in ARCHITECTURES.items() if name == architecture), None)
 
 
 def create_config(
@@ -48,11 +56,9 @@ def create_config(
     parts = 2 if model == "bilstm" else len(_CONVOLUTION_WIDTHS)
     if hidden_size % parts:
         raise ValueError(f"--hidden_size={hidden_size} must be a multiple of {parts} for --model={model}.")
-    config = BertConfig(
+    return BertConfig(
         vocab_size, embedding_size, 1, 1, hidden_size, max_position_embeddings=max_seq_length, type_vocab_size=2
     )
-    config.architectures = [ARCHITECTURES[model]]
-    return config
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -63,25 +69,43 @@ class BaselineClassifier(NamedInputs, keras.Model):
     `model.objective` is the objective for the training loop.
 
     Args:
-      config: from `create_config`, or its dict; its `problem_type`, if it has one, chooses the objective.
-      num_labels: C; 1 for a regression. dropout_rate: of the embeddings and of the classifier's input in training.
+      config: from `create_config`, or its dict.
+      num_labels: C; 1 for a regression.
+      kind: "bilstm" or "cnn".
+      dropout_rate: of the embeddings and of the classifier's input in training.
       seed: of dropout if `call` gets no dropout_seed. dtype: Keras dtype policy.
+      labels, problem_type: as of `BertForSequenceClassification`.
 
     Raises:
-      ValueError: config is not that of a baseline.
+      ValueError: no such kind or problem_type, or another number of labels than num_labels.
     """
 
     def __init__(
-        self, config, num_labels: int, dropout_rate: float = 0.3, seed: int | None = None, name="baseline", **kwargs
+        self,
+        config,
+        num_labels: int,
+        kind: str | None = None,
+        dropout_rate: float = 0.3,
+        seed: int | None = None,
+        name="baseline",
+        *,
+        labels: Sequence[str] | None = None,
+        problem_type: str | None = None,
+        **kwargs,
     ):
         super().__init__(name=name, **kwargs)
+        stored = head_in(config)
         self.config = BertConfig.from_dict(config, allow_unknown=True) if isinstance(config, dict) else config
-        kinds = {architecture: kind for kind, architecture in ARCHITECTURES.items()}
-        self.kind = kinds.get((getattr(self.config, "architectures", None) or [""])[0])
-        if self.kind is None:
-            raise ValueError(f"config.architectures must be one of {', '.join(map(repr, kinds))}: see create_config")
-        default = "regression" if num_labels == 1 else "single_label_classification"
-        self.objective = PROBLEM_TYPES[getattr(self.config, "problem_type", default)]
+        self.kind = kind or kind_of(stored.architecture)
+        if self.kind not in ARCHITECTURES:
+            raise ValueError(f"kind={kind!r} is not one of {', '.join(ARCHITECTURES)}.")
+        problem_type = problem_type or stored.problem_type
+        problem_type = problem_type or ("regression" if num_labels == 1 else "single_label_classification")
+        if problem_type not in PROBLEM_TYPES:
+            raise ValueError(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, not {problem_type!r}")
+        self.objective = PROBLEM_TYPES[problem_type]
+        self.head_config = HeadConfig(ARCHITECTURES[self.kind], labels or stored.labels, problem_type)
+        self.head_config.check_num_labels(num_labels)
         self.num_labels, self.dropout_rate, self.seed = num_labels, dropout_rate, seed
         self.seed_generator = keras.random.SeedGenerator(seed)
         units, dtype = self.config.intermediate_size, self.dtype_policy
@@ -152,7 +176,8 @@ class BaselineClassifier(NamedInputs, keras.Model):
         return 2.0 * length * size * units / len(_CONVOLUTION_WIDTHS) * sum(_CONVOLUTION_WIDTHS)
 
     def get_config(self) -> dict:
-        values = {name: getattr(self, name) for name in ("num_labels", "dropout_rate", "seed")}
+        values = {name: getattr(self, name) for name in ("num_labels", "kind", "dropout_rate", "seed")}
+        values |= {name: getattr(self.head_config, name) for name in ("labels", "problem_type")}
         return {**super().get_config(), **values, "config": self.config.to_dict()}
 
 

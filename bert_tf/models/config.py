@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from absl import logging
 
+from bert_tf.models.head_config import KEYS_IN_CONFIG
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json
 
@@ -42,14 +43,8 @@ _IDLE_KEYS = (
     "pooler_num_fc_layers",
     "pooler_size_per_head",
     "pooler_type",
-    # From a Hugging Face config.json: a conversion keeps what it needs to write that file again.
-    "architectures",
-    "id2label",
-    "label2id",
+    # From a Hugging Face config.json: a conversion needs it to write that file again.
     "pad_token_id",
-    "problem_type",
-    # Of a classifier: see task_models.BertForSequenceClassification.
-    "lstm_on_top",
 )
 
 
@@ -146,6 +141,10 @@ class BertConfig:
     def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> "BertConfig":
         """A config from the keys of a bert_config.json; missing ones (not vocab_size) take the constructor's defaults.
 
+        What earlier versions wrote there of labels and of the kind of head (`head_config.KEYS_IN_CONFIG`) is left out:
+        it is not of the model. `directory.read_model_files`, and so `from_pretrained` and the scripts, take it from the
+        file.
+
         Args:
           values: keys and values. Not changed, and shared with nothing in the result.
           allow_unknown: keep keys this project doesn't know as attributes, which are written back, and log them. They
@@ -158,10 +157,11 @@ class BertConfig:
         """
         values = copy.deepcopy(dict(values))
         extra = {key: values.pop(key) for key in list(values) if key not in _KEYS}
+        of_head = {key: extra.pop(key) for key in KEYS_IN_CONFIG if key in extra}
         unknown = sorted(str(key) for key in extra if key not in _IDLE_KEYS)
         if unknown and not allow_unknown:
             hint = ""
-            if "model_type" in extra or "architectures" in extra:
+            if "model_type" in extra or "architectures" in of_head:
                 hint = ' It looks like a Hugging Face config: note that their "gelu" is "gelu_erf" here.'
             raise ValueError(
                 f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(_KEYS)}. If it is not a misspelling "

@@ -1,7 +1,7 @@
-"""What is beside the weights and must travel with them: configuration, vocabulary, casing.
+"""What is beside the weights and must travel with them: configuration, head, vocabulary, casing.
 
-A model's directory describes itself, in any of the four formats: bert_config.json or config.json, vocab.txt or
-tokenizer.json, and the casing in tokenizer_config.json.
+A model's directory describes itself, in any of the four formats: bert_config.json and head_config.json or config.json,
+vocab.txt or tokenizer.json, and the casing in tokenizer_config.json.
 """
 
 import dataclasses
@@ -9,7 +9,8 @@ import json
 import posixpath
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.formats import BERT_CONFIG
+from bert_tf.models.formats import BERT_CONFIG, HUGGINGFACE_CONFIG
+from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import (
@@ -27,7 +28,7 @@ class ModelFiles:
     """The files beside a model's weights; None for those that do not exist.
 
     Attributes:
-      directory: where they are. config, casing: read. config_file, vocab_file: paths.
+      directory: where they are. config, head, casing: read. config_file, vocab_file: paths.
       max_seq_length: of the examples that the model was fine-tuned on, where tokenizer_config.json tells.
     """
 
@@ -37,26 +38,61 @@ class ModelFiles:
     vocab_file: str | None = None
     casing: Casing = dataclasses.field(default_factory=Casing)
     max_seq_length: int | None = None
+    head: HeadConfig = NO_HEAD
 
 
-def read_model_files(path: str, hints: dict | None = None, config_file: str | None = None) -> ModelFiles:
+def read_model_files(
+    path: str, hints: dict | None = None, config_file: str | None = None, allow_unknown: bool = False
+) -> ModelFiles:
     """Reads the files beside the weights at `path`.
 
     Args:
-      config_file: a configuration to read instead.
       hints: `Weights.hints`, asked for the casing where no file tells it.
+      config_file: a configuration to read instead. The head is what is said of it there, or else beside the weights.
+      allow_unknown: see `BertConfig.from_dict`.
 
     Raises:
       ValueError: an existing file can't be understood; names it.
     """
     directory = directory_of(path)
-    config_file = config_file or first_existing(directory, (BERT_CONFIG, "config.json"))
+    head = read_head(posixpath.dirname(config_file), config_file) if config_file else NO_HEAD
+    head = read_head(directory) if head == NO_HEAD else head
+    config_file = config_file or _find_config(directory)
     vocab_file = find_vocab_file(directory)
     casing = read_casing(directory)
     if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
         casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
-    config = read_config(config_file) if config_file else None
-    return ModelFiles(directory, config, config_file, vocab_file, casing, _read_max_length(directory))
+    config = read_config(config_file, allow_unknown) if config_file else None
+    return ModelFiles(directory, config, config_file, vocab_file, casing, _read_max_length(directory), head)
+
+
+def _find_config(directory: str) -> str | None:
+    return first_existing(directory, (BERT_CONFIG, HUGGINGFACE_CONFIG))
+
+
+def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
+    """What a directory says of its model's head, in head_config.json or else in the configuration.
+
+    Args:
+      config_file: instead of the configuration in the directory.
+
+    Raises:
+      ValueError: an existing file can't be understood; names it.
+    """
+    import tensorflow as tf
+
+    path = posixpath.join(directory, HEAD_CONFIG)
+    if tf.io.gfile.exists(path):
+        return HeadConfig.read(path)
+    config_file = config_file or _find_config(directory)
+    values = read_json(config_file) if config_file else None
+    if not isinstance(values, dict):  # `read_config` says what is wrong with it
+        return NO_HEAD
+    if _is_huggingface(config_file, values):
+        from bert_tf.models.bert import huggingface
+
+        return huggingface.head_from_huggingface(values, config_file)
+    return HeadConfig.from_config(values, config_file)
 
 
 def _read_max_length(directory: str) -> int | None:
@@ -77,9 +113,13 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
     from bert_tf.models.bert import huggingface
 
     values = read_json(path)
-    if isinstance(values, dict) and (posixpath.basename(path) == "config.json" or "model_type" in values):
+    if isinstance(values, dict) and _is_huggingface(path, values):
         return huggingface.config_from_huggingface(values, path)
     return BertConfig.from_json_file(path, allow_unknown)
+
+
+def _is_huggingface(path: str, values: dict) -> bool:
+    return posixpath.basename(path) == HUGGINGFACE_CONFIG or "model_type" in values
 
 
 # --- casing ----------------------------------------------------------------------------------------------------------

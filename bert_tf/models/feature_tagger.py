@@ -5,10 +5,13 @@ Paper: Devlin et al. 2019, section 5.3 and Table 7.
 Shape legend: B batch, S sequence length, H hidden size, F size of the features, U width of a BiLSTM, C classes.
 """
 
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
 from bert_tf.models import kernels, objectives
+from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead
 from bert_tf.models.task_models import CLASSIFIER_DROPOUT, TaskModel
 
@@ -52,6 +55,7 @@ class BertFeatureTagger(TaskModel):
         two-layer 768-dimensional BiLSTM".
       dropout_rate: dropout of the features and of the classifier's input in training.
       seed: see `BertModel`. dtype: Keras dtype policy.
+      labels: the names of the classes in the order of their numbers.
 
     Raises:
       ValueError: features is not one of FEATURES, or needs more layers than the encoder has; lstm_size is odd.
@@ -67,6 +71,8 @@ class BertFeatureTagger(TaskModel):
         dropout_rate: float = CLASSIFIER_DROPOUT,
         seed: int | None = None,
         name="feature_tagger",
+        *,
+        labels: Sequence[str] | None = None,
         **kwargs,
     ):
         super().__init__(objectives.TokenClassificationObjective, config, seed, name=name, **kwargs)
@@ -79,6 +85,8 @@ class BertFeatureTagger(TaskModel):
             )
         if lstm_size < 2 or lstm_size % 2:
             raise ValueError(f"lstm_size={lstm_size} must be even: half of it is for each direction.")
+        self.head_config = HeadConfig("BertForTokenClassification", labels or head_in(config).labels)
+        self.head_config.check_num_labels(num_labels)
         self.num_labels, self.dropout_rate = num_labels, dropout_rate
         self.features, self.lstm_size, self.lstm_layers = features, lstm_size, lstm_layers
         self.recurrent = [
@@ -114,4 +122,5 @@ class BertFeatureTagger(TaskModel):
 
     def get_config(self) -> dict:
         names = ("num_labels", "features", "lstm_size", "lstm_layers", "dropout_rate")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        values = {name: getattr(self, name) for name in names}
+        return {**super().get_config(), **values, "labels": self.head_config.labels}

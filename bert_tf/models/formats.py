@@ -13,15 +13,19 @@ from collections.abc import Callable
 from types import ModuleType
 
 from bert_tf.models.config import BertConfig
+from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.weights.mapping import Weights
 
 BERT_CONFIG = "bert_config.json"
+HUGGINGFACE_CONFIG = "config.json"
 
 
-def config_text(config: BertConfig, weights: Weights) -> str:
-    """The content of a bert_config.json."""
+def config_files(config: BertConfig, head: HeadConfig, weights: Weights | None = None) -> dict[str, str]:
+    """name -> content of bert_config.json, and of head_config.json where there is something to say."""
     del weights
-    return config.to_json_string()
+    # The head goes first: who reads bert_config.json may take it that all is there.
+    files = {} if head == NO_HEAD else {HEAD_CONFIG: head.to_json()}
+    return {**files, BERT_CONFIG: config.to_json_string()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Format:
       holds_optimizer: has a place for Adam moments and the step.
       holds_variants: can say that a model looks only backwards or has a BiLSTM on top; others would be read as BERT.
       knows_exact_gelu: the format's own programs have hidden_act "gelu_erf".
-      config_file: the configuration's name. config_text: (configuration, weights) -> its content.
+      config_files: (configuration, head, weights) -> name -> content of the files that say what the model is.
     """
 
     name: str
@@ -56,8 +60,7 @@ class Format:
     holds_optimizer: bool = False
     holds_variants: bool = False
     knows_exact_gelu: bool = True
-    config_file: str = BERT_CONFIG
-    config_text: Callable[[BertConfig, Weights], str] = config_text
+    config_files: Callable[[BertConfig, HeadConfig, Weights], dict[str, str]] = config_files
 
 
 def format_named(name: str) -> Format:
@@ -134,9 +137,9 @@ def _save_huggingface(path: str, weights: Weights, config: BertConfig) -> dict[s
     return _layout("huggingface", config).save(path, weights)
 
 
-def _huggingface_config_text(config: BertConfig, weights: Weights) -> str:
-    values = _layout("huggingface", config).config_to_huggingface(config, weights)
-    return json.dumps(values, indent=2, sort_keys=True) + "\n"
+def _huggingface_config_files(config: BertConfig, head: HeadConfig, weights: Weights) -> dict[str, str]:
+    values = _layout("huggingface", config).config_to_huggingface(config, weights, head)
+    return {HUGGINGFACE_CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
 
 
 # --- model_garden: TF2 checkpoints of tf-models-official, SavedModels of TensorFlow Hub ------------------------------
@@ -207,8 +210,7 @@ FORMATS = {
             open=lambda file: _layout("huggingface").open_weights(file),
             save=_save_huggingface,
             file_name=_HUGGINGFACE_FILES[0],
-            config_file="config.json",
-            config_text=_huggingface_config_text,
+            config_files=_huggingface_config_files,
         ),
         Format(
             name="model_garden",

@@ -13,11 +13,11 @@ from absl import logging
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import initialize, open_weights
-from bert_tf.models.bert import huggingface
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import BERT, family_of, family_of_variables
 from bert_tf.models.formats import Format, format_named
+from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.system.atomic import temporary_folder, write_text_file
 from bert_tf.system.messages import some
 from bert_tf.text import casing as text_casing
@@ -101,15 +101,18 @@ def describe(
       ValueError: something is nowhere to be found, doesn't fit, or a flag contradicts the model's directory.
     """
     weights = open_weights.open_weights(init_checkpoint) if init_checkpoint else None
-    files = (
-        model_directory.read_model_files(weights.path, weights.hints, bert_config_file) if weights else ModelFiles("")
-    )
-    if bert_config_file:
-        files.config, files.config_file = model_directory.read_config(bert_config_file, allow_unknown), bert_config_file
-        if weights:
+    if weights:
+        files = model_directory.read_model_files(weights.path, weights.hints, bert_config_file, allow_unknown)
+        if bert_config_file:
             _check_same_attention(files.config, bert_config_file, weights)
-    elif weights and files.config is None:
-        files = read_model(init_checkpoint)[1]
+        elif files.config is None:
+            files = read_model(init_checkpoint)[1]
+    elif bert_config_file:
+        config = model_directory.read_config(bert_config_file, allow_unknown)
+        head = model_directory.read_head(posixpath.dirname(bert_config_file), bert_config_file)
+        files = ModelFiles("", config, bert_config_file, head=head)
+    else:
+        files = ModelFiles("")
     if files.config is None:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     files.vocab_file = vocab_file or files.vocab_file
@@ -166,26 +169,25 @@ def from_pretrained(
       model_class: BertModel or one of the models with heads.
       path: a directory, checkpoint prefix or weight file of any of the four formats.
       config: instead of the one beside the weights.
-      labels: names of the classes in the order of their numbers, kept with the model; for a class with num_labels.
-      arguments: for the class; num_labels, where the class has it and it isn't given, is that of the head in the file.
+      labels: names of the classes in the order of their numbers, kept with the model; for a class with labels.
+      arguments: for the class. Where it has num_labels, labels, problem_type or lstm_on_top and they aren't given, they
+        are those of the head in the file.
 
     Raises:
       FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`.
     """
     weights, files = read_model(path)
     config = config or needed_config(files)
-    head = weights.shapes.get("output_weights")
-    takes_labels = "num_labels" in inspect.signature(model_class.__init__).parameters
+    head, outputs = files.head, weights.shapes.get("output_weights", (None,))[0]
+    taken = inspect.signature(model_class.__init__).parameters
     if labels is not None:
-        if not takes_labels:
+        if "labels" not in taken:
             raise ValueError(f"labels={list(labels)}: {model_class.__name__} has no classes.")
-        config = _with_labels(config, list(labels), path if head else None)
-        if arguments.setdefault("num_labels", len(labels)) != len(labels):
-            raise ValueError(f"num_labels={arguments['num_labels']}, but labels has {len(labels)} names.")
-    num_labels = head[0] if head else len(getattr(config, "id2label", ()))
-    if num_labels and takes_labels:
-        arguments.setdefault("num_labels", num_labels)
-    model = model_class(config, **arguments)
+        _check_labels(list(labels), head, path if outputs else None)
+        arguments = {"num_labels": len(labels), **arguments, "labels": labels}
+        head = dataclasses.replace(head, labels=None)
+    stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs)
+    model = model_class(config, **{**{name: stored[name] for name in stored.keys() & taken.keys()}, **arguments})
     model.build()
     result = initialize.initialize(initialize.model_variables(model), weights)
     initialize.log_initialization(result, model)
@@ -193,22 +195,32 @@ def from_pretrained(
     return model
 
 
-def _with_labels(config: BertConfig, labels: list[str], trained: str | None) -> BertConfig:
-    """A copy of a configuration with names of classes.
+def _check_labels(labels: list[str], head: HeadConfig, trained: str | None) -> None:
+    """Refuses what can't be names of classes.
 
     Args:
       trained: where an output layer comes from, whose order of classes they must not change; None without.
     """
     if len(set(labels)) != len(labels) or not all(isinstance(label, str) and label for label in labels):
         raise ValueError(f"labels={labels} must be names, each once.")
-    values = config.to_dict()
-    names = values.get("id2label") or {}
-    known = [names.get(str(number)) for number in range(len(names))]
+    known = list(head.labels or ())
     if trained and known != labels and set(known) == set(labels):
         raise ValueError(f"labels={labels} contradicts {trained}, which was trained with the order {known}.")
-    values["id2label"] = {str(number): label for number, label in enumerate(labels)}
-    values["label2id"] = {label: number for number, label in enumerate(labels)}
-    return BertConfig.from_dict(values, allow_unknown=True)
+
+
+def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:
+    """The arguments of a model's class that a directory says.
+
+    Args:
+      outputs: of the model, if that is known already.
+    """
+    labels = head.labels
+    if labels and outputs not in (None, len(labels)):
+        logging.warning("%s names %d labels, the model has %d outputs: they have no names.", path, len(labels), outputs)
+        labels = None
+    values = {"num_labels": outputs or len(labels or ()), "labels": labels}
+    values |= {"problem_type": head.problem_type, "lstm_on_top": head.lstm_on_top}
+    return {name: value for name, value in values.items() if value}
 
 
 def save_pretrained(
@@ -221,7 +233,7 @@ def save_pretrained(
     strip_accents: bool | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes a model as a directory that describes itself: weights, configuration, vocabulary, casing.
+    """Writes a model as a directory that describes itself: weights, configuration, head, vocabulary, casing.
 
     Args:
       directory: made, or added to. format: one of `formats.FORMATS`.
@@ -241,21 +253,15 @@ def save_pretrained(
         directory,
         initialize.model_weights(model),
         dataclasses.replace(
-            files, config=_full_config(model), vocab_file=vocab_file or files.vocab_file, casing=casing
+            files,
+            config=model.config,
+            head=getattr(model, "head_config", NO_HEAD),
+            vocab_file=vocab_file or files.vocab_file,
+            casing=casing,
         ),
         format=format,
         overwrite=overwrite,
     )
-
-
-def _full_config(model: keras.Model) -> BertConfig:
-    """The model's configuration with what its variables can't show: the kind of classifier and of its labels."""
-    values = model.config.to_dict()
-    if type(model).__name__ in huggingface.CLASSIFIERS[1:]:
-        values["architectures"] = [type(model).__name__]
-    if getattr(model, "problem_type", "single_label_classification") != "single_label_classification":
-        values["problem_type"] = model.problem_type
-    return BertConfig.from_dict(values, allow_unknown=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,7 +296,7 @@ def write_model(
 
     Args:
       target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
-      files: configuration (needed), vocabulary and casing to write along.
+      files: configuration (needed), head, vocabulary and casing to write along.
       with_optimizer: also Adam moments and step (tf1 and bert_tf).
       vocabulary: lines of vocab.txt instead of files.vocab_file.
       overwrite: replace existing files.
@@ -303,7 +309,7 @@ def write_model(
     """
     kind = format_named(format)
     config = needed_config(files)
-    if not kind.holds_variants and (config.is_causal or getattr(config, "lstm_on_top", False)):
+    if not kind.holds_variants and (config.is_causal or files.head.lstm_on_top):
         variant = "looks only backwards (attention=causal)" if config.is_causal else "has a BiLSTM on top (lstm_on_top)"
         raise ValueError(
             f"--format={format}: this model {variant}, which the {format} format can't say, so that others would read "
@@ -329,7 +335,8 @@ def write_model(
             names = kind.save(posixpath.join(temporary, name), weights, config)
             if name.startswith("model.ckpt-") or kind.state_file:
                 write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
-            write_text_file(posixpath.join(temporary, kind.config_file), kind.config_text(config, weights))
+            for file, text in kind.config_files(config, files.head, weights).items():
+                write_text_file(posixpath.join(temporary, file), text)
             _write_tokenizer_files(temporary, files, vocabulary)
             if check:
                 check(posixpath.join(temporary, name))
@@ -375,9 +382,9 @@ def _write_tokenizer_files(directory: str, files: ModelFiles, vocabulary: list[s
         model_directory.write_tokenizer_config(path, dataclasses.replace(files, casing=casing))
 
 
-# Weights, configuration, vocabulary and casing of one model; left beside those of another they would be mixed up.
+# Weights, configuration, head, vocabulary and casing of one model; left beside those of another they would be mixed up.
 _MODEL_FILE = re.compile(
-    r"(bert_)?config\.json|vocab\.txt|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|checkpoint|"
+    r"((bert|head)_)?config\.json|vocab\.txt|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|checkpoint|"
     r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
     r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)"
 )

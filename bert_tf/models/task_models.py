@@ -6,7 +6,7 @@ they are trained like any Keras model. `model.objective` is what loop.train take
 Shape legend: B batch, S sequence length, H hidden size, C classes, N choices, P predictions per sequence, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import keras
@@ -15,6 +15,7 @@ from keras import ops
 from bert_tf.models import kernels, objectives
 from bert_tf.models.bert.encoder import BertEncoder
 from bert_tf.models.families import create_encoder, read_config_dict
+from bert_tf.models.head_config import NO_HEAD, HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead
 from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
 
@@ -64,8 +65,10 @@ class Pretrained:
 
     Attributes:
       exported_inputs: name -> rank of the int32 arrays that an exported model takes.
+      head_config: what `save_pretrained` writes beside the configuration, which is that of the encoder.
     """
 
+    head_config = NO_HEAD
     exported_inputs: Mapping[str, int] = MappingProxyType({"input_ids": 2, "input_mask": 2, "segment_ids": 2})
 
     @classmethod
@@ -276,21 +279,22 @@ class ClassifierModel(TaskModel):
     The layer is called `classifier`: its variables are called in a checkpoint `output_weights` and `output_bias`.
     """
 
-    def __init__(self, objective, config, num_labels: int, seed, dropout_rate: float, **kwargs):
+    def __init__(self, objective, config, num_labels: int, head: HeadConfig, seed, dropout_rate: float, **kwargs):
         super().__init__(objective, config, seed, **kwargs)
         if not isinstance(num_labels, int) or num_labels < 1:
             raise ValueError(f"num_labels must be a positive integer, not {num_labels!r}")
         if not 0 <= dropout_rate < 1:
             raise ValueError(f"dropout_rate must be a probability, 0 <= p < 1, not {dropout_rate!r}")
+        head.check_num_labels(num_labels)
         self.num_labels = num_labels
+        self.head_config = head
         self.dropout_rate = dropout_rate
         self.head = LinearHead(num_labels, name="classifier", dtype=self.dtype_policy)
 
     @property
     def labels(self) -> list[str] | None:
         """The names of the labels in the order of their numbers; None if they have no names."""
-        names = getattr(self.config, "id2label", None)
-        return [names[str(number)] for number in range(self.num_labels)] if names else None
+        return list(self.head_config.labels) if self.head_config.labels else None
 
     def build_head(self):
         self.head.build((None, self.config.hidden_size))
@@ -306,7 +310,8 @@ class ClassifierModel(TaskModel):
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "num_labels": self.num_labels, "dropout_rate": self.dropout_rate}
+        values = {name: getattr(self, name) for name in ("num_labels", "labels", "dropout_rate")}
+        return {**super().get_config(), **values}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -320,32 +325,40 @@ class BertForSequenceClassification(ClassifierModel):
         model.fit(features, labels, epochs=3)  # dict of input_ids, input_mask, segment_ids [B, S]; labels [B]
 
     Args:
-      config: a `BertConfig` or its dict. With `config.lstm_on_top` a BiLSTM of width H reads the encoder's outputs, and
-        its two last states take the place of the pooled output (paper, section 5.1: "+ BiLSTM").
-      num_labels: C; 1 for a regression.
+      config: a `BertConfig` or its dict.
+      num_labels: C; 1 for a regression. By default the number of `labels`, or 2.
       problem_type: "single_label_classification", "regression" or "multi_label_classification": which objective is the
-        model's own. None: that of `config.problem_type` if it has one, else a regression for one label and
-        single-label classification for more.
+        model's own. None: a regression for one label and single-label classification for more.
       dropout_rate: dropout of the pooled output in training.
       seed: see `BertModel`. dtype: Keras dtype policy.
+      labels: the names of the classes in the order of their numbers.
+      lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and its two last states take the place of the pooled
+        output (paper, section 5.1: "+ BiLSTM").
 
     Raises:
-      ValueError: num_labels, problem_type or dropout_rate out of range, or a choice among one label.
+      ValueError: num_labels, problem_type or dropout_rate out of range, a choice among one label, or another number of
+        labels than num_labels.
     """
 
     def __init__(
         self,
         config,
-        num_labels: int = 2,
+        num_labels: int | None = None,
         problem_type: str | None = None,
         dropout_rate: float = CLASSIFIER_DROPOUT,
         seed: int | None = None,
         name="sequence_classification",
+        *,
+        labels: Sequence[str] | None = None,
+        lstm_on_top: bool = False,
         **kwargs,
     ):
-        given = config.get("problem_type") if isinstance(config, dict) else getattr(config, "problem_type", None)
-        problem_type = problem_type or given
-        problem_type = problem_type or ("regression" if num_labels == 1 else "single_label_classification")
+        stored = head_in(config)
+        labels = labels or stored.labels
+        num_labels = num_labels if num_labels is not None else len(labels) if labels else 2
+        problem_type = problem_type or stored.problem_type or ("regression" if num_labels == 1 else None)
+        head = HeadConfig("BertForSequenceClassification", labels, problem_type, lstm_on_top or stored.lstm_on_top)
+        problem_type = problem_type or "single_label_classification"
         if problem_type not in PROBLEM_TYPES:
             raise ValueError(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, not {problem_type!r}")
         if (problem_type == "regression" and num_labels != 1) or (
@@ -353,11 +366,11 @@ class BertForSequenceClassification(ClassifierModel):
         ):
             raise ValueError(f"num_labels={num_labels} does not fit problem_type={problem_type!r}")
         super().__init__(
-            PROBLEM_TYPES[problem_type], config, num_labels, seed, dropout_rate=dropout_rate, name=name, **kwargs
+            PROBLEM_TYPES[problem_type], config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs
         )
         self.problem_type = problem_type
         self.recurrent = None
-        if getattr(self.config, "lstm_on_top", False):
+        if head.lstm_on_top:
             lstm = keras.layers.LSTM(self.config.hidden_size // 2, dtype=self.dtype_policy, name="lstm")
             self.recurrent = keras.layers.Bidirectional(lstm, dtype=self.dtype_policy, name="bilstm")
 
@@ -374,7 +387,8 @@ class BertForSequenceClassification(ClassifierModel):
         return self.classify(inputs, output, training, dropout_seed, self.recurrent)
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "problem_type": self.problem_type}
+        lstm_on_top = self.head_config.lstm_on_top
+        return {**super().get_config(), "problem_type": self.head_config.problem_type, "lstm_on_top": lstm_on_top}
 
 
 BertClassifier = BertForSequenceClassification
@@ -387,6 +401,7 @@ class BertForTokenClassification(ClassifierModel):
     Args:
       config: a `BertConfig` or its dict. num_labels: C. dropout_rate: dropout of the sequence output in training.
       seed: see `BertModel`. dtype: Keras dtype policy.
+      labels: the names of the classes in the order of their numbers.
     """
 
     def __init__(
@@ -396,10 +411,13 @@ class BertForTokenClassification(ClassifierModel):
         dropout_rate: float = CLASSIFIER_DROPOUT,
         seed: int | None = None,
         name="token_classification",
+        *,
+        labels: Sequence[str] | None = None,
         **kwargs,
     ):
+        head = HeadConfig("BertForTokenClassification", labels or head_in(config).labels)
         objective = objectives.TokenClassificationObjective
-        super().__init__(objective, config, num_labels, seed, dropout_rate=dropout_rate, name=name, **kwargs)
+        super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
 
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: as for `BertModel`. Returns float32 logits [B, S, C]."""
@@ -425,9 +443,8 @@ class BertForMultipleChoice(ClassifierModel):
         name="multiple_choice",
         **kwargs,
     ):
-        super().__init__(
-            objectives.MultipleChoiceObjective, config, 1, seed, dropout_rate=dropout_rate, name=name, **kwargs
-        )
+        head, objective = HeadConfig("BertForMultipleChoice"), objectives.MultipleChoiceObjective
+        super().__init__(objective, config, 1, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
 
     encoder_inputs = ("input_ids", "input_mask", "segment_ids")
 
@@ -450,8 +467,7 @@ class BertForMultipleChoice(ClassifierModel):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        del config["num_labels"]
-        return config
+        return {name: value for name, value in config.items() if name not in ("num_labels", "labels")}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -23,14 +23,12 @@ def task_in(model_dir: str) -> str:
     if "output_weights" in weights:
         if tf.io.gfile.exists(posixpath.join(casing.directory_of(model_dir), TASKS["ner"].settings_file)):
             return "ner"
-        config = model_directory.read_model_files(model_dir).config
-        outputs = weights.shapes["output_weights"][0]
-        problem_type = getattr(config, "problem_type", None)
-        if getattr(config, "architectures", None) == [TASKS["multiple_choice"].architecture]:
+        head, outputs = model_directory.read_model_files(model_dir).head, weights.shapes["output_weights"][0]
+        if head.architecture == TASKS["multiple_choice"].architecture:
             return "multiple_choice"
-        if outputs == 1 and problem_type is None:
+        if outputs == 1 and head.problem_type is None:
             raise ValueError(f"{model_dir} has one output: give --task=regression or --task=multiple_choice.")
-        return "regression" if problem_type == "regression" else "classification"
+        return "regression" if head.problem_type == "regression" else "classification"
     return "masked_lm" if TASKS["masked_lm"].output_layer in weights else "encoder"
 
 
@@ -40,11 +38,7 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
     Raises:
       ValueError: the model in the directory is for another task, or for none; the message names what it is.
     """
-    config = model_directory.read_model_files(model_dir).config
-    entry = TASKS[task]
-    architecture = (getattr(config, "architectures", None) or [""])[0]
-    if not architecture and getattr(config, "problem_type", None):  # which only classifiers of whole texts have
-        architecture = TASKS["classification"].architecture
+    entry, architecture = TASKS[task], model_directory.read_model_files(model_dir).head.architecture
     if architecture in baselines.ARCHITECTURES.values():
         raise ValueError(
             f"{model_dir} is a {architecture}, a model without BERT: run_classifier.py --do_predict answers with it."
@@ -63,6 +57,8 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
     rivals = {other.architecture: other for other in TASKS.values() if other.output_layer == entry.output_layer}
     if architecture in rivals and architecture != entry.architecture:
         raise ValueError(f"{model_dir} is a {architecture}: {rivals[architecture].answerer} answers with it.")
+    if task == "ner" and len(files.head.labels or ()) != weights.shapes[entry.output_layer][0]:
+        raise ValueError(f"{model_dir} does not say which tags it has learned (labels in its head_config.json).")
     if task == "regression" and (outputs := weights.shapes[entry.output_layer][0]) != 1:
         raise ValueError(f"{model_dir} has {outputs} outputs, and a regression has one.")
     return files

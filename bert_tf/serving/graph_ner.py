@@ -57,9 +57,8 @@ class ServedTagger(ServedModel):
         files = check_task(path, "ner")
         length = choose_max_seq_length(files, max_seq_length)
         settings = ner_outputs.TaggingSettings.read(casing.directory_of(path)) or ner_outputs.TaggingSettings()
-        labels = ner_outputs.stored_labels(casing.directory_of(path), files.config)
         model = task_models.BertForTokenClassification.from_pretrained(path, dtype=dtype)
-        return cls(model, read_tokenizer(path), length, labels, settings.learned_scheme)
+        return cls(model, read_tokenizer(path), length, model.labels, settings.learned_scheme)
 
     def signatures(self):
         return {

@@ -47,7 +47,7 @@ def _classifier(source: _Source) -> graph_models.ServedModel:
     arguments = {"problem_type": "regression"} if source.task == "regression" else {}
     length = source.max_seq_length
     model = source.load(task_models.BertForSequenceClassification, **arguments)
-    labels = task_of(model.config, model.num_labels, model.problem_type).labels or ()
+    labels = task_of(model).labels or ()
     return graph_models.ServedClassifier(model, source.tokenizer, length, labels, model.problem_type, source.text_pairs)
 
 

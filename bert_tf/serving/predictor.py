@@ -45,7 +45,7 @@ class Predictor(Answerer):
             self.task = Task("", None if regression else labels, None, multi_label=several)
             return
         self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
-        self.task = task_of(self.model.config, self.model.num_labels, self.model.problem_type)
+        self.task = task_of(self.model)
 
     @property
     def labels(self) -> list[str]:

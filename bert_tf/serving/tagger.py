@@ -34,8 +34,8 @@ class Tagger(Answerer):
         # [{"type": "PER", "text": "Ada Brown", "start": 0, "end": 9, "score": 0.99}, ...]
 
     Args:
-      path: a directory that describes itself, as run_ner.py leaves it: weights with an output layer, configuration with
-        the tags, vocabulary; or what export_saved_model.py wrote (the directory of versions, or one of them).
+      path: a directory that describes itself, as run_ner.py leaves it: weights with an output layer, configuration,
+        tags, vocabulary; or what export_saved_model.py wrote (the directory of versions, or one of them).
       max_seq_length: longer texts are tagged in windows of so many tokens; by default what it was trained with, if
         known, or what the model can take.
       batch_size: windows, or for an export texts, computed together.
@@ -59,9 +59,7 @@ class Tagger(Answerer):
             self.scheme = _scheme_of(self.labels)
             return
         self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
-        self.labels = ner_outputs.stored_labels(casing.directory_of(path), self.files.config)
-        if not self.labels:
-            raise ValueError(f"{path} does not say which tags it has learned (id2label in its configuration).")
+        self.labels = self.model.labels
         settings = ner_outputs.TaggingSettings.read(casing.directory_of(path))
         self.scheme = settings.learned_scheme if settings else _scheme_of(self.labels)
 

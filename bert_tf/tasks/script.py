@@ -63,7 +63,7 @@ class FineTuningTask(abc.ABC):
     Attributes:
       name: in the table of tasks. settings: the task's own, a dataclass. is_chief: whether this process writes files.
       main_metric: chooses the best model.
-      files: what goes with the model; its configuration names the task the model is trained for.
+      files: what goes with the model; `head` says which task the model is trained for.
       train_rows: token rows to train on; None without --do_train.
       dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
         None: none are written; dev_records likewise.
@@ -266,7 +266,7 @@ class _Run:
         task, run = self.task, self.run
         task.begin()
         loop.set_seed(self.seed, run.deterministic)
-        run_directory.check_output_dir(self.output_dir, task.files.config.to_json_string())
+        run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head)
         finished = run.do_train and run_directory.is_finished(
             self.output_dir, self.recorded_settings(), self.num_train_steps
         )

@@ -14,7 +14,7 @@ class TaskEntry:
     Attributes:
       name: as --task of the exporting scripts and export.json have it.
       script: trains the model.
-      architecture: its class, which its bert_config.json names under `architectures`; None for an encoder alone.
+      architecture: its class, which its head_config.json names; None for an encoder alone.
       output_layer: variable without which a checkpoint can't do the task; None for an encoder alone.
       answerer: class or function of `bert_tf` that answers with a trained model; None if there is none.
       answers: the line of Python that does so, with {path} for the model's directory.

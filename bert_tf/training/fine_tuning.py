@@ -199,7 +199,7 @@ def training_plan(
 
 def claim(output_dir: str, files: ModelFiles, settings: dict, resumed: bool) -> None:
     """Makes the directory of a run describe its model and itself, before the first step."""
-    run_directory.claim_output_dir(output_dir, files.config.to_json_string())
+    run_directory.claim_output_dir(output_dir, files.config, files.head)
     pretrained.write_description(output_dir, files)
     run_directory.record_settings(output_dir, {**settings, run_directory.FINISHED: None}, resumed)
 

@@ -79,7 +79,7 @@ def pretrain(
     step = loop.restore(model, optimizer, settings.output_dir, settings.init_checkpoint, training.init_with_optimizer)
     if chief and settings.do_train and step < settings.num_train_steps:
         vocabulary = _find_vocabulary(settings, data, config)
-        run_directory.claim_output_dir(settings.output_dir, config.to_json_string())
+        run_directory.claim_output_dir(settings.output_dir, config)
         if vocabulary:
             pretrained.write_description(settings.output_dir, vocabulary)
         recorded = _recorded(settings, training, devices, data, masking)
@@ -130,7 +130,7 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
 
 
 def _check_output_dir(settings: PretrainingSettings, config: BertConfig) -> None:
-    run_directory.check_output_dir(settings.output_dir, config.to_json_string())
+    run_directory.check_output_dir(settings.output_dir, config)
     there_is_a_model = settings.init_checkpoint or checkpoints.latest_checkpoint(settings.output_dir)
     if not settings.do_train and not there_is_a_model:
         raise ValueError(

@@ -11,6 +11,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import BERT_CONFIG, read_head
+from bert_tf.models.formats import config_files
+from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json, read_json_if_there
 from bert_tf.training import checkpoints
@@ -27,16 +31,22 @@ def write_eval_results(path: str, results: dict) -> None:
         logging.info("  %s", line.rstrip())
 
 
-def check_output_dir(output_dir: str, config_json: str) -> None:
+def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD) -> None:
     """Refuses a directory with the checkpoints of another model.
 
+    Args:
+      head: not compared where it says nothing: the weights show what such a model is for.
+
     Raises:
-      ValueError: it has checkpoints and a bert_config.json with other values; the message names them.
+      ValueError: it has checkpoints and a bert_config.json or head_config.json with other values; the message names
+        them.
     """
-    path = posixpath.join(output_dir, "bert_config.json")
+    path = posixpath.join(output_dir, BERT_CONFIG)
     if checkpoints.latest_checkpoint(output_dir) and tf.io.gfile.exists(path):
-        old = read_json(path)
-        new = json.loads(config_json)
+        old = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}
+        new = config.to_dict()
+        if head != NO_HEAD:
+            old, new = {**old, **read_head(output_dir).to_dict()}, {**new, **head.to_dict()}
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if keys:
             different = "; ".join(f"{key}: {old.get(key)} there, {new.get(key)} now" for key in keys)
@@ -46,10 +56,15 @@ def check_output_dir(output_dir: str, config_json: str) -> None:
             )
 
 
-def claim_output_dir(output_dir: str, config_json: str) -> None:
-    """Keeps bert_config.json with the run; called once everything else has been checked."""
+def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD) -> None:
+    """Keeps bert_config.json and head_config.json with the run; called once everything else has been checked."""
     tf.io.gfile.makedirs(output_dir)
-    write_text_file(posixpath.join(output_dir, "bert_config.json"), config_json)
+    files = config_files(config, head)
+    for name, text in files.items():
+        write_text_file(posixpath.join(output_dir, name), text)
+    left_over = posixpath.join(output_dir, HEAD_CONFIG)  # of a run that was killed before its first checkpoint
+    if HEAD_CONFIG not in files and tf.io.gfile.exists(left_over):
+        tf.io.gfile.remove(left_over)
 
 
 _SETTINGS = "run.json"
@@ -150,7 +165,7 @@ def _write_settings(output_dir: str, settings: dict) -> None:
 
 # What a fine-tuning run writes, and its folders; seed-<seed> has the same files.
 _WRITTEN = re.compile(
-    r"checkpoint|model\.ckpt-\d+\.(index|data-\d+-of-\d+)|bert_model\.safetensors|bert_config\.json|vocab\.txt|"
+    r"checkpoint|model\.ckpt-\d+\.(index|data-\d+-of-\d+)|bert_model\.safetensors|(bert|head)_config\.json|vocab\.txt|"
     r"tokenizer_config\.json|(run|seeds|eval_results|question_answering|token_classification)\.json|"
     r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
     r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"

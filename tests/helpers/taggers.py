@@ -21,8 +21,7 @@ SENTENCES = [
 
 def tagger(folder, scheme) -> tuple[str, list[str]]:
     labels = ner_data.tag_set(scheme, ["LOC", "PER"]) if scheme != "plain" else ["NOUN", "VERB", "X"]
-    config = {"id2label": {str(number): label for number, label in enumerate(labels)}}
-    save(folder, task_models.BertForTokenClassification, config, num_labels=len(labels))
+    save(folder, task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)
     (folder / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings(learned_scheme=scheme).to_json())
     return str(folder), labels
 

@@ -100,18 +100,23 @@ def test_layer_norm_eps_is_written_only_where_it_is_not_the_originals():
     assert BertConfig.from_dict(config.to_dict()) == config != BertConfig(5)
 
 
-def test_keys_that_a_conversion_keeps_give_no_warning(caplog):
-    kept = {
+def test_what_is_not_of_the_model_is_left_out(caplog):
+    """Earlier versions kept it in bert_config.json."""
+    of_head = {
         "architectures": ["BertForSequenceClassification"],
         "id2label": {"0": "no"},
         "label2id": {"no": 0},
-        "pad_token_id": 1,
         "problem_type": "single_label_classification",
+        "lstm_on_top": True,
     }
     with caplog.at_level(python_logging.WARNING):
-        config = BertConfig.from_dict({"vocab_size": 5, **kept})
+        config = BertConfig.from_dict({"vocab_size": 5, "pad_token_id": 1, **of_head})
     assert not caplog.records
-    assert kept.items() <= config.to_dict().items()
+    expected = BertConfig(5)
+    expected.pad_token_id = 1  # which a conversion to Hugging Face needs
+    assert config == expected
+    with pytest.raises(ValueError, match="unknown key num_labels.*gelu_erf"):
+        BertConfig.from_dict({"vocab_size": 5, "num_labels": 3, **of_head})
 
 
 def test_unknown_key_is_an_error_unless_allowed(tmp_path, caplog):

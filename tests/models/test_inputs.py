@@ -42,7 +42,7 @@ MODELS = {
     "spans": lambda: BertForQuestionAnswering(CONFIG),
     "features": lambda: BertFeatureTagger(CONFIG, num_labels=3, features="last", lstm_size=4, lstm_layers=1),
     "bilstm": lambda: baselines.BaselineClassifier(
-        baselines.create_config("bilstm", 30, embedding_size=8, hidden_size=8), num_labels=3
+        baselines.create_config("bilstm", 30, embedding_size=8, hidden_size=8), num_labels=3, kind="bilstm"
     ),
 }
 HUGGING_FACE = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}

@@ -465,6 +465,8 @@ def test_on_jax(golden, tmp_path):
         ({"num_labels": 0}, "num_labels must be a positive integer, not 0"),
         ({"num_labels": 2.0}, "num_labels must be a positive integer, not 2.0"),
         ({"num_labels": 3, "problem_type": "ranking"}, "problem_type must be one of .*, not 'ranking'"),
+        ({"num_labels": 3, "labels": ["a", "b"]}, "num_labels=3, but labels has 2 names"),
+        ({"labels": "ab"}, "labels must be a list of names, not 'ab'"),
         ({"num_labels": 3, "problem_type": "regression"}, "num_labels=3 does not fit problem_type='regression'"),
         ({"num_labels": 1, "problem_type": "single_label_classification"}, "num_labels=1 does not fit"),
         ({"dropout_rate": 1.0}, "dropout_rate must be a probability"),
@@ -475,11 +477,10 @@ def test_bad_arguments(arguments, message):
         BertForSequenceClassification(tiny_config(), **arguments)
 
 
-def test_problem_type_of_the_config():
-    config = BertConfig.from_dict({**tiny_config().to_dict(), "problem_type": "multi_label_classification"})
-    assert BertForSequenceClassification(config, 4).objective is objectives.MultiLabelObjective
-    chosen = BertForSequenceClassification(config, 4, problem_type="single_label_classification")
-    assert chosen.objective is objectives.ClassificationObjective
+def test_the_kind_of_problem():
+    several = BertForSequenceClassification(tiny_config(), 4, "multi_label_classification")
+    assert several.objective is objectives.MultiLabelObjective
+    assert BertForSequenceClassification(tiny_config(), 4).objective is objectives.ClassificationObjective
     assert BertForSequenceClassification(tiny_config(), 1).objective is objectives.RegressionObjective
 
 

@@ -13,6 +13,7 @@ from bert_tf.models import kernels, objectives, open_weights, pretrained, task_m
 from bert_tf.models import objectives as models_objectives
 from bert_tf.models.bert.variable_names import expected_shapes
 from bert_tf.models.config import NAMED_SIZES, SIZES, BertConfig
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertForSequenceClassification, BertModel
 from bert_tf.pretraining import dynamic_masking
 from bert_tf.pretraining.left_to_right import predict_next_tokens
@@ -98,8 +99,7 @@ def test_padding_and_packed_rows():
 
 
 def test_a_bilstm_on_top_reads_all_tokens_and_travels_with_the_model(tmp_path):
-    config = BertConfig.from_dict({**CONFIG, "lstm_on_top": True})
-    model = BertForSequenceClassification(config, num_labels=3)
+    model = BertForSequenceClassification(BertConfig.from_dict(CONFIG), num_labels=3, lstm_on_top=True)
     model.build()
     names = [variable.path for variable in model.trainable_variables if "bilstm" in variable.path]
     assert len(names) == 6
@@ -113,7 +113,7 @@ def test_a_bilstm_on_top_reads_all_tokens_and_travels_with_the_model(tmp_path):
     again = BertForSequenceClassification.from_pretrained(str(tmp_path / "model"))
     np.testing.assert_array_equal(again({"input_ids": ids, "input_mask": mask}), logits)
     # Without the BiLSTM they would be another model's.
-    assert json.loads((tmp_path / "model" / "bert_config.json").read_text())["lstm_on_top"] is True
+    assert json.loads((tmp_path / "model" / "head_config.json").read_text())["lstm_on_top"] is True
 
 
 @pytest.mark.parametrize("format", ["tf1", "huggingface", "model_garden"])
@@ -121,7 +121,7 @@ def test_formats_that_cannot_say_it_are_refused(tmp_path, format):
     with pytest.raises(ValueError, match=rf"--format={format}: this model looks only backwards \(attention=causal\)"):
         model_of().save_pretrained(str(tmp_path / "model"), format=format)
     both_ways = {key: value for key, value in CONFIG.items() if key != "attention"}
-    model = BertForSequenceClassification(BertConfig.from_dict({**both_ways, "lstm_on_top": True}), num_labels=2)
+    model = BertForSequenceClassification(BertConfig.from_dict(both_ways), num_labels=2, lstm_on_top=True)
     with pytest.raises(ValueError, match=rf"--format={format}: this model has a BiLSTM on top"):
         model.save_pretrained(str(tmp_path / "model"), format=format)
     assert not list(tmp_path.iterdir())
@@ -343,7 +343,9 @@ def test_fine_tuning_keeps_to_it(runs):
     assert outcomes["classifier"] == outcomes["lstm"] == outcomes["lstm used"] == "done"
     for name in ("classifier", "lstm"):
         config = json.loads((folder / name / "best_model" / "bert_config.json").read_text())
-        assert config["attention"] == "causal" and config.get("lstm_on_top", False) == (name == "lstm")
+        assert config == {**TINY_CONFIG, "attention": "causal"}
+        head = HeadConfig.read(str(folder / name / "best_model" / "head_config.json"))
+        assert head.lstm_on_top == (name == "lstm")
     weights = open_weights.open_weights(str(folder / "lstm" / "best_model"))
     assert sum("bilstm" in name for name in weights) == 6
     model = BertForSequenceClassification.from_pretrained(str(folder / "classifier" / "best_model"))

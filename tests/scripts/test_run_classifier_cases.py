@@ -16,6 +16,7 @@ from helpers.tiny import TINY_CONFIG
 from bert_tf import Predictor
 from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import base_predictor
 
@@ -226,9 +227,10 @@ def test_several_labels_from_training_to_prediction(ran):
     out, outcomes, _ = ran
     assert outcomes["several"] == outcomes["several predicted"] == "done"
     assert {"eval_micro_f1", "eval_macro_f1"} < set(results_of(out / "several"))
+    expected = HeadConfig("BertForSequenceClassification", ("a", "b", "c"), "multi_label_classification")
+    assert HeadConfig.read(str(out / "several" / "head_config.json")) == expected
     config = json.loads((out / "several" / "bert_config.json").read_text())
-    assert config["problem_type"] == "multi_label_classification"
-    assert config["id2label"] == {"0": "a", "1": "b", "2": "c"}
+    assert config == BertConfig.from_dict(config).to_dict()  # the model only
     records = [json.loads(line) for line in (out / "several" / "predictions.jsonl").read_text().splitlines()]
     table = numbers_of(out / "several" / "test_results.tsv")
     assert table.shape == (5, 3)
@@ -247,8 +249,8 @@ def test_a_regression_predicts_numbers(ran):
     table = numbers_of(out / "numbers" / "test_results.tsv")
     assert table.shape == (5, 1) and [set(record) for record in records] == [{"guid", "score"}] * 5
     assert [record["score"] for record in records] == pytest.approx(table[:, 0], rel=1e-5)
-    config = json.loads((out / "numbers" / "bert_config.json").read_text())
-    assert config["problem_type"] == "regression" and "id2label" not in config
+    expected = HeadConfig("BertForSequenceClassification", None, "regression")
+    assert HeadConfig.read(str(out / "numbers" / "head_config.json")) == expected
     assert not list((out / "numbers").glob("confusion_matrix*"))
 
 
@@ -300,7 +302,7 @@ REFUSED = {
     "seeds without training": ["--num_seeds=2", "--do_train"],
     "language": ["--language=de", "--task_name=RTE"],
     "unknown label": ["unknown.tsv, line 4", "'x'", "'a', 'b'"],
-    "other labels": ["--output_dir", "id2label"],
+    "other labels": ["--output_dir", "labels"],
     "no best model": ["--use_best_model", "one device/best_model"],
     "batch": ["--train_batch_size=9", "--gradient_accumulation_steps=2"],
     "eval batch": ["--eval_batch_size=3", "2 replicas"],

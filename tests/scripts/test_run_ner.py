@@ -172,8 +172,8 @@ def test_a_run_learns(ran):
     assert [values["step"] for values in evaluations] == [48, 96, 144]
     best = json.loads((out / "trained" / "best_model" / "eval_results.json").read_text())
     assert best["eval_f1"] == max(values["eval_f1"] for values in evaluations)
-    config = json.loads((out / "trained" / "bert_config.json").read_text())
-    assert list(config["id2label"].values()) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    head = json.loads((out / "trained" / "head_config.json").read_text())
+    assert head["labels"] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     # Tagging the dev set as a test set gives the same scores.
     test = results_of(out / "trained", "").items()
     same = {
@@ -315,7 +315,7 @@ def test_tags_that_are_unknown_or_repaired(ran):
         ("other features", "--features=sum_all contradicts *which was trained with embeddings"),
         ("not frozen", "--features=last contradicts *which was trained with None"),
         ("entities by a plain model", "--tag_scheme=bioes contradicts *trained on tags of the kind plain"),
-        ("other tags", "holds a run of another configuration (id2label"),
+        ("other tags", "holds a run of another configuration (labels"),
         ("damaged settings", "--init_checkpoint: *token_classification.json: not the settings of a tagger"),
     ],
 )

@@ -137,8 +137,8 @@ def test_a_run_learns(ran, folder):
         assert record["text"] == choices[record["choice"]] and record["label"] == label
         assert record["choice"] == int(np.argmax(record["probabilities"]))
         assert sum(record["probabilities"]) == pytest.approx(1.0, abs=1e-5)
-    config = json.loads((out / "trained" / "best_model" / "bert_config.json").read_text())
-    assert config["architectures"] == ["BertForMultipleChoice"] and "id2label" not in config
+    head = json.loads((out / "trained" / "best_model" / "head_config.json").read_text())
+    assert head == {"architecture": "BertForMultipleChoice"}
     assert (out / "trained" / "train.tf_record").exists()
     assert "Example 0, choice " in logs["trained"] and "(right): [CLS]" in logs["trained"]
 

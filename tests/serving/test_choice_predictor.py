@@ -25,8 +25,7 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
-    config = {"architectures": ["BertForMultipleChoice"]}
-    return save(tmp_path_factory.mktemp("choice") / "model", task_models.BertForMultipleChoice, config)
+    return save(tmp_path_factory.mktemp("choice") / "model", task_models.BertForMultipleChoice)
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +89,6 @@ def test_what_is_refused(model_dir, export_dir):
 
 
 def test_models_of_other_tasks(tmp_path, model_dir):
-    tagger = save(
-        tmp_path / "tagger",
-        task_models.BertForTokenClassification,
-        {"architectures": ["BertForTokenClassification"]},
-        num_labels=3,
-    )
+    tagger = save(tmp_path / "tagger", task_models.BertForTokenClassification, num_labels=3)
     with pytest.raises(ValueError, match="tagger is a BertForTokenClassification: Tagger answers with it"):
         ChoicePredictor(tagger)

@@ -22,8 +22,7 @@ TEXTS = ["One text.", "Ein anderer, längerer Text", ""]
 @pytest.fixture(scope="module")
 def signatures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
-    names = {"0": "bad", "1": "좋다"}
-    save(folder / "model", task_models.BertForSequenceClassification, {"id2label": names}, num_labels=2)
+    save(folder / "model", task_models.BertForSequenceClassification, labels=["bad", "좋다"])
     return tf.saved_model.load(export.export_saved_model(str(folder / "model"), str(folder / "out"))).signatures
 
 

@@ -137,8 +137,7 @@ def test_what_is_refused(tmp_path):
 
 
 def test_models_of_other_tasks(tmp_path):
-    config = {"problem_type": "single_label_classification"}
-    classifier = save(tmp_path / "classifier", task_models.BertForSequenceClassification, config, num_labels=3)
+    classifier = save(tmp_path / "classifier", task_models.BertForSequenceClassification, num_labels=3)
     with pytest.raises(ValueError, match="classifier is a BertForSequenceClassification: Predictor answers with it"):
         Tagger(classifier)
     encoder = save(tmp_path / "encoder", task_models.BertForMaskedLM)

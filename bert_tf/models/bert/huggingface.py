@@ -5,6 +5,7 @@ and the encoder's names carry the prefix `bert.` when a head is on top. Their "g
 original's tanh form.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from bert_tf.models.bert.variable_names import HEAD_NAMES, expected_shapes
 from bert_tf.models.config import BertConfig
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.messages import some
 from bert_tf.weights import safetensors_files
 from bert_tf.weights.mapping import Weights, is_model_variable
@@ -98,31 +100,33 @@ def config_from_huggingface(values: Mapping, source: str) -> BertConfig:
     if activation not in _ACTIVATIONS_IN:
         raise ValueError(f"{source}: hidden_act={activation!r} is not one of {', '.join(_ACTIVATIONS_IN)}.")
     sizes["hidden_act"] = _ACTIVATIONS_IN[activation]
-    return BertConfig.from_dict({**sizes, **_kept_keys(values)}, source=source)
+    if values.get("pad_token_id"):
+        sizes["pad_token_id"] = values["pad_token_id"]
+    return BertConfig.from_dict(sizes, source=source)
 
 
-def _kept_keys(values: Mapping) -> dict:
-    """Keys that the original does not use and the weights do not show: bert_config.json keeps them."""
-    kept = {}
-    if any(name in CLASSIFIERS[1:] for name in values.get("architectures") or ()):
-        kept["architectures"] = values["architectures"]
-    labels = values.get("id2label") or {}
-    if any(label != f"LABEL_{number}" for number, label in labels.items()):
-        kept |= {key: values[key] for key in ("id2label", "label2id") if values.get(key)}
-    kept |= {key: values[key] for key in ("problem_type", "pad_token_id") if values.get(key)}
-    return kept
+def head_from_huggingface(values: Mapping, source: str) -> HeadConfig:
+    """What the keys of a config.json say of the head; LABEL_0, LABEL_1 and so on are not names of labels.
+
+    Raises:
+      ValueError: see `HeadConfig.from_config`.
+    """
+    values, names = dict(values), values.get("architectures")
+    if isinstance(names, list):
+        values["architectures"] = [name for name in names if name in CLASSIFIERS]
+    head = HeadConfig.from_config(values, source)
+    named = any(label != f"LABEL_{number}" for number, label in enumerate(head.labels or ()))
+    return head if named else dataclasses.replace(head, labels=None)
 
 
-def architecture_of(names, config: BertConfig) -> str:
+def architecture_of(names, head: HeadConfig) -> str:
     """Their class for a model with these variables, e.g. BertForPreTraining.
 
-    The classifiers of sequences, tokens and choices have the same variables; `architectures` of the config decides
-    between them.
+    The classifiers of sequences, tokens and choices have the same variables; the head says which it is.
     """
     names = set(names)
     if "output_weights" in names:
-        given = getattr(config, "architectures", None) or []
-        return next((name for name in given if name in CLASSIFIERS), CLASSIFIERS[0])
+        return head.architecture if head.architecture in CLASSIFIERS else CLASSIFIERS[0]
     if "cls/squad/output_weights" in names:
         return "BertForQuestionAnswering"
     masked = "cls/predictions/output_bias" in names
@@ -132,18 +136,21 @@ def architecture_of(names, config: BertConfig) -> str:
     return "BertForNextSentencePrediction" if following else "BertModel"
 
 
-def config_to_huggingface(config: BertConfig, weights: Weights) -> dict:
+def config_to_huggingface(config: BertConfig, weights: Weights, head: HeadConfig) -> dict:
     """The keys and values of a config.json for a model with these weights."""
     values = {key: getattr(config, key) for key in _CONFIG_DEFAULTS}
     values["hidden_act"] = _ACTIVATIONS_OUT[config.activation]
-    values |= {"model_type": "bert", "architectures": [architecture_of(weights.shapes, config)]}
+    values |= {"model_type": "bert", "architectures": [architecture_of(weights.shapes, head)]}
     values |= {"pad_token_id": getattr(config, "pad_token_id", 0), "position_embedding_type": "absolute"}
-    values |= {key: getattr(config, key) for key in ("id2label", "label2id", "problem_type") if hasattr(config, key)}
-    classes = weights.shapes.get("output_weights", (0,))[0]
+    if head.problem_type:
+        values["problem_type"] = head.problem_type
+    labels = head.labels
     # Their classes take the number of labels from id2label. A multiple-choice head has one output whatever it says.
-    if classes and "id2label" not in values and values["architectures"] != ["BertForMultipleChoice"]:
-        values["id2label"] = {str(number): f"LABEL_{number}" for number in range(classes)}
-        values["label2id"] = {f"LABEL_{number}": number for number in range(classes)}
+    if not labels and values["architectures"] != ["BertForMultipleChoice"]:
+        labels = [f"LABEL_{number}" for number in range(weights.shapes.get("output_weights", (0,))[0])]
+    if labels:
+        values["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        values["label2id"] = {label: number for number, label in enumerate(labels)}
     return values
 
 

@@ -1,4 +1,4 @@
-"""A multiple-choice model in run_swag.py: its configuration, evaluation and predictions."""
+"""A multiple-choice model in run_swag.py: its evaluation and predictions."""
 
 import json
 import posixpath
@@ -7,21 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import softmax
 
-from bert_tf.models.config import BertConfig
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import ChoiceRows
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import Task
-
-
-def configure(config: BertConfig) -> BertConfig:
-    """A copy of a model's configuration that says what its output layer is for, and of no classes."""
-    values = config.to_dict()
-    for key in ("problem_type", "id2label", "label2id"):
-        values.pop(key, None)
-    values["architectures"] = ["BertForMultipleChoice"]
-    return BertConfig.from_dict(values, allow_unknown=True)
 
 
 def evaluate(rows: ChoiceRows, logits: np.ndarray, batch_size: int) -> dict[str, float]:

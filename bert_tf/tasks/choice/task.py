@@ -6,9 +6,11 @@ import posixpath
 from absl import logging
 
 from bert_tf.models import task_models
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.choice import data, encode, outputs
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
+from bert_tf.tasks.table import TASKS
 from bert_tf.training import run_directory
 
 
@@ -22,7 +24,7 @@ class ChoiceTask(FineTuningTask):
     name = "multiple_choice"
 
     def load(self, run, files, tokenizer, newest):
-        files.config = outputs.configure(files.config)
+        files.head = HeadConfig(TASKS[self.name].architecture)
         self.files, self.main_metric = files, "eval_accuracy"
         own = self.settings
 

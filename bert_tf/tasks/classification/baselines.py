@@ -1,14 +1,8 @@
 """run_classifier.py --model=bilstm|cnn: which model it is, and what goes with one that starts without BERT's files."""
 
-import contextlib
-import json
-import posixpath
-
-import tensorflow as tf
-
-from bert_tf.models import directory as model_directory
-from bert_tf.models.baselines import ARCHITECTURES, OUTPUT_LAYER, create_config
-from bert_tf.models.directory import ModelFiles
+from bert_tf.models.baselines import ARCHITECTURES, OUTPUT_LAYER, create_config, kind_of
+from bert_tf.models.directory import ModelFiles, read_head
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.text import casing as text_casing
@@ -21,14 +15,8 @@ DEFAULT_SIZE = 300  # of embeddings and of the layer on them
 
 
 def stored_model(path: str) -> str:
-    """The kind of model at a path: "bilstm" or "cnn" by the configuration beside the weights, or else "bert"."""
-    file = posixpath.join(text_casing.directory_of(path), model_directory.BERT_CONFIG)
-    names = []
-    if tf.io.gfile.exists(file):
-        # Whoever reads it as a configuration says what is wrong with it.
-        with tf.io.gfile.GFile(file, "rb") as content, contextlib.suppress(ValueError, AttributeError):
-            names = json.loads(content.read().decode("utf-8")).get("architectures")
-    return next((model for model, name in ARCHITECTURES.items() if names == [name]), "bert")
+    """The kind of model at a path: "bilstm" or "cnn" by what is beside the weights, or else "bert"."""
+    return kind_of(read_head(text_casing.directory_of(path)).architecture) or "bert"
 
 
 def chosen_model(settings: ClassificationSettings, run: FineTuningSettings, newest: str | None) -> str:
@@ -91,7 +79,8 @@ def describe_model(
         hidden_size=settings.hidden_size or DEFAULT_SIZE,
         max_seq_length=max(run.max_seq_length, 512),
     )
-    files = ModelFiles("", config, None, run.vocab_file, casing)
+    head = HeadConfig(ARCHITECTURES[settings.model])
+    files = ModelFiles("", config, None, run.vocab_file, casing, head=head)
     tokenizer = fine_tuning.make_tokenizer(files, run.max_seq_length, None)
     files.max_seq_length = run.max_seq_length
     return files, tokenizer

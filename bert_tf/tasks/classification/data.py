@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from bert_tf.data.tables import Column, field_of, parse_csv_delimiter, quoted, read_rows, text_of
-from bert_tf.models.config import BertConfig
 from bert_tf.system import checks
 
 
@@ -92,6 +91,13 @@ class Task:
     @property
     def is_regression(self) -> bool:
         return self.labels is None
+
+    @property
+    def problem_type(self) -> str:
+        """As `HeadConfig` has it."""
+        if self.is_regression:
+            return "regression"
+        return "multi_label_classification" if self.multi_label else "single_label_classification"
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -393,9 +399,8 @@ def tfds_task(
     return task, examples
 
 
-def task_of(config: BertConfig, num_labels: int, problem_type: str) -> Task:
-    """The task that a fine-tuned model's configuration describes; labels without names are numbers."""
-    names = getattr(config, "id2label", None) or {}
-    labels = tuple(names.get(str(number), str(number)) for number in range(num_labels))
-    regression = problem_type == "regression"
-    return Task("", None if regression else labels, None, multi_label=problem_type == "multi_label_classification")
+def task_of(model) -> Task:
+    """The task of a `BertForSequenceClassification` that is trained; labels without names are numbers."""
+    labels = tuple(model.labels or map(str, range(model.num_labels)))
+    several = model.problem_type == "multi_label_classification"
+    return Task("", None if model.problem_type == "regression" else labels, None, multi_label=several)

@@ -1,4 +1,4 @@
-"""What run_classifier.py writes: the configuration with the labels, predictions, and reports on a dev set."""
+"""What run_classifier.py writes: predictions, and reports on a dev set."""
 
 import json
 import posixpath
@@ -7,29 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.models.baselines import ARCHITECTURES
-from bert_tf.models.config import BertConfig
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples
 from bert_tf.text.tokenizer import Tokenizer
-
-
-def configure(config: BertConfig, task: Task) -> BertConfig:
-    """A copy of a model's configuration with the task's labels and kind, which travel with its checkpoints."""
-    values = config.to_dict()
-    kind = "multi_label_classification" if task.multi_label else "single_label_classification"
-    values["problem_type"] = "regression" if task.is_regression else kind
-    for key in ("id2label", "label2id"):
-        values.pop(key, None)
-    # What a Hugging Face model was before counts no more; of a model without BERT it is what says so.
-    if values.get("architectures") not in [[name] for name in ARCHITECTURES.values()]:
-        values.pop("architectures", None)
-    if not task.is_regression:
-        values["id2label"] = {str(number): label for number, label in enumerate(task.labels)}
-        values["label2id"] = {label: number for number, label in enumerate(task.labels)}
-    return BertConfig.from_dict(values, allow_unknown=True)
 
 
 def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tokenizer: Tokenizer) -> None:

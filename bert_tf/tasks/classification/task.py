@@ -1,18 +1,18 @@
 """Classification and regression for the fine-tuning run: examples, model, metrics and files of run_classifier.py."""
 
 import dataclasses
-import posixpath
 from collections.abc import Callable
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import baselines as models_baselines
 from bert_tf.models import task_models
-from bert_tf.models.directory import BERT_CONFIG, read_config
+from bert_tf.models.directory import ModelFiles, read_head
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.tasks.classification import baselines, data, encode, glue, metrics
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
+from bert_tf.tasks.table import TASKS
 from bert_tf.training import run_directory
 
 
@@ -61,9 +61,9 @@ class ClassificationTask(FineTuningTask):
         if self.settings.model == "bert":
             files, tokenizer = super().describe(run, newest)
             if self.settings.lstm_on_top:
-                if not run.do_train and not getattr(files.config, "lstm_on_top", False):
+                if not run.do_train and not files.head.lstm_on_top:
                     raise ValueError("--lstm_on_top needs --do_train: this model was trained without a BiLSTM.")
-                files.config.lstm_on_top = True
+                files.head = dataclasses.replace(files.head, lstm_on_top=True)
             return files, tokenizer
         files, tokenizer = baselines.describe_model(self.settings, run, newest)
         sizes = {"embedding_size": files.config.hidden_size, "hidden_size": files.config.intermediate_size}
@@ -71,8 +71,10 @@ class ClassificationTask(FineTuningTask):
         return files, tokenizer
 
     def load(self, run, files, tokenizer, newest):
-        self.task, read = self._open(run, files.config)
-        files.config = classification_outputs.configure(files.config, self.task)
+        self.task, read = self._open(run, files)
+        model, lstm = self.settings.model, files.head.lstm_on_top
+        architecture = models_baselines.ARCHITECTURES.get(model, TASKS[self.name].architecture)
+        files.head = HeadConfig(architecture, self.task.labels, self.task.problem_type, lstm)
         self.files, self.main_metric = files, f"eval_{self.task.metrics[0]}"
 
         def encoded(kind: str, action: str) -> list[ExampleSet]:
@@ -105,7 +107,7 @@ class ClassificationTask(FineTuningTask):
         if run.do_predict:
             self.test_sets = encoded("test", "do_predict")
 
-    def _open(self, run, config) -> tuple[data.Task, Callable[[str], dict]]:
+    def _open(self, run, files: ModelFiles) -> tuple[data.Task, Callable[[str], dict]]:
         """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""
         own = self.settings
         if own.tfds_name:
@@ -115,7 +117,7 @@ class ClassificationTask(FineTuningTask):
         if own.is_custom:
             labels = own.labels
             if not labels and not own.train_file and not own.regression:
-                labels = stored_labels(run.output_dir, config)
+                labels = read_head(run.output_dir).labels or files.head.labels  # predicting needs no train file
             task = data.custom_task(
                 own.train_file, own.dev_file, own.test_file, text_a=own.text_a, text_b=own.text_b, label=own.label,
                 labels=labels, regression=own.regression, multi_label=own.multi_label, csv_delimiter=own.csv_delimiter,
@@ -138,11 +140,12 @@ class ClassificationTask(FineTuningTask):
         return task, read
 
     def create_model(self, dtype):
-        model_class = task_models.BertForSequenceClassification
-        if self.settings.model != "bert":
-            model_class = models_baselines.BaselineClassifier
+        config, head = self.files.config, self.files.head
         num_labels = 1 if self.task.is_regression else len(self.task.labels)
-        return model_class(self.files.config, num_labels=num_labels, dtype=dtype)
+        arguments = {"labels": head.labels, "problem_type": head.problem_type, "dtype": dtype}
+        if self.settings.model != "bert":
+            return models_baselines.BaselineClassifier(config, num_labels, self.settings.model, **arguments)
+        return task_models.BertForSequenceClassification(config, num_labels, lstm_on_top=head.lstm_on_top, **arguments)
 
     def change_plan(self, plan, model):
         if self.settings.model == "bert":
@@ -163,11 +166,3 @@ class ClassificationTask(FineTuningTask):
 
     def write_predictions(self, output_dir, examples, outputs):
         classification_outputs.write_predictions(output_dir, examples.suffix, self.task, examples.rows, outputs)
-
-
-def stored_labels(output_dir: str, config) -> list[str] | None:
-    """The labels that an earlier run kept in output_dir, or else the model's: predicting needs no train file."""
-    path = posixpath.join(output_dir, BERT_CONFIG)
-    config = read_config(path, allow_unknown=True) if tf.io.gfile.exists(path) else config
-    names = getattr(config, "id2label", None)
-    return [names[str(number)] for number in range(len(names))] if names else None

@@ -13,7 +13,6 @@ from scipy.special import softmax
 from bert_tf.data import token_rows
 from bert_tf.models import feature_tagger, task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import BERT_CONFIG, read_config
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.ner import data as ner_data
@@ -72,31 +71,13 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
     return ner_data.tag_set(scheme, {tag.partition("-")[2] for tag in tags if tag != ner_data.OUTSIDE})
 
 
-def stored_labels(output_dir: str, config: BertConfig) -> list[str] | None:
-    """The tags that an earlier run kept in output_dir, or else those of the model's configuration."""
-    path = posixpath.join(output_dir, BERT_CONFIG)
-    config = read_config(path, allow_unknown=True) if tf.io.gfile.exists(path) else config
-    names = getattr(config, "id2label", None)
-    return [names[str(number)] for number in range(len(names))] if names else None
-
-
-def configure(config: BertConfig, labels: Sequence[str]) -> BertConfig:
-    """A copy of a model's configuration with the tags, which travel with its checkpoints."""
-    values = config.to_dict()
-    values.pop("problem_type", None)
-    values["architectures"] = ["BertForTokenClassification"]
-    values["id2label"] = {str(number): label for number, label in enumerate(labels)}
-    values["label2id"] = {label: number for number, label in enumerate(labels)}
-    return BertConfig.from_dict(values, allow_unknown=True)
-
-
-def create_model(config: BertConfig, settings: TaggingSettings, dtype: str) -> keras.Model:
+def create_model(config: BertConfig, labels: Sequence[str], settings: TaggingSettings, dtype: str) -> keras.Model:
     """The model that is trained: all of BERT, or BiLSTMs on its features."""
-    num_labels = len(config.id2label)
+    arguments = {"labels": labels, "dtype": dtype}
     if settings.features is None:
-        return task_models.BertForTokenClassification(config, num_labels, dtype=dtype)
+        return task_models.BertForTokenClassification(config, len(labels), **arguments)
     return feature_tagger.BertFeatureTagger(
-        config, num_labels, settings.features, settings.lstm_size, settings.lstm_layers, dtype=dtype
+        config, len(labels), settings.features, settings.lstm_size, settings.lstm_layers, **arguments
     )
 
 

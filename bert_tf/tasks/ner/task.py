@@ -5,12 +5,14 @@ import posixpath
 
 from absl import logging
 
-from bert_tf.models.directory import ModelFiles
+from bert_tf.models.directory import ModelFiles, read_head
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.ner import data, encode, outputs
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
+from bert_tf.tasks.table import TASKS
 from bert_tf.text import casing
 from bert_tf.training import run_directory
 
@@ -52,7 +54,7 @@ class NerTask(FineTuningTask):
         self._warn_of_unknown_tags("--dev_file", dev)
         if test and test.sentences[0].tags is not None:
             self._warn_of_unknown_tags("--test_file", test.sentences)
-        files.config = outputs.configure(files.config, self.labels)
+        files.head = HeadConfig(TASKS[self.name].architecture, self.labels)
         self.files, self.main_metric = files, "eval_accuracy" if scheme == "plain" else "eval_f1"
 
         def encoded(sentences: list, with_labels: bool = False) -> encode.WordRows:
@@ -103,10 +105,10 @@ class NerTask(FineTuningTask):
             logging.warning("--document_context: %s has no %s: it is one document.", flag, data.DOCUMENT_START)
 
     def _stored_labels(self, run, files: ModelFiles) -> list[str]:
-        labels = outputs.stored_labels(run.output_dir, files.config)
+        labels = read_head(run.output_dir).labels or files.head.labels
         if not labels:
-            raise ValueError(f"{self.source} does not say which tags it has learned (id2label in its configuration).")
-        return labels
+            raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
+        return list(labels)
 
     def _warn_of_unknown_tags(self, flag: str, sentences: list[data.Sentence]) -> None:
         unknown = sorted({tag for sentence in sentences for tag in sentence.tags} - set(self.labels))
@@ -114,7 +116,7 @@ class NerTask(FineTuningTask):
             logging.warning("%s has tags that the model does not know and can't predict: %s.", flag, ", ".join(unknown))
 
     def create_model(self, dtype):
-        return outputs.create_model(self.files.config, self.tagging, dtype)
+        return outputs.create_model(self.files.config, self.labels, self.tagging, dtype)
 
     def training_batches(self, **arguments):
         return outputs.training_batches(self.train_rows, **arguments)

@@ -9,6 +9,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.models import task_models
+from bert_tf.models.head_config import NO_HEAD
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import list_files
@@ -30,6 +31,7 @@ class SquadTask(FineTuningTask):
 
     def load(self, run, files, tokenizer, newest):
         own = self.settings
+        files.head = NO_HEAD  # whatever the model was for before
         self.files, self.tokenizer = files, tokenizer
         self.main_metric = "eval_best_f1" if own.version_2_with_negative else "eval_f1"
         self.answering = self._choose_answering(run, newest)

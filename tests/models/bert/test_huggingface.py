@@ -11,6 +11,9 @@ from bert_tf.models import initialize, open_weights, pretrained, task_models
 from bert_tf.models.bert import huggingface
 from bert_tf.models.bert.variable_names import expected_shapes
 from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import read_model_files
+from bert_tf.models.formats import config_files
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertForPreTraining, BertModel
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -169,12 +172,16 @@ def test_config_both_ways(tmp_path):
     }
     config = huggingface.config_from_huggingface(values, "config.json")
     assert (config.layer_norm_eps, config.pad_token_id, config.type_vocab_size) == (1e-6, 3, 4)
-    # Through bert_config.json, where such a model waits as tf1 or bert_tf.
-    config.save(str(tmp_path / "bert_config.json"))
-    config = BertConfig.from_json_file(str(tmp_path / "bert_config.json"))
+    head = huggingface.head_from_huggingface(values, "config.json")
+    assert head == HeadConfig("BertForTokenClassification", ("O", "B-PER"))
+    # Through the files in which such a model waits as tf1 or bert_tf.
+    for name, text in config_files(config, head).items():
+        (tmp_path / name).write_text(text)
+    files = read_model_files(str(tmp_path))
+    assert (files.config, files.head) == (config, head)
     model = task_models.BertForTokenClassification(config, num_labels=2)
     model.build()
-    back = huggingface.config_to_huggingface(config, initialize.model_weights(model))
+    back = huggingface.config_to_huggingface(files.config, initialize.model_weights(model), files.head)
     assert {key: back[key] for key in values if key in back} == {key: values[key] for key in values if key in back}
     assert set(values) - set(back) == {"transformers_version", "use_cache"}
 

@@ -12,6 +12,7 @@ from helpers.tiny import TINY_CONFIG
 from bert_tf.models import initialize, open_weights
 from bert_tf.models.baselines import BaselineClassifier, create_config
 from bert_tf.models.config import BertConfig
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertForSequenceClassification
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *(f"w{number}" for number in range(93))]
@@ -23,7 +24,7 @@ BATCH = {"input_ids": IDS, "input_mask": MASK, "segment_ids": SEGMENTS}
 
 def make(kind, num_labels=3, seed=0, **arguments):
     keras.utils.set_random_seed(seed)
-    model = BaselineClassifier(create_config(kind, 20, embedding_size=5, hidden_size=12), num_labels, **arguments)
+    model = BaselineClassifier(create_config(kind, 20, embedding_size=5, hidden_size=12), num_labels, kind, **arguments)
     model.build()
     for variable in model.trainable_variables:  # biases are zeros at first, which would hide a missing one
         variable.assign(np.random.default_rng(len(variable.path)).normal(0, 0.5, variable.shape))
@@ -120,8 +121,14 @@ def test_saved_and_loaded(tmp_path):
 def test_refused_sizes(model, size, message):
     with pytest.raises(ValueError, match=message):
         create_config(model, 20, hidden_size=size)
-    with pytest.raises(ValueError, match="architectures must be one of"):
-        BaselineClassifier(BertConfig.from_dict(TINY_CONFIG), 2)
+    for arguments, problem in (
+        ({}, "kind=None is not one of bilstm, cnn"),
+        ({"kind": "bert"}, "kind='bert' is not one of bilstm, cnn"),
+        ({"kind": "cnn", "problem_type": "ranking"}, "problem_type must be one of .*, not 'ranking'"),
+        ({"kind": "cnn", "labels": ["a"]}, "num_labels=2, but labels has 1 names"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            BaselineClassifier(create_config("cnn", 20, hidden_size=9), 2, **arguments)
 
 
 # --- run_classifier.py -----------------------------------------------------------------------------------------------
@@ -192,8 +199,8 @@ def test_they_learn(ran, case, name):
     assert results["eval_accuracy"] >= 0.8 and results["global_step"] == 96
     assert ("--learning_rate=0.001, the default of models without BERT" in logs[case]) == (case == "cnn")
     best = out / case / "best_model"
-    config = json.loads((best / "bert_config.json").read_text())
-    assert config["architectures"] == [name] and config["id2label"] == {"0": "down", "1": "up"}
+    head = HeadConfig.read(str(best / "head_config.json"))
+    assert head == HeadConfig(name, ("down", "up"), "single_label_classification")
     assert json.loads((best / "tokenizer_config.json").read_text())["do_lower_case"] is True
     assert "classification_report.txt" in {path.name for path in (out / case).iterdir()}
     shapes = open_weights.open_weights(str(best)).shapes

@@ -120,12 +120,6 @@ def test_labels_do_not_hang_on_chance():
     assert ner_outputs.labels_of(sentences[:1], "iob2") == ["O", "B-y", "I-y"]
     assert len(ner_outputs.labels_of(sentences, "bioes")) == 9
     assert ner_outputs.labels_of(sentences, "plain") == ["B-y", "O", "S-x"]
-    config = ner_outputs.configure(CONFIG, ["O", "B-y"])
-    assert config.id2label == {"0": "O", "1": "B-y"} and config.label2id == {"O": 0, "B-y": 1}
-    assert (
-        ner_outputs.stored_labels("nowhere", config) == ["O", "B-y"]
-        and ner_outputs.stored_labels("nowhere", CONFIG) is None
-    )
 
 
 def test_scores_from_logits():

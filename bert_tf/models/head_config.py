@@ -1,0 +1,121 @@
+"""HeadConfig: what a model is for, beside its configuration: the kind of its head, and the labels.
+
+bert_config.json holds the encoder only, as the original's. head_config.json lies beside it wherever there is something
+to say, with the keys of `HeadConfig`. Hugging Face keeps the same facts in its config.json, and earlier versions of
+this project kept them in bert_config.json, under Hugging Face's names.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+
+from bert_tf.system.text_files import read_json
+
+HEAD_CONFIG = "head_config.json"
+
+# What a configuration of Hugging Face, or of an earlier version, says of the head.
+KEYS_IN_CONFIG = ("architectures", "id2label", "label2id", "problem_type", "lstm_on_top")
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+    """What can't be seen in a model's configuration and weights.
+
+    Attributes:
+      architecture: class of the model. The classifiers of texts, words and choices have the same variables, and a model
+        without BERT has a configuration of the same form.
+      labels: their names in the order of their numbers; None if they have none.
+      problem_type: of a classifier of texts: single_label_classification, regression or multi_label_classification.
+      lstm_on_top: a BiLSTM reads the encoder's outputs (`task_models.BertForSequenceClassification`).
+
+    Raises:
+      ValueError: a value of another type; names the attribute.
+    """
+
+    architecture: str | None = None
+    labels: tuple[str, ...] | None = None
+    problem_type: str | None = None
+    lstm_on_top: bool = False
+
+    def __post_init__(self):
+        for name in ("architecture", "problem_type"):
+            if not isinstance(getattr(self, name), str | None):
+                raise ValueError(f"{name} must be a string, not {getattr(self, name)!r:.80}")
+        if not isinstance(self.lstm_on_top, bool):
+            raise ValueError(f"lstm_on_top must be true or false, not {self.lstm_on_top!r:.80}")
+        if self.labels is not None:
+            names = self.labels
+            if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+                raise ValueError(f"labels must be a list of names, not {names!r:.80}")
+            object.__setattr__(self, "labels", tuple(names))
+
+    @classmethod
+    def read(cls, path: str) -> "HeadConfig":
+        """Reads a head_config.json.
+
+        Raises:
+          ValueError: no JSON object in UTF-8, an unknown key, or a value of another type; names the file and the key.
+        """
+        values = read_json(path)
+        if not isinstance(values, dict):
+            raise ValueError(f"{path} holds no JSON object but {type(values).__name__}")
+        known = [field.name for field in dataclasses.fields(cls)]
+        if unknown := sorted(values.keys() - set(known)):
+            raise ValueError(f"{path}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}.")
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_config(cls, values: Mapping, source: str = "config") -> "HeadConfig":
+        """What a configuration says that has KEYS_IN_CONFIG.
+
+        Args:
+          values: keys and values. source: what errors call the configuration, usually its path.
+
+        Raises:
+          ValueError: a value that can't be understood; names source and key.
+        """
+        names, numbered = values.get("architectures") or [], values.get("id2label") or {}
+        if not isinstance(names, list):
+            raise ValueError(f"{source}: architectures must be a list, not {names!r:.80}")
+        try:
+            by_number = {int(number): str(label) for number, label in numbered.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise ValueError(f"{source}: id2label must give a name for each number, not {numbered!r:.80}") from None
+        # A label without a name is called by its number.
+        labels = [by_number.get(number, str(number)) for number in range(max(by_number, default=-1) + 1)] or None
+        problem_type = values.get("problem_type")
+        # Only classifiers of whole texts have a kind of problem.
+        architecture = names[0] if names else "BertForSequenceClassification" if problem_type else None
+        try:
+            return cls(architecture, labels, problem_type, values.get("lstm_on_top") or False)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from None
+
+    def to_dict(self) -> dict:
+        """What there is to say; empty if there is nothing."""
+        values = {**dataclasses.asdict(self), "labels": self.labels and list(self.labels)}
+        return {name: value for name, value in values.items() if value not in (None, False)}
+
+    def to_json(self) -> str:
+        """The content of a head_config.json."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+    def check_num_labels(self, num_labels: int) -> None:
+        """Refuses a number of outputs that is not that of the names.
+
+        Raises:
+          ValueError: names both.
+        """
+        if self.labels and len(self.labels) != num_labels:
+            raise ValueError(f"num_labels={num_labels}, but labels has {len(self.labels)} names.")
+
+
+NO_HEAD = HeadConfig()  # there is nothing to say
+
+
+def head_in(config) -> HeadConfig:
+    """What a model's `config` argument says of the head: nothing, unless it is a dict that an earlier version saved."""
+    return HeadConfig.from_config(config) if isinstance(config, dict) else NO_HEAD

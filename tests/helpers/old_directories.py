@@ -1,0 +1,20 @@
+"""Directories as versions before head_config.json left them: bert_config.json said what the model is for, too."""
+
+import json
+import pathlib
+
+
+def make_old(folder, **keys) -> None:
+    """Puts what an old bert_config.json said, in Hugging Face's words, into that of a model's directory."""
+    path = pathlib.Path(folder) / "bert_config.json"
+    (path.parent / "head_config.json").unlink(missing_ok=True)
+    values = {**json.loads(path.read_text()), **keys}
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
+
+
+def numbered(*labels) -> dict:
+    """id2label and label2id."""
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }

@@ -1,0 +1,253 @@
+"""head_config.json: what lies beside a model's configuration, and where it was before."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from helpers.old_directories import make_old, numbered
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.conversion import convert
+from bert_tf.models import baselines, feature_tagger, pretrained
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import read_head, read_model_files
+from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.task_models import (
+    BertForMultipleChoice,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+)
+
+CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1})
+IDS = {"input_ids": np.arange(1, 13).reshape(2, 6)}
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head", "values"),
+    [
+        (HeadConfig("CnnClassifier", ["no", "예"]), {"architecture": "CnnClassifier", "labels": ["no", "예"]}),
+        (HeadConfig(problem_type="regression"), {"problem_type": "regression"}),
+        (HeadConfig(lstm_on_top=True), {"lstm_on_top": True}),
+        (NO_HEAD, {}),
+    ],
+)
+def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
+    path = tmp_path / "head_config.json"
+    path.write_text(head.to_json())
+    assert json.loads(path.read_text()) == values
+    assert HeadConfig.read(str(path)) == read_head(str(tmp_path)) == head
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "head_config.json, line 1, column 2: not JSON"),
+        ("[1]", "head_config.json holds no JSON object but list"),
+        ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, lstm_on"),
+        ('{"labels": "ab"}', "head_config.json: labels must be a list of names, not 'ab'"),
+        ('{"labels": [1]}', "head_config.json: labels must be a list of names"),
+        ('{"labels": []}', "head_config.json: labels must be a list of names"),
+        ('{"problem_type": 1}', "head_config.json: problem_type must be a string, not 1"),
+        ('{"architecture": ["A"]}', "head_config.json: architecture must be a string"),
+        ('{"lstm_on_top": "yes"}', "head_config.json: lstm_on_top must be true or false, not 'yes'"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, text, problem):
+    BertForSequenceClassification(CONFIG, labels=["a", "b"]).save_pretrained(str(tmp_path / "model"))
+    (tmp_path / "model" / "head_config.json").write_text(text)
+    for read in (BertForSequenceClassification.from_pretrained, pretrained.read_model):
+        with pytest.raises(ValueError) as error:
+            read(str(tmp_path / "model"))
+        assert problem in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"architectures": "Bert"}, "c.json: architectures must be a list, not 'Bert'"),
+        ({"id2label": ["a"]}, "c.json: id2label must give a name for each number"),
+        ({"id2label": {"a": 0}}, "c.json: id2label must give a name for each number"),
+        ({"problem_type": ["x"]}, "c.json: problem_type must be a string"),
+        ({"lstm_on_top": 3}, "c.json: lstm_on_top must be true or false"),
+    ],
+)
+def test_damaged_configurations_are_named(values, problem):
+    with pytest.raises(ValueError) as error:
+        HeadConfig.from_config(values, "c.json")
+    assert problem in str(error.value)
+
+
+def test_what_a_configuration_says():
+    assert HeadConfig.from_config(TINY_CONFIG) == HeadConfig.from_config({"architectures": None}) == NO_HEAD
+    assert HeadConfig.from_config({"id2label": {"10": "k", "0": "a"}}).labels == ("a", *"123456789", "k")
+    assert HeadConfig.from_config({"problem_type": "regression"}).architecture == "BertForSequenceClassification"
+
+
+def test_a_given_configuration_speaks_first(tmp_path):
+    for name, labels in (("one", ["a", "b"]), ("other", ["x", "y"])):
+        BertForSequenceClassification(CONFIG, labels=labels).save_pretrained(str(tmp_path / name))
+    plain = tmp_path / "plain.json"
+    CONFIG.save(str(plain))
+    one, other = str(tmp_path / "one"), str(tmp_path / "other" / "bert_config.json")
+    assert read_model_files(one).head.labels == ("a", "b")
+    assert read_model_files(one, config_file=other).head.labels == ("x", "y")
+    assert read_model_files(one, config_file=str(plain)).head.labels == ("a", "b")
+    flags = {"vocab_file": __file__, "do_lower_case": True, "strip_accents": None}
+    described = pretrained.describe(bert_config_file=other, init_checkpoint=None, **flags)
+    assert described.head.labels == ("x", "y") and described.config == CONFIG
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+OF_HEAD = {"num_labels": 2, "labels": ["a", "b"]}
+MODELS = {
+    "classifier": lambda: BertForSequenceClassification(CONFIG, labels=["a", "b"]),
+    "regression": lambda: BertForSequenceClassification(CONFIG, 1),
+    "several": lambda: BertForSequenceClassification(CONFIG, 2, "multi_label_classification"),
+    "lstm": lambda: BertForSequenceClassification(CONFIG, 3, lstm_on_top=True),
+    "tagger": lambda: BertForTokenClassification(CONFIG, **OF_HEAD),
+    "features": lambda: feature_tagger.BertFeatureTagger(
+        CONFIG, 2, features="last", lstm_size=4, lstm_layers=1, labels=["a", "b"]
+    ),
+    "choice": lambda: BertForMultipleChoice(CONFIG),
+    "cnn": lambda: baselines.BaselineClassifier(
+        baselines.create_config("cnn", 100, embedding_size=8, hidden_size=9), 2, "cnn", labels=["a", "b"]
+    ),
+}
+# What earlier versions kept in the configuration for each of them.
+OLD_KEYS = {
+    "classifier": {**numbered("a", "b"), "problem_type": "single_label_classification"},
+    "regression": {"problem_type": "regression"},
+    "several": {"problem_type": "multi_label_classification"},
+    "lstm": {"lstm_on_top": True},
+    "tagger": {"architectures": ["BertForTokenClassification"], **numbered("a", "b")},
+    "features": {"architectures": ["BertForTokenClassification"], **numbered("a", "b")},
+    "choice": {"architectures": ["BertForMultipleChoice"]},
+    "cnn": {
+        "architectures": ["CnnClassifier"], **numbered("a", "b"), "problem_type": "single_label_classification"
+    },
+}  # fmt: skip
+
+
+def outputs_of(model):
+    ids = {"input_ids": IDS["input_ids"][None]} if isinstance(model, BertForMultipleChoice) else IDS
+    return np.asarray(model(ids, training=False))
+
+
+def same_head(one: HeadConfig, other: HeadConfig) -> bool:
+    """single_label_classification is what a model is of which nothing is said."""
+    kinds = {head.problem_type or "single_label_classification" for head in (one, other)}
+    return len(kinds) == 1 and {**one.to_dict(), "problem_type": 0} == {**other.to_dict(), "problem_type": 0}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_directories_of_now_and_before(name, tmp_path):
+    model, folder = MODELS[name](), tmp_path / "model"
+    model.build()
+    pretrained.save_pretrained(model, str(folder))
+    assert json.loads((folder / "bert_config.json").read_text()) == model.config.to_dict()
+    assert (folder / "bert_config.json").read_text() == model.config.to_json_string()
+    assert not model.config.to_dict().keys() - TINY_CONFIG.keys()
+    assert read_model_files(str(folder)).head == HeadConfig.read(str(folder / "head_config.json")) == model.head_config
+    make_old(folder, **OLD_KEYS[name])
+    files = read_model_files(str(folder))
+    assert files.config == model.config
+    expected = model.head_config
+    if name == "lstm":  # of which an old directory did not say that it is a classifier
+        assert files.head == HeadConfig(lstm_on_top=True)
+    else:
+        assert same_head(files.head, expected)
+    if name == "cnn":
+        return  # only run_classifier.py opens it
+    arguments = {"features": "last", "lstm_size": 4, "lstm_layers": 1, "num_labels": 2} if name == "features" else {}
+    again = pretrained.from_pretrained(type(model), str(folder), **arguments)
+    assert same_head(again.head_config, expected) and again.config == model.config
+    np.testing.assert_array_equal(outputs_of(again), outputs_of(model))
+    pretrained.save_pretrained(again, str(folder), overwrite=True)
+    assert same_head(HeadConfig.read(str(folder / "head_config.json")), expected)
+    assert json.loads((folder / "bert_config.json").read_text()) == model.config.to_dict()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_keras_files_of_now_and_before(name, tmp_path):
+    model = MODELS[name]()
+    expected = outputs_of(model)
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    again = keras.models.load_model(path)
+    assert again.head_config == model.head_config and again.config == model.config
+    np.testing.assert_array_equal(outputs_of(again), expected)
+    # Before, the configuration had it all, and the arguments were fewer.
+    old = model.get_config()
+    old["config"] |= OLD_KEYS[name]
+    old = {key: value for key, value in old.items() if key not in ("labels", "lstm_on_top", "kind")}
+    if name != "several":
+        old.pop("problem_type", None)
+    again = type(model).from_config(json.loads(json.dumps(old)))
+    assert same_head(again.head_config, model.head_config) and again.config == model.config
+    again.build()
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(outputs_of(again), expected)
+
+
+def test_names_of_another_number_of_outputs_are_left_out(tmp_path, caplog):
+    BertForSequenceClassification(CONFIG, 3).save_pretrained(str(tmp_path / "model"))
+    make_old(tmp_path / "model", **numbered("a", "b"))
+    model = BertForSequenceClassification.from_pretrained(str(tmp_path / "model"))
+    assert model.labels is None and model.num_labels == 3
+    assert "names 2 labels, the model has 3 outputs" in caplog.text
+
+
+# ---- conversions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
+def test_to_hugging_face_and_back(tmp_path, old):
+    model = BertForSequenceClassification(CONFIG, problem_type="multi_label_classification", labels=["a", "b"])
+    model.save_pretrained(str(tmp_path / "ours"))
+    if old:
+        make_old(tmp_path / "ours", **numbered("a", "b"), problem_type="multi_label_classification")
+    convert.convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), "huggingface", verify=False)
+    theirs = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    expected = {**numbered("a", "b"), "problem_type": "multi_label_classification"}
+    expected["architectures"] = ["BertForSequenceClassification"]
+    assert expected.items() <= theirs.items() and "labels" not in theirs
+    assert not (tmp_path / "theirs" / "head_config.json").exists()
+    for format in ("bert_tf", "tf1", "model_garden"):
+        convert.convert(str(tmp_path / "theirs"), str(tmp_path / format), format, verify=False)
+        assert HeadConfig.read(str(tmp_path / format / "head_config.json")) == model.head_config
+        assert json.loads((tmp_path / format / "bert_config.json").read_text()) == CONFIG.to_dict()
+        again = BertForSequenceClassification.from_pretrained(str(tmp_path / format))
+        assert again.head_config == model.head_config
+        np.testing.assert_array_equal(outputs_of(again), outputs_of(model))
+
+
+def test_numbers_are_no_names(tmp_path):
+    BertForSequenceClassification(CONFIG, 3).save_pretrained(str(tmp_path / "theirs"), format="huggingface")
+    theirs = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert theirs["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"} and "problem_type" not in theirs
+    convert.convert(str(tmp_path / "theirs"), str(tmp_path / "ours"), "bert_tf", verify=False)
+    head = json.loads((tmp_path / "ours" / "head_config.json").read_text())
+    assert head == {"architecture": "BertForSequenceClassification"}
+
+
+def test_surgery_keeps_it(tmp_path):
+    model = BertForTokenClassification(CONFIG, **OF_HEAD)
+    model.save_pretrained(str(tmp_path / "ours"))
+    make_old(tmp_path / "ours", **OLD_KEYS["tagger"])
+    convert.convert(str(tmp_path / "ours"), str(tmp_path / "long"), "bert_tf", max_position_embeddings=48)
+    files = read_model_files(str(tmp_path / "long"))
+    assert (files.config.max_position_embeddings, files.head) == (48, model.head_config)
+
+
+def test_another_model_takes_the_place_of_all_files(tmp_path):
+    BertForTokenClassification(CONFIG, **OF_HEAD).save_pretrained(str(tmp_path))
+    with pytest.raises(FileExistsError, match=r"head_config\.json"):
+        BertModel(CONFIG).save_pretrained(str(tmp_path))
+    BertModel(CONFIG).save_pretrained(str(tmp_path), overwrite=True)
+    assert not (tmp_path / "head_config.json").exists() and read_head(str(tmp_path)) == NO_HEAD
