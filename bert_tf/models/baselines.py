@@ -18,7 +18,7 @@ from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead
 from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.layers import truncated_normal
-from bert_tf.models.task_models import PROBLEM_TYPES
+from bert_tf.models.task_models import classification_objective
 
 # --model -> how a trained model's head_config.json calls it.
 ARCHITECTURES = {"bilstm": "BilstmClassifier", "cnn": "CnnClassifier"}
@@ -77,7 +77,7 @@ class BaselineClassifier(NamedInputs, keras.Model):
       labels, problem_type: as of `BertForSequenceClassification`.
 
     Raises:
-      ValueError: no such kind or problem_type, or another number of labels than num_labels.
+      ValueError: no such kind, or what `BertForSequenceClassification` refuses.
     """
 
     def __init__(
@@ -101,9 +101,7 @@ class BaselineClassifier(NamedInputs, keras.Model):
             raise ValueError(f"kind={kind!r} is not one of {', '.join(ARCHITECTURES)}.")
         problem_type = problem_type or stored.problem_type
         problem_type = problem_type or ("regression" if num_labels == 1 else "single_label_classification")
-        if problem_type not in PROBLEM_TYPES:
-            raise ValueError(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, not {problem_type!r}")
-        self.objective = PROBLEM_TYPES[problem_type]
+        self.objective = classification_objective(problem_type, num_labels)
         self.head_config = HeadConfig(ARCHITECTURES[self.kind], labels or stored.labels, problem_type)
         self.head_config.check_num_labels(num_labels)
         self.num_labels, self.dropout_rate, self.seed = num_labels, dropout_rate, seed

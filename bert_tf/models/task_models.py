@@ -41,6 +41,21 @@ PROBLEM_TYPES = {
 }
 
 
+def classification_objective(problem_type: str, num_labels: int):
+    """The objective of a classifier of whole texts.
+
+    Raises:
+      ValueError: no such kind of problem, or not with so many labels.
+    """
+    if problem_type not in PROBLEM_TYPES:
+        raise ValueError(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, not {problem_type!r}")
+    if (problem_type == "regression" and num_labels != 1) or (
+        problem_type == "single_label_classification" and num_labels == 1
+    ):
+        raise ValueError(f"num_labels={num_labels} does not fit problem_type={problem_type!r}")
+    return PROBLEM_TYPES[problem_type]
+
+
 class ObjectiveMetric(keras.metrics.Metric):
     """An objective's metrics over all batches since the last reset."""
 
@@ -359,15 +374,8 @@ class BertForSequenceClassification(ClassifierModel):
         problem_type = problem_type or stored.problem_type or ("regression" if num_labels == 1 else None)
         head = HeadConfig("BertForSequenceClassification", labels, problem_type, lstm_on_top or stored.lstm_on_top)
         problem_type = problem_type or "single_label_classification"
-        if problem_type not in PROBLEM_TYPES:
-            raise ValueError(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, not {problem_type!r}")
-        if (problem_type == "regression" and num_labels != 1) or (
-            problem_type == "single_label_classification" and num_labels == 1
-        ):
-            raise ValueError(f"num_labels={num_labels} does not fit problem_type={problem_type!r}")
-        super().__init__(
-            PROBLEM_TYPES[problem_type], config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs
-        )
+        objective = classification_objective(problem_type, num_labels)
+        super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
         self.problem_type = problem_type
         self.recurrent = None
         if head.lstm_on_top:

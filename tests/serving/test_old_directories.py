@@ -1,0 +1,48 @@
+"""Directories that a version before head_config.json left: recognised, answering and exported as those of today."""
+
+import json
+import pathlib
+
+import pytest
+from helpers.exports import save
+from helpers.old_directories import make_old, numbered
+
+from bert_tf import ChoicePredictor, Predictor, Tagger
+from bert_tf.models import task_models
+from bert_tf.serving import detect_task, export
+
+CLASSIFIER, TAGGER = task_models.BertForSequenceClassification, task_models.BertForTokenClassification
+TEXTS = ["One text.", "Another, longer text"]
+LABELS = {"labels": ["bad", "좋다"], "num_labels": 2}
+TAGS = {"labels": ["O", "B-X", "I-X"], "num_labels": 3}
+OLD_LABELS = numbered("bad", "좋다")
+SINGLE = {"problem_type": "single_label_classification"}
+
+
+@pytest.mark.parametrize(
+    ("task", "answerer", "model_class", "arguments", "keys"),
+    [
+        ("classification", Predictor, CLASSIFIER, LABELS, {**OLD_LABELS, **SINGLE}),
+        ("regression", Predictor, CLASSIFIER, {"num_labels": 1}, {"problem_type": "regression"}),
+        ("classification", Predictor, CLASSIFIER, {**LABELS, "problem_type": "multi_label_classification"},
+         {**OLD_LABELS, "problem_type": "multi_label_classification"}),
+        ("classification", Predictor, CLASSIFIER, {**LABELS, "lstm_on_top": True}, {**OLD_LABELS, "lstm_on_top": True}),
+        ("ner", Tagger, TAGGER, TAGS,
+         {**numbered("O", "B-X", "I-X"), "architectures": ["BertForTokenClassification"]}),
+        ("multiple_choice", ChoicePredictor, task_models.BertForMultipleChoice, {},
+         {"architectures": ["BertForMultipleChoice"]}),
+    ],
+    ids=["labels", "regression", "several", "lstm", "tags", "choices"],
+)  # fmt: skip
+def test_they_answer_and_are_exported(tmp_path, task, answerer, model_class, arguments, keys):
+    path = save(tmp_path / "model", model_class, **arguments)
+    if task == "ner":  # which is seen from this file, of any age
+        (tmp_path / "model" / "token_classification.json").write_text("{}")
+    questions = [(text, ["yes", "no"]) for text in TEXTS] if task == "multiple_choice" else TEXTS
+    expected = answerer(path).predict(questions)
+    make_old(path, **keys)
+    assert detect_task.task_in(path) == task
+    assert answerer(path).predict(questions) == expected
+    exported = export.export_saved_model(path, str(tmp_path / "out"), warm_up=False)
+    description = json.loads(pathlib.Path(exported, "export.json").read_text())
+    assert (description["task"], description["labels"]) == (task, arguments.get("labels", []))
