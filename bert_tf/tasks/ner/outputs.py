@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import keras
 import numpy as np
-import tensorflow as tf
 from scipy.special import softmax
 
 from bert_tf.data import token_rows
