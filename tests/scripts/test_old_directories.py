@@ -96,7 +96,7 @@ def test_they_predict_and_resume_as_runs_of_today(ran, name):
     assert {outcomes[case] for case in (f"new/{name}", f"{name} predicted", f"{name} resumed")} == {"done"}
     predictions = [(folder / path / name / "predictions.jsonl").read_text() for path in ("new", "predicted")]
     assert predictions[0] == predictions[1] and predictions[0].count("\n") == 16
-    assert "Going on at step 2 from" in logs[f"{name} resumed"]
+    assert "Resuming at step 2 from" in logs[f"{name} resumed"]
     assert int(open_weights.open_weights(str(folder / "old" / name))["global_step"]) == 4
     # The folder of a resumed run is one of today.
     for file in ("bert_config.json", "head_config.json"):
