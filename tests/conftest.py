@@ -1,6 +1,7 @@
 """Where tests run: four logical CPU devices, one cache of what XLA compiles, and quick compilation."""
 
 import atexit
+import gc
 import os
 import pathlib
 import shutil
@@ -45,6 +46,12 @@ _LONGEST_FIRST = (
 def pytest_collection_modifyitems(items):
     ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+
+
+def pytest_collection_finish():
+    """What has been imported stays: collections of garbage need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -299,6 +299,7 @@ def reviews(tmp_path_factory):
     return folder, values, printed
 
 
+@pytest.mark.slow
 def test_classify_reviews(reviews):
     folder, values, printed = reviews
     assert values["accuracy"] > 0.9

@@ -299,7 +299,7 @@ def test_fit_needs_no_loss_and_lowers_it(task):
     np.testing.assert_allclose(model.evaluate(labelled, verbose=0, return_dict=True)["loss"], after["loss"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("jit_compile", ["auto", *slow(False)])
+@pytest.mark.parametrize("jit_compile", [False, *slow("auto")])
 def test_compile_with_a_loss_of_keras(jit_compile):
     model = make("classification", tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

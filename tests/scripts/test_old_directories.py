@@ -15,6 +15,8 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertModel
 
+pytestmark = pytest.mark.slow  # in small: models/test_head_config.py and serving/test_old_directories.py
+
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
 SINGLE = {"problem_type": "single_label_classification"}
 # What bert_config.json of each run had besides the model.

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -49,6 +50,12 @@ def classifier(tmp_path_factory):
     return save(tmp_path_factory.mktemp("classifier"), task_models.BertForSequenceClassification, labels=labels)
 
 
+@pytest.fixture(scope="module")
+def exported(classifier, tmp_path_factory):
+    """The classifier as version 42, by defaults."""
+    return export.export_saved_model(classifier, str(tmp_path_factory.mktemp("exported")), version=42)
+
+
 def probabilities(predictions) -> np.ndarray:
     return np.array([list(prediction["probabilities"].values()) for prediction in predictions])
 
@@ -57,9 +64,8 @@ def probabilities(predictions) -> np.ndarray:
 
 
 @pytest.mark.parametrize("freeze", [True, *slow(False)])
-def test_a_clean_process_gives_the_predictors_answers(classifier, tmp_path, clean_process, freeze):
-    path = export.export_saved_model(classifier, str(tmp_path), freeze=freeze)
-    assert path == f"{tmp_path}/1"
+def test_a_clean_process_gives_the_predictors_answers(classifier, exported, tmp_path, clean_process, freeze):
+    path = exported if freeze else export.export_saved_model(classifier, str(tmp_path), freeze=False)
     single = clean_process(path, text=TEXTS)
     firsts, seconds = zip(*PAIRS, strict=True)
     pairs = clean_process(path, "serve_pairs", text=firsts, text_pair=seconds)
@@ -76,7 +82,7 @@ def test_a_clean_process_gives_the_predictors_answers(classifier, tmp_path, clea
     ("kind", "freeze"),
     [
         pytest.param("bert", True, id="bert frozen"),
-        pytest.param("lstm", False, id="lstm"),
+        pytest.param("lstm", False, id="lstm", marks=pytest.mark.slow),
         pytest.param("bert", False, id="bert", marks=pytest.mark.slow),
         pytest.param("lstm", True, id="lstm frozen", marks=pytest.mark.slow),
         pytest.param("causal", False, id="causal", marks=pytest.mark.slow),
@@ -100,8 +106,8 @@ def test_texts_of_mixed_length_give_what_each_gives_alone(tmp_path, kind, freeze
     assert len(set(np.round(found[:, 0], 4))) >= 5  # the rows differ
 
 
-def test_ids_and_examples_give_the_same(classifier, tmp_path):
-    signatures = tf.saved_model.load(export.export_saved_model(classifier, str(tmp_path))).signatures
+def test_ids_and_examples_give_the_same(exported):
+    signatures = tf.saved_model.load(exported).signatures
     tokenizer = FullTokenizer(VOCAB)
     rows = [[101, *tokenizer.encode(text)[:62], 102] for text in TEXTS]
     width = max(map(len, rows))
@@ -126,8 +132,8 @@ def test_ids_and_examples_give_the_same(classifier, tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_odd_requests_are_answered_and_spoil_nothing(classifier, tmp_path):
-    default = tf.saved_model.load(export.export_saved_model(classifier, str(tmp_path))).signatures["serving_default"]
+def test_odd_requests_are_answered_and_spoil_nothing(exported):
+    default = tf.saved_model.load(exported).signatures["serving_default"]
     alone = default(text=tf.constant(["Hello, world!"]))["probabilities"].numpy()[0]
     odd = [b"Hello, world!", b"\xff\xfe broken \x80", b"", b" ", b"y" * 100_000, b"word " * 20_000, b"\x00\xef\xbf\xbd"]
     outputs = default(text=tf.constant(odd))
@@ -158,11 +164,11 @@ def test_bfloat16_is_close(classifier, tmp_path):
         assert 1e-6 < difference < 0.05
 
 
-def test_predictor_takes_an_export(classifier, tmp_path):
+def test_predictor_takes_an_export(classifier, exported, tmp_path):
     """The directory of versions or a version; single texts and pairs; eight threads at once."""
-    export_dir = str(tmp_path / "out")
-    export.export_saved_model(classifier, export_dir)
-    newest = export.export_saved_model(classifier, export_dir)
+    export_dir, newest = str(tmp_path / "out"), str(tmp_path / "out" / "10")
+    (tmp_path / "out" / "9").mkdir(parents=True)  # an older version
+    shutil.copytree(exported, newest)
     reference = Predictor(classifier)
     mixed = [*TEXTS, *PAIRS]
     expected = reference.predict(mixed)
@@ -183,6 +189,7 @@ def test_predictor_takes_an_export(classifier, tmp_path):
         QuestionAnswerer(export_dir)
 
 
+@pytest.mark.slow
 def test_regression_and_several_labels(tmp_path, clean_process):
     regression = save(tmp_path / "regression", task_models.BertForSequenceClassification, num_labels=1)
     assert detect_task.task_in(regression) == "regression"
@@ -273,12 +280,12 @@ def test_multiple_choice(tmp_path, clean_process):
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_lies_in_a_version(classifier, tmp_path):
+def test_what_lies_in_a_version(exported):
     from tensorflow_serving.apis import prediction_log_pb2
 
-    path = pathlib.Path(export.export_saved_model(classifier, str(tmp_path), version=42))
+    path = pathlib.Path(exported)
     assert path.name == "42"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["42"]
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["42"]
     assert (path / "assets" / "vocab.txt").read_text() == pathlib.Path(VOCAB).read_text()
     assert (path / "assets" / "labels.txt").read_text() == "bad\nfair\n좋다\n"
     description = json.loads((path / "export.json").read_text())

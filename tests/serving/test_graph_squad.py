@@ -275,6 +275,7 @@ def test_equal_to_the_answerer(answerer, answer):
         assert alone["null_score"] == pytest.approx(outputs[place]["null_score"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_real_questions(shared, tmp_path):
     """SQuAD and its kin: English, Chinese, Japanese, Korean, Vietnamese."""
     folder = shared / "data" / "squad_multilingual"
@@ -391,6 +392,7 @@ json.dump({name: plain(value.numpy().tolist()) for name, value in outputs.items(
 """
 
 
+@pytest.mark.slow  # in small: test_export_tasks.py
 def test_in_a_process_that_knows_nothing_of_this_project(serving, answer, tmp_path):
     module = tf.Module()
     module.serving = serving

@@ -6,6 +6,7 @@ import pathlib
 import pytest
 from helpers.exports import save
 from helpers.old_directories import make_old, numbered
+from helpers.slow import slow
 
 from bert_tf import ChoicePredictor, Predictor, Tagger
 from bert_tf.models import task_models
@@ -23,16 +24,18 @@ SINGLE = {"problem_type": "single_label_classification"}
     ("task", "answerer", "model_class", "arguments", "keys"),
     [
         ("classification", Predictor, CLASSIFIER, LABELS, {**OLD_LABELS, **SINGLE}),
+        ("ner", Tagger, TAGGER, TAGS,
+         {**numbered("O", "B-X", "I-X"), "architectures": ["BertForTokenClassification"]}),
+        *slow(
         ("regression", Predictor, CLASSIFIER, {"num_labels": 1}, {"problem_type": "regression"}),
         ("classification", Predictor, CLASSIFIER, {**LABELS, "problem_type": "multi_label_classification"},
          {**OLD_LABELS, "problem_type": "multi_label_classification"}),
         ("classification", Predictor, CLASSIFIER, {**LABELS, "lstm_on_top": True}, {**OLD_LABELS, "lstm_on_top": True}),
-        ("ner", Tagger, TAGGER, TAGS,
-         {**numbered("O", "B-X", "I-X"), "architectures": ["BertForTokenClassification"]}),
         ("multiple_choice", ChoicePredictor, task_models.BertForMultipleChoice, {},
          {"architectures": ["BertForMultipleChoice"]}),
+        ),
     ],
-    ids=["labels", "regression", "several", "lstm", "tags", "choices"],
+    ids=["labels", "tags", "regression", "several", "lstm", "choices"],
 )  # fmt: skip
 def test_they_answer_and_are_exported(tmp_path, task, answerer, model_class, arguments, keys):
     path = save(tmp_path / "model", model_class, **arguments)

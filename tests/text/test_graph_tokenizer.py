@@ -32,6 +32,18 @@ from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 MODES = {"uncased": (True, None), "cased": (False, None), "lower": (True, False), "stripped": (False, True)}
 modes = pytest.mark.parametrize("mode", MODES)
+variants = pytest.mark.parametrize(
+    ("mode", "split_unknown"),
+    [
+        ("uncased", True),
+        ("cased", False),
+        *slow(
+            ("uncased", False),
+            ("cased", True),
+            *((mode, split) for mode in ("lower", "stripped") for split in (False, True)),
+        ),
+    ],
+)
 
 
 def tokenizer_of(path, tokens, mode) -> FullTokenizer:
@@ -157,18 +169,7 @@ def odd_vocabulary(rng: random.Random, basic: BasicTokenizer, texts, size: int) 
     return ["[UNK]", "A", "", "##", "#", "[UNK]x", "b", "A", "##b", *parts]
 
 
-@pytest.mark.parametrize(
-    ("mode", "split_unknown"),
-    [
-        ("uncased", True),
-        ("cased", False),
-        *slow(
-            ("uncased", False),
-            ("cased", True),
-            *((mode, split) for mode in ("lower", "stripped") for split in (False, True)),
-        ),
-    ],
-)
+@variants
 def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
     rng = random.Random(f"{mode} {split_unknown}")
     for size in (100, 5000):
@@ -181,8 +182,7 @@ def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
         assert assert_equal(tokenizer, texts, split_unknown) > 4000
 
 
-@pytest.mark.parametrize("split_unknown", [False, True])
-@modes
+@variants
 def test_ascii_in_pairs(tmp_path, mode, split_unknown, golden):
     """The way of ASCII rows, which the op splits by itself; control characters send a row the other way."""
     chars = [chr(code) for code in range(128)]
@@ -334,6 +334,7 @@ class Exported(tf.Module):
         return {"ids": self.graph_tokenizer.encode(texts).to_tensor(-1)}
 
 
+@pytest.mark.slow  # in small: the exports of tests/serving
 def test_in_a_process_without_this_project(tmp_path, english):
     texts = [
         "The caf\u00e9 in \ud55c\uad6d, \u039f\u0394\u039f\u03a3.",

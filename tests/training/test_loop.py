@@ -71,6 +71,7 @@ def test_accumulation_equals_the_whole_batch(parts):
     np.testing.assert_allclose(cut["loss"], whole["loss"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_replicas_draw_different_dropout_masks_and_repeat_them():
     """Two replicas draw the masks that two micro-batches on one device draw, and these differ from each other."""
     batches = make_batches(batch_size=8, steps=5)
@@ -149,6 +150,7 @@ def losses(**options):
     return np.array([result["loss"] / result["steps"] for result in results]), results
 
 
+@pytest.mark.slow
 def test_bfloat16_follows_the_loss_curve_of_float32():
     expected, _ = losses()
     actual, _ = losses(dtype="mixed_bfloat16")

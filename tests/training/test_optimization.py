@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.slow import slow
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -52,7 +53,7 @@ def assert_equals_checkpoint(variables, path):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("fused", [True, *slow(False)])
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_twelve_pretraining_steps_equal_the_original(golden, fused, accumulation):
     kernels.set_fused(fused)

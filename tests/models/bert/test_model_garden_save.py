@@ -97,6 +97,7 @@ def test_their_pretrainer_restores_what_we_write(saved, kind):
     assert_same_bits(pretrainer_values(without_head), without_output)
 
 
+@pytest.mark.slow
 def test_their_hub_export_takes_what_we_write(saved, tmp_path):
     """The tool restores by itself, and what it exports reads back as the same weights."""
     (tmp_path / "vocab.txt").write_text("[PAD]\n")

@@ -156,6 +156,7 @@ def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
     assert logits.argmax(-1).tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_several_labels_and_regression_fit(english):
     config = BertConfig.from_dict(CONFIG)
     for problem, labels, names, count in (
