@@ -18,6 +18,9 @@ from bert_tf.models.task_models import CLASSIFIER_DROPOUT, TaskModel
 # Which outputs of the encoder describe a token: the rows of Table 7.
 FEATURES = ("last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings")
 
+# What its output layer is called in checkpoints.
+OUTPUT_LAYER = "tagger/output_weights"
+
 # Folded into the step's seed for dropout before the LSTMs and before the classifier.
 _INPUT_PLACE, _HEAD_PLACE = 2, 1
 
@@ -111,7 +114,9 @@ class BertFeatureTagger(TaskModel):
         """inputs: as for `BertModel`. Returns float32 logits [B, S, C]."""
         seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         outputs = self.encode(inputs, training=False, return_all_layers=True)
-        x = ops.stop_gradient(select_features(outputs, self.features))  # [B, S, F]
+        x = select_features(outputs, self.features)  # [B, S, F]
+        if training:
+            x = ops.stop_gradient(x)
         x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _INPUT_PLACE))
         mask = inputs.get("input_mask")
         # With the mask the backward LSTM begins at the end of the row, not in its padding.

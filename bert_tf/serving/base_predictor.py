@@ -54,7 +54,11 @@ class Answerer:
             return
         self.tokenizer = read_tokenizer(path)
         self.files = check_task(path, self.tasks[0])
-        self.model = self.model_class.from_pretrained(path)
+        self.model = self.load_model(path)
+
+    def load_model(self, path: str) -> keras.Model:
+        """The model in a directory."""
+        return self.model_class.from_pretrained(path)
 
     def exported_max_seq_length(self, given: int | None) -> int:
         """The length of the export, which can't be chosen any more.

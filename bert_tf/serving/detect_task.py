@@ -4,7 +4,7 @@ import posixpath
 
 import tensorflow as tf
 
-from bert_tf.models import baselines, open_weights, pretrained
+from bert_tf.models import baselines, feature_tagger, open_weights, pretrained
 from bert_tf.models import directory as model_directory
 from bert_tf.models.directory import ModelFiles
 from bert_tf.tasks.table import TASKS
@@ -20,6 +20,8 @@ def task_in(model_dir: str) -> str:
     weights = open_weights.open_weights(model_dir)
     if TASKS["squad"].output_layer in weights:
         return "squad"
+    if feature_tagger.OUTPUT_LAYER in weights:
+        return "ner"
     if "output_weights" in weights:
         if tf.io.gfile.exists(posixpath.join(casing.directory_of(model_dir), TASKS["ner"].settings_file)):
             return "ner"
@@ -44,22 +46,20 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
             f"{model_dir} is a {architecture}, a model without BERT: run_classifier.py --do_predict answers with it."
         )
     weights, files = pretrained.read_model(model_dir)
-    if task == "ner" and "tagger/output_weights" in weights:
+    output_layer = entry.output_layer
+    if task == "ner" and feature_tagger.OUTPUT_LAYER in weights:
+        output_layer = feature_tagger.OUTPUT_LAYER
+    if output_layer and output_layer not in weights:
         raise ValueError(
-            f"{model_dir} is a tagger on BERT's features: run_ner.py --do_predict answers with it. Tagger and exports "
-            "take taggers with BERT fine-tuned."
-        )
-    if entry.output_layer and entry.output_layer not in weights:
-        raise ValueError(
-            f"{model_dir} has no output layer for {task} ({entry.output_layer}): fine-tune it first ({entry.script})."
+            f"{model_dir} has no output layer for {task} ({output_layer}): fine-tune it first ({entry.script})."
         )
     # Several tasks have the same output layer.
     rivals = {other.architecture: other for other in TASKS.values() if other.output_layer == entry.output_layer}
     if architecture in rivals and architecture != entry.architecture:
         raise ValueError(f"{model_dir} is a {architecture}: {rivals[architecture].answerer} answers with it.")
-    if task == "ner" and len(files.head.labels or ()) != weights.shapes[entry.output_layer][0]:
+    if task == "ner" and len(files.head.labels or ()) != weights.shapes[output_layer][0]:
         raise ValueError(f"{model_dir} does not say which tags it has learned (labels in its head_config.json).")
-    if task == "regression" and (outputs := weights.shapes[entry.output_layer][0]) != 1:
+    if task == "regression" and (outputs := weights.shapes[output_layer][0]) != 1:
         raise ValueError(f"{model_dir} has {outputs} outputs, and a regression has one.")
     return files
 

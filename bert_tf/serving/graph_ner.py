@@ -9,9 +9,9 @@ window, C tags.
 
 from collections.abc import Sequence
 
+import keras
 import tensorflow as tf
 
-from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving.detect_task import check_task, choose_max_seq_length
 from bert_tf.serving.graph_models import ServedModel, strings
@@ -36,7 +36,7 @@ class ServedTagger(ServedModel):
 
     def __init__(
         self,
-        model: task_models.BertForTokenClassification,
+        model: keras.Model,
         tokenizer: Tokenizer,
         max_seq_length: int,
         labels: Sequence[str],
@@ -52,13 +52,13 @@ class ServedTagger(ServedModel):
         """The tagger in a directory that run_ner.py left.
 
         Raises:
-          ValueError: it holds BiLSTMs on BERT's features, or max_seq_length is more than the model can take.
+          ValueError: no tagger there, or max_seq_length is more than the model can take.
         """
         files = check_task(path, "ner")
         length = choose_max_seq_length(files, max_seq_length)
         settings = ner_outputs.TaggingSettings.read(casing.directory_of(path)) or ner_outputs.TaggingSettings()
-        model = task_models.BertForTokenClassification.from_pretrained(path, dtype=dtype)
-        return cls(model, read_tokenizer(path), length, model.labels, settings.learned_scheme)
+        model = ner_outputs.load_model(path, settings, dtype)
+        return cls(model, read_tokenizer(path), length, files.head.labels, settings.learned_scheme)
 
     def signatures(self):
         return {

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import keras
 import numpy as np
 from scipy.special import softmax
 
-from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.serving.base_predictor import Answerer, list_of
 from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.tasks.ner import data as ner_data
@@ -48,7 +48,6 @@ class Tagger(Answerer):
     """
 
     tasks = ("ner",)
-    model_class = BertForTokenClassification
     action = "tag"
 
     def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32):
@@ -59,9 +58,13 @@ class Tagger(Answerer):
             self.scheme = _scheme_of(self.labels)
             return
         self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
-        self.labels = self.model.labels
-        settings = ner_outputs.TaggingSettings.read(casing.directory_of(path))
-        self.scheme = settings.learned_scheme if settings else _scheme_of(self.labels)
+        self.labels = list(self.files.head.labels)
+        self.scheme = self._settings.learned_scheme if self._settings else _scheme_of(self.labels)
+
+    def load_model(self, path: str) -> keras.Model:
+        """The model in a directory, which may be a tagger on the features of a frozen BERT."""
+        self._settings = ner_outputs.TaggingSettings.read(casing.directory_of(path))
+        return ner_outputs.load_model(path, self._settings)
 
     def predict(self, texts: Sequence[str | Sequence[str]]) -> list[dict]:
         """Tags and entities of each text.

@@ -5,12 +5,14 @@ import pathlib
 
 import numpy as np
 import pytest
-from helpers.exports import save
+from helpers.exports import VOCAB, save
 from helpers.progress import show_progress_at_once
 from helpers.slow import slow
-from helpers.taggers import SENTENCES, tagger, tags_of_the_script
+from helpers.taggers import SENTENCES, make_sentence, tagger, tags_of_the_script
+from scipy.special import softmax
 
 from bert_tf.models import task_models
+from bert_tf.models.feature_tagger import BertFeatureTagger
 from bert_tf.serving import base_predictor, export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
@@ -18,6 +20,7 @@ from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner.data import Layout
+from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = [
     "Ada Lovelace  lived in London.",
@@ -148,3 +151,23 @@ def test_models_of_other_tasks(tmp_path):
         Tagger(unnamed)
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         Tagger(str(tmp_path / "nowhere"))
+
+
+def test_a_tagger_on_features_of_a_frozen_bert(tmp_path):
+    """Its directory and its export answer with the BiLSTMs, whose sizes lie beside the weights."""
+    labels = ner_data.tag_set("iob2", ["LOC", "PER"])
+    sizes = {"features": "second_to_last", "lstm_size": 6, "lstm_layers": 1}
+    path = save(tmp_path / "model", BertFeatureTagger, num_labels=len(labels), labels=labels, **sizes)
+    (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings(**sizes).to_json())
+    one = Tagger(path)
+    found = one.predict([SENTENCES[0], "Ada Lovelace"])
+    assert set(found[0]["tags"]) <= set(labels) and found[0]["words"] == SENTENCES[0]
+    rows = ner_encode.encode_sentences([make_sentence(SENTENCES[0])], FullTokenizer(VOCAB), 64)
+    model = BertFeatureTagger.from_pretrained(path, **sizes)
+    logits = np.asarray(model(rows.batch(np.array([0]), int(rows.lengths[0]))))[0, rows.word_positions]
+    np.testing.assert_allclose(found[0]["scores"], softmax(logits, -1).max(-1), atol=1e-5)
+    exported = export.export_saved_model(path, str(tmp_path / "out"), warm_up=False)
+    theirs = Tagger(exported).predict([SENTENCES[0], "Ada Lovelace"])
+    assert [row["tags"] for row in theirs] == [row["tags"] for row in found]
+    for mine, other in zip(found, theirs, strict=True):
+        np.testing.assert_allclose(mine["scores"], other["scores"], atol=1e-5)

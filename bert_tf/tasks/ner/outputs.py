@@ -80,9 +80,21 @@ def create_model(config: BertConfig, labels: Sequence[str], settings: TaggingSet
     )
 
 
+def load_model(path: str, settings: TaggingSettings | None, dtype: str | None = None) -> keras.Model:
+    """The trained model in a directory, with the settings that lie there.
+
+    Raises:
+      FileNotFoundError, ValueError: see `pretrained.from_pretrained`.
+    """
+    if settings is None or settings.features is None:
+        return task_models.BertForTokenClassification.from_pretrained(path, dtype=dtype)
+    sizes = {name: getattr(settings, name) for name in ("features", "lstm_size", "lstm_layers")}
+    return feature_tagger.BertFeatureTagger.from_pretrained(path, dtype=dtype, **sizes)
+
+
 def output_layer(settings: TaggingSettings) -> str:
     """What the weights of the model's output layer are called in its checkpoints."""
-    return "output_weights" if settings.features is None else "tagger/output_weights"
+    return "output_weights" if settings.features is None else feature_tagger.OUTPUT_LAYER
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
