@@ -141,6 +141,7 @@ def test_module_sentences(tmp_path):
     assert sample_text._module_sentences(str(path)) == []
 
 
+@pytest.mark.slow
 def test_docstring_documents():
     """The same twice, no sentence twice, about as much as was asked for."""
     documents = sample_text.docstring_documents(100_000, show_progress=False)

@@ -276,7 +276,7 @@ def labels_of(task, rows=8, length=12):
     }[task]()
 
 
-@pytest.mark.parametrize("task", some_of("classification", "spans", "masked_lm"))
+@pytest.mark.parametrize("task", some_of("classification", "spans"))
 def test_fit_needs_no_loss_and_lowers_it(task):
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     has_dropout = task not in ("spans", "masked_lm", "next_sentence")
@@ -365,7 +365,8 @@ def test_inputs_may_be_ids_alone():
 # --- the training loop -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["tokens", *slow("classification")])
+@pytest.mark.slow  # in small: training/test_loop.py
+@pytest.mark.parametrize("task", ["tokens", "classification"])
 def test_two_replicas_and_two_micro_batches_make_the_same_steps(task):
     """With dropout, whose masks hang on the place in the batch and not on who computes it.
 

@@ -320,6 +320,7 @@ def runs(tmp_path_factory):
     return folder, outcomes | more, logs | more_logs
 
 
+@pytest.mark.slow
 def test_a_left_to_right_run(runs):
     folder, outcomes, logs = runs
     assert outcomes["ltr"] == "done"
@@ -338,6 +339,7 @@ def test_a_left_to_right_run(runs):
     assert np.abs(moved).max() > 1e-6
 
 
+@pytest.mark.slow
 def test_fine_tuning_keeps_to_it(runs):
     folder, outcomes, _ = runs
     assert outcomes["classifier"] == outcomes["lstm"] == outcomes["lstm used"] == "done"
@@ -357,6 +359,7 @@ def test_fine_tuning_keeps_to_it(runs):
     assert results_of(folder / "lstm used")["eval_accuracy"] == results_of(folder / "lstm")["eval_accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "part"),
     [

@@ -180,6 +180,7 @@ def test_absent_pairs_count_nothing():
         assert float(value) == float(sums[name]), name
 
 
+@pytest.mark.slow
 def test_mixed_precision_follows_float32():
     batch = packed_batch()
     loss, _, gradients = loss_and_gradients(build("mixed_bfloat16"), batch)
@@ -188,6 +189,7 @@ def test_mixed_precision_follows_float32():
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
+@pytest.mark.slow
 def test_dropout_and_xla_run():
     """A TPU compiles the whole step, with static shapes."""
     model, batch = build(), packed_batch()

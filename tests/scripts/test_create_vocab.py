@@ -201,6 +201,7 @@ def run_script(*arguments, **environment):
     )
 
 
+@pytest.mark.slow
 def test_script_gives_the_same_bytes_every_time(tmp_path):
     for i, text in enumerate(TEXTS.values()):
         write_text(tmp_path, text, f"part-{i}.txt")

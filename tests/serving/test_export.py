@@ -145,6 +145,7 @@ def test_odd_requests_are_answered_and_spoil_nothing(exported):
     assert nothing["label"].shape == (0,)
 
 
+@pytest.mark.slow
 def test_pairs_as_the_default(classifier, tmp_path):
     path = export.export_saved_model(classifier, str(tmp_path), text_pairs=True)
     signatures = tf.saved_model.load(path).signatures
@@ -256,6 +257,7 @@ def test_masked_words(tmp_path, clean_process):
     assert by_ids["positions"].numpy().tolist() == [[1, 3]]
 
 
+@pytest.mark.slow  # in small: test_choice_predictor.py
 def test_multiple_choice(tmp_path, clean_process):
     folder = save(tmp_path / "model", task_models.BertForMultipleChoice)
     with pytest.raises(ValueError, match=r"is a BertForMultipleChoice: ChoicePredictor answers with it"):

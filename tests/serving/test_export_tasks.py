@@ -19,7 +19,8 @@ from bert_tf.tasks.squad.windows import WindowSettings
 from bert_tf.text.wordpiece import FullTokenizer
 
 
-@pytest.mark.parametrize("scheme", ["iob2", *slow("bioes", "plain")])
+@pytest.mark.slow  # in small: test_tagger.py
+@pytest.mark.parametrize("scheme", ["iob2", "bioes", "plain"])
 def test_tags_of_words_are_the_scripts(tmp_path, clean_process, scheme):
     path, labels = tagger(tmp_path / "model", scheme)
     assert detect_task.task_in(path) == "ner"
@@ -61,6 +62,7 @@ def test_what_an_export_of_tags_costs(tmp_path):
         compare_export.compare(export, path, str(gold))
 
 
+@pytest.mark.slow  # in small: test_tagger.py
 def test_tags_of_texts_have_the_words_places(tmp_path, clean_process):
     path, _ = tagger(tmp_path / "model", "iob2")
     export = serving_export.export_saved_model(path, str(tmp_path / "out"))

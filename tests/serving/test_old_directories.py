@@ -24,9 +24,9 @@ SINGLE = {"problem_type": "single_label_classification"}
     ("task", "answerer", "model_class", "arguments", "keys"),
     [
         ("classification", Predictor, CLASSIFIER, LABELS, {**OLD_LABELS, **SINGLE}),
+        *slow(
         ("ner", Tagger, TAGGER, TAGS,
          {**numbered("O", "B-X", "I-X"), "architectures": ["BertForTokenClassification"]}),
-        *slow(
         ("regression", Predictor, CLASSIFIER, {"num_labels": 1}, {"problem_type": "regression"}),
         ("classification", Predictor, CLASSIFIER, {**LABELS, "problem_type": "multi_label_classification"},
          {**OLD_LABELS, "problem_type": "multi_label_classification"}),

@@ -1,5 +1,6 @@
 """Tagger on directories and exports: the tags of run_ner.py, and entities where the text has them."""
 
+import functools
 import json
 import pathlib
 
@@ -32,6 +33,20 @@ TEXTS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Of a scheme, the directory of a tagger, its labels, and the directory of its export; made once."""
+
+    @functools.cache
+    def make(scheme: str) -> tuple[str, list[str], str]:
+        folder = tmp_path_factory.mktemp(scheme)
+        path, labels = tagger(folder / "model", scheme)
+        export.export_saved_model(path, str(folder / "out"), warm_up=False)
+        return path, labels, str(folder / "out")
+
+    return make
+
+
 def check_places(text: str, found: dict) -> None:
     for word, start, end in zip(found["words"], found["starts"], found["ends"], strict=True):
         assert text[start:end] == word != ""
@@ -41,15 +56,13 @@ def check_places(text: str, found: dict) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["iob2", *slow("bioes", "plain")])
-def test_words_get_the_scripts_tags(tmp_path, scheme):
-    path, labels = tagger(tmp_path / "model", scheme)
-    mine = Tagger(path, batch_size=3)
-    assert (mine.labels, mine.scheme, mine.max_seq_length) == (labels, scheme, 64)
-    export.export_saved_model(path, str(tmp_path / "out"), warm_up=False)
-    exported = Tagger(str(tmp_path / "out"), batch_size=2)
-    assert (exported.labels, exported.scheme, exported.max_seq_length) == (labels, scheme, 64)
+def test_words_get_the_scripts_tags(exported, scheme):
+    path, labels, export_dir = exported(scheme)
+    mine, theirs = Tagger(path, batch_size=3), Tagger(export_dir, batch_size=2)
+    for one in (mine, theirs):
+        assert (one.labels, one.scheme, one.max_seq_length) == (labels, scheme, 64)
     tags, scores = tags_of_the_script(path, labels, scheme)
-    for one in (mine, exported):
+    for one in (mine, theirs):
         found = one.predict(SENTENCES)
         assert [row["words"] for row in found] == SENTENCES
         assert [row["tags"] for row in found] == tags
@@ -84,10 +97,9 @@ def test_entities_are_those_of_the_scripts_file(tmp_path):
         ]
 
 
-def test_texts_are_cut_into_words_as_the_export_cuts_them(tmp_path):
-    path, _ = tagger(tmp_path / "model", "iob2")
-    export.export_saved_model(path, str(tmp_path / "out"), warm_up=False)
-    mine, theirs = Tagger(path, batch_size=2), Tagger(str(tmp_path / "out"), batch_size=4)
+def test_texts_are_cut_into_words_as_the_export_cuts_them(exported):
+    path, _, export_dir = exported("iob2")
+    mine, theirs = Tagger(path, batch_size=2), Tagger(export_dir, batch_size=4)
     mixed = [*TEXTS, SENTENCES[0]]  # words and strings in one call
     found, by_export = mine.predict(mixed), theirs.predict(mixed)
     for text, one, other in zip(TEXTS, found, by_export, strict=False):
@@ -117,8 +129,8 @@ def test_progress_shows_only_where_it_takes_long(tmp_path, monkeypatch, capfd):
     assert "tag: " in capfd.readouterr().err
 
 
-def test_what_is_refused(tmp_path):
-    path, _ = tagger(tmp_path / "model", "iob2")
+def test_what_is_refused(exported):
+    path, _, export_dir = exported("iob2")
     one = Tagger(path)
     with pytest.raises(TypeError, match="texts must be a list of strings or lists of words, not a single string"):
         one.predict("Ada")
@@ -131,8 +143,6 @@ def test_what_is_refused(tmp_path):
         Tagger(path, max_seq_length=65)
     with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
         Tagger(path, batch_size=0)
-    export_dir = str(tmp_path / "out")
-    export.export_saved_model(path, export_dir, warm_up=False)
     with pytest.raises(ValueError, match="max_seq_length=10: it is 64 in the export"):
         Tagger(export_dir, max_seq_length=10)
     with pytest.raises(ValueError, match="is an export for ner, not for classification: Tagger opens it"):

@@ -88,6 +88,7 @@ def test_a_quiet_start_and_one_line_for_a_loss_that_is_nan(tmp_path):
     assert "XLA" not in result.stderr and "cuInit" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_program_is_shown_whole(tmp_path):
     result = start(tmp_path, 'ZeroDivisionError("division by zero")')
     assert result.returncode == 1

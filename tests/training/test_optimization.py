@@ -54,7 +54,7 @@ def assert_equals_checkpoint(variables, path):
 
 
 @pytest.mark.parametrize("fused", [True, *slow(False)])
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("accumulation", [1, *slow(2)])
 def test_twelve_pretraining_steps_equal_the_original(golden, fused, accumulation):
     kernels.set_fused(fused)
     try:

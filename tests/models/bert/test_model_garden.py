@@ -35,6 +35,9 @@ from official.nlp.modeling import models, networks  # noqa: E402
 TOLERANCE = 1e-5  # of outputs
 
 
+pytestmark = pytest.mark.slow  # in small: test_model_garden_refused.py, test_model_garden_save.py
+
+
 @pytest.fixture(scope="module")
 def official(tmp_path_factory):
     """Checkpoints of every kind: name -> (prefix, expected values, number of unused entries)."""

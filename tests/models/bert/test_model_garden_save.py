@@ -156,6 +156,7 @@ def test_an_encoder_without_pooler(tmp_path):
         restore(str(tmp_path / "x.ckpt"), encoder=make_encoder(networks.BertEncoderV2))
 
 
+@pytest.mark.slow
 def test_nothing_of_theirs_is_imported_to_read_or_write(saved, tmp_path):
     """A process in which tf_keras and official can't be imported."""
     program = f"""
