@@ -69,6 +69,14 @@ def results_of(folder, suffix="") -> dict[str, float]:
     return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
 
 
+def assert_in_order(message: str, outcome: str) -> None:
+    """Asserts that the parts of a message, with "*" between them, are in an outcome one after the other."""
+    place = 0
+    for part in message.split("*"):
+        assert part in outcome[place:], outcome
+        place = outcome.index(part, place) + len(part)
+
+
 def kill_at_checkpoint(script: str, arguments: dict, step: int) -> list[str]:
     """Runs a script until it has saved a step, then kills it; the index files of the checkpoints that it has left."""
     folder = pathlib.Path(arguments["output_dir"])

@@ -1,5 +1,6 @@
 """Models with fine-tuning heads: the original's numbers (tests/golden/model), Keras, training."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -297,6 +298,26 @@ def test_fit_needs_no_loss_and_lowers_it(task):
     assert {name: uneven[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
     # Labels may stand among the features, as in a dataset made from records.
     np.testing.assert_allclose(model.evaluate(labelled, verbose=0, return_dict=True)["loss"], after["loss"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_fit_traces_a_step_once_per_replica(replicas, monkeypatch):
+    """Variables that the first trace made would have the step traced again, which takes as long as all else."""
+    traced = []
+    compute_loss = BertForSequenceClassification.compute_loss
+
+    def counted(self, *args, **kwargs):
+        traced.append(self)
+        return compute_loss(self, *args, **kwargs)
+
+    monkeypatch.setattr(BertForSequenceClassification, "compute_loss", counted)
+    devices = [f"CPU:{number}" for number in range(replicas)]
+    with tf.distribute.MirroredStrategy(devices).scope() if replicas > 1 else contextlib.nullcontext():
+        model = make("classification", tiny_config(num_hidden_layers=1))
+        model.compile(optimizer=AdamWeightDecay(2e-3), jit_compile=False)
+    x, y = batch_of("classification"), labels_of("classification")
+    model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(4, drop_remainder=True), verbose=0)
+    assert len(traced) == replicas and keras.ops.convert_to_numpy(model.optimizer.iterations) == len(y) // 4
 
 
 @pytest.mark.parametrize("jit_compile", [False, *slow("auto")])

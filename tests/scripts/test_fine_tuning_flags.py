@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from helpers.paths import ROOT
+from helpers.script_cases import assert_in_order
 
 SETTINGS = {
     "run_classifier": "classification.settings.ClassificationSettings",
@@ -119,9 +120,6 @@ CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"
 def test_mistakes_are_answered_before_tensorflow_is_imported(files, script, flags, message):
     arguments = [f"--output_dir={files}/out", *(flag.replace("{}", str(files)) for flag in flags)]
     outcome, heavy = run(script, _MAIN, arguments=arguments)
-    place = 0
-    for part in message.split("*"):
-        assert part in outcome[place:], outcome
-        place = outcome.index(part, place) + len(part)
+    assert_in_order(message, outcome)
     assert outcome.startswith(message.split("*")[0]) and not heavy
     assert not (files / "out").exists()
