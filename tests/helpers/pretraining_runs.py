@@ -8,12 +8,14 @@ import tensorflow as tf
 
 from helpers import warm
 from helpers.paths import ROOT
+from helpers.script_cases import arguments_of
 
 STEPS = 60
 
 
-def command(data, output_dir, **flags):
-    flags = {
+def flags_of(data, output_dir, **flags) -> dict:
+    """{flag: value} of a short run."""
+    return {
         "input_file": f"{data}/train-*.tfrecord",
         "bert_config_file": f"{data}/bert_config.json",
         "output_dir": output_dir,
@@ -29,7 +31,11 @@ def command(data, output_dir, **flags):
         "deterministic": True,
         **flags,
     }
-    return [sys.executable, str(ROOT / "run_pretraining.py")] + [f"--{name}={value}" for name, value in flags.items()]
+
+
+def command(data, output_dir, **flags) -> list[str]:
+    flags = flags_of(data, output_dir, **flags)
+    return [sys.executable, str(ROOT / "run_pretraining.py"), *arguments_of(flags)]
 
 
 def run(arguments, **options):
@@ -46,23 +52,3 @@ def assert_bit_identical(one, other):
     assert one.keys() == other.keys()
     for name, value in one.items():
         np.testing.assert_array_equal(other[name], value, err_msg=name)
-
-
-CASES = """
-import json, sys
-from absl import flags, logging
-sys.argv = sys.argv[:1]
-sys.path.insert(0, {root!r})
-import run_pretraining
-for name, changes in json.loads(sys.stdin.read()):
-    flags.FLAGS.unparse_flags()
-    flags.FLAGS(["x"] + changes)
-    try:
-        run_pretraining.main([])
-        outcome = "no error"
-    except Exception as error:
-        outcome = f"{{type(error).__name__}}: {{error}}"
-    print(json.dumps([name, outcome]))
-    for key in changes:
-        flags.FLAGS[key[2:].split("=")[0]].unparse()
-"""

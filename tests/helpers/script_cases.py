@@ -63,6 +63,15 @@ def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
     return outcomes, dict(part.split("\n", 1) for part in result.stderr.split("CASE ")[1:])
 
 
+def selected_cases(request, cases: dict, slow: set) -> dict:
+    """The cases that the selected tests of a fixture's file look at: those named slow are for its slow tests only."""
+    assert slow <= set(cases), slow - set(cases)
+    tests = (item for item in request.session.items if item.path == request.path)
+    if any(test.get_closest_marker("slow") for test in tests):
+        return cases
+    return {name: values for name, values in cases.items() if name not in slow}
+
+
 def results_of(folder, suffix="") -> dict[str, float]:
     """What a script wrote to eval_results<suffix>.txt."""
     lines = (folder / f"eval_results{suffix}.txt").read_text().splitlines()

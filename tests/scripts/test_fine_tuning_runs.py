@@ -6,7 +6,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from helpers.script_cases import kill_at_checkpoint, results_of, run_cases, weights_of
+from helpers.script_cases import kill_at_checkpoint, results_of, run_cases, selected_cases, weights_of
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models.config import BertConfig
@@ -103,6 +103,8 @@ def cases_of(script, folder) -> dict:
     }  # fmt: skip
 
 
+# Two devices and further epochs of one script are in test_run_classifier_cases.py and test_loop.py, too.
+SLOW = {"one device", "two devices", "longer"}
 # One run serves all four. What is each task's own is in the script's own tests.
 OFTEN = "run_classifier"
 
@@ -128,7 +130,8 @@ def ran(request, tmp_path_factory):
     (out / "foreign" / "bert_model.ckpt.index").write_text("")
     (out / "seeds").mkdir()
     (out / "seeds" / "notes.txt").write_text("mine")
-    cases = {name: {"output_dir": out / name, **values} for name, values in cases_of(script, folder).items()}
+    cases = selected_cases(request, cases_of(script, folder), SLOW)
+    cases = {name: {"output_dir": out / name, **values} for name, values in cases.items()}
     killed_at = kill_at_checkpoint(script, cases["killed"], step=KILLED_AT)
     before, after = {}, {}
     names = list(cases)
@@ -198,6 +201,7 @@ def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):
     assert TASKS[SCRIPTS[script]].answers.format(path=f"{out}/whole/best_model") in end
 
 
+@pytest.mark.slow
 def test_two_devices_make_the_same_steps(ran):
     script, out, outcomes, logs, *_ = ran
     assert outcomes["one device"] == outcomes["two devices"] == "done" and "2 replicas" in logs["two devices"]
@@ -231,6 +235,7 @@ def test_a_finished_run_stays_as_it_is(ran):
     assert "eval_results.txt" not in changed or script in ("run_squad", "run_swag")
 
 
+@pytest.mark.slow
 def test_more_epochs_train_further_where_the_optimizer_state_is_kept(ran):
     _, out, outcomes, _, *_ = ran
     assert outcomes["longer"] == "done" and results_of(out / "one device")["global_step"] == 8
@@ -280,5 +285,5 @@ def test_refused(ran, case):
 
 
 def test_every_case_is_looked_at(ran):
-    done = {"whole", "kept", "killed", "one device", "two devices", "seeds", "again", "predicted", "longer"}
-    assert set(ran[2]) == done | {"overwritten", "checkpoints at the kill"} | set(REFUSED)
+    done = {"whole", "kept", "killed", "seeds", "again", "predicted", "overwritten", "checkpoints at the kill"}
+    assert set(ran[2]) - SLOW == done | set(REFUSED)

@@ -10,7 +10,7 @@ import pytest
 from helpers import warm
 from helpers.paths import TESTS
 from helpers.progress import show_progress_at_once
-from helpers.script_cases import arguments_of, results_of, run_cases
+from helpers.script_cases import arguments_of, results_of, run_cases, selected_cases
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import Predictor
@@ -134,12 +134,11 @@ def cases_of(folder, golden) -> dict:
 
 
 @pytest.fixture(scope="module")
-def ran(folder):
+def ran(request, folder):
     """The folder of the cases' output directories, outcomes by case, and what each wrote on stderr."""
-    cases = {
-        name: {"output_dir": folder / "out" / name, **values}
-        for name, values in cases_of(folder, TESTS / "golden").items()
-    }
+    # Seeds have a small form in test_fine_tuning_runs.py.
+    cases = selected_cases(request, cases_of(folder, TESTS / "golden"), slow={"seeds"})
+    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     return folder / "out", *run_cases("run_classifier", cases)
 
 
@@ -189,6 +188,7 @@ def test_two_devices_and_two_parts_of_one_make_the_same_steps(ran):
     assert np.corrcoef(*map(np.ravel, steps))[0, 1] > 0.7  # other masks, but the same batches
 
 
+@pytest.mark.slow
 def test_seeds_are_runs_of_their_own(ran):
     out, outcomes, _ = ran
     assert outcomes["seeds"] == "done"
@@ -330,6 +330,7 @@ def test_every_case_is_looked_at(folder, golden):
     assert set(cases_of(folder, golden)) == done | set(REFUSED)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_a_kill_prevented_is_made_up_for(ran, folder, golden):
     """The last checkpoint was saved, but neither the evaluation after it nor the end of the script came about."""
     out, _, _ = ran

@@ -5,7 +5,8 @@ import json
 import keras
 import numpy as np
 import pytest
-from helpers.script_cases import assert_in_order, results_of, run_cases, weights_of
+from helpers.script_cases import assert_in_order, results_of, run_cases, selected_cases, weights_of
+from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertForTokenClassification, FullTokenizer
@@ -144,8 +145,11 @@ def cases_of(folder) -> dict:
     }  # fmt: skip
 
 
+SLOW = {"parts", "documents", "plain", "entities by a plain model"}
+
+
 @pytest.fixture(scope="module")
-def ran(folder):
+def ran(request, folder):
     """Output folder, outcomes by case, and what each wrote on stderr."""
     keras.utils.set_random_seed(0)
     shallow = BertForTokenClassification(BertConfig.from_dict(TINY_CONFIG), 5)
@@ -153,7 +157,8 @@ def ran(folder):
     for name in ("shallow", "damaged"):
         shallow.save_pretrained(str(folder / name), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
     (folder / "damaged" / "token_classification.json").write_text("[1]")
-    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
+    cases = selected_cases(request, cases_of(folder), SLOW)
+    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     return folder / "out", *run_cases("run_ner", cases)
 
 
@@ -256,11 +261,17 @@ def test_bilstms_learn_and_bert_stays_as_it_is(ran, folder):
     lines = (out / "frozen predicted" / "test_results.txt").read_text().splitlines()
     test = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
     assert test["test_f1"] >= 0.7 * learned
+
+
+@pytest.mark.slow
+def test_bert_stays_as_it_is_in_several_parts(ran, folder):
+    out, outcomes, _ = ran
     assert outcomes["parts"] == "done"
-    moved = weights_of(out / "parts" / "best_model")
-    assert all(np.array_equal(values, moved[name]) for name, values in before.items())
+    before, after = weights_of(folder / "encoder"), weights_of(out / "parts" / "best_model")
+    assert all(np.array_equal(values, after[name]) for name, values in before.items())
 
 
+@pytest.mark.slow
 def test_document_context(ran):
     out, outcomes, logs = ran
     assert outcomes["documents"] == "done"
@@ -271,6 +282,7 @@ def test_document_context(ran):
     assert [len(sentence) for sentence in tags] == [len(words) for words, _ in sentences_of(40, 1)]
 
 
+@pytest.mark.slow
 def test_plain_tags(ran):
     out, outcomes, _ = ran
     assert outcomes["plain"] == "done"
@@ -314,7 +326,7 @@ def test_tags_that_are_unknown_or_repaired(ran):
         ("too few layers", "features=concat_last_four needs 4 layers, the model has 2"),
         ("other features", "--features=sum_all contradicts *which was trained with embeddings"),
         ("not frozen", "--features=last contradicts *which was trained with None"),
-        ("entities by a plain model", "--tag_scheme=bioes contradicts *trained on tags of the kind plain"),
+        *slow(("entities by a plain model", "--tag_scheme=bioes contradicts *trained on tags of the kind plain")),
         ("other tags", "holds a run of another configuration (labels"),
         ("damaged settings", "--init_checkpoint: *token_classification.json: not the settings of a tagger"),
     ],

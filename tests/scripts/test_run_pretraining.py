@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from helpers import warm
 from helpers.paths import ROOT
-from helpers.pretraining_runs import CASES, STEPS, assert_bit_identical, command, run, values
+from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, values
+from helpers.script_cases import run_cases, selected_cases
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
@@ -76,11 +77,21 @@ def test_a_run_says_what_it_decided_and_writes_its_files(finished):
     assert json.loads((output_dir / "bert_config.json").read_text()) == TINY_CONFIG
 
 
-def test_killed_run_goes_on_bit_for_bit(finished, data, tmp_path):
+def test_run_that_is_stopped_and_killed_resumes_bit_for_bit(finished, data, tmp_path):
     devices, output_dir, _ = finished
+    # No checkpoint is due before the end: the one that is found there was made on the signal.
+    process = start(command(data, tmp_path, **devices, save_checkpoints_steps=1000, log_every_steps=1))
+    wait_for(tmp_path / "train_log.jsonl", process)
+    process.terminate()
+    assert process.wait(timeout=60) == 143
+    step = int((tmp_path / "checkpoint").read_text().split('"')[1].rsplit("-", 1)[1])
+    assert 0 < step < 50, "too late to test anything"
+    saved = [int(path.stem.rsplit("-", 1)[1]) for path in tmp_path.glob("model.ckpt-*.index")]
+    assert sorted(saved) == sorted({0, step})
     arguments = command(data, tmp_path, **devices)
     process = start(arguments)
-    wait_for(tmp_path / "model.ckpt-20.index", process)
+    killed_at = 10 * (step // 10 + 1)
+    wait_for(tmp_path / f"model.ckpt-{killed_at}.index", process)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / f"model.ckpt-{STEPS}.index").exists(), "too late to test anything"
@@ -89,23 +100,6 @@ def test_killed_run_goes_on_bit_for_bit(finished, data, tmp_path):
     result = run(arguments)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "Resuming at step" in result.stderr
-    assert_bit_identical(values(output_dir), values(tmp_path))
-
-
-@pytest.mark.parametrize("finished", ["one_device", *slow("mirrored")], indirect=True)
-def test_sigterm_saves_and_says_so(finished, data, tmp_path):
-    devices, output_dir, _ = finished
-    # No checkpoint is due before the end: the one that is found there was made on the signal.
-    arguments = command(data, tmp_path, **devices, save_checkpoints_steps=1000, log_every_steps=1)
-    process = start(arguments)
-    wait_for(tmp_path / "train_log.jsonl", process)
-    process.terminate()
-    assert process.wait(timeout=60) == 143
-    step = int((tmp_path / "checkpoint").read_text().split('"')[1].rsplit("-", 1)[1])
-    assert 0 < step < STEPS
-    result = run(arguments)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert f"Resuming at step {step} from" in result.stderr
     assert_bit_identical(values(output_dir), values(tmp_path))
 
 
@@ -183,7 +177,7 @@ def test_two_workers_equal_two_replicas_of_one(data, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def errors(data, tmp_path_factory):
+def errors(request, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bad")
     whole = (data / "train-0.tfrecord").read_bytes()
     (folder / "truncated.tfrecord").write_bytes(whole[:-10])
@@ -214,11 +208,6 @@ def errors(data, tmp_path_factory):
         "small vocabulary": {"bert_config_file": f"{folder}/small_vocabulary.json"},
         "other run": {"output_dir": f"{folder}/other_run"},
         "misspelt key": {"bert_config_file": f"{folder}/unknown.json"},
-        "misspelt key allowed": {
-            "bert_config_file": f"{folder}/unknown.json",
-            "allow_unknown_config_keys": True,
-            "num_train_steps": 1,
-        },
         "no config": {"bert_config_file": f"{folder}/none.json"},
         "no checkpoint": {"init_checkpoint": f"{folder}/none.ckpt"},
         "wrong shape": {"init_checkpoint": f"{folder}/model.ckpt-1"},
@@ -237,20 +226,19 @@ def errors(data, tmp_path_factory):
             "do_eval": True,
             "max_eval_steps": 2,
         },
-        "skipped corrupt": {
+        "misspelt key and corrupt record allowed": {
+            "bert_config_file": f"{folder}/unknown.json",
+            "allow_unknown_config_keys": True,
             "input_file": f"{folder}/corrupt.tfrecord",
             "skip_corrupt_records": True,
             "num_train_steps": 1,
         },
     }
-    cases = []
-    for number, (name, change) in enumerate(changes.items()):
-        change = {"output_dir": folder / f"out-{number}", "deterministic": False, **change}
-        cases.append([name, command(data, change.pop("output_dir"), **change)[2:]])
-    result = run([sys.executable, "-c", CASES.format(root=str(ROOT))], input=json.dumps(cases))
-    outcomes = dict(json.loads(line) for line in result.stdout.splitlines() if line.startswith("["))
-    assert set(outcomes) == set(changes), result.stderr[-3000:]
-    return {name: folder / f"out-{number}" for number, name in enumerate(changes)}, outcomes
+    cases = {
+        name: flags_of(data, **{"output_dir": folder / name, "deterministic": False, **change})
+        for name, change in selected_cases(request, changes, {"float16", "everything"}).items()
+    }
+    return folder, run_cases("run_pretraining", cases)[0]
 
 
 @pytest.mark.parametrize(
@@ -268,25 +256,23 @@ def errors(data, tmp_path_factory):
         ("small vocabulary", ["--input_file has token id 99", "vocab_size=50", "small_vocabulary.json"]),
         ("other run", ["--output_dir", "hidden_size: 64 there, 32 now"]),
         ("misspelt key", ["unknown.json", "hiden_size"]),
-        ("misspelt key allowed", ["no error"]),
         ("no config", ["none.json"]),
         ("no checkpoint", ["--init_checkpoint", "none.ckpt"]),
         ("wrong shape", ["model.ckpt-1", "bert/pooler/dense/kernel: [3, 3] in the checkpoint, [32, 32] in the model"]),
         ("nothing matches", ["model.ckpt-2", "something/else", "random weights"]),
         ("batch", ["--train_batch_size=9", "--gradient_accumulation_steps=2"]),
         ("no steps", ["--num_train_steps=0"]),
-        ("float16", ["no error"]),
-        ("everything", ["no error"]),
-        ("skipped corrupt", ["no error"]),
+        *slow(("float16", ["done"]), ("everything", ["done"])),
+        ("misspelt key and corrupt record allowed", ["done"]),
     ],
 )
 def test_bad_input_is_named(errors, case, parts):
-    folders, outcomes = errors
+    folder, outcomes = errors
     for part in parts:
         assert part in outcomes[case], outcomes[case]
-    if outcomes[case] != "no error":
-        assert not list(folders[case].glob("model.ckpt-*"))
-        assert not (folders[case] / "bert_config.json").exists() or "checkpoint" in outcomes[case]
+    if outcomes[case] != "done":
+        assert not list((folder / case).glob("model.ckpt-*"))
+        assert not (folder / case / "bert_config.json").exists() or "checkpoint" in outcomes[case]
 
 
 # --- answered at once: TensorFlow can't be imported here --------------------------------------------------------------
