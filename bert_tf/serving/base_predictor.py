@@ -1,4 +1,4 @@
-"""What the classes that answer with a finished model share: opening it, and batches."""
+"""What the predictor classes share: opening a trained model, and batches."""
 
 from collections.abc import Iterator
 
@@ -17,18 +17,18 @@ _SECONDS_WITHOUT_PROGRESS = 5
 
 
 class Answerer:
-    """A model's directory of any format, or an export, opened once. Threads may share it.
+    """A model directory of any format, or an export, opened once. Threads may share it.
 
     A subclass sets:
       tasks: names of `tasks.table.TASKS` that it answers.
-      model_class: of the models in directories.
-      action: what a progress bar says is being done.
+      model_class: the class that loads a model directory.
+      action: the label of the progress bar.
 
     Attributes:
       export: the `loaded_export.Export`, or None for a directory; tokenizer, files and model are None for an export.
 
     Args:
-      path: a directory that describes itself: weights with an output layer, configuration, vocabulary; or what
+      path: a complete model directory: weights with an output layer, configuration, vocabulary; or what
         export_saved_model.py wrote (the directory of versions, or one of them).
       batch_size: rows or texts computed together.
 
@@ -61,18 +61,18 @@ class Answerer:
         return self.model_class.from_pretrained(path)
 
     def exported_max_seq_length(self, given: int | None) -> int:
-        """The length of the export, which can't be chosen any more.
+        """The sequence length of the export, which is fixed.
 
         Raises:
-          ValueError: another one is given.
+          ValueError: a different length is given.
         """
         length = self.export.description["max_seq_length"]
         if given not in (None, length):
-            raise ValueError(f"max_seq_length={given}: it is {length} in the export")
+            raise ValueError(f"max_seq_length={given}: the export has a fixed length of {length}")
         return length
 
     def batches(self, lengths: np.ndarray) -> Iterator[np.ndarray]:
-        """Row numbers of each batch, those of like length together; a bar shows progress where it takes long."""
+        """Row numbers of each batch, rows of similar length together; a bar shows progress if it takes long."""
         rows = token_rows.evaluation_rows(np.asarray(lengths, np.int64), self.batch_size)
         return iter(progress_bar(rows, desc=self.action, unit="batch", leave=False, delay=_SECONDS_WITHOUT_PROGRESS))
 
@@ -91,5 +91,5 @@ def list_of(items, name: str, what: str) -> list:
       TypeError: it is a single string.
     """
     if isinstance(items, str | bytes):
-        raise TypeError(f"{name} must be a list of {what}, not a single string: for one of them call the object itself")
+        raise TypeError(f"{name} must be a list of {what}, not a single string; for one example call the object itself")
     return list(items)

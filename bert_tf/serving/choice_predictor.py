@@ -13,7 +13,7 @@ from bert_tf.tasks.choice.encode import encode_examples
 
 
 class ChoicePredictor(Answerer):
-    """Which of several choices goes with a context.
+    """Picks the choice that fits a context best.
 
     Threads may share it.
 
@@ -22,14 +22,14 @@ class ChoicePredictor(Answerer):
         # {"choice": 0, "text": "She walks in.", "probabilities": [0.97, 0.03]}
 
     Args:
-      path: a directory that describes itself, as run_swag.py leaves it: weights with an output layer, configuration,
+      path: a complete model directory, as run_swag.py leaves it: weights with an output layer, configuration,
         vocabulary; or what export_saved_model.py wrote (the directory of versions, or one of them).
-      max_seq_length: longer rows lose the last tokens of context or of choice, whichever is longer; by default what it
-        was trained with, if known, or what the model can take.
+      max_seq_length: longer rows lose the last tokens of the context or the choice, whichever is longer. Default: the
+        length of training, if known, else the model's maximum.
       batch_size: questions computed together, each with all its choices.
 
     Raises:
-      FileNotFoundError, ValueError: no model, or none for multiple choice, there.
+      FileNotFoundError, ValueError: there is no model, or it is not for multiple choice.
     """
 
     tasks = ("multiple_choice",)
@@ -47,22 +47,21 @@ class ChoicePredictor(Answerer):
         """The best choice for each question.
 
         Args:
-          questions: tuples (context, choices) or (context, choices, question): strings, a list of at least two strings,
-            and what every choice begins with. The number of choices may differ.
+          questions: tuples (context, choices) or (context, choices, question): a string, a list of at least two
+            strings, and the string that every choice begins with. The number of choices may differ.
 
         Returns:
-          for each question a dict of `choice`, its number from 0; `text`, the choice; and `probabilities` of all.
+          for each question a dict of `choice`, the best one's index; `text`, the choice; and `probabilities` of all.
 
         Raises:
-          TypeError: something else than such tuples. ValueError: fewer than two choices, or a blank one. Both name the
-            place.
+          TypeError: not such a tuple. ValueError: fewer than two choices, or a blank one. Both name the place.
         """
         examples = [
             _example(number, *_parts(number, question))
             for number, question in enumerate(list_of(questions, "questions", "tuples (context, choices)"))
         ]
         described = [None] * len(examples)
-        # A batch has as many choices for all its questions.
+        # All questions of a batch have the same number of choices.
         for count in sorted({len(example.choices) for example in examples}):
             chosen = [example for example in examples if len(example.choices) == count]
             probabilities = self._by_export(chosen) if self.export else self._by_model(chosen)

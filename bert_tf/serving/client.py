@@ -1,6 +1,6 @@
-"""Asks a model of TensorFlow Serving, by gRPC or REST, in the server's own formats.
+"""A client of TensorFlow Serving, by gRPC or REST, in the server's own formats.
 
-TensorFlow is used only to make tensors: a client needs tensorflow-serving-api (gRPC) or nothing (REST).
+gRPC needs tensorflow-serving-api, and TensorFlow to make tensors; REST needs neither.
 """
 
 import json
@@ -21,7 +21,7 @@ class ServingError(OSError):
 
 
 def rest_request(inputs: Inputs, signature: str = "serving_default") -> bytes:
-    """The body of a predict request in columns: {"signature_name": ..., "inputs": {...}}."""
+    """The body of a predict request in column format: {"signature_name": ..., "inputs": {...}}."""
     columns = {name: np.asarray(value).tolist() for name, value in inputs.items()}
     return json.dumps({"signature_name": signature, "inputs": columns}, ensure_ascii=False).encode()
 
@@ -34,11 +34,11 @@ def ask_rest(
 
     Args:
       server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
-      inputs: by the names of the signature: lists of strings or numbers, one entry per example.
+      inputs: lists of strings or numbers by the signature's input names, one entry per example.
       timeout: seconds.
 
     Raises:
-      ServingError: an error of the server, or none reached.
+      ServingError: the server returned an error or could not be reached.
     """
     address = server if "://" in server else f"http://{server}"
     versions = f"/versions/{version}" if version else ""
@@ -53,7 +53,7 @@ def ask_rest(
         raise ServingError(f"{url}: {_server_message(error.read())}") from None
     except (OSError, ValueError, KeyError) as error:
         raise ServingError(f"{url}: {error}") from error
-    # The output of a signature with only one comes without its name.
+    # A signature with a single output returns it without its name.
     return outputs if isinstance(outputs, dict) else {"outputs": outputs}
 
 
@@ -68,7 +68,7 @@ def _server_message(body: bytes) -> str:
 
 
 def grpc_request(model: str, inputs: Inputs, signature: str = "serving_default", version: int | None = None):
-    """A `PredictRequest`; integers are int32, as the signatures of this project take them."""
+    """A `PredictRequest`; integers are sent as int32, as this project's signatures expect."""
     import tensorflow as tf
     from tensorflow_serving.apis import predict_pb2
 
@@ -109,10 +109,10 @@ def ask_grpc(
 
     Args:
       server: host:port of the gRPC interface (8500 unless configured).
-      channel: a grpc.Channel to use instead of an insecure one to `server`; one that is kept saves connecting.
+      channel: a grpc.Channel to use instead of an insecure one to `server`; reusing one saves connecting.
 
     Raises:
-      ServingError: an error of the server, or none reached.
+      ServingError: the server returned an error or could not be reached.
     """
     import grpc
     from tensorflow_serving.apis import prediction_service_pb2_grpc

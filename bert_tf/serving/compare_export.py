@@ -1,4 +1,4 @@
-"""What an export costs in quality: its answers on real data beside those of the float32 model."""
+"""What an export costs in quality: its answers on real data compared with those of the float32 model."""
 
 import dataclasses
 from collections.abc import Callable
@@ -30,8 +30,8 @@ class Comparison:
     """Scores of the model and of its export on the same data.
 
     Attributes:
-      examples: their number. model, export: metric -> value. same: share of examples with the same answer.
-      largest_difference: of a probability (or a regression's score).
+      examples: number of examples. model, export: metric -> value. same: share of examples with the same answer.
+      largest_difference: in a probability (or a regression's score).
     """
 
     examples: int
@@ -51,7 +51,7 @@ class Comparison:
 
 
 def refuse_unfit(check_file: str, model_dir: str, task: str, text_pairs: bool = False) -> None:
-    """Refuses an unsuitable file before the export is made: a server loads a new version as soon as it exists.
+    """Refuses an unsuitable file before anything is exported: a server loads a new version as soon as it exists.
 
     Args:
       check_file, model_dir: as for `compare`. task, text_pairs: as for `export.export_saved_model`.
@@ -73,8 +73,8 @@ def compare(export: str, model_dir: str, check_file: str) -> Comparison:
         file in SQuAD format; for ner, a CoNLL file, word first and tag (IOB2) last.
 
     Raises:
-      ValueError: another task; a line without its columns or with an unknown label (names file and line); what
-        `ner.data.read_conll` refuses.
+      ValueError: the task is not supported; a line lacks columns or has an unknown label (names file and line);
+        `ner.data.read_conll` refuses the file.
     """
     if export.endswith(".tflite"):
         return _compare_classifier(_tflite_scores(export), Predictor(model_dir), check_file)
@@ -143,9 +143,9 @@ def _compare_classifier(scores: Scores, predictor: Predictor, check_file: str) -
 
 
 def _read_rows(check_file: str, predictor: Predictor) -> tuple[list[tuple], list]:
-    """Texts and labels (numbers) of the lines."""
+    """Texts and numeric labels of the lines."""
     if predictor.task.multi_label:
-        raise ValueError("--check_file does not know how to score several labels per example")
+        raise ValueError("--check_file can't score several labels per example")
     numbers = {label: number for number, label in enumerate(predictor.labels)}
     rows, labels = [], []
     for number, line in enumerate(read_text_lines(check_file), 1):
@@ -249,7 +249,7 @@ class _Comparer(NamedTuple):
 
     Attributes:
       check: (check_file, model_dir, text_pairs); refuses a file that can't be used.
-      compare: (export, model_dir, check_file) -> what came out.
+      compare: (export, model_dir, check_file) -> `Comparison`.
     """
 
     check: Callable[[str, str, bool], object]
@@ -262,7 +262,7 @@ _CLASSIFIER = _Comparer(
         _saved_model_scores(loaded), Predictor(model_dir), check_file
     ),
 )
-# A task whose exports can be compared has a line here.
+# The tasks whose exports can be compared.
 _COMPARERS = {
     "classification": _CLASSIFIER,
     "regression": _CLASSIFIER,

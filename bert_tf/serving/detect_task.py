@@ -1,4 +1,4 @@
-"""Which task the model in a directory is for."""
+"""Detects which task the model in a directory is for."""
 
 import posixpath
 
@@ -15,7 +15,7 @@ def task_in(model_dir: str) -> str:
     """The task that a model's output layer is for: a name of `tasks.table.TASKS`.
 
     Raises:
-      ValueError: it could be for several; names --task.
+      ValueError: it could be for several; the message names --task.
     """
     weights = open_weights.open_weights(model_dir)
     if TASKS["squad"].output_layer in weights:
@@ -35,16 +35,14 @@ def task_in(model_dir: str) -> str:
 
 
 def check_task(model_dir: str, task: str) -> ModelFiles:
-    """The files of a model that can do a task.
+    """The files of a model for a task.
 
     Raises:
-      ValueError: the model in the directory is for another task, or for none; the message names what it is.
+      ValueError: the model in the directory is for another task, or for none; the message says what it is.
     """
     entry, architecture = TASKS[task], model_directory.read_model_files(model_dir).head.architecture
     if architecture in baselines.ARCHITECTURES.values():
-        raise ValueError(
-            f"{model_dir} is a {architecture}, a model without BERT: run_classifier.py --do_predict answers with it."
-        )
+        raise ValueError(f"{model_dir} is a {architecture}, a model without BERT: use run_classifier.py --do_predict.")
     weights, files = pretrained.read_model(model_dir)
     output_layer = entry.output_layer
     if task == "ner" and feature_tagger.OUTPUT_LAYER in weights:
@@ -56,19 +54,19 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
     # Several tasks have the same output layer.
     rivals = {other.architecture: other for other in TASKS.values() if other.output_layer == entry.output_layer}
     if architecture in rivals and architecture != entry.architecture:
-        raise ValueError(f"{model_dir} is a {architecture}: {rivals[architecture].answerer} answers with it.")
+        raise ValueError(f"{model_dir} is a {architecture}: use {rivals[architecture].answerer}.")
     if task == "ner" and len(files.head.labels or ()) != weights.shapes[output_layer][0]:
-        raise ValueError(f"{model_dir} does not say which tags it has learned (labels in its head_config.json).")
+        raise ValueError(f"{model_dir} does not list the tags that it has learned (labels in its head_config.json).")
     if task == "regression" and (outputs := weights.shapes[output_layer][0]) != 1:
-        raise ValueError(f"{model_dir} has {outputs} outputs, and a regression has one.")
+        raise ValueError(f"{model_dir} has {outputs} outputs, but a regression has one.")
     return files
 
 
 def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
-    """Tokens of a row: what is given, or what the model was trained with if known, or what it can take.
+    """The sequence length: the one given, else that of training if known, else the model's maximum.
 
     Raises:
-      ValueError: more than the model can take, or no room for a token beside two special ones.
+      ValueError: more than the model can take, or no room for a token besides two special ones.
     """
     limit = pretrained.needed_config(files).max_position_embeddings
     chosen = min(files.max_seq_length or limit, limit) if given is None else given

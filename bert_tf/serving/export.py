@@ -3,9 +3,9 @@
     export_dir/VERSION/saved_model.pb, variables/        loads with TensorFlow and tensorflow_text only
                       /assets/vocab.txt, labels.txt
                       /assets.extra/tf_serving_warmup_requests
-                      /export.json                       what was exported, and which ops it takes
+                      /export.json                       what was exported, and which ops it needs
 
-What the signatures do is in `graph_models`, `graph_squad` and `graph_ner`.
+The signatures are defined in `graph_models`, `graph_squad` and `graph_ner`.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks.table import TASKS
 from bert_tf.text import vocab as text_vocab
 
-# In bfloat16 the weights of matrix products are kept in it, too; tables and layer norms stay in float32.
+# With bfloat16 the weights of matrix products are stored in it, too; embedding tables and layer norms stay in float32.
 DTYPES = ("float32", "bfloat16")
-MOST_FROZEN_BYTES = 1_900_000_000  # a graph is a protocol buffer, which is less than 2 GiB
+MOST_FROZEN_BYTES = 1_900_000_000  # a graph is a protocol buffer, which must be smaller than 2 GiB
 
 
 def export_saved_model(
@@ -41,28 +41,28 @@ def export_saved_model(
     top_k: int = 5,
     warm_up: bool = True,
 ) -> str:
-    """Writes a model's directory as `export_dir/VERSION`, complete or not at all.
+    """Exports the model in a directory as `export_dir/VERSION`, complete or not at all.
 
     Args:
-      model_dir: a directory that describes itself: weights, configuration, vocabulary; of any format.
-      task: a name of `tasks.table.TASKS`; seen from the output layer, if None.
+      model_dir: a complete model directory of any format: weights, configuration, vocabulary.
+      task: a name of `tasks.table.TASKS`; None: detected from the output layer.
       dtype: "float32" or "bfloat16", in which the matrix products are computed.
-      freeze: weights become constants of the graph, which lets oneDNN pack them once; None: where that is faster,
+      freeze: turn weights into constants of the graph, which lets oneDNN pack them once; None: if that is faster
         and they are not too large.
       version: a positive integer; by default one more than the newest in export_dir.
       max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
-      warm_up: write requests that a server runs before it says that it is ready.
+      warm_up: write requests that a server runs before it reports that it is ready.
 
     Returns:
       The directory written.
 
     Raises:
-      FileNotFoundError, ValueError: no model there, or none for the task; a version that exists; an op that a server
-        does not have.
+      FileNotFoundError, ValueError: there is no model, or none for the task; the version exists; the graph needs an
+        op that a server does not have.
     """
     if dtype not in DTYPES:
-        raise ValueError(f"--dtype={dtype}: it is one of {', '.join(DTYPES)}")
+        raise ValueError(f"--dtype={dtype}: choose one of {', '.join(DTYPES)}")
     version = _new_version(export_dir, version)
     task = task or detect_task.task_in(model_dir)
     served = graphs.create_served_model(
@@ -99,7 +99,7 @@ def export_saved_model(
 
 
 def _log_export(target: str, model_dir: str, description: Mapping) -> None:
-    """Says what was written, and how to use it."""
+    """Logs what was written, and how to use it."""
     kind = f"{description['dtype']}, frozen" if description["frozen"] else description["dtype"]
     number, lowest = len(description["ops"]), description["lowest_serving_version"]
     logging.info(
@@ -120,15 +120,15 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
 
 
 def _freeze(served: graph_models.ServedModel, task: str, dtype: str, freeze: bool | None) -> bool:
-    """Turns weights into constants if that is asked for, or, for None, where it is faster; whether it did."""
+    """Turns weights into constants if asked to, or, with None, if that is faster; returns whether it did."""
     too_large = served.weight_bytes >= MOST_FROZEN_BYTES
     if freeze is None:
-        # The long rows of questions gain nothing in float32 (docs/benchmarks.md, Serving).
+        # The long sequences of question answering gain nothing in float32 (docs/benchmarks.md, Serving).
         freeze = not too_large and (task, dtype) != ("squad", "float32")
     if freeze and too_large:
         raise ValueError(
-            f"--freeze: the weights take {served.weight_bytes / 1e9:.1f} GB, and a graph holds less than 2 of "
-            "constants: --nofreeze"
+            f"--freeze: the weights take {served.weight_bytes / 1e9:.1f} GB, but a graph holds less than 2 GB of "
+            "constants: use --nofreeze"
         )
     if freeze:
         served.freeze()
@@ -139,7 +139,7 @@ def _freeze(served: graph_models.ServedModel, task: str, dtype: str, freeze: boo
 
 
 def used_ops(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> set[str]:
-    """The names of the ops in graphs and in the functions that they call."""
+    """The names of the ops in the graphs and in the functions that these call."""
     names = set()
     for function in functions.values():
         graph = function.graph.as_graph_def()
@@ -162,13 +162,13 @@ def _new_version(export_dir: str, version: int | None) -> int:
     if version < 1:
         raise ValueError(f"--version={version} must be at least 1")
     if version in existing:
-        raise ValueError(f"--version={version}: {posixpath.join(export_dir, str(version))} exists already")
+        raise ValueError(f"--version={version}: {posixpath.join(export_dir, str(version))} already exists")
     return version
 
 
 @contextlib.contextmanager
 def _without_notes() -> Iterator[None]:
-    """TensorFlow's log of how it saves (names of arguments, fingerprints) is of no use to a user."""
+    """Hides TensorFlow's log of how it saves (names of arguments, fingerprints), which is of no use to a user."""
     loggers = (logging.get_absl_logger(), tf.get_logger())
 
     def is_needed(record) -> bool:
@@ -193,7 +193,7 @@ def _write_version(
     files: model_directory.ModelFiles,
     warm_up: bool,
 ) -> None:
-    """Writes the SavedModel with its assets: vocab.txt, and labels.txt where there are labels."""
+    """Writes the SavedModel with its assets: vocab.txt, and labels.txt if there are labels."""
     tf.io.gfile.makedirs(directory)
     contents = {"vocab.txt": text_vocab.vocabulary_lines(files.vocab_file)}
     if served.labels:
@@ -211,7 +211,7 @@ def _write_version(
 
 
 def _write_warm_up(directory: str, served) -> None:
-    """Requests in the form that TensorFlow Serving reads when it loads a version (SavedModel Warmup)."""
+    """Writes requests in the form that TensorFlow Serving reads when it loads a version (SavedModel Warmup)."""
     from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
 
     folder = posixpath.join(directory, "assets.extra")

@@ -1,4 +1,4 @@
-"""Models as TFLite files, for LiteRT on phones and small machines: token ids in, the task's outputs out."""
+"""Models as TFLite files, for LiteRT on phones and small devices: token ids in, the task's outputs out."""
 
 import posixpath
 
@@ -22,8 +22,8 @@ def export_tflite(
 ) -> str:
     """Writes `export_dir/model.tflite`, or `model_int8.tflite`, complete or not at all.
 
-    Its inputs are input_ids, input_mask and segment_ids, int32 [1, S] with S = max_seq_length (padded with 0; of
-    multiple choice [1, N, S] is not supported), its outputs those of the model: logits, or pooled and sequence output.
+    Its inputs are input_ids, input_mask and segment_ids, int32 [1, S] with S = max_seq_length, padded with 0
+    (multiple choice, [1, N, S], is not supported). Its outputs are the model's: logits, or pooled and sequence output.
 
     Args:
       model_dir, task, max_seq_length: as for `export.export_saved_model`.
@@ -33,12 +33,12 @@ def export_tflite(
       The file written.
 
     Raises:
-      ValueError: a task that is not for TFLite; FileNotFoundError, ValueError: no model there.
+      ValueError: TFLite does not support the task. FileNotFoundError, ValueError: there is no model.
     """
     task = task or detect_task.task_in(model_dir)
     possible = [name for name, entry in TASKS.items() if entry.tflite]
     if task not in possible:
-        raise ValueError(f"--task={task}: TFLite files are for {', '.join(possible[:-1])} and {possible[-1]}")
+        raise ValueError(f"--task={task}: TFLite supports {', '.join(possible[:-1])} and {possible[-1]}")
     served = graphs.create_served_model(model_dir, task, max_seq_length=max_seq_length)
     length = served.max_seq_length
     specs = [tf.TensorSpec([1, length], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")]

@@ -18,13 +18,13 @@ _TEXTS_PER_BATCH = 32
 def fill_mask(
     model: BertForPreTraining, tokenizer: Tokenizer, texts: Sequence[str], top_k: int = 5
 ) -> list[list[list[tuple[str, float]]]]:
-    """The most probable tokens at every [MASK] of every text; all masks of a text are guessed at once.
+    """The most probable tokens at every [MASK] of every text; all masks of a text are filled at once.
 
         guesses = fill_mask(model, tokenizer, ["The capital of [MASK] is [MASK]."])
         guesses[0][1][0]  # the best guess for the second mask of the first text: (token, probability)
 
-    Each text is one segment, [CLS] text [SEP]. Guesses are word pieces: one that begins with "##" continues the word
-    before it. Texts of different length share a batch; the padding is masked out.
+    Each text is one segment, [CLS] text [SEP]. Guesses are word pieces: a piece that begins with "##" continues the
+    word before it. Texts of different lengths share a batch; padding is masked out.
 
     Args:
       model: with trained weights (see `bert_tf.load_weights`).
@@ -33,20 +33,20 @@ def fill_mask(
       top_k: guesses for each mask.
 
     Returns:
-      One list for each text, holding one list for each [MASK] in reading order, holding top_k pairs of token and
-      probability, the most probable first.
+      For each text, for each [MASK] in reading order, a list of top_k pairs (token, probability), the most probable
+      first.
 
     Raises:
       TypeError: `texts` is a single string.
-      ValueError: a text has no [MASK], or more word pieces than the model has positions for; `top_k` is not between 1
-        and the size of the vocabulary; vocabulary and model don't fit.
+      ValueError: a text has no [MASK], or more word pieces than the model has positions; `top_k` is not between 1
+        and the size of the vocabulary; vocabulary and model don't match.
     """
     if isinstance(texts, str):
         raise TypeError("fill_mask takes a list of texts; put a single text into a list.")
     vocab_size = len(tokenizer.vocab)
     if vocab_size > model.config.vocab_size:
         raise ValueError(
-            f"The vocabulary has {vocab_size} tokens, but the model only {model.config.vocab_size} (vocab_size in "
+            f"The vocabulary has {vocab_size} tokens, but the model has only {model.config.vocab_size} (vocab_size in "
             "bert_config.json): it was trained with another vocabulary."
         )
     needed = (*tokenizer.begin_tokens, *tokenizer.end_tokens, tokenizer.mask_token, tokenizer.unk_token)
@@ -63,16 +63,16 @@ def fill_mask(
 
 
 def _encode(tokenizer: Tokenizer, text: str, max_length: int) -> tuple[list[int], list[int]]:
-    """The row of a text with masks: ids and segments."""
+    """The token ids and segment ids of a text with masks."""
     if tokenizer.mask_token not in text:
         raise ValueError(
-            f"There is no {tokenizer.mask_token} in {_shortened(text)}: write it, in capitals, where a word is to be "
-            "guessed."
+            f"There is no {tokenizer.mask_token} in {_shortened(text)}: write it, in capitals, in place of the word to "
+            "guess."
         )
     ids, segments = tokenizer.build_inputs(tokenizer.encode_masked(text))
     if len(ids) > max_length:
         raise ValueError(
-            f"{_shortened(text)} has {len(ids)} word pieces with the special ones; the model has positions for "
+            f"{_shortened(text)} has {len(ids)} word pieces including special tokens; the model has positions for "
             f"{max_length} (max_position_embeddings). Shorten it."
         )
     return ids, segments
@@ -95,7 +95,7 @@ def _fill_batch(model, tokenizer: Tokenizer, encoded: list[tuple[list[int], list
         "masked_lm_positions": positions,
     }
     logits = model(features, training=False)["masked_lm_logits"]  # [B, P, V]
-    # A vocabulary may be smaller than the table, whose size some round up: the rows beyond it are not guesses.
+    # The embedding table may be larger than the vocabulary (some models round its size up): skip the extra rows.
     logits = np.asarray(keras.ops.convert_to_numpy(logits), np.float64)[..., : len(tokenizer.vocab)]
     return [
         [_best(scores, tokenizer, top_k) for scores in logits[row, : len(places)]] for row, places in enumerate(masks)

@@ -1,9 +1,9 @@
-"""From strings, ids or tf.Examples to a model's inputs, as TensorFlow ops for an exported graph.
+"""Strings, ids or tf.Examples to a model's inputs, as TensorFlow ops for an exported graph.
 
-Strings give the features of the fine-tuning scripts: `tasks/classification/encode.py` for texts and pairs.
+Strings give the same features as in the fine-tuning scripts (`tasks/classification/encode.py` for texts and pairs).
 Every op works for an empty batch.
 
-Shape legend: B batch, S longest row of the batch, R rows of a folded batch and W the longest of them.
+Shape legend: B batch, S longest row of the batch, R rows of a folded batch, W the longest of these.
 """
 
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from bert_tf.text.tokenizer import Tokenizer
 
 
 class TextEncoder(tf.Module):
-    """Texts, or pairs of them, to rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+    """Encodes texts, or pairs of them, as rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
     Args:
-      max_seq_length: longer rows lose their last tokens, of pairs the longer part first, as in the original.
+      max_seq_length: longer rows lose their last tokens, in pairs those of the longer part first, as in the original.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
@@ -30,7 +30,7 @@ class TextEncoder(tf.Module):
     def features(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S].
 
-        A second text without any token counts as missing.
+        A second text without tokens counts as missing.
 
         Raises (when the graph runs):
           InvalidArgumentError: the numbers of texts and pairs differ.
@@ -43,7 +43,7 @@ class TextEncoder(tf.Module):
         return self.features_of_ids(first, None if pairs is None else self.tokenizer.encode(pairs))
 
     def features_of_ids(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
-        """`features` of texts in ids, ragged int32 [B, None]."""
+        """`features` of texts given as ids, ragged int32 [B, None]."""
         first_lengths = tf.cast(first.row_lengths(), tf.int32)
         room = self.max_seq_length - len(self.begin_ids) - len(self.end_ids)
         begin, end = self._special(first, self.begin_ids), self._special(first, self.end_ids)
@@ -52,7 +52,7 @@ class TextEncoder(tf.Module):
         second_lengths = tf.cast(second.row_lengths(), tf.int32)
         has_second = tf.cast(second_lengths > 0, tf.int32)
         room -= len(self.between_ids) * has_second
-        # What is left when the longer of the two (B, if they are equal) loses its last token until they fit; as
+        # The lengths left when the longer of the two (B on a tie) loses its last token until both fit, like
         # `tokenizer.lengths_that_fit`.
         first_kept = tf.minimum(first_lengths, tf.maximum(room - second_lengths, (room + 1) // 2))
         second_kept = tf.minimum(second_lengths, room - first_kept)
@@ -68,7 +68,7 @@ class TextEncoder(tf.Module):
         return tf.RaggedTensor.from_uniform_row_length(values, len(ids), nrows=rows)
 
     def _dense(self, parts: list[tf.RaggedTensor], segments: list) -> dict[str, tf.Tensor]:
-        """Parts of rows, one after the other, and for each its segment or those of all its values -> features."""
+        """Concatenates parts of rows into features; a part's segment is one number or one per value."""
         ids = tf.concat(parts, 1)
         segments = [
             part.with_values(tf.ones_like(part.values) * segment) for part, segment in zip(parts, segments, strict=True)
@@ -88,7 +88,7 @@ def head(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
 
 
 def to_dense(rows: tf.RaggedTensor, filling: int = 0) -> tf.Tensor:
-    """[B, S], shorter rows filled up; S is at least 1, since no attention is over nothing."""
+    """[B, S], shorter rows padded; S is at least 1, since attention needs at least one token."""
     dense = rows.to_tensor(filling)
     return tf.pad(dense, [[0, 0], [0, tf.maximum(0, 1 - tf.shape(dense)[1])]], constant_values=filling)
 
@@ -134,18 +134,18 @@ class Folded(NamedTuple):
     places: tf.Tensor
 
 
-# Two texts share a row only if at most this share of the tokens remains: wider rows cost more attention.
+# Texts are folded only if at most this fraction of the batch's token positions remains: wider rows cost more attention.
 _WORTH_FOLDING = 0.85
 
 
 def fold(features: dict[str, tf.Tensor]) -> Folded:
-    """The longest text shares a row with the shortest, the second longest with the second shortest, and so on.
+    """Puts the longest text in a row with the shortest, the second longest with the second shortest, and so on.
 
-    With sentences of mixed length, padded to the longest of the batch, about half of the tokens remain. If that would
-    not save much (one text, texts of similar length), each has its own row.
+    For sentences of mixed length, compared with padding to the longest, about half of the token positions remain. If
+    folding would not save much (one text, texts of similar length), each text has its own row.
 
     Args:
-      features: input_ids, input_mask, segment_ids [B, S]; each row of the mask is ones and then zeros.
+      features: input_ids, input_mask, segment_ids [B, S]; each row of the mask is ones followed by zeros.
     """
     shape = tf.shape(features["input_ids"])
     number, width = shape[0], shape[1]
@@ -185,7 +185,7 @@ def fold(features: dict[str, tf.Tensor]) -> Folded:
 
 
 def unfolded(features: dict[str, tf.Tensor]) -> Folded:
-    """An unchanged batch in the form of a folded one: the second pooled output of each row belongs to no text.
+    """A batch unchanged, in the form of a folded one: the second pooled output of each row belongs to no text.
 
     Args:
       features: input_ids, input_mask, segment_ids [B, S], with any mask.

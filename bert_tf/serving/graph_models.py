@@ -1,8 +1,8 @@
-"""What an exported model answers: for each task the functions behind the signatures of its SavedModel.
+"""The functions behind the signatures of an exported model, for each task.
 
 One class per task, each with `signatures()`: name -> tf.function. `serving_default` takes strings, `serve_ids` token
-ids, `serve_examples` serialized tf.Examples of token ids. Nothing but TensorFlow ops runs in them, and the model is
-whatever Keras model of this project has the task's head.
+ids, `serve_examples` serialized tf.Examples of token ids. They consist of TensorFlow ops only. The model is any Keras
+model of this project with the task's head.
 
 Shape legend: B batch, S sequence length, C classes, N choices, M masks, K guesses, H hidden size.
 """
@@ -21,7 +21,7 @@ from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings, settings_of
 from bert_tf.text.tokenizer import Tokenizer
 
 IDS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
-# Of batches in which texts share rows.
+# Inputs of batches in which texts share rows.
 FOLDED = {
     **{name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "segment_ids", "position_ids")},
     "input_mask": tf.TensorSpec([None, None, None], tf.int32, "input_mask"),
@@ -39,10 +39,10 @@ def _signature(function: Callable, *specs: tf.TensorSpec) -> tf.types.experiment
 
 
 class ServedModel(tf.Module):
-    """The part that all tasks share. A task adds `outputs`: features [B, S] -> what a signature returns.
+    """The base class of all tasks. A task adds `outputs`: features [B, S] -> what a signature returns.
 
     Attributes:
-      labels: the names of the classes; none where there are no classes.
+      labels: the names of the classes; empty if there are none.
 
     Args:
       model: a Keras model of this project, built.
@@ -53,7 +53,7 @@ class ServedModel(tf.Module):
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int):
         super().__init__(name="served")
         self._model = model
-        # What the SavedModel tracks: TensorFlow's variables, not Keras's.
+        # The SavedModel tracks TensorFlow's variables, not Keras's.
         self.variables_of_model = [variable.value for variable in model.variables]
         self.encoder = TextEncoder(tokenizer, max_seq_length)
         self.max_seq_length = max_seq_length
@@ -63,7 +63,7 @@ class ServedModel(tf.Module):
         super().__setattr__(name, value) if name != "_model" else object.__setattr__(self, name, value)
 
     def model_inputs(self) -> dict[str, tf.TensorSpec]:
-        """What the model is given."""
+        """The model's inputs by name."""
         return dict(IDS)
 
     def run(self, features: Mapping[str, tf.Tensor]):
@@ -72,7 +72,7 @@ class ServedModel(tf.Module):
 
     @property
     def weight_bytes(self) -> int:
-        """Of all the model's variables."""
+        """The size of all the model's variables."""
         return sum(variable.dtype.size * variable.shape.num_elements() for variable in self.variables_of_model)
 
     def freeze(self) -> None:
@@ -120,13 +120,13 @@ class ServedModel(tf.Module):
         return self.outputs({"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids})
 
     def warm_up_requests(self) -> list[tuple[str, dict]]:
-        """(signature, inputs) of a few requests of the usual sizes."""
+        """(signature, inputs) of a few requests of usual sizes."""
         text = "A short text to begin with, so that nobody has to wait."
         return [("serving_default", {"text": [text] * rows}) for rows in (1, 8)]
 
 
 class ServedEncoder(ServedModel):
-    """BertModel: `pooled_output` [B, H], `sequence_output` [B, S, H], and what was encoded."""
+    """BertModel: `pooled_output` [B, H], `sequence_output` [B, S, H], and the ids and mask of the encoded text."""
 
     def outputs(self, features):
         outputs = self.run(features)
@@ -142,14 +142,14 @@ class ServedClassifier(ServedModel):
     """BertForSequenceClassification: labels and probabilities, or the score of a regression.
 
     Args:
-      labels: their names, in the order of the ids. multi_label: any number of them may hold.
+      labels: their names, in the order of the ids. problem_type: as in the head configuration.
       text_pairs: `serving_default` takes `text` and `text_pair`; otherwise `text`, and `serve_pairs` takes both.
     """
 
     def __init__(self, model, tokenizer, max_seq_length, labels: Sequence[str], problem_type: str, text_pairs: bool):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self._problem_type, self._text_pairs = tuple(labels), problem_type, text_pairs
-        # An LSTM on top would read from one text into the next; a causal model's output is that of the last token.
+        # Not foldable: an LSTM on top would read from one text into the next, and a causal model pools its last token.
         self._can_fold = model.recurrent is None and not model.config.is_causal
 
     def model_inputs(self):
@@ -207,7 +207,7 @@ class ServedMultipleChoice(ServedModel):
     """BertForMultipleChoice: `choice` [B], its `score` [B], and `probabilities` [B, N].
 
     `serving_default` takes `context` [B], `question` [B] (the beginning of every choice; may be empty) and `choices`
-    [B, N]: rows `[CLS] context [SEP] question choice [SEP]`. `serve_ids` takes [B, N, S].
+    [B, N], encoded as `[CLS] context [SEP] question choice [SEP]`. `serve_ids` takes [B, N, S].
     """
 
     def outputs(self, features):
@@ -235,7 +235,7 @@ class ServedMultipleChoice(ServedModel):
 
     def signatures(self):
         def of_examples(examples):
-            # Each is one choice.
+            # Each example is one choice.
             features = parse_examples(tf.reshape(examples, [-1]))
             shape = tf.concat([tf.shape(examples), tf.shape(features["input_ids"])[1:]], 0)
             return self.outputs({name: tf.reshape(value, shape) for name, value in features.items()})
@@ -257,10 +257,10 @@ class ServedMultipleChoice(ServedModel):
 
 
 class ServedMaskedLM(ServedModel):
-    """BertForMaskedLM: the likeliest pieces at each [MASK] of a text.
+    """BertForMaskedLM: the likeliest word pieces at each [MASK] of a text.
 
-    Returns `tokens` string and `scores` [B, M, K] (probabilities), and `positions` [B, M] of the masks in the row of
-    tokens, -1 where a text has fewer than M.
+    Returns `tokens` string and `scores` [B, M, K] (probabilities), and `positions` [B, M] of the masks in the token
+    sequence, -1 where a text has fewer than M.
     """
 
     def __init__(self, model, tokenizer, max_seq_length, top_k: int = 5):
@@ -274,12 +274,12 @@ class ServedMaskedLM(ServedModel):
         return {**IDS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
     def features_of_text(self, texts):
-        """Rows `[CLS] text [SEP]` in which each literal [MASK] is the token of this name."""
+        """Rows `[CLS] text [SEP]` in which each literal [MASK] becomes the mask token."""
         parts = tf.strings.split(texts, self._mask_token)  # ragged [B, parts]
         ids = self.encoder.tokenizer.encode(parts.values)
         rows = ids.nrows(out_type=tf.int64)
         masks = tf.RaggedTensor.from_uniform_row_length(tf.fill([rows], self._mask_id), 1, nrows=rows)
-        ids = tf.concat([masks, ids], 1)  # each part begins with a mask, which of the first is taken off below
+        ids = tf.concat([masks, ids], 1)  # each part begins with a mask; that of the first is removed below
         splits = tf.gather(ids.row_splits, parts.row_splits)
         ids = tf.RaggedTensor.from_row_splits(ids.values, splits, validate=False)[:, 1:]
         return self.encoder.features_of_ids(ids)
@@ -319,7 +319,7 @@ class ServedQuestionAnswering(ServedModel):
     def __init__(self, model, tokenizer, settings: QuestionAnsweringSettings):
         super().__init__(model, tokenizer, settings.windows.max_seq_length)
         self.squad = SquadServing(model, tokenizer, settings)
-        self.squad.model = lambda features, training: self.run(features)  # which may have been frozen
+        self.squad.model = lambda features, training: self.run(features)  # `run` may be frozen later
 
     @classmethod
     def from_pretrained(cls, path: str, dtype: str, max_seq_length: int | None = None) -> "ServedQuestionAnswering":

@@ -1,9 +1,9 @@
 """Named entities as TensorFlow ops, for an exported graph: texts or words in, a tag for each word out.
 
-The rules are those of `tasks/ner/encode.py` (pieces, windows) and `tasks/ner/data.py` (valid tags), written once more
-because nothing of Python runs in a server.
+The rules are those of `tasks/ner/encode.py` (pieces, windows) and `tasks/ner/data.py` (valid tags), written a second
+time because no Python runs in a server.
 
-Letters of shapes: B texts, N words of the longest text, P pieces of all texts, W windows of all texts, R pieces of a
+Shape legend: B texts, N words of the longest text, P pieces of all texts, W windows of all texts, R pieces of a
 window, C tags.
 """
 
@@ -25,13 +25,13 @@ _WINDOWS_AT_ONCE = 32
 class ServedTagger(ServedModel):
     """BertForTokenClassification.
 
-    `serving_default` takes `text` [B]; its words are what the tokenizer makes of it before it cuts words into pieces:
-    runs between spaces, and each punctuation mark and Chinese character on its own. `serve_words` takes `words` [B, N]
-    as run_ner.py does, filled up with "". Both return `words`, `tags` string, `scores` float32 (probability of the
-    likeliest tag), all [B, N], filled up with "" and 0; and of a text `starts`, `ends` int32, characters, -1 for none.
+    `serving_default` takes `text` [B] and splits it into words like the tokenizer before it cuts words into pieces:
+    at spaces, with each punctuation mark and Chinese character on its own. `serve_words` takes `words` [B, N] as
+    run_ner.py does, padded with "". Both return `words`, `tags` string, `scores` float32 (probability of the likeliest
+    tag), all [B, N], padded with "" and 0; `serving_default` also `starts`, `ends` int32, characters, padded with -1.
 
     Args:
-      labels: the tags in the order of their ids. scheme: "iob2", "bioes" or "plain": how tags must follow each other.
+      labels: the tags in the order of their ids. scheme: "iob2", "bioes" or "plain": which tags may follow each other.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ServedTagger(ServedModel):
         """The tagger in a directory that run_ner.py left.
 
         Raises:
-          ValueError: no tagger there, or max_seq_length is more than the model can take.
+          ValueError: there is no tagger, or max_seq_length is more than the model can take.
         """
         files = check_task(path, "ner")
         length = choose_max_seq_length(files, max_seq_length)
@@ -73,7 +73,7 @@ class ServedTagger(ServedModel):
         return [("serving_default", {"text": ["Ada Lovelace lived in London."] * rows}) for rows in (1, 8)]
 
     def outputs(self, features):
-        """Of token ids: `tags` string, `scores` [B, S] of every piece; only those of first pieces mean anything."""
+        """For token ids: `tags` string, `scores` [B, S] of every piece; only those of a word's first piece count."""
         probabilities = tf.nn.softmax(tf.cast(self.run(features), tf.float32))
         tags = tf.gather(tf.constant(self.labels), tf.argmax(probabilities, -1))
         real = features["input_mask"] > 0
@@ -90,7 +90,7 @@ class ServedTagger(ServedModel):
         word_starts = tf.gather(starts.values, first_places)
         word_ends = tf.gather(ends.values, last_places)
         outputs = self._tags(ids, first_places, word_splits)
-        # The words as they are in the text, invalid bytes left out; the space is for what the end cuts off.
+        # Words as in the text, invalid bytes left out; the space completes a character that the end cuts off.
         codes = tf.strings.unicode_decode(tf.strings.join([text, " "]), "UTF-8", errors="ignore")
         rows = tf.ragged.row_splits_to_segment_ids(word_splits)
         begins = tf.gather(codes.row_splits, rows)
@@ -114,7 +114,7 @@ class ServedTagger(ServedModel):
             tf.cast(lengths < 1, tf.int64),
             validate=False,
         )
-        pieces = tf.concat([pieces, unknown], 1)  # a word of control characters only has a tag, too
+        pieces = tf.concat([pieces, unknown], 1)  # a word of nothing but control characters has a tag, too
         ids = tf.RaggedTensor.from_row_splits(pieces.values, tf.gather(pieces.row_splits, splits), validate=False)
         outputs = self._tags(ids, pieces.row_starts(), splits)
         packed = tf.RaggedTensor.from_row_splits(kept, splits, validate=False).to_tensor("")
@@ -125,7 +125,7 @@ class ServedTagger(ServedModel):
         return tf.gather(counts, row_splits)
 
     def _tags(self, ids: tf.RaggedTensor, first_places: tf.Tensor, word_splits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`tags` and `scores` [B, N] of words, by the place (of P) of the first piece of each."""
+        """`tags` and `scores` [B, N] of words, given the index (into P) of each word's first piece."""
         logits = tf.gather(self._logits(ids), first_places)
         probabilities = tf.nn.softmax(logits)
         tags = self._valid_tags(tf.argmax(logits, -1, tf.int32), word_splits)
@@ -138,7 +138,7 @@ class ServedTagger(ServedModel):
     # ---- windows -----------------------------------------------------------------------------------------------------
 
     def _logits(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        """float32 [P, C]: of each piece in the window that shows most around it."""
+        """float32 [P, C]: the logits of each piece in the window that gives it the most context."""
         room = self.max_seq_length - len(self.encoder.begin_ids) - len(self.encoder.end_ids)
         stride = max(room // 2, 1)
         lengths = tf.cast(ids.row_lengths(), tf.int32)
@@ -167,7 +167,7 @@ class ServedTagger(ServedModel):
         found = tf.cond(
             windows > 0, lambda: tf.ensure_shape(scores.concat(), [None, None, len(self.labels)]), lambda: empty
         )
-        # Of a piece's windows the one whose nearer edge is farthest, the earliest on a tie.
+        # Choose the window of a piece whose nearer edge is farthest away, on a tie the earliest.
         distance = tf.minimum(columns, sizes[:, None] - 1 - columns)
         keys = tf.where(inside, (distance + 1) * (windows + 1) - tf.range(windows)[:, None], -1)
         total = tf.size(ids.values)
@@ -193,7 +193,7 @@ class ServedTagger(ServedModel):
     # ---- tags --------------------------------------------------------------------------------------------------------
 
     def _valid_tags(self, numbers: tf.Tensor, word_splits: tf.Tensor) -> tf.Tensor:
-        """Tags in which each entity begins as the scheme has it (`ner.data.valid_tags`), string [words]."""
+        """Tags in which each entity begins as the scheme requires (see `ner.data.valid_tags`), string [words]."""
         if self._scheme == "plain":
             return tf.gather(tf.constant(self.labels), numbers)
         prefixes = [label.partition("-")[0] for label in self.labels]

@@ -1,9 +1,9 @@
-"""Question answering as TensorFlow ops, for an exported graph: strings in, answers out, as by `QuestionAnswerer`.
+"""Question answering as TensorFlow ops, for an exported graph: strings in, answers out, like `QuestionAnswerer`.
 
 The rules are those of `tasks/squad/windows.py` (windows) and `tasks/squad/answers.py` (candidates, n-best list, no
 answer), with answers from character offsets. They are written a second time because no Python runs in a server.
 
-Letters of shapes: B questions, P pieces of all contexts, W windows of all questions, S max_seq_length, K n_best_size,
+Shape legend: B questions, P pieces of all contexts, W windows of all questions, S max_seq_length, K n_best_size,
 C candidates of one question (spans of all its windows), N length of the n-best list.
 """
 
@@ -17,12 +17,12 @@ from bert_tf.tasks.squad.answers import NO_NULL_SCORE
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
 from bert_tf.text.tokenizer import Tokenizer
 
-_CPU = "CPU:0"  # strings are there, and so are the many small ops around them
+_CPU = "CPU:0"  # for strings and the many small ops around them
 _LOWEST = -float("inf")
 
 
 class _Pieces(NamedTuple):
-    """Pieces of all contexts, one after the other: ids, and the characters `starts`, `ends` of the contexts, int32 [P];
+    """Pieces of all contexts, concatenated: ids, and `starts`, `ends` as characters of the context, int32 [P];
     `splits` int64 [B+1]: where each context begins."""
 
     ids: tf.Tensor
@@ -47,7 +47,7 @@ class _Windows(NamedTuple):
 
 
 class _Spans(NamedTuple):
-    """Answers: sums of logits [...] float64 and their two parts; characters of the context [...] int32, -1 for none."""
+    """Answers: both logits [...] float64; where they start and end in the context [...] int32, -1 for none."""
 
     start_logits: tf.Tensor
     end_logits: tf.Tensor
@@ -56,7 +56,7 @@ class _Spans(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What the model says of all windows.
+    """The model's outputs for all windows.
 
     Attributes:
       start_logits, end_logits: float32 [W, S], -inf beyond a window's end.
@@ -72,13 +72,13 @@ class _Found(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """Spans that may be the answer, and as the last "no answer".
+    """Spans that may be the answer, followed by "no answer".
 
     Attributes:
-      scores: float64 [B, C+1], -inf for what is none. number: C.
-      spans_of: numbers int32 [B, n] up to C, -1 for none -> `_Spans`.
-      null: score of "no answer" [B] float64, -inf where that can't be one. null_logits: the same in any case, 0 without
-        windows.
+      scores: float64 [B, C+1], -inf for invalid ones. number: C.
+      spans_of: indices int32 [B, n] up to C, -1 for none -> `_Spans`.
+      null: score of "no answer" [B] float64, -inf where it is not allowed. null_logits: the same without that rule, 0
+        without windows.
     """
 
     scores: tf.Tensor
@@ -89,7 +89,7 @@ class _Candidates(NamedTuple):
 
 
 class _NBest(NamedTuple):
-    """The n-best list [B, N]: spans without characters (-1) are "no answer"; `listed` says how far it goes."""
+    """The n-best list [B, N]: spans without characters (-1) are "no answer"; `listed` marks its entries."""
 
     spans: _Spans
     listed: tf.Tensor
@@ -103,13 +103,13 @@ class SquadServing(tf.Module):
         answer = tf.function(serving.answer)
         answer(tf.constant(["Who met Ada?"]), tf.constant(["Her teacher met Ada."]))["answer"]  # [b"Her teacher"]
 
-    Answers are always found by character offsets, whatever the settings say. Ops beyond TensorFlow's: tensorflow-text's
-    FastWordpieceTokenizeWithOffsets.
+    Answers are always found by character offsets, whatever the settings say. The only op from outside TensorFlow is
+    tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
     Args:
       model: built. tokenizer: the one that it was trained with.
       settings: how contexts are cut and answers chosen.
-      window_batch: windows computed together; beyond that, memory does not grow with the length of a context.
+      window_batch: windows computed together; it limits the memory that long contexts take.
 
     Raises:
       ValueError: max_seq_length is more than the model can take, or the vocabulary lacks [CLS], [SEP] or [UNK].
@@ -151,18 +151,18 @@ class SquadServing(tf.Module):
 
     @tf.autograph.experimental.do_not_convert
     def answer(self, questions: tf.Tensor, contexts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Answers to questions on contexts, string [B] each, in UTF-8; invalid bytes are left out.
+        """Answers questions about contexts, string [B] each, in UTF-8; invalid bytes are left out.
 
-        Characters are code points of the context, from 0, invalid bytes not counted. With version_2_with_negative N is
-        n_best_size + 1, to make room for "no answer"; else n_best_size.
+        Characters are code points of the context, from 0, invalid bytes not counted. With version_2_with_negative, N is
+        n_best_size + 1, to make room for "no answer"; otherwise it is n_best_size.
 
         Returns:
           `answer` [B] string, "" for none; `start`, `end` [B] int32, its first character and the one after the last,
           -1 for none; `score` [B] float32, its probability among the n-best (0 if it is not among them).
           `null_score` [B] float32: score of "no answer" minus that of the best answer; 1000000 if there is no possible
           answer; 0 without version_2_with_negative.
-          `nbest_answers`, `nbest_scores`, `nbest_starts`, `nbest_ends` [B, N], best first, filled up with "", 0, -1,
-          -1; "no answer" among them is "" with a score.
+          `nbest_answers`, `nbest_scores`, `nbest_starts`, `nbest_ends` [B, N], best first, padded with "", 0, -1, -1;
+          "no answer" among them is "" with a score.
 
           A blank context has the answer "" with score 1.
 
@@ -178,7 +178,7 @@ class SquadServing(tf.Module):
             queries = self._tokenizer.encode(questions)[:, : self.settings.windows.max_query_length]
             ids, starts, ends = self._tokenizer.tokenize(contexts)
             pieces = _Pieces(ids.values, starts.values, ends.values, tf.cast(ids.row_splits, tf.int64))
-            # Code points, from which texts are made; the space is for an incomplete character at the end.
+            # Code points, from which answers are cut; the space completes a character that the end cuts off.
             codes = tf.strings.unicode_decode(tf.strings.join([contexts, " "]), "UTF-8", errors="ignore")
             windows = self._cut(queries, pieces)
         start_logits, end_logits = self._logits(windows, queries, pieces)
@@ -188,7 +188,7 @@ class SquadServing(tf.Module):
     # ---- windows -----------------------------------------------------------------------------------------------------
 
     def _cut(self, queries: tf.RaggedTensor, pieces: _Pieces) -> _Windows:
-        """As `token_rows.document_spans`."""
+        """The windows, as by `token_rows.document_spans`."""
         settings = self.settings.windows
         before = tf.cast(queries.row_lengths(), tf.int64) + len(self._begin_ids) + len(self._between_ids)
         counts = pieces.splits[1:] - pieces.splits[:-1]
@@ -207,9 +207,9 @@ class SquadServing(tf.Module):
         width = self.settings.windows.max_seq_length
         count = tf.size(windows.size)
         with tf.device(_CPU):
-            # Windows of similar length together, for less padding.
+            # Batches windows of similar length, for less padding.
             order = tf.argsort(-(windows.before + windows.size), stable=True)
-            # One more than there are, so that an index is valid even without questions.
+            # One entry more than needed, so that an index is valid even without questions.
             query_ids, piece_ids = (tf.concat([values, [0]], 0) for values in (queries.values, pieces.ids))
             query_starts = tf.cast(queries.row_splits, tf.int64)
 
@@ -254,7 +254,7 @@ class SquadServing(tf.Module):
             arrays = [
                 tf.TensorArray(tf.float32, batches, infer_shape=False, element_shape=[None, width]) for _ in range(2)
             ]
-        # One batch after the other: each occupies all processors, and memory is needed for one.
+        # One batch at a time: each uses all cores, and only one takes memory.
         _, *arrays = tf.while_loop(lambda done, *_: done < count, compute, [0, *arrays], parallel_iterations=1)
         with tf.device(_CPU):
             back = tf.math.invert_permutation(order)
@@ -262,8 +262,8 @@ class SquadServing(tf.Module):
             return starts, ends
 
     def _in_context(self, windows: _Windows, number_of_pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """bool [W, S] each: whether a token belongs to the context; and whether no other window shows more text around
-        it (as `squad.windows`: more of both sides, then the longer window, then the earlier one)."""
+        """bool [W, S] each: whether a token belongs to the context, and whether no other window has more text around
+        it (as `squad.windows`: more on both sides, then the longer window, then the earlier one)."""
         places = tf.range(self.settings.windows.max_seq_length, dtype=tf.int64)[None, :] - windows.before[:, None]
         size = windows.size[:, None]
         inside = tf.logical_and(places >= 0, places < size)
@@ -281,7 +281,7 @@ class SquadServing(tf.Module):
     def _choose(
         self, windows: _Windows, pieces: _Pieces, start_logits: tf.Tensor, end_logits: tf.Tensor, codes
     ) -> dict[str, tf.Tensor]:
-        """What `answer` returns; as `tasks.squad.answers.predict_answers`."""
+        """What `answer` returns, as by `tasks.squad.answers.predict_answers`."""
         found = _Found(
             windows, pieces, start_logits, end_logits, *self._in_context(windows, tf.size(pieces.ids, tf.int64))
         )
@@ -291,7 +291,7 @@ class SquadServing(tf.Module):
         if self.settings.predictions.version_2_with_negative:
             start, end, score, null_score = self._best_or_none(found, candidates, nbest)
         else:
-            # The first in the list, found or not.
+            # The first in the list, whether a span or "no answer".
             start, end, score = nbest.spans.starts[:, 0], nbest.spans.ends[:, 0], nbest.probabilities[:, 0]
             null_score = tf.zeros([tf.size(windows.splits) - 1], tf.float32)
         return {
@@ -307,7 +307,7 @@ class SquadServing(tf.Module):
         }
 
     def _candidates(self, found: _Found) -> _Candidates:
-        """The spans between the best starts and ends of each window, and "no answer"."""
+        """The spans from the best starts to the best ends of each window, and "no answer"."""
         settings = self.settings.predictions
         windows, pieces = found.windows, found.pieces
         number_of_questions = tf.size(windows.splits) - 1
@@ -346,15 +346,15 @@ class SquadServing(tf.Module):
         """The n-best list.
 
         Args:
-          chosen: numbers of candidates, int32 [B, n_best_size], best first, filled up with -1.
+          chosen: indices of candidates, int32 [B, n_best_size], best first, padded with -1.
         """
         null = candidates.null
         is_null = tf.equal(chosen, candidates.number)
         spans = candidates.spans_of(chosen)
         values = tf.where(is_null, null[:, None], spans.start_logits + spans.end_logits)
-        empty = tf.logical_and(chosen >= 0, spans.ends <= spans.starts)  # "no answer" is one
+        empty = tf.logical_and(chosen >= 0, spans.ends <= spans.starts)  # includes "no answer"
         count = tf.reduce_sum(tf.cast(chosen >= 0, tf.int32), 1)
-        # "No answer" is always in the list; if there is no candidate, it is the list.
+        # "No answer" is always in the list; if there is no candidate, it is the only entry.
         added = tf.equal(count, 0)
         if self.settings.predictions.version_2_with_negative:
             added = tf.logical_or(added, tf.logical_not(tf.reduce_any(empty, 1)))
@@ -373,7 +373,7 @@ class SquadServing(tf.Module):
     def _best_or_none(
         self, found: _Found, candidates: _Candidates, nbest: _NBest
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """`start`, `end`, `score` and `null_score` [B] of the best answer, where "no answer" is not better."""
+        """`start`, `end`, `score` and `null_score` [B] of the best answer, or of "no answer" if that is better."""
         splits = found.windows.splits
         is_answer = nbest.spans.starts >= 0
         best = tf.argmax(tf.cast(is_answer, tf.int32), 1, tf.int32)  # the first
@@ -409,18 +409,18 @@ class SquadServing(tf.Module):
           scores: float64 [B, C+1], -inf for what is not a candidate. number: C.
 
         Returns:
-          Their numbers, int32 [B, n_best_size], best first, filled up with -1.
+          Their indices, int32 [B, n_best_size], best first, padded with -1.
         """
         size = self.settings.predictions.n_best_size
         total = number + 1
         questions = tf.range(tf.shape(scores)[0])[:, None]
 
         def look(taken, done, chosen):
-            """Looks at the `taken` best of each question, at first only a few: if a text is repeated, as in overlapping
-            windows, too few may be left."""
+            """Looks at the `taken` best of each question. It starts with a few and takes more if too many texts are
+            the same, as happens in overlapping windows."""
             del done, chosen
             taken = tf.minimum(taken, total)
-            best = tf.math.top_k(scores, taken)  # on a tie the first comes first
+            best = tf.math.top_k(scores, taken)  # on a tie the lower index comes first
             is_candidate = best.values > _LOWEST
             is_null = tf.equal(best.indices, number)
             spans = spans_of(tf.where(is_candidate, best.indices, -1))
@@ -449,7 +449,7 @@ class SquadServing(tf.Module):
         return chosen
 
     def _best_of_all(self, found: _Found, exists: tf.Tensor, known: _Spans) -> _Spans:
-        """`known` [B], where it `exists`; else the best span of the question's windows, whatever its rank, if any."""
+        """`known` [B] where it `exists`; else the best span in the question's windows, whatever its rank, if any."""
         limit = min(self.settings.predictions.max_answer_length, self.settings.windows.max_seq_length)
         windows = found.windows
         rows = tf.where(tf.logical_not(tf.gather(exists, windows.question)))[:, 0]  # [R]
@@ -487,7 +487,7 @@ class SquadServing(tf.Module):
 
 
 def _take(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """values[places]; places outside give arbitrary values."""
+    """values[places]; places out of range give arbitrary values."""
     return tf.gather(values, tf.clip_by_value(places, 0, tf.size(values, places.dtype) - 1))
 
 
@@ -509,7 +509,7 @@ def _take_or_zero(values: tf.Tensor, places: tf.Tensor, exists: tf.Tensor) -> tf
 
 
 def _first_best(values: tf.Tensor, groups: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first place of the largest value of each of `count` groups; and whether it has any finite value."""
+    """The first index of the largest value of each of `count` groups, and whether the group has a finite value."""
     largest = tf.math.unsorted_segment_max(values, groups, count)
     places = tf.range(tf.size(values, tf.int64))
     is_largest = tf.logical_and(tf.equal(values, tf.gather(largest, groups)), values > _LOWEST)
@@ -518,11 +518,11 @@ def _first_best(values: tf.Tensor, groups: tf.Tensor, count: tf.Tensor) -> tuple
 
 
 def _spans(windows: _Windows, pieces: _Pieces, rows, first, last, start_logits, end_logits, exists) -> _Spans:
-    """Of windows `rows` int64 the tokens first to last, int32, [B, n] each; logits 0 and no characters where one does
-    not `exist`."""
+    """The tokens `first` to `last` (int32) of windows `rows` (int64), [B, n] each; logits 0 and no characters where
+    `exists` is False."""
 
     def of_token(values, tokens):
-        # There is always an entry, even without windows or pieces.
+        # One entry more, so that there is one even without windows or pieces.
         begin = tf.gather(tf.concat([windows.first - windows.before, [0]], 0), rows)
         return tf.where(exists, _take(tf.concat([values, [0]], 0), begin + tf.cast(tokens, tf.int64)), -1)
 
@@ -540,7 +540,7 @@ def _softmax(values: tf.Tensor, listed: tf.Tensor) -> tf.Tensor:
 def _texts(codes: tf.RaggedTensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
     """Strings [B, n] of the characters starts to ends, int32 [B, n], of code points [B, None]; "" for an empty range.
 
-    Cut from the code points, as an op on strings would copy the whole context for each.
+    They are cut from the code points because an op on strings would copy the whole context for each.
     """
     base = codes.row_starts()[:, None]
     begins = tf.reshape(base + tf.cast(starts, base.dtype), [-1])

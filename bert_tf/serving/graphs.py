@@ -1,4 +1,4 @@
-"""The graph of each task: from a model's directory to what an export answers with."""
+"""The graph of each task: from a model directory to the `ServedModel` that is exported."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from bert_tf.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """A model's directory, and how its graph is wanted (see `create_served_model`)."""
+    """A model directory, and the options of its graph (see `create_served_model`)."""
 
     model_dir: str
     task: str
@@ -30,16 +30,16 @@ class _Source:
 
     @property
     def max_seq_length(self) -> int:
-        """Tokens of a row."""
+        """The sequence length."""
         return detect_task.choose_max_seq_length(self.files, self.given_length)
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The one in the directory."""
+        """The tokenizer of the directory."""
         return read_tokenizer(self.model_dir)
 
     def load(self, model_class: type, **arguments) -> keras.Model:
-        """The model as one of this class."""
+        """The model, as an instance of a class."""
         return model_class.from_pretrained(self.model_dir, dtype=self.dtype, **arguments)
 
 
@@ -51,7 +51,7 @@ def _classifier(source: _Source) -> graph_models.ServedModel:
     return graph_models.ServedClassifier(model, source.tokenizer, length, labels, model.problem_type, source.text_pairs)
 
 
-# A task that is exported has a line here; the order is that of the table of tasks.
+# All tasks that can be exported, in the order of the table of tasks.
 _GRAPHS: dict[str, Callable[[_Source], graph_models.ServedModel]] = {
     "encoder": lambda source: graph_models.ServedEncoder(
         source.load(BertModel), source.tokenizer, source.max_seq_length
@@ -80,14 +80,14 @@ def create_served_model(
     text_pairs: bool = False,
     top_k: int = 5,
 ) -> graph_models.ServedModel:
-    """The model of a directory with what it takes to answer; see `export.export_saved_model`.
+    """The model of a directory with its tokenizer and signatures; see `export.export_saved_model`.
 
     Raises:
-      ValueError: no such task, or the model is for another one; FileNotFoundError: no model there.
+      ValueError: no such task, or the model is for another one. FileNotFoundError: there is no model.
     """
     if task not in _GRAPHS:
-        raise ValueError(f"--task={task}: it is one of {', '.join(name for name in TASKS if name in _GRAPHS)}")
-    read_tokenizer(model_dir)  # the first to say that there is nothing
+        raise ValueError(f"--task={task}: choose one of {', '.join(name for name in TASKS if name in _GRAPHS)}")
+    read_tokenizer(model_dir)  # first, for its error message if there is no model
     try:
         files = detect_task.check_task(model_dir, task)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Exports of export_saved_model.py, loaded again in Python."""
+"""Exports of export_saved_model.py, loaded in Python."""
 
 import posixpath
 
@@ -12,7 +12,7 @@ _GRAPH_FILE = "saved_model.pb"
 
 
 def find_export(path: str) -> str | None:
-    """The export at `path`: that directory, or the newest version in it; None if there is none."""
+    """The export at `path`: this directory, or the newest version in it; None if there is none."""
     if not tf.io.gfile.isdir(path):
         return None
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]
@@ -24,12 +24,12 @@ def find_export(path: str) -> str | None:
 
 
 class Export:
-    """A loaded export: `description` is what export.json says, `signatures` are functions of tensors by name.
+    """A loaded export: `description` is the content of export.json, `signatures` are functions of tensors by name.
 
-    Calling it runs one of them on strings. Threads may share it.
+    Calling it runs a signature on strings. Threads may share it.
 
     Raises:
-      ValueError: export.json is damaged; names it.
+      ValueError: export.json is damaged; the message names it.
     """
 
     def __init__(self, directory: str):

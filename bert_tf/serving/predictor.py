@@ -1,4 +1,4 @@
-"""A fine-tuned classifier that takes strings: loaded once, batches inside."""
+"""A fine-tuned classifier that takes strings: it is loaded once and batches its inputs."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from bert_tf.tasks.classification.data import InputExample, Task, task_of
 
 
 class Predictor(Answerer):
-    """Labels and probabilities for texts, from a directory of weights of any format, or an export.
+    """Labels and probabilities for texts, from a model directory of any format, or an export.
 
     Threads may share it.
 
@@ -21,14 +21,14 @@ class Predictor(Answerer):
         # [{"label": "1", "probabilities": {"0": 0.03, "1": 0.97}}, ...]
 
     Args:
-      path: a directory that describes itself: weights with an output layer, configuration, vocabulary; or what
+      path: a complete model directory: weights with an output layer, configuration, vocabulary; or what
         export_saved_model.py wrote (the directory of versions, or one of them).
-      max_seq_length: longer texts lose their last tokens; by default what it was trained with, if known, or what the
-        model can take.
+      max_seq_length: longer texts lose their last tokens. Default: the length of training, if known, else the model's
+        maximum.
       batch_size: texts computed together.
 
     Raises:
-      FileNotFoundError, ValueError: no model, or no classifier, there.
+      FileNotFoundError, ValueError: there is no model, or it is not a classifier.
     """
 
     tasks = ("classification", "regression")
@@ -53,7 +53,7 @@ class Predictor(Answerer):
         return list(self.task.labels or ())
 
     def logits(self, texts: list[str | tuple[str, str]]) -> np.ndarray:
-        """Logits [n, C] of texts or pairs of texts, in their order."""
+        """Logits [n, C] of texts or pairs of texts, in the order given."""
         examples = []
         for number, text in enumerate(list_of(texts, "texts", "strings or pairs of strings")):
             parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, tuple | list) else ()
@@ -85,10 +85,10 @@ class Predictor(Answerer):
         return logits
 
     def predict(self, texts: list[str | tuple[str, str]]) -> list[dict]:
-        """For each text `label` and `probabilities` by label; `labels` where several may hold; `score` of a regression.
+        """For each text `label` (multi-label: `labels`) and `probabilities` by label; for a regression `score`.
 
         Args:
-          texts: strings, or pairs of strings where the model was trained on pairs.
+          texts: strings, or pairs of strings if the model was trained on pairs.
         """
         logits = self.logits(texts)
         return classification_metrics.describe_predictions(self.task, logits)
@@ -101,7 +101,7 @@ class Predictor(Answerer):
 
 
 def _logits_of(outputs: dict[str, np.ndarray], task: Task) -> np.ndarray:
-    """Logits [n, C] that give an export's outputs again."""
+    """Logits [n, C] that give the same outputs as an export's."""
     if task.is_regression:
         return outputs["score"][:, None]
     probabilities = np.maximum(outputs["probabilities"], np.finfo(np.float32).tiny)

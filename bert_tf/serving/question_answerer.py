@@ -1,4 +1,4 @@
-"""Answers to questions on texts, for notebooks: a fine-tuned model loaded once, strings in, batches inside."""
+"""Question answering, for notebooks: a fine-tuned model that takes strings; loaded once, it batches its inputs."""
 
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving import loaded_export
@@ -17,15 +17,14 @@ class QuestionAnswerer(Answerer):
         # {"answer": "Her teacher", "score": 0.93, "start": 0, "end": 11, "nbest": [...]}
 
     Args:
-      path: a directory that describes itself: weights for questions and answers, configuration, vocabulary; or what
-        export_saved_model.py wrote (the directory of versions, or one of them). How it was
-        trained (question_answering.json) is used if it is there: whether there may be no answer, and from
-        which odds on.
-      batch_size: parts of texts computed together.
+      path: a complete model directory: weights for question answering, configuration, vocabulary; or what
+        export_saved_model.py wrote (the directory of versions, or one of them). The settings of its training are read
+        from question_answering.json, if present: whether there may be no answer, and the threshold for that.
+      batch_size: windows (for an export, questions) computed together.
       settings: fields of `WindowSettings` and `PredictionSettings`, e.g. doc_stride=64, max_answer_length=10.
 
     Raises:
-      FileNotFoundError, ValueError: no model, or none for questions and answers, there.
+      FileNotFoundError, ValueError: there is no model, or it is not for question answering.
     """
 
     tasks = ("squad",)
@@ -44,8 +43,8 @@ class QuestionAnswerer(Answerer):
     def predict(self, questions: list[tuple[str, str]]) -> list[dict]:
         """For each (question, context): answer, score, start, end, nbest.
 
-        `score` is the probability of the answer among the candidates `nbest`, which are dicts of text, score, start,
-        end. start, end are characters of the context; None, with the answer "", if there is no answer.
+        `score` is the probability of the answer among the candidates `nbest`, which are dicts of text, score, start and
+        end. start and end are characters of the context; if there is no answer, they are None and the answer is "".
         """
         questions = list_of(questions, "questions", "pairs (question, context)")
         for number, pair in enumerate(questions):
@@ -85,7 +84,7 @@ class QuestionAnswerer(Answerer):
 
 
 def _describe(prediction: Prediction) -> dict:
-    # The best answer may be outside the n-best, if "none" was better than all of these.
+    # The best answer may be outside the n-best list, if "no answer" was better than all of it.
     answers = [*prediction.nbest, *([prediction.best] if prediction.best else [])]
     entries = [
         {"text": answer.text, "score": answer.probability, "start": answer.start, "end": answer.end}
@@ -98,7 +97,7 @@ def _describe(prediction: Prediction) -> dict:
 
 
 def _describe_outputs(outputs: dict) -> dict:
-    """`_describe` of one row of an export's outputs."""
+    """`_describe` for one row of an export's outputs."""
 
     def entry(text, score, start, end) -> dict:
         place = {"start": None, "end": None} if start < 0 else {"start": int(start), "end": int(end)}

@@ -1,11 +1,11 @@
-"""The ops of which exports are made, and the first TensorFlow Serving that has them.
+"""The ops that exports use, and the first version of TensorFlow Serving that has each.
 
-An op that is not listed here is refused, so that an op that a newer Keras or TensorFlow puts into a graph is noticed
-when a model is exported, not when a server can't load it. Before a name is added: TensorFlow Serving X.Y has
-the ops of TensorFlow X.Y and of all of tensorflow_text X.Y, and no others.
+An op that is not listed here is refused, so that an op new in Keras's or TensorFlow's graphs is noticed when a model
+is exported, not when a server fails to load it. Before adding a name, note: TensorFlow Serving X.Y has the ops of
+TensorFlow X.Y and all of tensorflow_text X.Y, and no others.
 
-The versions are those of the oldest packages on PyPI, of 2.5 to 2.8, in which the op was found by its name
-(tensorflow-cpu: the generated Python functions; tensorflow-text: its libraries); 2.4 and earlier were not examined.
+Each version is the oldest package on PyPI, of 2.5 to 2.8, in which the op's name was found (tensorflow-cpu: the
+generated Python functions; tensorflow-text: its libraries); 2.4 and earlier were not examined.
 """
 
 _SINCE_2_5 = """
@@ -32,7 +32,7 @@ def lowest_version(ops: set[str]) -> str:
     """The oldest version of TensorFlow Serving that has all these ops.
 
     Raises:
-      ValueError: an op that is not known to be in a stock server; names it.
+      ValueError: an op is not known to be in a stock server; the message names it.
     """
     unknown = sorted(ops - FIRST_VERSION.keys())
     if unknown:

@@ -1,4 +1,4 @@
-"""Named entities and other tags of words, for notebooks: a fine-tuned tagger that takes strings."""
+"""Named entities and other word tags, for notebooks: a fine-tuned tagger that takes strings."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from bert_tf.text import casing
 
 
 class _Words(NamedTuple):
-    """The words of a text, and the characters where each begins and, exclusively, ends."""
+    """The words of a text, and the characters where each begins and ends (exclusive)."""
 
     text: str
     words: list[str]
@@ -25,7 +25,7 @@ class _Words(NamedTuple):
 
 
 class Tagger(Answerer):
-    """Finds entities in texts of any length, and a tag for every word.
+    """Tags every word and finds the entities in texts of any length.
 
     Threads may share it.
 
@@ -34,17 +34,17 @@ class Tagger(Answerer):
         # [{"type": "PER", "text": "Ada Brown", "start": 0, "end": 9, "score": 0.99}, ...]
 
     Args:
-      path: a directory that describes itself, as run_ner.py leaves it: weights with an output layer, configuration,
-        tags, vocabulary; or what export_saved_model.py wrote (the directory of versions, or one of them).
-      max_seq_length: longer texts are tagged in windows of so many tokens; by default what it was trained with, if
-        known, or what the model can take.
-      batch_size: windows, or for an export texts, computed together.
+      path: a complete model directory, as run_ner.py leaves it: weights with an output layer, configuration, tags,
+        vocabulary; or what export_saved_model.py wrote (the directory of versions, or one of them).
+      max_seq_length: longer texts are tagged in windows of this many tokens. Default: the length of training, if known,
+        else the model's maximum.
+      batch_size: windows (for an export, texts) computed together.
 
     Attributes:
       labels: the tags in the order of their ids. scheme: "iob2", "bioes", or "plain" for tags that mark no entities.
 
     Raises:
-      FileNotFoundError, ValueError: no model, or no tagger, there.
+      FileNotFoundError, ValueError: there is no model, or it is not a tagger.
     """
 
     tasks = ("ner",)
@@ -62,7 +62,7 @@ class Tagger(Answerer):
         self.scheme = self._settings.learned_scheme if self._settings else _scheme_of(self.labels)
 
     def load_model(self, path: str) -> keras.Model:
-        """The model in a directory, which may be a tagger on the features of a frozen BERT."""
+        """The model in a directory, possibly a tagger on the features of a frozen BERT."""
         self._settings = ner_outputs.TaggingSettings.read(casing.directory_of(path))
         return ner_outputs.load_model(path, self._settings)
 
@@ -70,16 +70,16 @@ class Tagger(Answerer):
         """Tags and entities of each text.
 
         Args:
-          texts: strings; or texts that are cut into words already, a list of words each. The words of a string are
-            runs of characters between spaces, with each punctuation mark and Chinese character by itself.
+          texts: strings, or lists of words for texts that are already split. A string is split at spaces, with each
+            punctuation mark and Chinese character a word of its own.
 
         Returns:
           for each text a dict of `words`, `tags`, `scores` (probability of the likeliest tag of each word), `starts`,
           `ends` (characters of the text), and `entities`: dicts of type, text, start, end and score (mean over its
-          words); none for plain tags. The characters of words are those of the words joined by single spaces.
+          words); none for plain tags. For a list of words, characters count in the words joined by single spaces.
 
         Raises:
-          TypeError: something that is neither a string nor a list of strings; names its place.
+          TypeError: an entry is neither a string nor a list of strings; the message names its place.
           ValueError: an empty word.
         """
         texts = list_of(texts, "texts", "strings or lists of words")
@@ -99,7 +99,7 @@ class Tagger(Answerer):
 
     def _tags_by_model(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
         cut = [self._words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
-        # A text is a document of its own; one without words has no row.
+        # Each text is a document of its own; a text without words has no row.
         sentences = [ner_data.Sentence(words.words, None, [], number) for number, words in enumerate(cut)]
         tags, scores = [[] for _ in cut], np.zeros(0, np.float32)
         if any(words.words for words in cut):
@@ -161,7 +161,7 @@ def _joined(words: Sequence[str]) -> _Words:
 
 
 def _row_of(text: str | Sequence[str], outputs: dict[str, np.ndarray]) -> tuple[_Words, list[str], np.ndarray]:
-    """One row of an export's outputs, without what fills it up."""
+    """One row of an export's outputs, without the padding."""
     count = int(np.count_nonzero(outputs["tags"] != b""))
     tags, scores = [tag.decode() for tag in outputs["tags"][:count]], outputs["scores"][:count]
     if not isinstance(text, str):
@@ -172,7 +172,7 @@ def _row_of(text: str | Sequence[str], outputs: dict[str, np.ndarray]) -> tuple[
 
 
 def _scheme_of(labels: Sequence[str]) -> str:
-    """The scheme that a model learned, by its tags."""
+    """The scheme that a model learned, inferred from its tags."""
     letters = {label.partition("-")[0] for label in labels if label != ner_data.OUTSIDE and "-" in label[1:]}
     if ner_data.OUTSIDE not in labels or not letters <= set("BIES"):
         return "plain"

@@ -84,11 +84,11 @@ def test_what_is_refused(model_dir, export_dir):
         one("a", ["b", " "])
     with pytest.raises(ValueError, match="--max_seq_length=65: the model takes 3 to 64"):
         ChoicePredictor(model_dir, max_seq_length=65)
-    with pytest.raises(ValueError, match="max_seq_length=10: it is 64 in the export"):
+    with pytest.raises(ValueError, match="max_seq_length=10: the export has a fixed length of 64"):
         ChoicePredictor(export_dir, max_seq_length=10)
 
 
 def test_models_of_other_tasks(tmp_path, model_dir):
     tagger = save(tmp_path / "tagger", task_models.BertForTokenClassification, num_labels=3)
-    with pytest.raises(ValueError, match="tagger is a BertForTokenClassification: Tagger answers with it"):
+    with pytest.raises(ValueError, match="tagger is a BertForTokenClassification: use Tagger"):
         ChoicePredictor(tagger)

@@ -184,7 +184,7 @@ def test_predictor_takes_an_export(classifier, exported, tmp_path):
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             for rows in pool.map(shared.predict, [mixed] * 16):
                 np.testing.assert_allclose(probabilities(rows), probabilities(expected), atol=1e-5)
-    with pytest.raises(ValueError, match="max_seq_length=10: it is 64 in the export"):
+    with pytest.raises(ValueError, match="max_seq_length=10: the export has a fixed length of 64"):
         Predictor(export_dir, max_seq_length=10)
     with pytest.raises(ValueError, match="is an export for classification, not for squad: Predictor opens it"):
         QuestionAnswerer(export_dir)
@@ -260,7 +260,7 @@ def test_masked_words(tmp_path, clean_process):
 @pytest.mark.slow  # in small: test_choice_predictor.py
 def test_multiple_choice(tmp_path, clean_process):
     folder = save(tmp_path / "model", task_models.BertForMultipleChoice)
-    with pytest.raises(ValueError, match=r"is a BertForMultipleChoice: ChoicePredictor answers with it"):
+    with pytest.raises(ValueError, match=r"is a BertForMultipleChoice: use ChoicePredictor"):
         Predictor(folder)
     assert detect_task.task_in(folder) == "multiple_choice"
     (tmp_path / "model/head_config.json").unlink()  # as beside a checkpoint of the original
@@ -311,10 +311,10 @@ def test_what_lies_in_a_version(exported):
     [
         ({"task": "squad"}, "--task=squad: .* has no output layer for squad \\(cls/squad/output_weights\\)"),
         ({"task": "masked_lm"}, "--task=masked_lm: .* no output layer"),
-        ({"task": "poetry"}, "--task=poetry: it is one of encoder, classification"),
-        ({"dtype": "int4"}, "--dtype=int4: it is one of float32, bfloat16"),
+        ({"task": "poetry"}, "--task=poetry: choose one of encoder, classification"),
+        ({"dtype": "int4"}, "--dtype=int4: choose one of float32, bfloat16"),
         ({"version": 0}, "--version=0 must be at least 1"),
-        ({"version": 7}, "--version=7: .*7 exists already"),
+        ({"version": 7}, "--version=7: .*7 already exists"),
         ({"max_seq_length": 65}, "--max_seq_length=65: the model takes 3 to 64"),
     ],
 )
@@ -342,7 +342,7 @@ def test_weights_too_large_for_a_graph_stay_variables(classifier, tmp_path, monk
         assert is_frozen == (limit > 1000)
         weights = sum(entry.stat().st_size for entry in (path / "variables").glob("*.data*"))
         assert (weights > 3_000_000) != is_frozen  # 30,522 rows of 32 numbers
-    with pytest.raises(ValueError, match="--freeze: the weights take 0.0 GB, and a graph holds less than 2"):
+    with pytest.raises(ValueError, match="--freeze: the weights take 0.0 GB, but a graph holds less than 2 GB"):
         export.export_saved_model(classifier, str(tmp_path), freeze=True)
 
 
@@ -383,7 +383,7 @@ def test_tflite_and_the_cost_of_an_export(classifier, tmp_path):
     check_file.write_text("one\tgreat\n")
     with pytest.raises(ValueError, match="dev.tsv, line 1: the model has no label 'great'"):
         compare_export.compare(path, classifier, str(check_file))
-    with pytest.raises(ValueError, match="--task=masked_lm: TFLite files are for"):
+    with pytest.raises(ValueError, match="--task=masked_lm: TFLite supports"):
         export_tflite.export_tflite(classifier, str(tmp_path / "none"), task="masked_lm")
 
 
@@ -477,7 +477,7 @@ def test_models_of_other_tasks_are_refused(tmp_path):
     for task, message in (
         ("ner", "--task=ner: .* is a BertForSequenceClassification"),
         ("multiple_choice", "--task=multiple_choice: .* is a BertForSequenceClassification"),
-        ("regression", "--task=regression: .* has 3 outputs, and a regression has one"),
+        ("regression", "--task=regression: .* has 3 outputs, but a regression has one"),
     ):
         with pytest.raises(ValueError, match=message):
             export.export_saved_model(model_dir, str(tmp_path / "out"), task=task)

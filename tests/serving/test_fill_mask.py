@@ -96,7 +96,7 @@ def test_bad_input(tokenizer, tmp_path):
     for top_k in (0, len(TOKENS) + 1):
         with pytest.raises(ValueError, match=f"top_k={top_k} must be between 1 and"):
             fill_mask(model, tokenizer, ["a [MASK]"], top_k=top_k)
-    with pytest.raises(ValueError, match=f"has {len(TOKENS)} tokens, but the model only 7"):
+    with pytest.raises(ValueError, match=f"has {len(TOKENS)} tokens, but the model has only 7"):
         fill_mask(make_model(vocab_size=7), tokenizer, ["a [MASK]"])
     (tmp_path / "small.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     with pytest.raises(ValueError, match=r"The vocabulary has no \[MASK\]"):

@@ -143,7 +143,7 @@ def test_what_is_refused(exported):
         Tagger(path, max_seq_length=65)
     with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
         Tagger(path, batch_size=0)
-    with pytest.raises(ValueError, match="max_seq_length=10: it is 64 in the export"):
+    with pytest.raises(ValueError, match="max_seq_length=10: the export has a fixed length of 64"):
         Tagger(export_dir, max_seq_length=10)
     with pytest.raises(ValueError, match="is an export for ner, not for classification: Tagger opens it"):
         Predictor(export_dir)
@@ -151,13 +151,13 @@ def test_what_is_refused(exported):
 
 def test_models_of_other_tasks(tmp_path):
     classifier = save(tmp_path / "classifier", task_models.BertForSequenceClassification, num_labels=3)
-    with pytest.raises(ValueError, match="classifier is a BertForSequenceClassification: Predictor answers with it"):
+    with pytest.raises(ValueError, match="classifier is a BertForSequenceClassification: use Predictor"):
         Tagger(classifier)
     encoder = save(tmp_path / "encoder", task_models.BertForMaskedLM)
     with pytest.raises(ValueError, match=r"encoder has no output layer for ner \(output_weights\): fine-tune it first"):
         Tagger(encoder)
     unnamed = save(tmp_path / "unnamed", task_models.BertForTokenClassification, num_labels=3)
-    with pytest.raises(ValueError, match="unnamed does not say which tags it has learned"):
+    with pytest.raises(ValueError, match="unnamed does not list the tags that it has learned"):
         Tagger(unnamed)
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         Tagger(str(tmp_path / "nowhere"))
