@@ -16,6 +16,8 @@ TINY_CONFIG = {
     "type_vocab_size": 2,
     "initializer_range": 0.02,
 }
+# For runs of whole scripts, where most of the time is spent on tracing: a second layer would test nothing more.
+ONE_LAYER = {**TINY_CONFIG, "num_hidden_layers": 1}
 
 
 def write_pretraining_records(path, count, max_seq_length=16, max_predictions_per_seq=3, seed=0) -> None:

@@ -14,7 +14,7 @@ from bert_tf.training.optimization import create_optimizer
 CONFIG = {
     "vocab_size": 120,
     "hidden_size": 32,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "intermediate_size": 64,
     "max_position_embeddings": 32,

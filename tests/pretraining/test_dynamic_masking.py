@@ -14,7 +14,7 @@ from helpers.plain_pretraining import VocabularyIds, create_masked_lm_prediction
 from helpers.pretraining_runs import assert_bit_identical, command, flags_of, run, values
 from helpers.script_cases import run_cases, selected_cases
 from helpers.slow import slow
-from helpers.tiny import TINY_CONFIG, write_pretraining_records
+from helpers.tiny import ONE_LAYER, write_pretraining_records
 
 from bert_tf.data import records
 from bert_tf.pretraining import dynamic_masking
@@ -433,7 +433,7 @@ def test_vocabulary_that_does_not_fit():
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unmasked")
-    (folder / "bert_config.json").write_text(json.dumps({**TINY_CONFIG, "max_position_embeddings": 64}))
+    (folder / "bert_config.json").write_text(json.dumps({**ONE_LAYER, "max_position_embeddings": 64}))
     (folder / "vocab.txt").write_text("".join(token + "\n" for token in sorted(VOCAB, key=VOCAB.get)))
     write(folder / "train-0.tfrecord", packed_rows(40, seed=1), 4)
     write(folder / "plain", packed_rows(30, seed=2), 4)

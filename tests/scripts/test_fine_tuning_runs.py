@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers.script_cases import kill_at_checkpoint, results_of, run_cases, selected_cases, weights_of
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import ONE_LAYER
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertModel
@@ -118,7 +118,7 @@ def ran(request, tmp_path_factory):
     write, ending, _ = WORLDS[script]
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
     keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    model = BertModel(BertConfig.from_dict(ONE_LAYER))
     model.build()
     model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
     shutil.copytree(folder / "encoder", folder / "copy")

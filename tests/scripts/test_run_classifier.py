@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import warm
 from helpers.paths import TESTS
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import ONE_LAYER
 
 from bert_tf import Predictor
 from bert_tf.models.config import BertConfig
@@ -25,7 +25,7 @@ def world(tmp_path_factory):
     vocab = folder / "vocab.txt"
     vocab.write_text("".join(piece + "\n" for piece in PIECES))
     keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    model = BertModel(BertConfig.from_dict(ONE_LAYER))
     model.build()
     model.save_pretrained(str(folder / "model"), vocab_file=str(vocab), do_lower_case=True)
     generator = np.random.default_rng(0)

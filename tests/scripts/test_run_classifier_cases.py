@@ -11,7 +11,7 @@ from helpers import warm
 from helpers.paths import TESTS
 from helpers.progress import show_progress_at_once
 from helpers.script_cases import arguments_of, results_of, run_cases, selected_cases
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import ONE_LAYER
 
 from bert_tf import Predictor
 from bert_tf.models import open_weights
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cases")
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
     keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    model = BertModel(BertConfig.from_dict(ONE_LAYER))
     model.build()
     model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
     for seed, (name, count) in enumerate((("train", 40), ("dev", 11), ("test", 5))):

@@ -15,13 +15,13 @@ from helpers.paths import ROOT
 from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, values
 from helpers.script_cases import run_cases, selected_cases
 from helpers.slow import slow
-from helpers.tiny import TINY_CONFIG, write_pretraining_records
+from helpers.tiny import ONE_LAYER, write_pretraining_records
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    (folder / "bert_config.json").write_text(json.dumps(TINY_CONFIG))
+    (folder / "bert_config.json").write_text(json.dumps(ONE_LAYER))
     for number, count in enumerate((70, 45)):
         write_pretraining_records(folder / f"train-{number}.tfrecord", count, seed=number)
     write_pretraining_records(folder / "heldout.tfrecord", 21, seed=9)
@@ -74,7 +74,7 @@ def test_a_run_says_what_it_decided_and_writes_its_files(finished):
     assert lines[0] == f"global_step = {STEPS}"
     kept = {path.name for path in output_dir.glob("model.ckpt-*.index")}
     assert kept == {f"model.ckpt-{step}.index" for step in (20, 30, 40, 50, 60)}
-    assert json.loads((output_dir / "bert_config.json").read_text()) == TINY_CONFIG
+    assert json.loads((output_dir / "bert_config.json").read_text()) == ONE_LAYER
 
 
 def test_run_that_is_stopped_and_killed_resumes_bit_for_bit(finished, data, tmp_path):
@@ -187,9 +187,9 @@ def errors(request, data, tmp_path_factory):
     write_pretraining_records(folder / "long.tfrecord", 5, max_seq_length=24)
     (folder / "empty.tfrecord").write_bytes(b"")
     (folder / "other_run").mkdir()
-    (folder / "other_run" / "bert_config.json").write_text(json.dumps({**TINY_CONFIG, "hidden_size": 64}))
-    (folder / "small_vocabulary.json").write_text(json.dumps({**TINY_CONFIG, "vocab_size": 50}))
-    (folder / "unknown.json").write_text(json.dumps({**TINY_CONFIG, "hiden_size": 64}))
+    (folder / "other_run" / "bert_config.json").write_text(json.dumps({**ONE_LAYER, "hidden_size": 64}))
+    (folder / "small_vocabulary.json").write_text(json.dumps({**ONE_LAYER, "vocab_size": 50}))
+    (folder / "unknown.json").write_text(json.dumps({**ONE_LAYER, "hiden_size": 64}))
     from bert_tf.training import checkpoints
 
     checkpoints.save(str(folder / "other_run"), 7, {"global_step": np.int64(7)})

@@ -13,7 +13,7 @@ import tensorflow as tf
 from helpers import warm
 from helpers.paths import TESTS
 from helpers.script_cases import arguments_of, results_of, run_cases, weights_of
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import ONE_LAYER
 
 from bert_tf import QuestionAnswerer
 from bert_tf.models.config import BertConfig
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("squad")
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
     keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    model = BertModel(BertConfig.from_dict(ONE_LAYER))
     model.build()
     model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
     write_questions(folder / "train.json", 64, 0)
@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
         qas = [{"id": "1", "question": "?"}]
         paragraphs = [{"context": context, "qas": qas} for context in contexts]
         (folder / f"{name}.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    BertConfig.from_dict({**TINY_CONFIG, "hidden_size": 64}).save(str(folder / "larger.json"))
+    BertConfig.from_dict({**ONE_LAYER, "hidden_size": 64}).save(str(folder / "larger.json"))
     golden = TESTS / "golden"
     for name in ("uncased_L-12_H-768_A-12", "damaged"):
         (folder / name).mkdir()

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from helpers.script_cases import assert_in_order, results_of, run_cases
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import ONE_LAYER
 
 from bert_tf import BertForMultipleChoice, BertForSequenceClassification, FullTokenizer
 from bert_tf.models.config import BertConfig
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("choice")
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
     keras.utils.set_random_seed(0)
-    config = BertConfig.from_dict(TINY_CONFIG)
+    config = BertConfig.from_dict(ONE_LAYER)
     for name, model in (("encoder", BertModel(config)), ("classifier", BertForSequenceClassification(config, 3))):
         model.build()
         model.save_pretrained(str(folder / name), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)

@@ -6,7 +6,7 @@ import json
 import keras
 import pytest
 from helpers.paths import ROOT
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import ONE_LAYER
 
 import bert_tf
 from bert_tf.models.config import BertConfig
@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
         + "".join(f"w{number}\n" for number in range(93))
     )
     keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    model = BertModel(BertConfig.from_dict(ONE_LAYER))
     model.build()
     model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
     for name, count in (("train", 16), ("dev", 6)):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.script_cases import assert_in_order, results_of, run_cases
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import ONE_LAYER
 
 from bert_tf.models import initialize, open_weights
 from bert_tf.models.baselines import BaselineClassifier, create_config
@@ -138,7 +138,7 @@ def test_refused_sizes(model, size, message):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("baseline")
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
-    bert = BertForSequenceClassification(BertConfig.from_dict(TINY_CONFIG), 2)
+    bert = BertForSequenceClassification(BertConfig.from_dict(ONE_LAYER), 2)
     bert.build()
     bert.save_pretrained(str(folder / "bert"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
     generator = np.random.default_rng(0)
