@@ -253,8 +253,8 @@ def workers(pid: int) -> list[int]:
 def test_a_killed_worker_and_a_killed_run(corpus, tmp_path):
     """A worker killed in the middle of a shard, then all of it killed, then started again: nothing lost or doubled."""
     for number in range(3):
-        write_corpus(tmp_path / "text" / f"{number}.txt", documents=3000, seed=number)
-    expected = make(corpus, tmp_path / "expected", num_shards=12, num_workers=2)
+        write_corpus(tmp_path / "text" / f"{number}.txt", documents=1500, seed=number)
+    expected = make(corpus, tmp_path / "expected", num_shards=12, num_workers=1)
     folder, scratch = tmp_path / "out", tmp_path / "scratch"
     flags = ("--num_shards=12", "--num_workers=2", f"--scratch_dir={scratch}")
     process = run_script(corpus, folder, *flags, start_new_session=True)
@@ -351,7 +351,7 @@ def check_memory(tmp_path, golden, megabytes_of_text, megabytes_of_memory):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA bounds anonymous memory on Linux only")
 def test_a_text_larger_than_memory(golden, tmp_path):
-    check_memory(tmp_path, golden, megabytes_of_text=140, megabytes_of_memory=130)
+    check_memory(tmp_path, golden, megabytes_of_text=110, megabytes_of_memory=100)
 
 
 @pytest.mark.slow
