@@ -9,6 +9,7 @@ import tempfile
 
 import pytest
 from absl import logging
+from helpers import warm
 from helpers.paths import TESTS
 from helpers.serving_process import ServingProcess
 
@@ -31,6 +32,8 @@ def pytest_sessionstart(session):
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+    else:
+        warm.start()
 
 
 # Files that take longest are started first, so that all processes of a run end at about the same time.

@@ -1,9 +1,9 @@
 """`subprocess.run` and `subprocess.Popen` for Python programs that begin where a fresh process has done its imports.
 
-A start of a script takes longer than a tiny run of it: five seconds go to imports. Here one process per pytest process
-has made them (`warm_server`), and forks a child for each run: with flags, command line, environment, directory, output,
-exit code and death by signals of its own. What concerns the
-start itself (imports, environment read by them, encoding of the terminal, hashes of strings) is for `subprocess`.
+A start of a script takes longer than a tiny run of it: five seconds go to imports. Here one process has made them
+(`warm_server`), and forks a child for each run: with flags, command line, environment, directory, output, exit code and
+death by signals of its own. What concerns the start itself (imports, environment read by them, encoding of the
+terminal, hashes of strings) is for `subprocess`.
 """
 
 import atexit
@@ -26,25 +26,37 @@ _FIXED = (
     "KERAS_BACKEND", "KERAS_HOME", "LANG", "LC_ALL", "MPLBACKEND", "OMP_NUM_THREADS", "PYTHONHASHSEED",
     "PYTHONIOENCODING", "PYTHONUTF8", "TF_USE_LEGACY_KERAS", "TF_XLA_FLAGS", "XLA_FLAGS",
 )  # fmt: skip
+_ADDRESS = "BERT_TF_WARM_SERVER"  # in the environment, so that pytest's processes share one server
 
 
-@functools.cache
-def _server() -> socket.socket:
-    """The connection to this process's server."""
-    connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+def start() -> None:
+    """Starts the server, for this process and those that it starts from now on."""
+    folder = tempfile.TemporaryDirectory(prefix="warm-")
+    address = os.path.join(folder.name, "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(address)
+        listening.listen()
         process = subprocess.Popen(
-            [sys.executable, str(_SERVER), str(theirs.fileno())],
+            [sys.executable, str(_SERVER), str(listening.fileno())],
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
             stdin=DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[listening.fileno()],
         )
+    os.environ[_ADDRESS] = address
+    connection = _connection()  # the server ends with its last one
 
     def end():
         connection.close()
         process.wait()
+        folder.cleanup()
 
     atexit.register(end)
+
+
+@functools.cache
+def _connection() -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(os.environ[_ADDRESS])
     return connection
 
 
@@ -61,7 +73,8 @@ class Popen:
         other = [name for name in _FIXED if environment.get(name) != os.environ.get(name)]
         if other:
             raise ValueError(f"{', '.join(other)} takes effect at the start of a process: use subprocess")
-        connection = _server()
+        if _ADDRESS not in os.environ:
+            start()
         self.args, self.returncode = args, None
         self.stdout = self.stderr = None
         request = {
@@ -89,7 +102,7 @@ class Popen:
             files.append(theirs.enter_context(tempfile.TemporaryFile()))
             files[-1].write(json.dumps(request).encode())
             files[-1].seek(0)
-            socket.send_fds(connection, [b"run"], [file.fileno() for file in files])
+            socket.send_fds(_connection(), [b"run"], [file.fileno() for file in files])
         self.pid = int(self._status.read(32))
 
     def poll(self) -> int | None:

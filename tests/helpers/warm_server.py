@@ -43,8 +43,12 @@ def report_ended(running: dict[int, int]) -> None:
             os.close(pipe)
 
 
-def serve(connection: socket.socket) -> dict:
-    """Forks a child per request. Returns in the children only, with what each of them is to run."""
+def serve(listening: socket.socket) -> dict:
+    """Forks a child per request. Returns in the children only, with what each of them is to run.
+
+    Ends the process when the last of the connections is closed.
+    """
+    connections: list[socket.socket] = []
     running: dict[int, int] = {}  # process -> the pipe that takes its exit code
     woken, wake = os.pipe()
     for end in (woken, wake):
@@ -52,14 +56,20 @@ def serve(connection: socket.socket) -> dict:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        ready, _, _ = select.select([connection, woken], [], [])
+        ready, _, _ = select.select([listening, woken, *connections], [], [])
         if woken in ready:
             os.read(woken, 4096)
             report_ended(running)
-        if connection in ready:
+        if listening in ready:
+            connections.append(listening.accept()[0])
+        for connection in [one for one in connections if one in ready]:
             message, files, _, _ = socket.recv_fds(connection, 16, 5)
             if not message:
-                sys.exit(0)
+                connections.remove(connection)
+                connection.close()
+                if not connections:
+                    sys.exit(0)
+                continue
             *files, pipe, file = files
             with open(file) as opened:
                 request = json.load(opened)
@@ -67,7 +77,8 @@ def serve(connection: socket.socket) -> dict:
             if not process:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for file in (connection.detach(), woken, wake, pipe, *running.values()):
+                sockets = [one.detach() for one in (listening, *connections)]
+                for file in (*sockets, woken, wake, pipe, *running.values()):
                     os.close(file)
                 for number, file in enumerate(files):
                     os.dup2(file, number)
