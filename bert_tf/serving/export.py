@@ -140,12 +140,12 @@ def _freeze(served: graph_models.ServedModel, task: str, dtype: str, freeze: boo
 
 def used_ops(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> set[str]:
     """The names of the ops in the graphs and in the functions that these call."""
-    names = set()
+    names, library = set(), set()
     for function in functions.values():
         graph = function.graph.as_graph_def()
         names |= {node.op for node in graph.node}
         names |= {node.op for inner in graph.library.function for node in inner.node_def}
-    library = {inner.signature.name for f in functions.values() for inner in f.graph.as_graph_def().library.function}
+        library |= {inner.signature.name for inner in graph.library.function}
     return names - library
 
 

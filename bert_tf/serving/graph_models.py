@@ -27,6 +27,7 @@ FOLDED = {
     "input_mask": tf.TensorSpec([None, None, None], tf.int32, "input_mask"),
     "pooled_positions": tf.TensorSpec([None, 2], tf.int32, "pooled_positions"),
 }
+_UNTRACKED = ("_model", "encoder", "squad")
 
 
 def strings(name: str) -> tf.TensorSpec:
@@ -59,8 +60,9 @@ class ServedModel(tf.Module):
         self.max_seq_length = max_seq_length
 
     def __setattr__(self, name, value):
-        # tf.Module would track the Keras model, and a SavedModel of it would need Keras to be loaded.
-        super().__setattr__(name, value) if name != "_model" else object.__setattr__(self, name, value)
+        # tf.Module would track the Keras model, and a SavedModel of it would need Keras to be loaded; of the others it
+        # would trace and write tf.functions that no signature calls.
+        super().__setattr__(name, value) if name not in _UNTRACKED else object.__setattr__(self, name, value)
 
     def model_inputs(self) -> dict[str, tf.TensorSpec]:
         """The model's inputs by name."""

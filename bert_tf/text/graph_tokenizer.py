@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from bert_tf.text.characters import clean, is_cjk
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer, WordpieceTokenizer
 
 _CODE_POINTS = 0x110000
@@ -383,13 +384,14 @@ def _characters(do_lower_case: bool, strip_accents: bool) -> tuple[np.ndarray, .
     kinds = np.full(_CODE_POINTS, _KEPT, np.int32)
     outputs = np.arange(_CODE_POINTS, dtype=np.int32)
     contexts = np.full(_CODE_POINTS, _OTHER, np.int32)
-    # Beyond plane 3 there is nothing but plane 14 (and private use, which is kept as it is). Surrogates are not text.
-    codes = [code for code in range(0x40000) if not 0xD800 <= code <= 0xDFFF] + list(range(0xE0000, 0xF0000))
-    chars = [chr(code) for code in codes]
-    neutral = _fates(BasicTokenizer(False), chars)
+    # Beyond plane 3 there is nothing but plane 14 (and private use, which is kept as it is). What no character has been
+    # given to (Cn) is kept, too, if it is in no block of CJK. Surrogates are not text.
+    chars = [chr(code) for code in (*range(0x40000), *range(0xE0000, 0xF0000)) if not 0xD800 <= code <= 0xDFFF]
+    chars = [char for char in chars if unicodedata.category(char) != "Cn" or is_cjk(char)]
     fates = _fates(BasicTokenizer(do_lower_case, strip_accents), chars)
     sequences = [[]]
-    for code, char, clean_fate, (kind, body) in zip(codes, chars, neutral, fates, strict=True):
+    for char, (kind, body) in zip(chars, fates, strict=True):
+        code = ord(char)
         full = char.lower() if do_lower_case else char
         if strip_accents:
             full = unicodedata.normalize("NFD", full)
@@ -398,7 +400,7 @@ def _characters(do_lower_case: bool, strip_accents: bool) -> tuple[np.ndarray, .
         if unicodedata.category(char).startswith("M"):
             kind |= _MARK
         contexts[code] = _case_beside_sigma(char) | combining_class << _CLASS_BITS
-        if clean_fate[0] == 0:
+        if clean(char) is None:
             contexts[code] = _CLEANED | _TRANSPARENT
         if len(body) > 1:
             contexts[code] |= len(sequences) << _SEQUENCE_BITS

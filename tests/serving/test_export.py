@@ -20,7 +20,7 @@ from helpers.slow import slow
 from bert_tf.models import task_models
 from bert_tf.models import task_models as models_task_models
 from bert_tf.models.task_models import BertModel
-from bert_tf.serving import compare_export, detect_task, export, export_tflite, server_ops
+from bert_tf.serving import compare_export, detect_task, export, export_tflite, loaded_export, server_ops
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
@@ -56,6 +56,30 @@ def exported(classifier, tmp_path_factory):
     return export.export_saved_model(classifier, str(tmp_path_factory.mktemp("exported")), version=42)
 
 
+@pytest.fixture(scope="module")
+def predictor(classifier):
+    return Predictor(classifier)
+
+
+@pytest.fixture(scope="module")
+def versions(exported, tmp_path_factory):
+    """The directory of versions; there is an older one than the exported."""
+    folder = tmp_path_factory.mktemp("versions")
+    (folder / "9").mkdir()
+    shutil.copytree(exported, folder / "10")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def loaded(versions):
+    return Predictor(versions, batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def signatures(loaded):
+    return loaded.export.signatures
+
+
 def probabilities(predictions) -> np.ndarray:
     return np.array([list(prediction["probabilities"].values()) for prediction in predictions])
 
@@ -64,12 +88,13 @@ def probabilities(predictions) -> np.ndarray:
 
 
 @pytest.mark.parametrize("freeze", [True, *slow(False)])
-def test_a_clean_process_gives_the_predictors_answers(classifier, exported, tmp_path, clean_process, freeze):
+def test_a_clean_process_gives_the_predictors_answers(
+    classifier, predictor, exported, tmp_path, clean_process, freeze
+):
     path = exported if freeze else export.export_saved_model(classifier, str(tmp_path), freeze=False)
     single = clean_process(path, text=TEXTS)
     firsts, seconds = zip(*PAIRS, strict=True)
     pairs = clean_process(path, "serve_pairs", text=firsts, text_pair=seconds)
-    predictor = Predictor(classifier)
     expected = predictor.predict(TEXTS)
     np.testing.assert_allclose(single["probabilities"], probabilities(expected), atol=1e-5)
     assert [label.decode() for label in single["label"].numpy()] == [prediction["label"] for prediction in expected]
@@ -89,25 +114,27 @@ def test_a_clean_process_gives_the_predictors_answers(classifier, exported, tmp_
         pytest.param("causal", True, id="causal frozen", marks=pytest.mark.slow),
     ],
 )
-def test_texts_of_mixed_length_give_what_each_gives_alone(tmp_path, kind, freeze):
+def test_texts_of_mixed_length_give_what_each_gives_alone(classifier, exported, tmp_path, kind, freeze):
     """Texts of a batch share rows, but for an LSTM on top and a causal model, which stay as they are."""
-    config = {"attention": "causal"} if kind == "causal" else {}
-    arguments = {"num_labels": 3, "lstm_on_top": kind == "lstm"}
-    model_dir = save(tmp_path / "model", task_models.BertForSequenceClassification, config, **arguments)
-    signatures = tf.saved_model.load(export.export_saved_model(model_dir, str(tmp_path / "out"), freeze=freeze))
+    model_dir, path = classifier, exported
+    if (kind, freeze) != ("bert", True):
+        config = {"attention": "causal"} if kind == "causal" else {}
+        arguments = {"num_labels": 3, "lstm_on_top": kind == "lstm"}
+        model_dir = save(tmp_path / "model", task_models.BertForSequenceClassification, config, **arguments)
+        path = export.export_saved_model(model_dir, str(tmp_path / "out"), freeze=freeze)
+    predictor, loaded = Predictor(model_dir), tf.saved_model.load(path)
     texts = [" ".join(["word", "another", "서울", "!"][k % 4] for k in range(n)) for n in (40, 1, 7, 0, 22, 3, 60)]
-    found = signatures.signatures["serving_default"](text=tf.constant(texts))["probabilities"].numpy()
-    np.testing.assert_allclose(found, probabilities(Predictor(model_dir).predict(texts)), atol=1e-5)
+    found = loaded.signatures["serving_default"](text=tf.constant(texts))["probabilities"].numpy()
+    np.testing.assert_allclose(found, probabilities(predictor.predict(texts)), atol=1e-5)
     pairs = list(zip(texts, reversed(texts), strict=True))
     firsts, seconds = zip(*pairs, strict=True)
-    of_pairs = signatures.signatures["serve_pairs"](text=tf.constant(firsts), text_pair=tf.constant(seconds))
-    expected = probabilities(Predictor(model_dir).predict(pairs))
+    of_pairs = loaded.signatures["serve_pairs"](text=tf.constant(firsts), text_pair=tf.constant(seconds))
+    expected = probabilities(predictor.predict(pairs))
     np.testing.assert_allclose(of_pairs["probabilities"], expected, atol=1e-5)
     assert len(set(np.round(found[:, 0], 4))) >= 5  # the rows differ
 
 
-def test_ids_and_examples_give_the_same(exported):
-    signatures = tf.saved_model.load(exported).signatures
+def test_ids_and_examples_give_the_same(signatures):
     tokenizer = FullTokenizer(VOCAB)
     rows = [[101, *tokenizer.encode(text)[:62], 102] for text in TEXTS]
     width = max(map(len, rows))
@@ -132,8 +159,8 @@ def test_ids_and_examples_give_the_same(exported):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_odd_requests_are_answered_and_spoil_nothing(exported):
-    default = tf.saved_model.load(exported).signatures["serving_default"]
+def test_odd_requests_are_answered_and_spoil_nothing(signatures):
+    default = signatures["serving_default"]
     alone = default(text=tf.constant(["Hello, world!"]))["probabilities"].numpy()[0]
     odd = [b"Hello, world!", b"\xff\xfe broken \x80", b"", b" ", b"y" * 100_000, b"word " * 20_000, b"\x00\xef\xbf\xbd"]
     outputs = default(text=tf.constant(odd))
@@ -146,48 +173,44 @@ def test_odd_requests_are_answered_and_spoil_nothing(exported):
 
 
 @pytest.mark.slow
-def test_pairs_as_the_default(classifier, tmp_path):
+def test_pairs_as_the_default(classifier, predictor, tmp_path):
     path = export.export_saved_model(classifier, str(tmp_path), text_pairs=True)
     signatures = tf.saved_model.load(path).signatures
     assert set(signatures) == {"serving_default", "serve_ids", "serve_examples"}
     firsts, seconds = zip(*PAIRS, strict=True)
     found = signatures["serving_default"](text=tf.constant(firsts), text_pair=tf.constant(seconds))
-    np.testing.assert_allclose(found["probabilities"], probabilities(Predictor(classifier).predict(PAIRS)), atol=1e-5)
+    np.testing.assert_allclose(found["probabilities"], probabilities(predictor.predict(PAIRS)), atol=1e-5)
 
 
 @pytest.mark.slow
-def test_bfloat16_is_close(classifier, tmp_path):
+def test_bfloat16_is_close(classifier, predictor, tmp_path):
     for number, freeze in enumerate((False, True), 1):
         path = export.export_saved_model(classifier, str(tmp_path), dtype="bfloat16", freeze=freeze)
         assert path == f"{tmp_path}/{number}"
         found = tf.saved_model.load(path).signatures["serving_default"](text=tf.constant(TEXTS))["probabilities"]
-        difference = np.abs(found.numpy() - probabilities(Predictor(classifier).predict(TEXTS))).max()
+        difference = np.abs(found.numpy() - probabilities(predictor.predict(TEXTS))).max()
         assert 1e-6 < difference < 0.05
 
 
-def test_predictor_takes_an_export(classifier, exported, tmp_path):
-    """The directory of versions or a version; single texts and pairs; eight threads at once."""
-    export_dir, newest = str(tmp_path / "out"), str(tmp_path / "out" / "10")
-    (tmp_path / "out" / "9").mkdir(parents=True)  # an older version
-    shutil.copytree(exported, newest)
-    reference = Predictor(classifier)
+def test_predictor_takes_an_export(predictor, loaded, versions):
+    """The directory of versions or (in `test_the_script`) a version; single texts and pairs; eight threads at once."""
+    newest = os.path.join(versions, "10")
+    assert loaded_export.find_export(versions) == loaded_export.find_export(newest) == newest
     mixed = [*TEXTS, *PAIRS]
-    expected = reference.predict(mixed)
-    for path in (export_dir, newest):
-        predictor = Predictor(path, batch_size=4)
-        assert predictor.labels == ["bad", "fair", "좋다"]
-        found = predictor.predict(mixed)
-        assert [row["label"] for row in found] == [row["label"] for row in expected]
-        np.testing.assert_allclose(probabilities(found), probabilities(expected), atol=1e-5)
-        assert predictor.predict([]) == []
-    for shared in (predictor, reference):
+    expected = predictor.predict(mixed)
+    assert loaded.labels == ["bad", "fair", "좋다"]
+    found = loaded.predict(mixed)
+    assert [row["label"] for row in found] == [row["label"] for row in expected]
+    np.testing.assert_allclose(probabilities(found), probabilities(expected), atol=1e-5)
+    assert loaded.predict([]) == []
+    for shared in (loaded, predictor):
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            for rows in pool.map(shared.predict, [mixed] * 16):
+            for rows in pool.map(shared.predict, [mixed] * 8):
                 np.testing.assert_allclose(probabilities(rows), probabilities(expected), atol=1e-5)
     with pytest.raises(ValueError, match="max_seq_length=10: the export has a fixed length of 64"):
-        Predictor(export_dir, max_seq_length=10)
+        Predictor(versions, max_seq_length=10)
     with pytest.raises(ValueError, match="is an export for classification, not for squad: Predictor opens it"):
-        QuestionAnswerer(export_dir)
+        QuestionAnswerer(versions)
 
 
 @pytest.mark.slow
@@ -219,9 +242,19 @@ def test_regression_and_several_labels(tmp_path, clean_process):
 
 
 @pytest.mark.parametrize("freeze", [False, *slow(True)])
-def test_encoder(tmp_path, clean_process, freeze):
+def test_encoder(tmp_path, clean_process, caplog, freeze):
+    """It has no class of its own and is called by its signature."""
     folder = save(tmp_path / "model", BertModel)
-    path = export.export_saved_model(folder, str(tmp_path / "out"), freeze=freeze)
+    logging.set_verbosity(logging.INFO)
+    path = export.export_saved_model(folder, str(tmp_path / "out"), freeze=freeze, warm_up=freeze)
+    assert os.path.exists(f"{path}/assets.extra") == freeze
+    [python] = [line.split("In Python: ")[1] for line in caplog.messages if line.startswith("In Python: ")]
+    imports, call = python.split("; ")
+    values = {}
+    exec(imports, values)
+    values["loaded"] = eval(call.removesuffix('.signatures["serving_default"]'), values)
+    answer = values["loaded"].signatures["serving_default"](tf.constant(["A text."]))
+    assert answer["pooled_output"].shape == (1, 32)
     found = clean_process(path, text=TEXTS)
     model = BertModel.from_pretrained(folder)
     inputs = {"input_ids": found["input_ids"], "input_mask": found["input_mask"]}
@@ -282,7 +315,7 @@ def test_multiple_choice(tmp_path, clean_process):
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_lies_in_a_version(exported):
+def test_what_lies_in_a_version(exported, signatures):
     from tensorflow_serving.apis import prediction_log_pb2
 
     path = pathlib.Path(exported)
@@ -297,7 +330,6 @@ def test_what_lies_in_a_version(exported):
     assert "FastWordpieceTokenizeWithOffsets" in description["ops"]
     assert description["signatures"]["serving_default"]["inputs"] == {"text": ["string", [None]]}
     assert description["signatures"]["serving_default"]["outputs"]["probabilities"] == ["float32", [None, 3]]
-    signatures = tf.saved_model.load(str(path)).signatures
     records = tf.data.TFRecordDataset(str(path / "assets.extra" / "tf_serving_warmup_requests"))
     requests = [prediction_log_pb2.PredictionLog.FromString(r.numpy()).predict_log.request for r in records]
     assert len(requests) == 2
@@ -358,16 +390,14 @@ def test_ops_a_server_lacks_are_named():
 # ---- TFLite and what exports cost ------------------------------------------------------------------------------------
 
 
-def test_tflite_and_the_cost_of_an_export(classifier, tmp_path):
-    predictor = Predictor(classifier)
+def test_tflite_and_the_cost_of_an_export(classifier, predictor, exported, tmp_path):
     texts = [f"sentence number {number} of {number % 7} words" for number in range(40)]
     labels = [prediction["label"] for prediction in predictor.predict(texts)]
     labels[:4] = ["fair", "bad", "좋다", "bad"]
     check_file = tmp_path / "dev.tsv"
     check_file.write_text("".join(f"{text}\t{label}\n" for text, label in zip(texts, labels, strict=True)))
     accuracy = np.mean([p["label"] == label for p, label in zip(predictor.predict(texts), labels, strict=True)])
-    path = export.export_saved_model(classifier, str(tmp_path / "saved"))
-    same = compare_export.compare(path, classifier, str(check_file))
+    same = compare_export.compare(exported, classifier, str(check_file))
     assert (same.examples, same.same) == (40, 1.0)
     assert same.model == same.export == {"accuracy": accuracy}
     assert same.largest_difference < 1e-5
@@ -382,7 +412,7 @@ def test_tflite_and_the_cost_of_an_export(classifier, tmp_path):
     assert f"accuracy: model {accuracy:.4f}, export " in text
     check_file.write_text("one\tgreat\n")
     with pytest.raises(ValueError, match="dev.tsv, line 1: the model has no label 'great'"):
-        compare_export.compare(path, classifier, str(check_file))
+        compare_export.compare(exported, classifier, str(check_file))
     with pytest.raises(ValueError, match="--task=masked_lm: TFLite supports"):
         export_tflite.export_tflite(classifier, str(tmp_path / "none"), task="masked_lm")
 
@@ -406,20 +436,6 @@ def test_the_script(classifier, tmp_path):
     exec("; ".join(imports), values)
     assert eval(call, values)["label"] in ("bad", "fair", "좋다")
     assert f"--model_base_path={tmp_path}/out" in result.stderr
-
-
-def test_what_has_no_class_of_its_own_is_called_by_its_signature(tmp_path, caplog):
-    model_dir = save(tmp_path / "model", BertModel)
-    logging.set_verbosity(logging.INFO)
-    export.export_saved_model(model_dir, str(tmp_path / "out"), warm_up=False)
-    [python] = [line.split("In Python: ")[1] for line in caplog.messages if line.startswith("In Python: ")]
-    imports, call = python.split("; ")
-    values = {}
-    exec(imports, values)
-    loaded = call.removesuffix('.signatures["serving_default"]')
-    values["loaded"] = eval(loaded, values)
-    answer = values["loaded"].signatures["serving_default"](tf.constant(["A text."]))
-    assert answer["pooled_output"].shape == (1, 32)
 
 
 @pytest.mark.parametrize(
