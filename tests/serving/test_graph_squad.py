@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.op_by_op import op_by_op
 
 from bert_tf.data.token_rows import document_spans
 from bert_tf.models.config import BertConfig
@@ -149,10 +150,12 @@ SIZES = {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "max_answ
 def test_equal_to_the_last_tie(tokenizer, null, values):
     settings = make_settings(**(SIZES | values))
     model = Numbers(24, null)
-    answer = compiled(SquadServing(model, tokenizer, settings, window_batch=5))
-    pairs = random_pairs(120, seed=null)
+    pairs = random_pairs(80, seed=null)
     pairs += [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 300 + "b")]
-    outputs = as_dicts(answer(*zip(*pairs, strict=True)))
+    # Traced are that with most windows and, below, one with "no answer".
+    with op_by_op(values.get("doc_stride") != 1):
+        answer = compiled(SquadServing(model, tokenizer, settings, window_batch=5))
+        outputs = as_dicts(answer(*zip(*pairs, strict=True)))
     wanted = expected(model, tokenizer, settings, pairs)
     for (_, context), one, other in zip(pairs, outputs, wanted, strict=True):
         approximate = ("score", "null_score")

@@ -25,6 +25,7 @@ import unicodedata
 
 import pytest
 import tensorflow as tf
+from helpers.op_by_op import op_by_op
 from helpers.slow import slow
 
 from bert_tf.text.graph_tokenizer import GraphTokenizer
@@ -65,6 +66,18 @@ def assert_equal(tokenizer, texts, split_unknown=False, graph=None) -> int:
         expected = [expected_ids, [start for start, _ in offsets], [end for _, end in offsets]]
         assert row == expected, f"{text[:100]!r}"
     return sum(map(len, ids))
+
+
+@pytest.fixture
+def untraced(request):
+    """In the small forms, the graph's ops one by one; tests without this trace it."""
+    with op_by_op(request.node.get_closest_marker("slow") is None):
+        yield
+
+
+@pytest.fixture(scope="module")
+def english_graph(english):
+    return GraphTokenizer.from_tokenizer(english)
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +124,13 @@ def test_rows_keep_their_order_and_batches_may_be_empty(small_graph):
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
-def test_all_golden_strings(golden, do_lower_case):
+def test_all_golden_strings(golden, english, english_graph, do_lower_case):
     with gzip.open(golden / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
         records = [record for record in map(json.loads, file) if record["do_lower_case"] == do_lower_case]
-    tokenizer = FullTokenizer(str(golden / "vocab.txt"), do_lower_case)
-    graph = GraphTokenizer.from_tokenizer(tokenizer)
+    tokenizer, graph = english, english_graph
+    if not do_lower_case:
+        tokenizer = FullTokenizer(str(golden / "vocab.txt"), do_lower_case)
+        graph = GraphTokenizer.from_tokenizer(tokenizer)
     found = graph.encode(tf.constant([record["text"] for record in records])).to_list()
     compared = 0
     for record, ids in zip(records, found, strict=True):
@@ -126,11 +141,22 @@ def test_all_golden_strings(golden, do_lower_case):
     assert_equal(tokenizer, [record["text"] for record in records], graph=graph)
 
 
-@pytest.mark.parametrize("mode", ["uncased", *slow("cased", "lower", "stripped")])
-def test_every_code_point(tmp_path, mode):
-    """Alone and between letters, with a vocabulary that tells all characters apart that a token can hold."""
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.parametrize(
+    ("mode", "thinned"),
+    [("uncased", True), *slow(*((mode, False) for mode in ("uncased", "cased", "lower", "stripped")))],
+)
+def test_every_code_point(tmp_path, mode, thinned):
+    """Alone and between letters, with a vocabulary that tells all characters apart that a token can hold.
+
+    Ideographs, Hangul and what is unassigned, which fill whole blocks alike, can be thinned."""
     codes = [code for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF and (code < 0x1F000 or code % 97 < 2)]
     codes += [code for code in range(0xE0000, 0xE0200) if code % 97 >= 2]
+    if thinned:
+        alike = ("Lo", "Cn", "Co")
+        codes = [
+            code for code in codes if code < 0x3400 or code % 7 == 0 or unicodedata.category(chr(code)) not in alike
+        ]
     basic = BasicTokenizer(*MODES[mode])
     held = {char for token in basic.tokenize(" ".join(map(chr, codes))) for char in token}
     known = sorted(char for char in held if unicodedata.category(char) not in ("Cn", "Co") and ord(char) % 16)
@@ -169,6 +195,7 @@ def odd_vocabulary(rng: random.Random, basic: BasicTokenizer, texts, size: int) 
     return ["[UNK]", "A", "", "##", "#", "[UNK]x", "b", "A", "##b", *parts]
 
 
+@pytest.mark.usefixtures("untraced")
 @variants
 def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
     rng = random.Random(f"{mode} {split_unknown}")
@@ -182,6 +209,7 @@ def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
         assert assert_equal(tokenizer, texts, split_unknown) > 4000
 
 
+@pytest.mark.usefixtures("untraced")
 @variants
 def test_ascii_in_pairs(tmp_path, mode, split_unknown, golden):
     """The way of ASCII rows, which the op splits by itself; control characters send a row the other way."""
@@ -206,6 +234,7 @@ def test_ascii_in_pairs(tmp_path, mode, split_unknown, golden):
     assert_equal(tokenizer_of(tmp_path / "vocab.txt", tokens, mode), texts, split_unknown)
 
 
+@pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("split_unknown", [True, *slow(False)])
 def test_long_words_and_texts(tmp_path, split_unknown):
     tokens = ["[UNK]", "a", "##a", "i", "##i", "\u1112", "##\u1161", "##\u11ab", "##\u1112", "e", "##e", ".", "b"]
@@ -221,9 +250,7 @@ def test_long_words_and_texts(tmp_path, split_unknown):
     assert ids[2] == [3] + [4] * 199 and len(ids[4]) == 200
 
 
-def test_invalid_bytes_are_left_out_as_by_python(golden):
-    tokenizer = FullTokenizer(str(golden / "vocab.txt"))
-    graph = GraphTokenizer.from_tokenizer(tokenizer)
+def test_invalid_bytes_are_left_out_as_by_python(english, english_graph):
     starts = [
         0x41,
         0x80,
@@ -248,8 +275,8 @@ def test_invalid_bytes_are_left_out_as_by_python(golden):
     rng = random.Random(1)
     texts += [bytes(rng.choices([*starts, 0x8F, 0x90, 0x20], k=rng.randrange(4, 12))) for _ in range(5000)]
     texts = [b"x" + text + b"y" if number % 2 else text for number, text in enumerate(texts)]
-    assert_equal(tokenizer, texts, graph=graph)
-    assert graph.encode(tf.constant([b"caf\xc3\xa9 \xff\xfehouse\xc3"])).to_list() == [[7668, 2160]]
+    assert_equal(english, texts, graph=english_graph)
+    assert english_graph.encode(tf.constant([b"caf\xc3\xa9 \xff\xfehouse\xc3"])).to_list() == [[7668, 2160]]
 
 
 def test_split_unknown(tmp_path):
@@ -263,6 +290,7 @@ def test_split_unknown(tmp_path):
     assert GraphTokenizer(tokenizer.vocab).encode(tf.constant(["abxxyz"])).to_list() == [[1]]
 
 
+@pytest.mark.usefixtures("untraced")
 def test_casing_is_the_tokenizers(tmp_path):
     text = tf.constant(["\u00c9 E"])
     for mode, ids in {"uncased": [2, 2], "cased": [3, 4], "lower": [1, 2], "stripped": [4, 4]}.items():
@@ -270,6 +298,7 @@ def test_casing_is_the_tokenizers(tmp_path):
         assert GraphTokenizer(tokenizer.vocab, *MODES[mode]).encode(text).to_list() == [ids], mode
 
 
+@pytest.mark.usefixtures("untraced")
 def test_vocabularies_that_do_not_fit():
     with pytest.raises(ValueError, match=r"the vocabulary lacks \[UNK\]"):
         GraphTokenizer({"a": 0})
@@ -279,11 +308,10 @@ def test_vocabularies_that_do_not_fit():
     assert graph.encode(tf.constant(["x" + "\u00e9" * 128, "q"])).to_list() == [[40, 1], [7]]
 
 
-def test_threads_share_it(english):
-    graph = GraphTokenizer.from_tokenizer(english)
+def test_threads_share_it(english, english_graph):
     batches = [[f"caf\u00e9 number {n}", f"house {n}", "\u039f\u0394\u039f\u03a3 \ud55c"][n % 3 :] for n in range(60)]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda texts: graph.encode(tf.constant(texts)).to_list(), batches))
+        found = list(pool.map(lambda texts: english_graph.encode(tf.constant(texts)).to_list(), batches))
     assert found == [english.encode_batch(texts) for texts in batches]
 
 
