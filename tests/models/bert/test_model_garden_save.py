@@ -17,6 +17,7 @@ from helpers.model_garden_models import (
     make_pretrainer,
     pretrainer_values,
     random_weights,
+    randomise,
 )
 
 from bert_tf.conversion.reference_models import model_garden_outputs
@@ -58,15 +59,16 @@ def restore(prefix, **objects):
 
 @ENCODERS
 def test_their_encoder_restores_what_we_write(saved, kind):
+    encoder = make_encoder(kind)
     for prefix in (saved.prefix, saved.encoder_prefix):
         expected = {name: value for name, value in saved.weights.items() if name.startswith("bert/")}
         if prefix == saved.encoder_prefix:
             expected = dict(saved.encoder)
         for names in (("encoder",), ("model", "encoder"), ("model",)):
-            encoder = make_encoder(kind)
+            randomise(encoder)
             restore(prefix, **dict.fromkeys(names, encoder))
             assert_same_bits(encoder_values(encoder), expected)
-        encoder = make_encoder(kind)
+        randomise(encoder)
         tf.train.Checkpoint(encoder).restore(prefix).assert_existing_objects_matched().expect_partial()
         assert_same_bits(encoder_values(encoder), expected)
 
@@ -76,17 +78,18 @@ def test_their_pretrainer_restores_what_we_write(saved, kind):
     expected = dict(saved.weights)
     without_output = {name: value for name, value in expected.items() if "seq_relationship" not in name}
 
-    def pretrainer_with(way):
-        pretrainer = make_pretrainer(kind)
+    pretrainer = make_pretrainer(kind)
+
+    def restore_by(way):
+        randomise(pretrainer)
         if way == "items":
             restore(saved.prefix, **pretrainer.checkpoint_items)
         else:  # then nothing of the file may stay unused, either
             items = pretrainer.checkpoint_items if way == "both" else {}
             tf.train.Checkpoint(model=pretrainer, **items).restore(saved.prefix).assert_consumed()
-        return pretrainer
 
     for way in ("model", "items", "both"):
-        pretrainer = pretrainer_with(way)
+        restore_by(way)
         for pooler in (None, pretrainer.encoder_network.pooler_layer):
             values = pretrainer_values(pretrainer, pooler)
             if way == "items":  # their items have the head's pooler only
