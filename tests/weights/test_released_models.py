@@ -7,12 +7,12 @@ import http.server
 import io
 import os
 import pathlib
-import subprocess
 import sys
 import threading
 import zipfile
 
 import pytest
+from helpers import warm
 from helpers.paths import ROOT
 
 import bert_tf
@@ -88,7 +88,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch):
     with Server() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setattr(released_models, "ADDRESS", server.address)
         yield server
         server.shutdown()
@@ -257,7 +257,6 @@ def test_a_script_says_what_to_do(tmp_path):
     command = [sys.executable, str(ROOT / "run_classifier.py"), "--do_train", "--task_name=custom"]
     command += ["--train_file=train.csv", "--text_a=text", "--label=label", "--output_dir=out"]
     command += [f"--init_checkpoint={NAME}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    result = warm.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
     assert f"bert_tf.download('{NAME}')" in result.stderr.splitlines()[-1]
