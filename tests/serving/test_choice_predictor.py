@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.exports import save
+from helpers.exports import load_no_graphs, save
 
 from bert_tf.models import task_models
 from bert_tf.serving import export
@@ -25,7 +25,8 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
-    return save(tmp_path_factory.mktemp("choice") / "model", task_models.BertForMultipleChoice)
+    folder = tmp_path_factory.mktemp("choice") / "model"
+    return save(folder, task_models.BertForMultipleChoice, {"num_hidden_layers": 1})
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,8 @@ def test_choices_are_the_scripts(model_dir, export_dir, tmp_path):
     assert len({row["choice"] for row in expected}) > 1
 
 
-def test_what_is_refused(model_dir, export_dir):
+def test_what_is_refused(model_dir, export_dir, monkeypatch):
+    load_no_graphs(monkeypatch)
     one = ChoicePredictor(model_dir)
     with pytest.raises(TypeError, match="questions must be a list of tuples"):
         one.predict("a")

@@ -1,4 +1,4 @@
-"""The client against servers that speak TensorFlow Serving's own gRPC and REST forms and run a SavedModel."""
+"""The client against servers that speak TensorFlow Serving's own gRPC and REST forms and run an export's functions."""
 
 import concurrent.futures
 import http.server
@@ -14,16 +14,16 @@ from helpers.exports import save
 from helpers.paths import ROOT
 
 from bert_tf.models import task_models
-from bert_tf.serving import client, export
+from bert_tf.serving import client, graphs
 
 TEXTS = ["One text.", "Ein anderer, längerer Text", ""]
 
 
 @pytest.fixture(scope="module")
 def signatures(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served")
-    save(folder / "model", task_models.BertForSequenceClassification, labels=["bad", "좋다"])
-    return tf.saved_model.load(export.export_saved_model(str(folder / "model"), str(folder / "out"))).signatures
+    folder = tmp_path_factory.mktemp("served") / "model"
+    save(folder, task_models.BertForSequenceClassification, {"num_hidden_layers": 1}, labels=["bad", "좋다"])
+    return graphs.create_served_model(str(folder), "classification").signatures()
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def rest_server(signatures):
             pass
 
     server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"localhost:{server.server_port}"
     server.shutdown()
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 from helpers import warm
-from helpers.exports import VOCAB, save
+from helpers.exports import VOCAB, load_no_graphs, save
 from helpers.paths import ROOT
 from helpers.slow import slow
 
@@ -88,9 +88,7 @@ def probabilities(predictions) -> np.ndarray:
 
 
 @pytest.mark.parametrize("freeze", [True, *slow(False)])
-def test_a_clean_process_gives_the_predictors_answers(
-    classifier, predictor, exported, tmp_path, clean_process, freeze
-):
+def test_a_clean_process_gives_the_predictors_answers(classifier, predictor, exported, tmp_path, clean_process, freeze):
     path = exported if freeze else export.export_saved_model(classifier, str(tmp_path), freeze=False)
     single = clean_process(path, text=TEXTS)
     firsts, seconds = zip(*PAIRS, strict=True)
@@ -192,7 +190,7 @@ def test_bfloat16_is_close(classifier, predictor, tmp_path):
         assert 1e-6 < difference < 0.05
 
 
-def test_predictor_takes_an_export(predictor, loaded, versions):
+def test_predictor_takes_an_export(predictor, loaded, versions, monkeypatch):
     """The directory of versions or (in `test_the_script`) a version; single texts and pairs; eight threads at once."""
     newest = os.path.join(versions, "10")
     assert loaded_export.find_export(versions) == loaded_export.find_export(newest) == newest
@@ -207,6 +205,7 @@ def test_predictor_takes_an_export(predictor, loaded, versions):
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             for rows in pool.map(shared.predict, [mixed] * 8):
                 np.testing.assert_allclose(probabilities(rows), probabilities(expected), atol=1e-5)
+    load_no_graphs(monkeypatch)
     with pytest.raises(ValueError, match="max_seq_length=10: the export has a fixed length of 64"):
         Predictor(versions, max_seq_length=10)
     with pytest.raises(ValueError, match="is an export for classification, not for squad: Predictor opens it"):

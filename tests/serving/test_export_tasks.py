@@ -113,8 +113,8 @@ def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze):
         assert found["end"][row].numpy() == (-1 if answer["end"] is None else answer["end"])
     np.testing.assert_allclose(found["score"][:2], [answer["score"] for answer in expected[:2]], atol=1e-4)
     # The export loaded again by QuestionAnswerer.
-    again = QuestionAnswerer(str(tmp_path / "out"), batch_size=2).predict(pairs)
-    for mine, theirs in zip(again, expected, strict=True):
+    loaded = QuestionAnswerer(str(tmp_path / "out"), batch_size=2)
+    for mine, theirs in zip(loaded.predict(pairs), expected, strict=True):
         assert [mine[name] for name in ("answer", "start", "end")] == [
             theirs[name] for name in ("answer", "start", "end")
         ]
@@ -122,7 +122,7 @@ def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze):
     with pytest.raises(ValueError, match="is an export, whose settings are fixed: doc_stride"):
         QuestionAnswerer(str(tmp_path / "out"), doc_stride=3)
     ids = np.array([[101, 2040, 102, 2016, 102]], np.int32)
-    scores = tf.saved_model.load(export).signatures["serve_ids"](
+    scores = loaded.export.signatures["serve_ids"](
         input_ids=ids, input_mask=np.ones_like(ids), segment_ids=np.array([[0, 0, 0, 1, 1]], np.int32)
     )
     assert scores["start_logits"].shape == scores["end_logits"].shape == (1, 5)

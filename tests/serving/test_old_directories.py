@@ -38,7 +38,7 @@ SINGLE = {"problem_type": "single_label_classification"}
     ids=["labels", "tags", "regression", "several", "lstm", "choices"],
 )  # fmt: skip
 def test_they_answer_and_are_exported(tmp_path, task, answerer, model_class, arguments, keys):
-    path = save(tmp_path / "model", model_class, **arguments)
+    path = save(tmp_path / "model", model_class, {"num_hidden_layers": 1}, **arguments)
     if task == "ner":  # which is seen from this file, of any age
         (tmp_path / "model" / "token_classification.json").write_text("{}")
     questions = [(text, ["yes", "no"]) for text in TEXTS] if task == "multiple_choice" else TEXTS

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from helpers.exports import VOCAB, save
+from helpers.exports import VOCAB, load_no_graphs, save
 from helpers.progress import show_progress_at_once
 from helpers.slow import slow
 from helpers.taggers import SENTENCES, make_sentence, tagger, tags_of_the_script
@@ -47,6 +47,12 @@ def exported(tmp_path_factory):
     return make
 
 
+@pytest.fixture(scope="module")
+def loaded(exported):
+    """The export of a scheme, opened once."""
+    return functools.cache(lambda scheme: Tagger(exported(scheme)[2], batch_size=3))
+
+
 def check_places(text: str, found: dict) -> None:
     for word, start, end in zip(found["words"], found["starts"], found["ends"], strict=True):
         assert text[start:end] == word != ""
@@ -56,9 +62,9 @@ def check_places(text: str, found: dict) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["iob2", *slow("bioes", "plain")])
-def test_words_get_the_scripts_tags(exported, scheme):
-    path, labels, export_dir = exported(scheme)
-    mine, theirs = Tagger(path, batch_size=3), Tagger(export_dir, batch_size=2)
+def test_words_get_the_scripts_tags(exported, loaded, scheme):
+    path, labels, _ = exported(scheme)
+    mine, theirs = Tagger(path, batch_size=3), loaded(scheme)
     for one in (mine, theirs):
         assert (one.labels, one.scheme, one.max_seq_length) == (labels, scheme, 64)
     tags, scores = tags_of_the_script(path, labels, scheme)
@@ -97,9 +103,8 @@ def test_entities_are_those_of_the_scripts_file(tmp_path):
         ]
 
 
-def test_texts_are_cut_into_words_as_the_export_cuts_them(exported):
-    path, _, export_dir = exported("iob2")
-    mine, theirs = Tagger(path, batch_size=2), Tagger(export_dir, batch_size=4)
+def test_texts_are_cut_into_words_as_the_export_cuts_them(exported, loaded):
+    mine, theirs = Tagger(exported("iob2")[0], batch_size=2), loaded("iob2")
     mixed = [*TEXTS, SENTENCES[0]]  # words and strings in one call
     found, by_export = mine.predict(mixed), theirs.predict(mixed)
     for text, one, other in zip(TEXTS, found, by_export, strict=False):
@@ -129,8 +134,9 @@ def test_progress_shows_only_where_it_takes_long(tmp_path, monkeypatch, capfd):
     assert "tag: " in capfd.readouterr().err
 
 
-def test_what_is_refused(exported):
+def test_what_is_refused(exported, monkeypatch):
     path, _, export_dir = exported("iob2")
+    load_no_graphs(monkeypatch)
     one = Tagger(path)
     with pytest.raises(TypeError, match="texts must be a list of strings or lists of words, not a single string"):
         one.predict("Ada")
