@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers import warm
 from helpers.paths import ROOT
 
 from bert_tf.system import checks
@@ -69,23 +70,25 @@ script.run(main)
 """
 
 
-def start(tmp_path, error: str):
+def start(tmp_path, error: str, run=subprocess.run):
     (tmp_path / "work.py").write_text(SCRIPT.format(error=error))
-    return run_program(tmp_path / "work.py")
+    return run_program(tmp_path / "work.py", run=run)
 
 
-def run_program(path, *arguments: str):
+def run_program(path, *arguments: str, run=subprocess.run):
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, str(path), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    return run(command, env=environment, capture_output=True, text=True)
 
 
-def test_a_quiet_start_and_one_line_for_a_loss_that_is_nan(tmp_path):
-    result = start(tmp_path, 'NonFiniteLossError("step 3 is NaN")')
+@pytest.mark.parametrize("run", [pytest.param(subprocess.run, marks=pytest.mark.slow), warm.run])
+def test_one_line_for_a_loss_that_is_nan(tmp_path, run):
+    result = start(tmp_path, 'NonFiniteLossError("step 3 is NaN")', run)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-2:] == ["kept", "work.py: error: step 3 is NaN"]
-    assert "XLA" not in result.stderr and "cuInit" not in result.stderr
+    if run is subprocess.run:  # the warm server has imported TensorFlow without `start_tensorflow`
+        assert "XLA" not in result.stderr and "cuInit" not in result.stderr
 
 
 @pytest.mark.slow
