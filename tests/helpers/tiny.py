@@ -1,7 +1,13 @@
 """The smallest model and records for it."""
 
+import pathlib
+
+import keras
 import numpy as np
 import tensorflow as tf
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertModel
 
 TINY_CONFIG = {
     "vocab_size": 100,
@@ -18,6 +24,15 @@ TINY_CONFIG = {
 }
 # For runs of whole scripts, where most of the time is spent on tracing: a second layer would test nothing more.
 ONE_LAYER = {**TINY_CONFIG, "num_hidden_layers": 1}
+
+
+def write_encoder(folder: pathlib.Path, pieces: list[str], config: dict = ONE_LAYER) -> None:
+    """Writes the vocabulary of some pieces to vocab.txt, and a random encoder to encoder/, always the same one."""
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
+    keras.utils.set_random_seed(0)
+    model = BertModel(BertConfig.from_dict(config))
+    model.build()
+    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
 
 
 def write_pretraining_records(path, count, max_seq_length=16, max_predictions_per_seq=3, seed=0) -> None:

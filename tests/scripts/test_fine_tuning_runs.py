@@ -3,14 +3,11 @@
 import json
 import shutil
 
-import keras
 import numpy as np
 import pytest
 from helpers.script_cases import kill_at_checkpoint, results_of, run_cases, selected_cases, weights_of
-from helpers.tiny import ONE_LAYER
+from helpers.tiny import write_encoder
 
-from bert_tf.models.config import BertConfig
-from bert_tf.models.task_models import BertModel
 from bert_tf.tasks.table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *(f"w{number}" for number in range(93))]
@@ -116,11 +113,7 @@ def ran(request, tmp_path_factory):
     """Script, folder of the output directories, outcomes by case, what each wrote on stderr."""
     script, folder = request.param, tmp_path_factory.mktemp(request.param)
     write, ending, _ = WORLDS[script]
-    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
-    keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(ONE_LAYER))
-    model.build()
-    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    write_encoder(folder, PIECES)
     shutil.copytree(folder / "encoder", folder / "copy")
     for seed, (name, count) in enumerate((("train", 32), ("dev", 11), ("test", 7))):
         write(folder / f"{name}.{ending}", list(texts_of(count, seed)))

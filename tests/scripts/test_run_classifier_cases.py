@@ -4,20 +4,18 @@ import json
 import shutil
 import sys
 
-import keras
 import numpy as np
 import pytest
 from helpers import warm
 from helpers.paths import TESTS
 from helpers.progress import show_progress_at_once
 from helpers.script_cases import arguments_of, results_of, run_cases, selected_cases
-from helpers.tiny import ONE_LAYER
+from helpers.tiny import write_encoder
 
 from bert_tf import Predictor
 from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.task_models import BertModel
 from bert_tf.serving import base_predictor
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
@@ -37,11 +35,7 @@ def write_table(path, count, seed, label=lambda number: "ab"[number % 2]):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cases")
-    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
-    keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(ONE_LAYER))
-    model.build()
-    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    write_encoder(folder, PIECES)
     for seed, (name, count) in enumerate((("train", 40), ("dev", 11), ("test", 5))):
         write_table(folder / f"{name}.tsv", count, seed)
         write_table(folder / f"{name}-several.tsv", count, seed, lambda number: ("a", "", "c,b")[number % 3])

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from helpers.script_cases import assert_in_order, results_of, run_cases, selected_cases, weights_of
 from helpers.slow import slow
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import TINY_CONFIG, write_encoder
 
 from bert_tf import BertForTokenClassification, FullTokenizer
 from bert_tf.models.config import BertConfig
-from bert_tf.models.task_models import BertModel
 from bert_tf.tasks.ner import data as ner_data
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"name{n}" for n in range(4)), "town", "of", "##x"]
@@ -54,11 +53,7 @@ def write_sentences(path, count, seed, scheme="iob2", separator="\t", columns="{
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ner")
-    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
-    keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(TINY_CONFIG))
-    model.build()
-    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    write_encoder(folder, PIECES, TINY_CONFIG)
     write_sentences(folder / "train.conll", 96, 0, "iob1", " ", "{word} X{s}{tag}")
     write_sentences(folder / "dev.conll", 40, 1, "iob1", " ", "{word} X{s}{tag}")
     write_sentences(folder / "test.conll", 30, 2, "bioes", "\t", "{tag}{s}{word}", longest=60)

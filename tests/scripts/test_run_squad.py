@@ -6,18 +6,16 @@ import os
 import random
 import sys
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import warm
 from helpers.paths import TESTS
 from helpers.script_cases import arguments_of, results_of, run_cases, weights_of
-from helpers.tiny import ONE_LAYER
+from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import QuestionAnswerer
 from bert_tf.models.config import BertConfig
-from bert_tf.models.task_models import BertModel
 from bert_tf.tasks.squad import outputs as squad_outputs
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
@@ -50,11 +48,7 @@ def write_questions(path, count, seed, version_2=True, broken=()):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("squad")
-    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
-    keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(ONE_LAYER))
-    model.build()
-    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    write_encoder(folder, PIECES)
     write_questions(folder / "train.json", 64, 0)
     write_questions(folder / "dev.json", 23, 1)
     write_questions(folder / "train1.json", 24, 2, version_2=False, broken=(3, 4))

@@ -3,14 +3,11 @@
 import importlib
 import json
 
-import keras
 import pytest
 from helpers.paths import ROOT
-from helpers.tiny import ONE_LAYER
+from helpers.tiny import write_encoder
 
 import bert_tf
-from bert_tf.models.config import BertConfig
-from bert_tf.models.task_models import BertModel
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.script import fine_tune
@@ -31,14 +28,7 @@ class CountingTask(ClassificationTask):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("script")
-    (folder / "vocab.txt").write_text(
-        "".join(f"{piece}\n" for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"))
-        + "".join(f"w{number}\n" for number in range(93))
-    )
-    keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(ONE_LAYER))
-    model.build()
-    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    write_encoder(folder, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *(f"w{n}" for n in range(93))])
     for name, count in (("train", 16), ("dev", 6)):
         rows = "".join(f"{('bad', 'good')[number % 2]} w{number},{number % 2}\n" for number in range(count))
         (folder / f"{name}.csv").write_text("text,label\n" + rows)
