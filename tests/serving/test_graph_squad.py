@@ -154,7 +154,7 @@ def test_equal_to_the_last_tie(tokenizer, null, values):
     pairs += [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 300 + "b")]
     # Traced are that with most windows and, below, one with "no answer".
     with op_by_op(values.get("doc_stride") != 1):
-        answer = compiled(SquadServing(model, tokenizer, settings, window_batch=5))
+        answer = compiled(SquadServing(model, tokenizer, settings, window_batch=16))
         outputs = as_dicts(answer(*zip(*pairs, strict=True)))
     wanted = expected(model, tokenizer, settings, pairs)
     for (_, context), one, other in zip(pairs, outputs, wanted, strict=True):
