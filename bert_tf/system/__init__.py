@@ -1,1 +1,1 @@
-"""Files, processes and messages: nothing that knows what BERT is."""
+"""Files, processes and messages: nothing specific to BERT."""

@@ -13,13 +13,13 @@ def temporary_name(path: str, key: str) -> str:
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
-    """Gives a temporary name for each path, in its directory; at the end all are renamed, the last path last.
+    """Yields a temporary name for each path, in its directory; at the end all are renamed, in order.
 
-    The files are there from the start, and empty: a place that can't be written is known before the work. On an error
-    they are removed, and any earlier files stay as they were.
+    The files are created at the start, empty, so that an unwritable place fails before the work. On an error they are
+    removed, and any earlier files stay as they were.
 
     Raises:
-      tf.errors.OpError: a directory does not exist, is not writable or full.
+      tf.errors.OpError: a directory does not exist, is not writable or is full.
     """
     import tensorflow as tf
 
@@ -50,7 +50,7 @@ def write_file(path: str, content: bytes) -> None:
     """Writes a file complete or not at all: under a temporary name beside `path`, which is then renamed.
 
     Raises:
-      tf.errors.OpError: the directory does not exist, is not writable or full; an earlier file stays as it was.
+      tf.errors.OpError: the directory does not exist, is not writable or is full; an earlier file stays as it was.
     """
     import tensorflow as tf
 
@@ -59,13 +59,13 @@ def write_file(path: str, content: bytes) -> None:
 
 
 def write_text_file(path: str, text: str) -> None:
-    """`write_file` for a text, as UTF-8."""
+    """`write_file` for text, as UTF-8."""
     write_file(path, text.encode("utf-8"))
 
 
 @contextlib.contextmanager
 def temporary_folder(folder: str) -> Iterator[None]:
-    """Makes a folder, empty even if a killed process left one of this name; removes what is left of it at the end."""
+    """Creates an empty folder, clearing what a killed process left there; removes what is left of it at the end."""
     import tensorflow as tf
 
     def remove():

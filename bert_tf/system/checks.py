@@ -1,6 +1,6 @@
-"""Checks of the paths that flags name, before TensorFlow is imported: a mistyped path is answered at once.
+"""Checks of the paths that flags name, before TensorFlow is imported: a mistyped path fails at once.
 
-Only local paths are looked at. Those of other file systems (gs://...) are checked by what opens them later.
+Only local paths are checked. Those of other file systems (gs://...) fail when they are opened.
 """
 
 import glob
@@ -8,10 +8,10 @@ import os
 
 
 def check_file(path: str | None, flag: str) -> None:
-    """Checks that a file that a script reads is there, if one is named.
+    """Checks that an input file, if one is named, exists.
 
     Raises:
-      FileNotFoundError: it is not, or is a directory; names the flag.
+      FileNotFoundError: it does not exist, or is a directory; names the flag.
     """
     if not path or is_remote(path):
         return
@@ -25,7 +25,7 @@ def check_input_files(patterns: str | None, flag: str) -> None:
     """Checks that each glob of a comma-separated list matches a file, as `text_files.list_files` will.
 
     Raises:
-      ValueError: one matches none, or there is none; names the flag.
+      ValueError: a glob matches no file, or the list is empty; names the flag.
     """
     parts = [part for part in map(str.strip, (patterns or "").split(",")) if part]
     if not parts:
@@ -42,7 +42,7 @@ def check_output_dir(path: str, flag: str) -> None:
     """Checks that files can be written into a directory, which need not exist yet.
 
     Raises:
-      OSError: they can't: it, or what would hold it, is a file or is not writable; names the flag.
+      OSError: the directory or its parent is a file or is not writable; names the flag.
     """
     if is_remote(path):
         return
@@ -69,5 +69,5 @@ def check_output_file(path: str, flag: str) -> None:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is of a file system that only TensorFlow opens."""
+    """Whether a path is on a file system that only TensorFlow can open."""
     return "://" in path

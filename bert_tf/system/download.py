@@ -1,4 +1,4 @@
-"""Files from the network: with a progress bar, complete or not at all, and continued where a transfer broke off."""
+"""Downloads with a progress bar: complete or not at all, and resumed where a transfer broke off."""
 
 import base64
 import hashlib
@@ -18,19 +18,19 @@ _TIMEOUT = 30.0  # seconds without a byte
 
 
 class _BrokenTransfer(Exception):
-    """The server or the way to it failed; another attempt may succeed."""
+    """The server or the connection failed; another attempt may succeed."""
 
 
 def download_file(url: str, path: str, attempts: int = 3) -> None:
     """Downloads `url` to a local path.
 
-    What a broken transfer has brought stays beside `path` and is completed by the next attempt or the next call, as
-    long as the server offers the same file (its ETag). A checksum is compared where the server publishes one
-    (`x-goog-hash: md5=...`, as Google Cloud Storage does).
+    The bytes of a broken transfer stay beside `path`; the next attempt or the next call completes them, as long as the
+    server offers the same file (by its ETag). If the server publishes a checksum (`x-goog-hash: md5=...`, as Google
+    Cloud Storage does), it is verified.
 
     Raises:
-      OSError: no network, an answer of the server that is an error, a transfer that keeps breaking off, or a checksum
-        that differs; the message names the address. Nothing is at `path` then.
+      OSError: there is no network, the server returned an error, the transfer keeps breaking off, or the checksum
+        differs; the message names the address. There is no file at `path` then.
     """
     for attempt in range(1, attempts + 1):
         try:
@@ -47,7 +47,7 @@ def _open(url: str, headers: dict[str, str]) -> http.client.HTTPResponse:
     try:
         return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
-        message = f"the server answers {error.code} {error.reason}"
+        message = f"the server answered {error.code} {error.reason}"
         error.close()
         if error.code >= 500:
             raise _BrokenTransfer(message) from None
@@ -68,7 +68,7 @@ def _transfer(url: str, path: str) -> None:
     response = _open(url, {})
     etag, total = response.headers.get("ETag"), int(response.headers.get("Content-Length") or 0)
     published = _published_md5(response)
-    # Only what came from the same file, by its ETag, can be continued.
+    # Only a transfer of the same file, by its ETag, can be resumed.
     key = hashlib.sha256(etag.encode()).hexdigest() if etag else uuid.uuid4().hex
     part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key[:12]}.part")
     have = os.path.getsize(part) if os.path.exists(part) else 0
@@ -105,7 +105,7 @@ def _transfer(url: str, path: str) -> None:
 
 
 def _published_md5(response: http.client.HTTPResponse) -> str | None:
-    """The MD5 sum in hexadecimal digits from the headers of Google Cloud Storage; None where there is none."""
+    """The MD5 sum, in hexadecimal, from the headers of Google Cloud Storage; None if there is none."""
     for value in ",".join(response.headers.get_all("x-goog-hash") or ()).split(","):
         kind, _, digest = value.strip().partition("=")
         if kind == "md5":
@@ -135,4 +135,4 @@ def unpack_zip(path: str, directory: str) -> None:
             for entry in entries:
                 archive.extract(entry, directory)
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise OSError(f"{path} is not a whole zip file: {error}") from None
+        raise OSError(f"{path} is not a complete zip file: {error}") from None

@@ -1,9 +1,9 @@
 """The bytes of tf.train.Example records.
 
-Encoded by hand, because the protocol buffer classes take three times as long: a message is a series of fields, each a
-key byte (8 * field number + wire type) and a value; nested messages and packed lists are length and bytes. The fields,
-by number: Example.features 1, Features.feature 1 (a map: key 1, value 2), Feature.float_list 2 and int64_list 3, their
-value 1.
+They are encoded by hand because the protocol buffer classes take three times as long. A message is a series of fields,
+each a key byte (8 * field number + wire type) and a value; nested messages and packed lists are a length and bytes. The
+field numbers: Example.features 1, Features.feature 1 (a map: key 1, value 2), Feature.float_list 2 and int64_list 3,
+with value 1.
 """
 
 import struct
@@ -13,7 +13,7 @@ _INT64_LIST, _FLOAT_LIST = b"\x1a", b"\x12"
 
 
 class _Varints(dict):
-    """number -> its varint: seven bits per byte, lowest first, the high bit set in all but the last; made on demand."""
+    """number -> its varint, computed on demand: seven bits per byte, lowest first, high bit set in all but the last."""
 
     def __missing__(self, number: int) -> bytes:
         if number < 0:
@@ -33,7 +33,7 @@ _varints = _Varints()
 
 
 def pack(numbers: Sequence[int]) -> bytes:
-    """Non-negative numbers, as the content of an int64 list. Those below 128 are one byte each: `bytes(numbers)`."""
+    """Non-negative numbers as the content of an int64 list. Numbers below 128 take one byte each: `bytes(numbers)`."""
     return b"".join(map(_varints.__getitem__, numbers))
 
 
@@ -46,7 +46,7 @@ def _feature(name: bytes, kind: bytes, packed: bytes) -> bytes:
 
 
 def int64_feature(name: bytes, packed: bytes) -> bytes:
-    """A feature of integers encoded by `pack`."""
+    """A feature of integers that `pack` encoded."""
     return _feature(name, _INT64_LIST, packed)
 
 

@@ -1,4 +1,4 @@
-"""Progress bars by tqdm, drawn as often as their reader needs."""
+"""Progress bars by tqdm, redrawn less often in files and pipes."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ def progress_bar(iterable: Iterable | None = None, **options) -> tqdm:
 
 
 def batches_with_progress(batches: Iterable, desc: str) -> Iterator:
-    """The batches, with a progress bar while they are worked on, if that takes more than two seconds.
+    """The batches, with a progress bar if processing them takes more than two seconds.
 
     Args:
       batches: a list or a tf.data.Dataset, whose length is shown if it is known.
@@ -39,9 +39,9 @@ def batches_with_progress(batches: Iterable, desc: str) -> Iterator:
 
 
 def start_clock(bar: tqdm, done: int) -> None:
-    """Sets a bar to what is done, and has its rate and remaining time count from now.
+    """Sets a bar to what is done, and measures its rate and remaining time from now on.
 
-    The first call of a graph compiles it: its time says nothing about those that follow.
+    The first call of a graph includes its compilation, so it says nothing about the following ones.
     """
     bar.n = bar.last_print_n = bar.initial = done
     bar.unpause()

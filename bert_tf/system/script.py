@@ -1,4 +1,4 @@
-"""How every script starts: a user's mistake is one line, and TensorFlow is quiet."""
+"""How every script starts: a user's mistake gives a one-line message, and TensorFlow is quiet."""
 
 import contextlib
 import ctypes
@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from absl import app, logging
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# FloatingPointError: a loss that is NaN or infinite. Python itself never raises it.
+# FloatingPointError: the loss is NaN or infinite. Python itself never raises it.
 _USER_ERRORS = ValueError | OSError | FloatingPointError
 
 
 def run(main) -> None:
-    """`absl.app.run(main)`, but a user's mistake gives one line and exit code 1, not a traceback.
+    """`absl.app.run(main)`, but a user's mistake gives a one-line message and exit code 1, not a traceback.
 
     A mistake is a ValueError, OSError or FloatingPointError raised by this project's own code, or a file that
-    TensorFlow can't open. Other errors are shown with their traceback, and so is everything under --verbosity=1.
+    TensorFlow can't open. Other errors are shown with their traceback, as are all with --verbosity=1.
     """
-    # Hides TensorFlow's notes on how it was built; errors still show.
+    # Hides TensorFlow's notes on how it was built; errors are still shown.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
     def guarded(argv):
@@ -46,10 +46,10 @@ def run(main) -> None:
 
 
 def start_tensorflow() -> None:
-    """Imports TensorFlow and has it look for devices, without the error that it writes where there is no CUDA driver.
+    """Imports TensorFlow and makes it look for devices, hiding the error that it logs if there is no CUDA driver.
 
-    Called by each script's main once its flags are checked, before anything else is imported: on a machine without a
-    GPU a failed cuInit is no error. Where there is a driver, everything is shown.
+    Each script's main calls this after checking its flags and before importing anything else: on a machine without a
+    GPU a failed cuInit is not an error. If there is a driver, everything is shown.
     """
     with contextlib.nullcontext() if _has_cuda_driver() else _without_lines(b"failed call to cuInit"):
         import tensorflow as tf
@@ -58,19 +58,19 @@ def start_tensorflow() -> None:
 
 
 def without_notes() -> contextlib.AbstractContextManager:
-    """Holds back notes of TensorFlow's libraries that bypass its own log, and with it TF_CPP_MIN_LOG_LEVEL.
+    """Hides notes of TensorFlow's libraries that bypass its log, and thus TF_CPP_MIN_LOG_LEVEL.
 
-    Where that variable lets notes through, as outside of scripts, these are shown as well.
+    If that variable lets notes through, as outside of scripts, these are shown as well.
     """
     if _notes_are_shown():
         return contextlib.nullcontext()
-    return _without_lines(b"I0000 00:00:", b"before absl::InitializeLog() is called")  # a level, and no date yet
+    return _without_lines(b"I0000 00:00:", b"before absl::InitializeLog() is called")  # log level, still without a date
 
 
 def hide_note_of_first_compilation() -> None:
-    """Compiles a sum with XLA, which says something at the first compilation of a process only.
+    """Compiles a sum with XLA, which logs a note at the first compilation of a process only.
 
-    Called when the devices are set up; takes a thirtieth of a second.
+    Called when the devices are set up; takes 0.03 seconds.
     """
     if _notes_are_shown():
         return
@@ -94,7 +94,7 @@ def _has_cuda_driver() -> bool:
 
 @contextlib.contextmanager
 def _without_lines(*markers: bytes) -> Iterator[None]:
-    """Holds back what is written to stderr, by C++ too, and at the end writes all of it but the lines with a marker."""
+    """Captures stderr, including C++'s, and at the end writes everything but the lines that contain a marker."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as held:

@@ -1,6 +1,6 @@
-"""Reading and writing text files on any file system TensorFlow opens (local paths, gs://...).
+"""Reads text files on any file system that TensorFlow opens (local paths, gs://...).
 
-TensorFlow is imported inside the functions: that takes seconds, and tokenizers and configs are used without it.
+TensorFlow is imported inside the functions: that takes seconds, and tokenizers and configurations work without it.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 
 _READ_BYTES = 1 << 20
-_ZSTD_STEP = 1 << 14  # compressed bytes at a time: a thousandfold compression stays within memory
+_ZSTD_STEP = 1 << 14  # compressed bytes at a time: fits into memory even if compressed a thousandfold
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
 
 Progress = Callable[[int], None]
@@ -22,7 +22,7 @@ def read_json(path: str, **options):
     """The content of a JSON file.
 
     Args:
-      options: of `json.loads`.
+      options: passed to `json.loads`.
 
     Raises:
       ValueError: not UTF-8, or not JSON; names the file and the place.
@@ -49,8 +49,8 @@ def parse_json(text: str, path: str, line: int | None = None, **options):
     """The value of a JSON text.
 
     Args:
-      path: of the file that it comes from. line: its number in the file, where the text is one line of many.
-      options: of `json.loads`.
+      path: of the file that it comes from. line: its line number in the file, if the text is one line of many.
+      options: passed to `json.loads`.
 
     Raises:
       ValueError: not JSON; names the file and the place.
@@ -66,18 +66,18 @@ def parse_json(text: str, path: str, line: int | None = None, **options):
 def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
     """The files named by a comma-separated list of globs, in the order of the list and, within a glob, sorted by name.
 
-    TensorFlow returns the files of a glob in the order of the file system, which differs between machines; sorted, the
+    TensorFlow returns the files of a glob in the order of the file system, which differs between machines. Sorted, the
     same files give the same output everywhere.
 
     Raises:
-      ValueError: no pattern at all, or one that matches no file; names it and `flag`.
+      ValueError: there is no pattern, or one matches no file; names it and `flag`.
     """
     import tensorflow as tf
     from absl import logging
 
     files = []
     for pattern in filter(None, (part.strip() for part in (patterns or "").split(","))):
-        # A file name may contain the characters of a glob: a name that exists literally is taken literally.
+        # File names may contain glob characters: if a file of exactly this name exists, it is used.
         paths = [pattern] if tf.io.gfile.exists(pattern) else sorted(tf.io.gfile.glob(pattern))
         found = [path for path in paths if not tf.io.gfile.isdir(path)]
         if not found:
@@ -87,7 +87,7 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
         raise ValueError(f"{flag} names no file: {patterns!r}")
     if len(set(files)) < len(files):
         twice = next(path for path in files if files.count(path) > 1)
-        logging.warning("%s names %s more than once; it will be read as often", flag, twice)
+        logging.warning("%s names %s more than once; it will be read that many times", flag, twice)
     return files
 
 
@@ -102,7 +102,7 @@ def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> 
     for (name, total), found in numbers.items():
         if missing := sorted(set(range(total)) - found):
             logging.warning(
-                "%s: of the %d shards of %s only %d are there; the first missing one is %05d",
+                "%s: of the %d shards of %s, only %d are given; the first missing one is %05d",
                 flag,
                 total,
                 name,
@@ -112,7 +112,7 @@ def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> 
 
 
 def file_sha256(path: str) -> str:
-    """The digest of a file's bytes, in hexadecimal; the file is read whole."""
+    """The SHA-256 digest of a file, in hexadecimal; reads the whole file."""
     import tensorflow as tf
 
     with tf.io.gfile.GFile(path, "rb") as file:
@@ -120,17 +120,17 @@ def file_sha256(path: str) -> str:
 
 
 def read_text_lines(path: str, progress: Progress | None = None) -> Iterator[str]:
-    """Yields the lines of a UTF-8 text file as the original reads them; a megabyte or a line is in memory at a time.
+    """Yields the lines of a UTF-8 text file as the original reads them; one megabyte or line is in memory at a time.
 
-    Carriage returns are dropped everywhere and only a newline ends a line, as in TensorFlow's GFile reader. Lines come
-    without their newline, otherwise unstripped, and blank ones are included.
+    All carriage returns are dropped and only a newline ends a line, as in TensorFlow's GFile reader. Lines come without
+    their newline but otherwise unstripped; blank lines are included.
 
     Args:
       path: a local path or any that `tf.io.gfile` opens (gs://...).
-      progress: called with the number of bytes after each read.
+      progress: called after each read with the number of bytes.
 
     Raises:
-      ValueError: bytes that are not UTF-8; names the file, the line (from 1) and the byte offset in the file (from 0).
+      ValueError: bytes are not UTF-8; names the file, the line (from 1) and the byte offset in the file (from 0).
     """
     file = TextFile(path)
     for offset, block in whole_lines(file.chunks(progress=progress)):
@@ -142,19 +142,19 @@ def read_text_lines(path: str, progress: Progress | None = None) -> Iterator[str
 
 @dataclasses.dataclass(frozen=True)
 class TextFile:
-    """The bytes of a text file, in pieces, and errors that say where they are wrong.
+    """The bytes of a text file, in chunks, with errors that say where the text is invalid.
 
-    Offsets are those of the text: for a compressed file they count decompressed bytes.
+    Offsets refer to the text: for a compressed file they count decompressed bytes.
     """
 
     path: str
     compression: str = ""  # "" | gzip | bzip2 | zstd
 
     def chunks(self, begin: int = 0, end: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
-        """The bytes from `begin` to `end`, about a megabyte at a time; a compressed file is read from its beginning.
+        """The bytes from `begin` to `end`, about a megabyte at a time; a compressed file is read from its start.
 
         Args:
-          progress: called with the number of bytes that each read took from the disk.
+          progress: called with the number of bytes that each read takes from the disk.
 
         Raises:
           ValueError: a compressed file is truncated or damaged, or zstandard is not installed; names the file.
@@ -164,10 +164,10 @@ class TextFile:
         return _plain(self.path, begin, end, progress)
 
     def decode(self, offset: int, block: bytes) -> str:
-        """Text of a block that begins at `offset` and splits no character, without carriage returns.
+        """The text of a block that begins at `offset` and splits no character, without carriage returns.
 
         Raises:
-          ValueError: bytes that are not UTF-8; see `read_text_lines`. The file is read again, to count its lines.
+          ValueError: bytes are not UTF-8; see `read_text_lines`. The file is read again, to count its lines.
         """
         try:
             return block.replace(b"\r", b"").decode("utf-8")
@@ -181,7 +181,7 @@ class TextFile:
             ) from None
 
     def line_number(self, offset: int) -> int:
-        """Number, from 1, of the line that byte `offset` is in; reads the file up to there."""
+        """The number, from 1, of the line that contains byte `offset`; reads the file up to there."""
         newlines = position = 0
         for chunk in self.chunks(end=offset):
             newlines += chunk.count(b"\n", 0, max(offset - position, 0))
@@ -192,10 +192,10 @@ class TextFile:
 
 
 def whole_lines(chunks: Iterable[bytes], longest: int | None = None, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(offset, block): the same bytes in blocks that end with a newline or with the text.
+    """Yields (offset, block): the same bytes in blocks that end with a newline or the end of the text.
 
     Args:
-      longest: a line of more bytes is cut after a space (if there is one), so that it need not fit into memory.
+      longest: a line of more bytes is split after a space (if there is one), so that it need not fit into memory.
       offset: of the first byte.
     """
     held: list[bytes] = []
@@ -215,14 +215,14 @@ def whole_lines(chunks: Iterable[bytes], longest: int | None = None, offset: int
 
 
 def compression_of(path: str) -> tuple[str, str]:
-    """(compression, name without its suffix), from the name: `wiki.txt.gz` -> ("gzip", "wiki.txt")."""
+    """(compression, name without the suffix) of a file name: `wiki.txt.gz` -> ("gzip", "wiki.txt")."""
     name, suffix = os.path.splitext(path)
     compression = _COMPRESSIONS.get(suffix.lower(), "")
     return compression, name if compression else path
 
 
 def _open(path: str):
-    """The file; a local one as it is while TensorFlow, whose import takes seconds, is not there yet."""
+    """Opens a file; a local one without TensorFlow if that, whose import takes seconds, is not imported yet."""
     if "tensorflow" not in sys.modules and "://" not in path:
         return open(path, "rb")
     import tensorflow as tf
@@ -272,13 +272,13 @@ def _decompressed(file: TextFile, progress: Progress | None) -> Iterator[bytes]:
 
 
 class _Source:
-    """Chunks as a file to read from, for the decompressors."""
+    """A file object that reads from chunks, for the decompressors."""
 
     def __init__(self, chunks: Iterator[bytes]):
         self._chunks, self._held, self._place = chunks, b"", 0
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes, none at the end."""
+        """Reads at most `size` bytes; none at the end."""
         if self._place == len(self._held):
             self._held, self._place = next(self._chunks, b""), 0
         data = self._held[self._place : self._place + size]
@@ -292,7 +292,7 @@ class _Source:
 def _zstd_chunks(source: _Source) -> Iterator[bytes]:
     import zstandard
 
-    # Frames one by one: zstandard's readers over many frames take a truncated one for the end of the file.
+    # Frames one by one: zstandard's readers for several frames take a truncated frame for the end of the file.
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame, data = None, b""
     while data := data or source.read(_ZSTD_STEP):

@@ -1,4 +1,4 @@
-"""Work cut into independent tasks, done by processes that may die."""
+"""Runs independent tasks in processes, which may die."""
 
 import concurrent.futures
 import multiprocessing
@@ -14,22 +14,22 @@ _POLL_SECONDS = 0.5
 _DEATHS_ALLOWED = 3  # in a row, without a finished task in between
 
 _report: Callable[[float], None] | None = None  # receives the progress of a running task
-_shared: tuple = ()  # in a worker process: what all tasks are given
+_shared: tuple = ()  # in a worker process: arguments that all tasks share
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def report_progress(amount: float) -> None:
-    """Called by a task: `amount` more of its work is done."""
+    """Called by a task to report that `amount` more of its work is done."""
     if _report is not None:
         _report(amount)
 
 
 def _start_worker(counter, verbosity, shared: tuple) -> None:
-    """In a new process: adds progress to a number shared with the parent, and ends with the parent."""
+    """Sets up a new process: it adds progress to a counter shared with the parent, and ends with the parent."""
     global _report, _shared
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -46,7 +46,7 @@ def _run_in_worker(function: Callable, task: tuple):
 
 
 def _end_with_parent() -> None:
-    """Ends this process as soon as the parent process ends, which may be killed."""
+    """Ends this process as soon as the parent process ends, even if that is killed."""
     multiprocessing.parent_process().join()
     os._exit(1)
 
@@ -54,7 +54,7 @@ def _end_with_parent() -> None:
 def map_tasks(
     function: Callable, tasks: Sequence[tuple], num_workers: int, *, shared: tuple = (), on_progress=lambda _: None
 ) -> Iterator:
-    """What `run_tasks` gives, in the order of the tasks and without their numbers."""
+    """The results of `run_tasks` in the order of the tasks, without their numbers."""
     results, wanted = {}, 0
     for number, result in run_tasks(function, tasks, num_workers, on_progress, shared):
         results[number] = result
@@ -70,19 +70,19 @@ def run_tasks(
     on_progress: Callable[[float], None],
     shared: tuple = (),
 ) -> Iterator[tuple[int, object]]:
-    """Yields (number of the task, function(*task, *shared)) as the tasks are done, in any order.
+    """Yields (number of the task, function(*task, *shared)) as tasks finish, in any order.
 
-    When a process dies (killed for its memory, say), the unfinished tasks start again in new processes, so a task must
-    leave nothing halfway that a second attempt would duplicate.
+    If a process dies (killed for its memory, say), the unfinished tasks start again in new processes, so a task must
+    not leave anything behind that a second attempt would duplicate.
 
     Args:
       function: defined in a module, so that another process can import it; it may call `report_progress`.
-      num_workers: processes; 1: this one.
-      on_progress: called every half second with the amount reported since.
-      shared: sent to each process once; what one task caches in it helps the next.
+      num_workers: number of processes; 1: run in this process.
+      on_progress: called every half second with the amount reported since the last call.
+      shared: sent to each process once; tasks can use it as a cache for later ones.
 
     Raises:
-      RuntimeError: processes keep dying. An error of `function` is raised here; tasks that have not started are
+      RuntimeError: processes keep dying. An error of `function` is raised here, too; tasks that have not started are
         dropped.
     """
     if num_workers == 1:
@@ -115,17 +115,17 @@ def run_tasks(
                         f"Worker processes died {deaths} times in a row with {len(pending)} tasks left; the system "
                         "may have killed them for their memory: try fewer (--num_workers)."
                     ) from None
-                logging.warning("A worker process died; its work starts again (%d tasks left).", len(pending))
+                logging.warning("A worker process died; restarting its work (%d tasks left).", len(pending))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
 
 
 def _start_context(module: str):
-    """How processes start: not by forking this one, whose threads (TensorFlow's) would not survive it.
+    """How processes start: not by forking this one, since TensorFlow's threads would not survive that.
 
-    On Linux they are forked from a process that has only imported `module`: many workers wait for one import of
-    TensorFlow and share its memory.
+    On Linux they are forked from a process that has only imported `module`, so that all workers wait for a single
+    import of TensorFlow and share its memory.
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")

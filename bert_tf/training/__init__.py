@@ -1,1 +1,1 @@
-"""The training loop and all that a run writes."""
+"""The training loop and everything that a run writes."""

@@ -1,4 +1,4 @@
-"""The best model of a run by its main metric, kept beside the newest checkpoints, and when to stop early."""
+"""The best model of a run by its main metric, kept next to the newest checkpoints, and early stopping."""
 
 import json
 import posixpath
@@ -23,15 +23,15 @@ def read_results(output_dir: str) -> dict | None:
 
 
 class BestModel:
-    """Keeps `output_dir/best_model`, a directory that describes itself, and `output_dir/evaluations.jsonl`.
+    """Keeps `output_dir/best_model`, a complete model directory, and `output_dir/evaluations.jsonl`.
 
-    A run resumed after a kill resumes here, too: evaluations of steps that are repeated count once, and the model
-    that was kept stays the best one until another is better, even if its step has yet to be repeated.
+    This state is resumed with the run: evaluations of repeated steps count once, and the model kept so far stays the
+    best until another is better, even if its step has yet to be repeated.
 
     Args:
       output_dir: of the run. files: what to write beside the weights. metric: name in the results; larger is better
         unless `smaller_is_better`.
-      patience: evaluations without a better one after which `should_stop` says so; 0: never.
+      patience: evaluations without improvement after which `should_stop` is True; 0: never.
       active: False on workers that write nothing.
     """
 
@@ -61,7 +61,7 @@ class BestModel:
         """Drops evaluations of steps that a run resumed at `step` will repeat."""
         self._evaluations = {number: values for number, values in self._evaluations.items() if number <= step}
         if step == 0:
-            self._best = None  # nothing is resumed: a model found there is another run's
+            self._best = None  # nothing is resumed: a model found there belongs to another run
 
     @property
     def steps(self) -> set[int]:
@@ -75,11 +75,11 @@ class BestModel:
 
     @property
     def best(self) -> dict | None:
-        """The results of the model that is kept, with `step`; the first one on a tie."""
+        """The results of the best model, with `step`; on a tie, of the first."""
         return self._best
 
     def update(self, step: int, results: dict, model: keras.Model) -> None:
-        """Notes the results of an evaluation, and saves the model if no earlier one is as good.
+        """Records the results of an evaluation, and saves the model if no earlier one is as good.
 
         Raises:
           ValueError: the results lack the metric.
@@ -99,8 +99,8 @@ class BestModel:
     def _is_better(self, values: dict) -> bool:
         if self._best is None:
             return True
-        # The same step again: after a kill, with the same weights. Its files may be half of the old and half of the
-        # new, so they are written again.
+        # The same step again, after a kill, with the same weights: a kill during saving may have left a mix of old and
+        # new files, so they are written again.
         if values["step"] == self._best["step"]:
             return self._sign * values[self._metric] >= self._sign * self._best[self._metric]
         return self._sign * values[self._metric] > self._sign * self._best[self._metric]

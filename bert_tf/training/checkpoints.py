@@ -1,11 +1,10 @@
-"""Checkpoints under the names and shapes of the original's TF1 files, in and out.
+"""Reads and writes checkpoints with the names and shapes of the original's TF1 files.
 
-What a training run saves (`model.ckpt-<step>`) is the original's own format: every variable by name, its Adam moments
-as `<name>/adam_m` and `<name>/adam_v`, and `global_step`. The original can continue from our files and we from its
-files.
+A training run saves (`model.ckpt-<step>`) the original's own format: every variable by name, its Adam moments as
+`<name>/adam_m` and `<name>/adam_v`, and `global_step`. The original can continue from our files and we from its files.
 
-A checkpoint appears under its final name only when it is complete, and the state file `checkpoint` names it only after
-that, so a process killed at any moment leaves the previous one valid.
+A checkpoint appears under its final name only when it is complete, and only then does the state file `checkpoint` name
+it, so a process killed at any moment leaves the previous one valid.
 """
 
 import posixpath
@@ -50,13 +49,13 @@ _STATE_FILE = "checkpoint"
 
 
 def read_global_step(prefix: str) -> int:
-    """The step that a checkpoint was saved at; 0 for one without (released weights)."""
+    """The step at which a checkpoint was saved; 0 if it has none (released weights)."""
     weights = open_weights(prefix)
     return int(weights.read("global_step")) if "global_step" in weights.shapes else 0
 
 
 def has_optimizer_state(prefix: str) -> bool:
-    """Whether a checkpoint has the moments of Adam, without which training can't continue from it."""
+    """Whether a checkpoint has the Adam moments, without which training can't continue from it."""
     return any(name.endswith("/adam_m") for name in open_weights(prefix).shapes)
 
 
@@ -64,7 +63,7 @@ def has_optimizer_state(prefix: str) -> bool:
 
 
 def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str:
-    """Writes `output_dir/model.ckpt-<step>` and drops all but the newest `keep_max` checkpoints.
+    """Writes `output_dir/model.ckpt-<step>` and deletes all but the newest `keep_max` checkpoints.
 
     Args:
       tensors: values by name (variables, arrays or scalars).
@@ -82,7 +81,7 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     try:
         with temporary_folder(temporary):
             write_bundle(posixpath.join(temporary, "model"), {name: tensors[name] for name in names})
-            # A prefix counts as a checkpoint only while its index is there: an old one goes first, the new one last.
+            # A prefix counts as a checkpoint only while it has an index: the old index goes first, the new comes last.
             if _exists(output_dir, posixpath.basename(prefix)):
                 tf.io.gfile.remove(prefix + INDEX_SUFFIX)
             for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
@@ -90,14 +89,14 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     except tf.errors.OpError as error:
         raise OSError(
             f"{prefix} could not be written: {error.message}. The checkpoints before it are untouched; free some space "
-            "or choose another --output_dir, then run the same command again to continue."
+            "or choose another --output_dir, then run the same command again to resume."
         ) from error
     state = tf.train.get_checkpoint_state(output_dir)
     older = [posixpath.basename(path) for path in state.all_model_checkpoint_paths] if state else []
     names = [name for name in older if name != posixpath.basename(prefix) and _exists(output_dir, name)]
     names.append(posixpath.basename(prefix))
     dropped, kept = (names[:-keep_max], names[-keep_max:]) if keep_max else ([], names)
-    # Names without a folder: a run that is moved or copied still finds its checkpoints.
+    # Names without a directory: a run that was moved or copied still finds its checkpoints.
     lines = [f'model_checkpoint_path: "{kept[-1]}"\n'] + [f'all_model_checkpoint_paths: "{name}"\n' for name in kept]
     write_text_file(posixpath.join(output_dir, _STATE_FILE), "".join(lines))
     for name in dropped:

@@ -1,7 +1,7 @@
 """--distribution_strategy -> tf.distribute.Strategy.
 
-Each strategy is TensorFlow's own; this module adds the checks, so that a wrong flag is an error that names it
-and the devices found, instead of a run on fewer devices than intended.
+Each strategy is TensorFlow's own; this module adds checks, so that a wrong flag gives an error that names it and the
+devices found, instead of a run on fewer devices than intended.
 """
 
 import json
@@ -18,7 +18,7 @@ STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 
 
 def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
-    """The strategy that the settings ask for, with virtual CPUs and the form of the model's operations set to suit it.
+    """The strategy that the settings ask for; also sets up virtual CPUs and the form of the model's operations for it.
 
     Raises:
       ValueError, RuntimeError: see `create_strategy` and `set_logical_cpu_devices`.
@@ -47,7 +47,7 @@ def create_strategy(
     gcp_project: str | None = None,
     master: str | None = None,
 ) -> tf.distribute.Strategy:
-    """The strategy of that name. Call it before any tensor is made: some can't be set up later.
+    """The strategy of a name. Call this before any tensor is created: some strategies can't be set up later.
 
     Args:
       distribution_strategy:
@@ -55,12 +55,12 @@ def create_strategy(
         "mirrored": the GPUs of this machine; without any, its logical CPU devices (`set_logical_cpu_devices`).
         "multi_worker_mirrored": the machines listed in the environment variable TF_CONFIG.
         "tpu": all cores of a Cloud TPU.
-      num_gpus: how many of the visible GPUs to use on each machine; None or 0: all of them (of "one_device": one).
+      num_gpus: how many of the visible GPUs to use on each machine; None or 0: all of them ("one_device": one).
       tpu_name: name of the TPU or its grpc:// address; None: `master`, else the environment variable TPU_NAME, else
         the TPU of this machine.
       tpu_zone: zone of Google Compute Engine; None: this machine's own.
       gcp_project: Google Cloud project; None: this machine's own.
-      master: address of the TPU, the original's second way of giving it.
+      master: address of the TPU, the original's alternative to `tpu_name`.
 
     Raises:
       ValueError: unknown name, more GPUs asked for than there are, TF_CONFIG missing or malformed.
@@ -70,7 +70,7 @@ def create_strategy(
         raise ValueError(f"--distribution_strategy={distribution_strategy}: choose one of {', '.join(STRATEGIES)}")
     if distribution_strategy == "tpu":
         if num_gpus:
-            raise ValueError(f"--num_gpus={num_gpus} has no meaning with --distribution_strategy=tpu")
+            raise ValueError(f"--num_gpus={num_gpus} is meaningless with --distribution_strategy=tpu")
         strategy = _tpu_strategy(tpu_name or master, tpu_zone, gcp_project)
     elif distribution_strategy == "multi_worker_mirrored":
         _check_tf_config()
@@ -106,7 +106,7 @@ def create_strategy(
 def set_logical_cpu_devices(number: int) -> None:
     """Splits this machine's CPU into `number` devices, so that "mirrored" has several replicas without a GPU.
 
-    It makes nothing faster: it is for trying out a run of several replicas.
+    This makes nothing faster; it is for trying out a run with several replicas.
 
     Raises:
       ValueError: `number` is less than one.
@@ -126,12 +126,12 @@ def set_logical_cpu_devices(number: int) -> None:
 def check_batch_size(
     batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1, flag_name: str = "train_batch_size"
 ) -> int:
-    """Examples that one replica takes at a time, if the global batch divides evenly.
+    """Examples that one replica computes at a time; the global batch must divide evenly.
 
     Args:
       batch_size: examples per step over all replicas.
       strategy: from `create_strategy`.
-      accumulation_steps: parts in which each replica takes its share of a step.
+      accumulation_steps: micro-batches per replica and step.
       flag_name: the flag that gives `batch_size`, for the message.
 
     Raises:
@@ -148,7 +148,7 @@ def check_batch_size(
         below, above = batch_size // parts * parts, (batch_size // parts + 1) * parts
         nearest = f"{below} or {above}" if below else str(above)
         raise ValueError(
-            f"--{flag_name}={batch_size} can't be divided by {replicas} replicas{accumulation}; {nearest} can"
+            f"--{flag_name}={batch_size} can't be divided by {replicas} replicas{accumulation}; {nearest} can be"
         )
     return batch_size // parts
 
@@ -165,7 +165,7 @@ def _check_num_gpus(num_gpus: int | None) -> None:
 
 
 def _check_tf_config() -> None:
-    """Checks TF_CONFIG, from which TensorFlow reads the machines of a multi-worker run."""
+    """Checks TF_CONFIG, which lists the machines of a multi-worker run for TensorFlow."""
     example = '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
     text = os.environ.get("TF_CONFIG", "")
     asked = "--distribution_strategy=multi_worker_mirrored reads the environment variable TF_CONFIG"

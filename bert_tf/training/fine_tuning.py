@@ -1,6 +1,6 @@
-"""What a fine-tuning run is made of: model files and tokenizer, model and optimizer, plan, and what it leaves.
+"""The parts of a fine-tuning run: model files and tokenizer, model and optimizer, plan, and output directory.
 
-The run itself is `tasks.script`, the training loop `loop.train`.
+The run itself is in `tasks.script`, the training loop in `loop.train`.
 """
 
 from collections.abc import Callable
@@ -25,16 +25,16 @@ from bert_tf.weights.mapping import Weights
 
 
 def describe_model(values: FineTuningSettings, newest: str | None, head: str) -> tuple[ModelFiles, Tokenizer]:
-    """The files of a run's model, and its tokenizer; all checked to fit each other and the weights.
+    """The files of a run's model, and its tokenizer, checked against each other and the weights.
 
     Args:
       newest: checkpoint in --output_dir, if any. head: name of the output layer's weights, e.g. "output_weights",
-        without which nothing can be evaluated or predicted.
+        which evaluation and prediction need.
 
     Raises:
       FileNotFoundError, OSError, ValueError: a file is missing or damaged (the message begins with its flag); there
         is no model, or no output layer, to predict with; --max_seq_length is more than the model can take; vocabulary,
-        casing, configuration and weights are not of one model.
+        casing, configuration and weights don't belong to the same model.
     """
     weights = None
     if values.init_checkpoint:
@@ -61,7 +61,7 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str) ->
     )
     tokenizer = make_tokenizer(files, values.max_seq_length, values.init_checkpoint)
     files.max_seq_length = values.max_seq_length
-    if weights is not None and not newest:  # a run that is resumed has its own check: `run_directory.check_output_dir`
+    if weights is not None and not newest:  # a resumed run has its own check: `run_directory.check_output_dir`
         _check_sizes(weights, files)
     return files, tokenizer
 
@@ -79,21 +79,21 @@ def _check_trained(weights: Weights | None, output_dir: str, head: str) -> None:
 
 
 def _check_sizes(weights: Weights, files: ModelFiles) -> None:
-    """Layers may be missing on either side, as in the original; the others must have the right shape."""
+    """Checks shapes. As in the original, either side may lack layers."""
     wrong = [
-        f"{name}: {list(weights.shapes[name])} there, {list(shape)} by the configuration"
+        f"{name}: {list(weights.shapes[name])} there, {list(shape)} in the configuration"
         for name, shape in family_of(files.config).names.expected_shapes(files.config).items()
         if is_encoder_variable(name) and weights.shapes.get(name, shape) != shape
     ]
     if wrong:
         raise ValueError(
-            f"--init_checkpoint: {weights.path} is of another size than {files.config_file}; {len(wrong)} variables "
+            f"--init_checkpoint: {weights.path} does not have the size of {files.config_file}; {len(wrong)} variables "
             f"differ: {some(wrong, '; ')}."
         )
 
 
 def make_tokenizer(files: ModelFiles, max_seq_length: int, init_checkpoint: str | None) -> Tokenizer:
-    """The tokenizer of a model's files, which are checked to fit each other.
+    """The tokenizer of a model's files, which are checked against each other.
 
     Raises:
       ValueError: --max_seq_length is more than the model can take; the vocabulary or its casing does not fit the model.
@@ -113,7 +113,7 @@ def make_tokenizer(files: ModelFiles, max_seq_length: int, init_checkpoint: str 
 
 
 def set_up_devices(run: FineTuningSettings) -> tf.distribute.Strategy:
-    """The strategy of a run; its batch sizes divide among the replicas.
+    """The strategy of a run; checks that batch sizes can be divided by its replicas.
 
     Raises:
       ValueError, RuntimeError: see `distribution.create_strategy` and `distribution.check_batch_size`.
@@ -131,7 +131,7 @@ def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float)
     """Steps of a run, as the original counts them.
 
     Raises:
-      ValueError: not one.
+      ValueError: there would be none.
     """
     steps = int(num_examples / batch_size * num_train_epochs)
     if steps < 1:
@@ -149,10 +149,10 @@ def build_and_restore(
     num_train_steps: int,
     output_dir: str,
 ) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
-    """The model, its optimizer and its step: at the step that the run in output_dir has reached, or new.
+    """The model, its optimizer and the step: restored from the run in output_dir, or new.
 
     Args:
-      num_train_steps: 0: nothing is to be trained, and there is no optimizer.
+      num_train_steps: 0: no training, and thus no optimizer.
 
     Raises:
       FileNotFoundError, ValueError: see `loop.restore`.
@@ -178,10 +178,10 @@ def training_plan(
     eval_every_steps: int,
     seed: int,
 ) -> TrainingPlan:
-    """The plan of a fine-tuning run, which has no checkpoint of step 0 and is evaluated at the end, too.
+    """The plan of a fine-tuning run, which saves no checkpoint at step 0 and is also evaluated at the end.
 
     Args:
-      lengths: tokens of each training example. eval_every_steps: 0: there is nothing to evaluate on.
+      lengths: tokens of each training example. eval_every_steps: 0: there is no data to evaluate on.
     """
     mean_length = run.max_seq_length if run.padding["static_padding"] else float(lengths.mean())
     own = {
@@ -198,16 +198,16 @@ def training_plan(
 
 
 def claim(output_dir: str, files: ModelFiles, settings: dict, resumed: bool) -> None:
-    """Makes the directory of a run describe its model and itself, before the first step."""
+    """Writes the model's description and the settings into a run's directory, before the first step."""
     run_directory.claim_output_dir(output_dir, files.config, files.head)
     pretrained.write_description(output_dir, files)
     run_directory.record_settings(output_dir, {**settings, run_directory.FINISHED: None}, resumed)
 
 
 def finish(output_dir: str, model: keras.Model, step: int, keeps_optimizer: bool) -> None:
-    """Marks a run as finished; unless its optimizer state is kept, only the weights of its last step stay.
+    """Marks a run as finished; unless it keeps its optimizer state, only the weights of its last step are kept.
 
-    A run of an earlier version, which had kept all its checkpoints, is left as it is.
+    A run of an earlier version, which kept all its checkpoints, is left as it is.
     """
     if run_directory.FINISHED not in run_directory.read_settings(output_dir):
         return
@@ -224,6 +224,6 @@ def use_best_model(model: keras.Model, keeper: best_model.BestModel) -> int:
       ValueError: there is none.
     """
     if not keeper.best:
-        raise ValueError(f"--use_best_model: {keeper.directory} is not there.")
+        raise ValueError(f"--use_best_model: {keeper.directory} does not exist.")
     initialize.load_weights(model, keeper.directory)
     return keeper.best["step"]

@@ -1,6 +1,6 @@
 """Flags that all training scripts share: the original's TPU block, devices, precision, randomness, checkpoints.
 
-Only the scripts' `main` reads the values; this module defines them once so that they mean the same everywhere.
+Only the scripts' `main` reads the values; this module defines the flags once so that they mean the same everywhere.
 """
 
 from absl import flags
@@ -18,22 +18,22 @@ def define_device_flags() -> None:
         ["one_device", "mirrored", "multi_worker_mirrored", "tpu"],
         "Where to compute. one_device: the first GPU, or the CPU. mirrored: all GPUs of this host (see --num_gpus). "
         "multi_worker_mirrored: several hosts, described in the environment variable TF_CONFIG. tpu: see --tpu_name. "
-        "Batch sizes are always those of all devices together.",
+        "Batch sizes always count all devices together.",
     )
     flags.DEFINE_integer("num_gpus", None, "mirrored: how many GPUs to use; all of them if unset.", lower_bound=1)
     flags.DEFINE_integer(
         "num_virtual_cpus",
         None,
-        "Split the CPU into this many devices, to try mirrored on a machine without GPUs. It makes nothing faster.",
+        "Split the CPU into this many devices, to try mirrored on a machine without GPUs. This makes nothing faster.",
         lower_bound=1,
     )
-    flags.DEFINE_bool("use_tpu", False, "The original's way to say --distribution_strategy=tpu.")
+    flags.DEFINE_bool("use_tpu", False, "The original's name for --distribution_strategy=tpu.")
     flags.DEFINE_string("tpu_name", None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM.")
-    flags.DEFINE_string("tpu_zone", None, "Zone of the Cloud TPU, e.g. us-central1-b; that of this machine if unset.")
-    flags.DEFINE_string("gcp_project", None, "Google Cloud project of the TPU; that of this machine if unset.")
+    flags.DEFINE_string("tpu_zone", None, "Zone of the Cloud TPU, e.g. us-central1-b; if unset, this machine's.")
+    flags.DEFINE_string("gcp_project", None, "Google Cloud project of the TPU; if unset, this machine's.")
     flags.DEFINE_string("master", None, "Address of the TensorFlow master; --tpu_name is the usual way to give it.")
     flags.DEFINE_integer(
-        "num_tpu_cores", 8, "Cores of the TPU. TensorFlow 2 detects it automatically; a difference is logged."
+        "num_tpu_cores", 8, "Cores of the TPU. TensorFlow 2 detects them automatically; a difference is logged."
     )
 
 
@@ -51,8 +51,8 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
     flags.DEFINE_integer(
         "gradient_accumulation_steps",
         1,
-        "Cut each device's share of the batch into this many parts, computed one after the other: the same step as "
-        "without, with less memory.",
+        "Split each device's share of the batch into this many micro-batches, computed one after the other: the same "
+        "step in less memory.",
         lower_bound=1,
     )
     flags.DEFINE_enum(
@@ -62,12 +62,12 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
         "adamw: the original's Adam with weight decay. lamb: for batches of thousands of examples.",
     )
     define_unknown_keys_flag()
-    flags.DEFINE_integer("seed", 12345, "Seed of initial weights, data order and dropout. Change it for another run.")
+    flags.DEFINE_integer("seed", 12345, "Seed of initial weights, data order and dropout; another seed is another run.")
     flags.DEFINE_bool(
         "deterministic",
         False,
         "Use only deterministic kernels: the same command then gives the same bits on the same machine, interrupted "
-        "or not. Without it, sums may be added up in another order. Costs speed on GPUs.",
+        "or not. Otherwise the order of additions may vary. Costs speed on GPUs.",
     )
     flags.DEFINE_bool(
         "skip_nonfinite_steps",
@@ -77,11 +77,11 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
     flags.DEFINE_integer(
         "keep_checkpoint_max",
         keep_checkpoint_max,
-        "Checkpoints kept in output_dir, with optimizer state; 0 keeps all. In fine-tuning, if unset: the newest one "
-        "until the run ends, of which then only the weights stay. Give it to be able to train further later.",
+        "Checkpoints kept in output_dir, with optimizer state; 0 keeps all. If unset, fine-tuning keeps the newest "
+        "until the run ends, and then only its weights. Set this flag to be able to train further later.",
         lower_bound=0,
     )
-    flags.DEFINE_integer("log_every_steps", 100, "Steps between two lines of the log.", lower_bound=1)
+    flags.DEFINE_integer("log_every_steps", 100, "Steps between two log lines.", lower_bound=1)
     flags.DEFINE_integer(
         "eval_every_steps",
         0,
@@ -96,16 +96,16 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
 
 
 def define_unknown_keys_flag() -> None:
-    """Whether a configuration may have keys that this project doesn't know."""
+    """Whether a configuration may have keys that this project does not know."""
     flags.DEFINE_bool(
         "allow_unknown_config_keys",
         False,
-        "Load a bert_config.json with unknown keys; by default they are an error, since most are typos.",
+        "Accept a bert_config.json with unknown keys; by default they are an error, since most are typos.",
     )
 
 
 def define_model_file_flags() -> None:
-    """What goes with the weights of --init_checkpoint, and is found beside them unless it is given."""
+    """The files that belong to the weights of --init_checkpoint, found beside them unless given."""
     flags.DEFINE_string(
         "bert_config_file", None, "The model's configuration; if unset, the one beside --init_checkpoint."
     )
@@ -113,47 +113,51 @@ def define_model_file_flags() -> None:
     flags.DEFINE_bool(
         "do_lower_case",
         True,
-        "Lower-case the text and strip accents. If unset, what the model's directory says, where it says anything.",
+        "Lower-case the text and strip accents. If unset, follows the model's directory, if that says.",
     )
-    flags.DEFINE_bool("strip_accents", None, "Drop accents. Follows the model's directory, or else --do_lower_case.")
+    flags.DEFINE_bool(
+        "strip_accents", None, "Strip accents. If unset, follows the model's directory, else --do_lower_case."
+    )
 
 
 def define_fine_tuning_flags() -> None:
-    """All that the fine-tuning scripts share: model, schedule, choice of the best, device, precision, checkpoints.
+    """All flags that the fine-tuning scripts share: model, schedule, best model, device, precision, checkpoints.
 
     The defaults are those of the original's scripts.
     """
-    flags.DEFINE_string("output_dir", None, "Folder for checkpoints and results. A run found there is resumed.")
+    flags.DEFINE_string("output_dir", None, "Directory for checkpoints and results. A run found there is resumed.")
     flags.DEFINE_bool(
         "overwrite_output_dir",
         False,
-        "Start over: first remove the files of an earlier run from output_dir, and nothing else there.",
+        "Start over: first remove the files of an earlier run from output_dir, and nothing else.",
     )
     flags.DEFINE_string(
         "init_checkpoint",
         None,
         "Weights to start from: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden "
-        "checkpoint, a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
+        "checkpoint, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
     )
     define_model_file_flags()
     flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all devices.", lower_bound=1)
     flags.DEFINE_integer("predict_batch_size", 8, "Examples per batch in prediction, over all devices.", lower_bound=1)
-    flags.DEFINE_float("learning_rate", 5e-5, "Peak rate. The paper tried 5e-5, 3e-5 and 2e-5.", lower_bound=0.0)
+    flags.DEFINE_float(
+        "learning_rate", 5e-5, "Peak learning rate. The paper tried 5e-5, 3e-5 and 2e-5.", lower_bound=0.0
+    )
     flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set; may be a fraction.", lower_bound=0.0)
     flags.DEFINE_float(
         "warmup_proportion",
         0.1,
-        "Share of the steps over which the rate rises from 0.",
+        "Share of the steps over which the learning rate rises from 0.",
         lower_bound=0.0,
         upper_bound=1.0,
     )
     flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
-    flags.DEFINE_integer("iterations_per_loop", 1000, "Most steps in one call of the graph.", lower_bound=1)
+    flags.DEFINE_integer("iterations_per_loop", 1000, "Maximum steps in one call of the graph.", lower_bound=1)
     flags.DEFINE_integer(
         "num_seeds",
         1,
-        "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. Small "
-        "data sets vary by several points.",
+        "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. On "
+        "small data sets, results vary by several points.",
         lower_bound=1,
     )
     flags.DEFINE_integer(
@@ -162,24 +166,24 @@ def define_fine_tuning_flags() -> None:
     flags.DEFINE_bool(
         "use_best_model",
         False,
-        "At the end, evaluate and predict with best_model/, not with the last step as the original did.",
+        "At the end, evaluate and predict with best_model/, not with the last step as the original does.",
     )
     flags.DEFINE_bool(
         "static_padding",
         False,
-        "Pad every batch to --max_seq_length, as the original did, instead of to its longest example (rounded up) "
-        "with examples of similar length together. Always on for a TPU.",
+        "Pad every batch to --max_seq_length, as the original does, instead of batching examples of similar length and "
+        "padding to the longest (rounded up). Always on for a TPU.",
     )
-    flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on into output_dir, as the original did.")
+    flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on to output_dir, as the original does.")
     define_device_flags()
     define_training_flags(keep_checkpoint_max=None)
 
 
 def define_csv_flag() -> None:
-    """How the fields of a user's .csv files are separated."""
+    """The field separator of a user's .csv files."""
     flags.DEFINE_string(
         "csv_delimiter",
         None,
-        "The separator of fields in .csv files: a character such as ';' or '|', or the word tab. If unset, it is "
-        "detected from the header.",
+        "The field separator of .csv files: a character such as ';' or '|', or the word tab. If unset, it is detected "
+        "from the header.",
     )

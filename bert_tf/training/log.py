@@ -1,4 +1,4 @@
-"""What a run reports while it trains: progress bar, log lines, TensorBoard, and train_log.jsonl for plots."""
+"""What a run reports during training: progress bar, log lines, TensorBoard, and train_log.jsonl for plots."""
 
 import json
 import posixpath
@@ -25,7 +25,7 @@ class TrainingLog:
 
     def __init__(self, output_dir: str, plan, first_step: int, active: bool):
         self._output_dir, self._plan, self._active = output_dir, plan, active
-        # The mean over all calls (smoothing 0): they are of different length, and some are followed by an evaluation.
+        # The mean over all calls (smoothing 0): calls differ in length, and an evaluation follows some of them.
         self._bar = progress_bar(
             total=plan.num_train_steps, initial=first_step, desc="train", unit="step", smoothing=0, disable=not active
         )
@@ -36,7 +36,7 @@ class TrainingLog:
         self._timed_steps = 0
 
     def __enter__(self):
-        # Evaluation has a separate folder, as in the original, so that TensorBoard draws both in one chart.
+        # Evaluation has its own directory, as in the original, so that TensorBoard draws both in one chart.
         folders = {"train": self._output_dir, "eval": posixpath.join(self._output_dir, "eval")}
         self._writers = {
             kind: tf.summary.create_file_writer(folder) for kind, folder in folders.items() if self._active
@@ -51,7 +51,7 @@ class TrainingLog:
     def add(self, step: int, result: dict) -> None:
         """Adds the sums of one call of the graph."""
         now = time.monotonic()
-        if self._first_call:  # it compiles; its time says nothing about speed
+        if self._first_call:  # it includes compilation, so it says nothing about speed
             start_clock(self._bar, step)
         else:
             self._seconds += now - self._last
@@ -108,7 +108,7 @@ def _readable(value: float) -> str:
 
 
 def _short(values: dict) -> dict:
-    """What fits into a progress bar."""
+    """The values that fit into a progress bar."""
     names = {
         "loss": "loss",
         "masked_lm_accuracy": "mlm_acc",

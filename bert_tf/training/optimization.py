@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedule of BERT (original: optimization.py; LAMB: You et al. 2019, algorithm 2).
 
-All are ordinary Keras optimizers; in addition, `update_step` takes the two scalars that the training step needs: a
-factor for the gradient (clipping, loss scale) and whether to apply the update at all.
+They are ordinary Keras optimizers, but `update_step` also takes two scalars that the training step needs: a factor for
+the gradient (clipping, loss scale), and whether to apply the update at all.
 """
 
 import functools
@@ -25,8 +25,8 @@ def _float32_reciprocal(steps: int) -> float:
 class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up over `num_warmup_steps`, then linear decay that reaches 0 at `num_train_steps`.
 
-    Both lines start at step 0, so the rate jumps down where warm-up ends and the very first update has rate 0 (with
-    warm-up): kept, because published runs were made with it.
+    Both lines start at step 0, so with warm-up the very first update has rate 0, and the rate drops where warm-up ends.
+    Both are kept, because published runs were made that way.
 
     Args:
       initial_learning_rate: the peak of the schedule.
@@ -44,8 +44,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
-        # Products with reciprocals, not quotients: TensorFlow's graph optimiser rewrote the original's divisions by
-        # constants that way, and towards the end of a long run the difference is larger than rounding.
+        # Multiply by reciprocals instead of dividing: TensorFlow's graph optimizer rewrote the original's divisions by
+        # constants like this, and towards the end of a long run the difference exceeds rounding.
         done = ops.minimum(step, float(self.num_train_steps)) * _float32_reciprocal(self.num_train_steps)
         rate = self.initial_learning_rate * (1.0 - done)
         if self.num_warmup_steps:
@@ -81,7 +81,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
-        # Not under Keras's own name for it, which Keras would read to set up its weight decay.
+        # Not under Keras's own name for it: Keras would read that and set up its own weight decay.
         self.excluded_patterns = tuple(exclude_from_weight_decay or ())
 
     def build(self, variables):
@@ -171,7 +171,7 @@ def _use_compiled() -> bool:
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class AdamWeightDecay(_DecayingOptimizer):
-    """The original's Adam: no bias correction, epsilon outside the square root, weight decay beside the moments.
+    """The original's Adam: no bias correction, epsilon outside the square root, decoupled weight decay.
 
     Without bias correction the first steps are about three times as long as Adam's ((1 - beta_1) / sqrt(1 - beta_2));
     the warm-up is tuned to that, so it stays.
@@ -185,9 +185,9 @@ class AdamWeightDecay(_DecayingOptimizer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Lamb(_DecayingOptimizer):
-    """LAMB: Adam with bias correction, each step rescaled to the norm of its variable, for very large batches.
+    """LAMB, for very large batches: Adam with bias correction, each update rescaled to the norm of its variable.
 
-    Variables excluded from weight decay are not rescaled either, as in the implementations that published results.
+    Variables excluded from weight decay are not rescaled either, as in the implementations behind published results.
     """
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""Plots: of a training run from its train_log.jsonl, of a classifier's confusions, and of what a model does inside.
+"""Plots of a training run (from train_log.jsonl), a classifier's confusion matrix, attention, and masked-word guesses.
 
 Each returns a matplotlib Figure, which a notebook shows (after `%matplotlib inline`), and writes a PNG if asked to.
-Figure itself is used, not pyplot: no window system is asked for, and a notebook's own figures stay as they are.
+They use Figure directly, not pyplot, which would need a window system and affect a notebook's own figures.
 
 Shape legend: S sequence length, N attention heads.
 """
@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf.system.atomic import write_file
 from bert_tf.text.vocab import MASK
 
-# Of pre-training: title of each panel, and the value it shows.
+# Pre-training: the title of each panel, and the value it shows.
 _PRETRAINING_PANELS = {
     "Masked LM loss (nats)": "masked_lm_loss",
     "Masked LM accuracy": "masked_lm_accuracy",
@@ -25,22 +25,22 @@ _PRETRAINING_PANELS = {
     "Next token accuracy": "next_token_accuracy",
     "Next sentence accuracy": "next_sentence_accuracy",
 }
-_METRICS_SHOWN = 2  # of fine-tuning, beside the loss
-_KINDS = {"train": "training", "eval": "held-out"}  # how the two kinds of record are called in the legend
+_METRICS_SHOWN = 2  # of fine-tuning, besides the loss
+_KINDS = {"train": "training", "eval": "held-out"}  # the legend's names for the two kinds of record
 
 
-# matplotlib takes what stands between two dollar signs for a formula; names and texts are shown as they are.
+# Otherwise matplotlib takes text between two dollar signs for a formula.
 _AS_WRITTEN = {"text.parse_math": False}
 
 
 def read_training_log(train_log: str) -> dict[str, list[dict]]:
     """The records of a train_log.jsonl by kind ("train", "eval"), in the order of their steps.
 
-    A run that was killed and went on has some steps twice; the later record counts. A last line that was cut off in
-    the middle is left out.
+    A run that was killed and resumed has some steps twice; the later record counts. An incomplete last line is
+    ignored.
 
     Raises:
-      ValueError: another line is not a record; names file and line.
+      ValueError: any other line is not a record; names file and line.
     """
     with tf.io.gfile.GFile(train_log, "rb") as file:
         *lines, end = file.read().split(b"\n")
@@ -70,12 +70,12 @@ def plot_training_log(
 
         plot_training_log("runs/pretraining/train_log.jsonl", "loss.png")
 
-    Pre-training has panels for the loss and the accuracies of its objectives, fine-tuning for the loss and the first
-    two metrics of its evaluations.
+    Pre-training has panels for the losses and accuracies of its objectives, fine-tuning for the loss and the first two
+    metrics of its evaluations.
 
     Args:
-      train_log: what a training script writes into its output_dir.
-      png: the picture to write; None for none.
+      train_log: the file that a training script writes into its output_dir.
+      png: the file to write; None for none.
       baselines: for comparison, name of a value -> (label, value), drawn as a dotted line; e.g.
         {"masked_lm_loss": ("unigram", 6.5)}.
       title: above all panels.
@@ -84,7 +84,7 @@ def plot_training_log(
       The matplotlib Figure.
 
     Raises:
-      ValueError: the log has nothing to draw, or is not such a log; names file and line.
+      ValueError: the log has nothing to draw, or is not a training log; names file and line.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -114,12 +114,12 @@ def plot_training_log(
 
 
 def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
-    """Title of each panel -> kind of record -> the value of such records that it shows."""
+    """Title of each panel -> kind of record -> name of the value shown."""
     found = {name for kind in _KINDS for record in records[kind] for name in record}
     panels = {title: dict.fromkeys(_KINDS, name) for title, name in _PRETRAINING_PANELS.items() if name in found}
     if panels or "loss" not in found:
         return panels
-    # An evaluation's own "loss" is the original's mean over batches; eval_loss is that over examples.
+    # An evaluation's "loss" is the mean over batches, as in the original; eval_loss is the mean over examples.
     panels = {"Loss": {"train": "loss", "eval": "eval_loss" if "eval_loss" in found else "loss"}}
     shown = [name for record in records["eval"][:1] for name in record]
     metrics = [name for name in shown if name not in ("kind", "step", "time", "global_step", "loss", "eval_loss")]
@@ -130,7 +130,7 @@ def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
 
 def _finished(figure, path: str | None):
     """The figure, laid out; written as a PNG, complete or not at all, if there is a path."""
-    figure.draw_without_rendering()  # texts take fonts and settings that hold now, not those of whoever shows it
+    figure.draw_without_rendering()  # fixes the fonts and settings of texts now, not when the figure is shown
     if path is None:
         return figure
     content = io.BytesIO()
@@ -139,7 +139,7 @@ def _finished(figure, path: str | None):
     return figure
 
 
-# Fonts with Chinese, Japanese and Korean letters, as systems have them.
+# Common system fonts with Chinese, Japanese and Korean characters.
 _CJK_FONTS = (
     "Noto Sans CJK", "Noto Sans KR", "Noto Sans JP", "Noto Sans SC", "NanumGothic", "UnDotum", "Malgun Gothic",
     "AppleGothic", "Apple SD Gothic Neo", "Hiragino Sans", "Yu Gothic", "PingFang SC", "Microsoft YaHei", "SimHei",
@@ -148,7 +148,7 @@ _CJK_FONTS = (
 
 
 def _fonts_for(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Fonts to write names in, and the names; numbers instead of them if no font here has their letters."""
+    """Fonts for the names, and the names; their numbers instead if no installed font has all the characters."""
     from matplotlib import font_manager, ft2font
 
     wanted = {ord(char) for name in names for char in name}
@@ -163,8 +163,8 @@ def _fonts_for(names: Sequence[str]) -> tuple[list[str], list[str]]:
     if wanted <= known:
         return fonts, list(names)
     logging.warning(
-        "No font here has all letters of the names: the picture shows their numbers (%s). Install Noto Sans CJK, for "
-        "example.",
+        "No installed font has all characters of the names: the plot shows their numbers (%s). Install a font such as "
+        "Noto Sans CJK.",
         ", ".join(f"{number}: {name}" for number, name in enumerate(names)),
     )
     return fonts[:1], [str(number) for number in range(len(names))]
@@ -173,11 +173,11 @@ def _fonts_for(names: Sequence[str]) -> tuple[list[str], list[str]]:
 def plot_confusion_matrix(
     labels, predictions, names: Sequence[str], png: str | None = None, *, title: str | None = None
 ):
-    """Draws how often each class was taken for each.
+    """Draws a confusion matrix: how often each class was predicted for each true class.
 
     Args:
-      labels, predictions: numbers of classes [n]. names: of the classes. png: the picture to write; None for none.
-      title: what was predicted by what, e.g. "mrpc, dev set, step 343: accuracy 0.863".
+      labels, predictions: class indices [n]. names: of the classes. png: the file to write; None for none.
+      title: e.g. "mrpc, dev set, step 343: accuracy 0.863".
 
     Returns:
       The matplotlib Figure.
@@ -200,7 +200,7 @@ def plot_confusion_matrix(
 
 
 def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None, *, title: str | None = None):
-    """Draws what each token attends to: a panel for each head, a row for each token that looks, dark where it looks.
+    """Draws what each token attends to: a panel for each head, a row for each query token, dark where it attends.
 
         tokens = ["[CLS]", *tokenizer.tokenize("The lighthouse was sold."), "[SEP]"]
         ids = tokenizer.convert_tokens_to_ids(tokens)
@@ -211,14 +211,14 @@ def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None,
 
     Args:
       probabilities: [N, S, S] of one layer and one example, or [S, S] of one head: queries by keys.
-      tokens: S of them. png: the picture to write; None for none.
+      tokens: S of them. png: the file to write; None for none.
       title: above all panels.
 
     Returns:
       The matplotlib Figure.
 
     Raises:
-      ValueError: shapes don't fit, or these are not probabilities.
+      ValueError: shapes don't match, or the values are not probabilities.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -229,10 +229,10 @@ def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None,
     if heads.ndim != 3 or not heads.shape[0] or not length or heads.shape[1:] != (length, length):
         raise ValueError(
             f"probabilities of {length} tokens must be [heads, {length}, {length}] or [{length}, {length}], not "
-            f"{list(np.shape(probabilities))}. One layer and one example at a time."
+            f"{list(np.shape(probabilities))}. Give one layer of one example."
         )
     if not (heads >= 0).all() or not (heads <= 1.01).all():  # bfloat16 may round up; NaN fails both
-        raise ValueError(f"probabilities are between 0 and 1, these are between {heads.min()} and {heads.max()}.")
+        raise ValueError(f"probabilities must be between 0 and 1; these are between {heads.min()} and {heads.max()}.")
     columns = min(4, len(heads))
     rows = -(-len(heads) // columns)
     side = min(10.0, 1.2 + 0.2 * length)
@@ -254,21 +254,21 @@ def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None,
 
 
 def plot_masked_words(text: str, guesses: Sequence[Sequence[tuple[str, float]]], png: str | None = None):
-    """Draws what a model takes for the words behind [MASK]: a panel for each mask, a bar for each guess.
+    """Draws a model's guesses for each [MASK]: a panel for each mask, a bar for each guess.
 
         text = "The [MASK] was sold in [MASK]."
         plot_masked_words(text, fill_mask(model, tokenizer, [text])[0])
 
     Args:
       text: with one or more literal "[MASK]".
-      guesses: what `fill_mask` gives for this text: for each mask pairs of token and probability, the best first.
-      png: the picture to write; None for none.
+      guesses: what `fill_mask` returns for this text: for each mask, pairs (token, probability), the best first.
+      png: the file to write; None for none.
 
     Returns:
       The matplotlib Figure.
 
     Raises:
-      ValueError: not as many lists of guesses as masks, or an empty one.
+      ValueError: the numbers of lists and masks differ, or a list is empty.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""A run of pre-training: records in, a model's directory out. run_pretraining.py is this with flags.
+"""A pre-training run: records in, a model directory out. run_pretraining.py adds the flags.
 
 settings = PretrainingSettings("train.tfrecord", "model", bert_size="tiny", do_train=True, num_train_steps=1000)
 results = pretrain(settings)
@@ -31,13 +31,13 @@ def pretrain(
     training: TrainingSettings = TrainingSettings(),  # noqa: B008
     devices: DeviceSettings = DeviceSettings(),  # noqa: B008
 ) -> dict[str, float]:
-    """Trains and evaluates as the settings say; resumes the run that output_dir holds.
+    """Trains and evaluates as the settings say; resumes the run in output_dir, if any.
 
     Returns:
       The results of the last evaluation, with `global_step`; only `global_step` without `do_eval`.
 
     Raises:
-      ValueError, OSError: settings, records, vocabulary or weights that are bad or don't fit; names the flag.
+      ValueError, OSError: settings, records, vocabulary or weights are invalid or don't match; names the flag.
       loop.NonFiniteLossError, SystemExit: see `loop.train`.
     """
     check_settings(settings)
@@ -102,10 +102,10 @@ def pretrain(
 
 
 def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple[BertConfig, str]:
-    """The model's configuration and what to call it.
+    """The model's configuration, and its name in messages.
 
     Raises:
-      ValueError: it does not fit the objective, or the length of the sequences.
+      ValueError: it does not suit the objective, or the sequence length.
     """
     if settings.bert_size:
         size = {"vocab_size": max(load_vocab(settings.vocab_file).values()) + 1} if settings.vocab_file else {}
@@ -141,7 +141,7 @@ def _check_output_dir(settings: PretrainingSettings, config: BertConfig) -> None
 def _find_vocabulary(
     settings: PretrainingSettings, data: Mapping[str, "OpenedRecords"], config: BertConfig
 ) -> ModelFiles | None:
-    """The vocabulary to put beside the model; None if it lies there from an earlier start, or is not known."""
+    """The vocabulary to put beside the model; None if an earlier start has put it there, or if it is unknown."""
     if find_vocab_file(settings.output_dir):
         return None
     files = {f"--{flag}": opened.index.files for flag, opened in data.items()}
@@ -155,7 +155,7 @@ def _recorded(
     data: Mapping[str, "OpenedRecords"],
     masking: dynamic_masking.Masking | None,
 ) -> dict:
-    """What run.json keeps: all settings that matter to this run, and which data and vocabulary they were used with."""
+    """The content of run.json: all settings that matter to this run, and the data and vocabulary it used."""
     recorded = dataclasses.asdict(settings) | dataclasses.asdict(training) | dataclasses.asdict(devices)
     if "input_file" in data:
         recorded["input_file_fingerprint"] = data["input_file"].index.fingerprint
@@ -166,7 +166,7 @@ def _recorded(
 
 
 def _log_ending(settings: PretrainingSettings) -> None:
-    """Says where the model is, and how it is used."""
+    """Logs where the model is, and how to use it."""
     folder = settings.output_dir
     if not find_vocab_file(folder):
         use = f'  from bert_tf import BertForPreTraining\n  BertForPreTraining.from_pretrained("{folder}")'
@@ -186,11 +186,11 @@ def _log_ending(settings: PretrainingSettings) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class OpenedRecords:
-    """Records of pre-training.
+    """Pre-training records.
 
     Attributes:
-      flag: that named them, without dashes. index, features: see `records`.
-      pairs: unmasked pairs a row; None for masked records.
+      flag: the flag that named them, without dashes. index, features: see `records`.
+      pairs: unmasked pairs per row; None for masked records.
     """
 
     flag: str
@@ -201,7 +201,7 @@ class OpenedRecords:
     def labeller(
         self, settings: PretrainingSettings, masking: dynamic_masking.Masking | None, seed: int
     ) -> Callable | None:
-        """Makes the labels of a batch: next tokens, or masks where the records have none yet; None: they have them."""
+        """A function that adds labels to a batch: next tokens, or masks; None if the records already have labels."""
         if settings.is_left_to_right:
             return lambda rows, step: left_to_right.predict_next_tokens(rows)
         if not self.pairs:
@@ -210,7 +210,7 @@ class OpenedRecords:
 
 
 def _open_all_records(settings: PretrainingSettings, chief: bool) -> dict[str, OpenedRecords]:
-    """The records that are needed, by the names of their flags; the index of each is kept in output_dir."""
+    """The records that are needed, by the names of their flags; the index of each is cached in output_dir."""
 
     def open_records(flag: str, patterns: str | None) -> OpenedRecords:
         files = list_files(patterns, f"--{flag}")
@@ -235,10 +235,10 @@ def _open_all_records(settings: PretrainingSettings, chief: bool) -> dict[str, O
 def _create_masking(
     settings: PretrainingSettings, config: BertConfig, data: Mapping[str, OpenedRecords]
 ) -> dynamic_masking.Masking | None:
-    """How unmasked records are masked; None if there are none, or nothing is to be masked.
+    """How unmasked records are masked; None if there are none, or the objective needs no masks.
 
     Raises:
-      ValueError: flags for unmasked records where there are none; or no vocabulary, one that does not fit the model, or
+      ValueError: flags for unmasked records without such records; no vocabulary, or one that does not match the model;
         a flag out of range.
     """
     if settings.is_left_to_right:
@@ -246,7 +246,7 @@ def _create_masking(
     if not any(opened.pairs for opened in data.values()):
         for name in settings.given_mask_flags():
             raise ValueError(
-                f"--{name} is for unmasked records; these were masked by create_pretraining_data.py already, with its "
+                f"--{name} is for unmasked records; these were already masked by create_pretraining_data.py, with its "
                 "own flags."
             )
         return None
@@ -255,7 +255,7 @@ def _create_masking(
         vocab_file = pretrained.read_model(settings.init_checkpoint)[1].vocab_file
     if not vocab_file:
         raise ValueError(
-            "The records are unmasked (create_pretraining_data.py --masking=dynamic), to be masked while training: "
+            "The records are unmasked (create_pretraining_data.py --masking=dynamic), to be masked during training: "
             "give --vocab_file, the vocabulary they were made with, or --init_checkpoint with one beside it."
         )
     names = ("max_predictions_per_seq", *MASK_FLAGS)
@@ -267,8 +267,8 @@ def _create_masking(
             f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is {config.vocab_size}."
         )
     logging.info(
-        "The records are unmasked: %g of the tokens (%s) will be masked while training, at most %d a row, with the "
-        "vocabulary %s; %g of these become %s, %g any token.",
+        "The records are unmasked: %g of the tokens (%s) will be masked during training, at most %d per row, with the "
+        "vocabulary %s; %g of these become %s, %g a random token.",
         masking.masked_lm_prob,
         "whole words" if masking.do_whole_word_mask else "single pieces",
         masking.max_predictions_per_seq,
@@ -287,7 +287,7 @@ def _check_first_batch(
     config_name: str,
     masking: dynamic_masking.Masking | None,
 ) -> None:
-    """Raises ValueError if the first records don't fit the model, the objective or the vocabulary."""
+    """Raises ValueError if the first records don't match the model, the objective or the vocabulary."""
     for batch in records.evaluation_batches(opened.index, opened.features, batch_size=64, repeat=False, max_steps=1):
         largest = int(np.max(batch["input_ids"]))
         if largest >= config.vocab_size:  # GPUs and TPUs would not notice, and train on NaN
@@ -298,8 +298,8 @@ def _check_first_batch(
         second = batch["segment_lengths"][:, 1::2] if opened.pairs else batch["segment_ids"]
         if settings.nsp and not tf.reduce_any(second > 0):
             raise ValueError(
-                f"--{opened.flag} holds single sequences (create_pretraining_data.py --nsp=false), with no second "
-                "parts to predict: give --nsp=false here, too."
+                f"--{opened.flag} holds single sequences (create_pretraining_data.py --nsp=false), without a second "
+                "segment to predict: give --nsp=false here, too."
             )
         if masking and opened.pairs and (problem := masking.problem(batch)):
             raise ValueError(
@@ -313,7 +313,7 @@ def _check_first_batch(
 def _make_evaluate(
     model, objective, strategy, settings: PretrainingSettings, data: Mapping[str, OpenedRecords], masking
 ) -> Callable[[int], dict[str, float]]:
-    """Builds evaluate(step) -> results; a step that has been evaluated is not evaluated again."""
+    """Builds evaluate(step) -> results, which evaluates each step only once."""
     opened = data.get("eval_input_file") or data["input_file"]
     evaluate_batches = make_evaluate_function(model, objective, strategy)
     evaluated: dict[int, dict] = {}
@@ -346,7 +346,7 @@ def _train(
     masking: dynamic_masking.Masking | None,
     evaluate: Callable[[int], dict[str, float]],
 ) -> int:
-    """Trains from where the model stands; returns the step reached."""
+    """Trains from the model's current step; returns the step reached."""
     length = settings.max_seq_length
     predictions = length - 1 if settings.is_left_to_right else settings.max_predictions_per_seq
     plan = TrainingPlan(

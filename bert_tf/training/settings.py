@@ -1,6 +1,6 @@
 """Settings that all training runs share: devices, precision, randomness, checkpoints. No TensorFlow is imported here.
 
-The fields are the flags of the same names (see flags.py), which say more.
+The fields are the flags of the same names, explained in flags.py.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class DeviceSettings:
 
     @property
     def strategy(self) -> str:
-        """The name of the strategy: distribution_strategy, or tpu by the original's use_tpu."""
+        """The name of the strategy: distribution_strategy, or tpu with the original's use_tpu."""
         return "tpu" if self.use_tpu else self.distribution_strategy
 
 
@@ -53,12 +53,12 @@ class TrainingSettings:
 
     @property
     def dtype_policy(self) -> str:
-        """Keras' name of `dtype`."""
+        """Keras's name for `dtype`."""
         return DTYPE_POLICIES[self.dtype]
 
     @property
     def plan_fields(self) -> dict:
-        """What a `step.TrainingPlan` takes from these settings."""
+        """The fields of a `step.TrainingPlan` that come from these settings."""
         names = (
             "gradient_accumulation_steps", "seed", "use_xla", "skip_nonfinite_steps", "log_every_steps",
             "eval_every_steps", "keep_checkpoint_max",
@@ -67,13 +67,13 @@ class TrainingSettings:
 
 
 def settings_of(kind: type[Settings], values: Mapping[str, object], given: Collection[str] | None = None) -> Settings:
-    """Settings of a kind from a script's flags (`FLAGS.flag_values_dict()`), each of which has the name of its field.
+    """Settings of a kind from a script's flags of the same names (`FLAGS.flag_values_dict()`).
 
-    A field without a flag in the script keeps its default. Where a field's default is None, None means "not given": its
-    flag shows the original's default in --help, which applies only if nothing else is known.
+    A field without a flag keeps its default. If a field's default is None, None means "not given": its flag shows the
+    original's default in --help, which applies only if nothing else is known.
 
     Args:
-      given: names of the flags that are on the command line; None: all are.
+      given: names of the flags that are on the command line; None: all of them.
     """
     fields = [field for field in dataclasses.fields(kind) if field.name in values]
     if given is not None:
@@ -86,10 +86,10 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
     """A fine-tuning run of any task: model, actions, schedule. None means "not given".
 
     Attributes:
-      do_lower_case, strip_accents: None: as the model's directory says.
-      keep_checkpoint_max: None: the run keeps its newest checkpoint until it ends, and then leaves the weights of its
-        last step without optimizer state. A number: so many checkpoints stay, with optimizer state; 0: all of them.
-      learning_rate: None: 5e-5, unless the task says otherwise. eval_batch_size: None: predict_batch_size.
+      do_lower_case, strip_accents: None: as in the model's directory.
+      keep_checkpoint_max: None: the run keeps its newest checkpoint until it ends, and then only the weights of its
+        last step. A number: it keeps this many checkpoints, with optimizer state; 0: all of them.
+      learning_rate: None: 5e-5, unless the task has its own. eval_batch_size: None: predict_batch_size.
     """
 
     output_dir: str
@@ -120,7 +120,7 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
 
     @property
     def plan_fields(self) -> dict:
-        """What a `step.TrainingPlan` takes from these settings."""
+        """The fields of a `step.TrainingPlan` that come from these settings."""
         fields = super().plan_fields | {
             "iterations_per_loop": self.iterations_per_loop,
             "save_checkpoints_steps": self.save_checkpoints_steps,
@@ -129,12 +129,12 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
 
     @property
     def keeps_optimizer(self) -> bool:
-        """Whether checkpoints stay after the run, with their optimizer state."""
+        """Whether checkpoints are kept after the run, with their optimizer state."""
         return self.keep_checkpoint_max is not None
 
     @property
     def padding(self) -> dict:
-        """max_seq_length and static_padding, as the batches of `token_rows` take them."""
+        """max_seq_length and static_padding, as `token_rows` takes them for batches."""
         return {
             "max_seq_length": self.max_seq_length,
             "static_padding": self.static_padding or self.strategy == "tpu",
@@ -147,18 +147,18 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
           ValueError, FileNotFoundError: names the flag to change.
         """
         if not (self.do_train or self.do_eval or self.do_predict):
-            raise ValueError("Nothing to do: give --do_train, --do_eval, --do_predict or several of them.")
+            raise ValueError("Nothing to do: give one or more of --do_train, --do_eval, --do_predict.")
         if self.num_seeds > 1 and not self.do_train:
             raise ValueError(f"--num_seeds={self.num_seeds} compares trained models: give --do_train.")
         if self.overwrite_output_dir and not self.do_train:
             raise ValueError("--overwrite_output_dir starts the training over: give --do_train, or leave it out.")
         if self.overwrite_output_dir and self.strategy == "multi_worker_mirrored":
-            raise ValueError("--overwrite_output_dir is not for several workers: remove the directory first.")
+            raise ValueError("--overwrite_output_dir does not work with several workers: remove the directory first.")
         for name in ("bert_config_file", "vocab_file"):
             check_file(getattr(self, name), f"--{name}")
 
     def check_dev_set(self, there: bool, advice: str) -> None:
-        """Refuses what chooses by the results on a dev set where none is `there`.
+        """Refuses flags that choose by results on a dev set if there is none.
 
         Raises:
           ValueError: names the flag, and ends with the advice.
@@ -168,7 +168,7 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
                 raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
     def check_files(self, **files: str | None) -> None:
-        """Refuses an action without its file. files: flag of the file of --do_train, --do_eval, --do_predict.
+        """Refuses an action without its file. files: flag -> path, in the order of --do_train, --do_eval, --do_predict.
 
         Raises:
           ValueError: names both flags.
@@ -181,10 +181,10 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
 def checked_settings(
     kind: type[Settings], values: Mapping[str, object], given: Collection[str]
 ) -> tuple[FineTuningSettings, Settings]:
-    """The settings of a fine-tuning run and those of its task, checked without TensorFlow; see `settings_of`.
+    """The settings of a fine-tuning run and of its task, checked without TensorFlow; see `settings_of`.
 
     Raises:
-      ValueError, FileNotFoundError: what makes no sense or is not there; names the flag.
+      ValueError, FileNotFoundError: a setting makes no sense, or a file does not exist; names the flag.
     """
     run, own = settings_of(FineTuningSettings, values, given), settings_of(kind, values, given)
     run.check()

@@ -1,1 +1,1 @@
-"""Files of weights of other formats, as mappings from names to arrays."""
+"""Weight files of other formats, as mappings from names to arrays."""

@@ -1,4 +1,4 @@
-"""TensorFlow checkpoint files (a pair of .index and .data), tensor by tensor."""
+"""TensorFlow checkpoint files (a pair of .index and .data), read and written tensor by tensor."""
 
 import posixpath
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data-00000-of-00001"
-# In the file of every object-based (TF2) checkpoint.
+# The key of the object graph in every object-based (TF2) checkpoint.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -29,13 +29,13 @@ def read_tensor(reader, prefix: str, name: str) -> np.ndarray:
     """One tensor of an open checkpoint.
 
     Raises:
-      ValueError: it can't be read: the file is damaged.
+      ValueError: the file is damaged.
     """
     try:
         return np.asarray(reader.get_tensor(name))
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         base = posixpath.basename(prefix)
-        # Only a run's own checkpoint has one before it.
+        # Only a run's own checkpoint has a predecessor.
         advice = f"To continue from the checkpoint before it, delete {base}.*" if base.startswith("model.ckpt-") else ""
         raise ValueError(
             f"{prefix}: {name} can't be read, the file is damaged or its .data is missing ({error}). "
@@ -46,7 +46,7 @@ def read_tensor(reader, prefix: str, name: str) -> np.ndarray:
 def write_bundle(prefix: str, tensors: Mapping) -> None:
     """Writes tensors by name as one file pair (the format of TF1's Saver, version 2).
 
-    Each is taken from the mapping and turned into a TensorFlow tensor in turn: `Weights` are held in memory once.
+    Tensors are taken from the mapping and converted one at a time, so `Weights` are held in memory once.
     """
     values = [_value(tensor) for tensor in tensors.values()]
     tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(values), tensors=values)
@@ -57,5 +57,5 @@ def _value(tensor):
         value = tf.convert_to_tensor(tensor.value)
         # The original's global_step is int64; Keras counts steps in int32.
         return tf.cast(value, tf.int64) if value.dtype == tf.int32 else value
-    # The op frees memory: NumPy arrays that TensorFlow has copied are released only when an op runs.
+    # The op frees memory: TensorFlow releases NumPy arrays that it has copied only when an op runs.
     return tf.identity(tf.convert_to_tensor(tensor))

@@ -1,4 +1,4 @@
-"""Finds files of weights where a user points: in a directory, or by a prefix or a file's name."""
+"""Finds weight files by a directory, a prefix or a file name."""
 
 import posixpath
 
@@ -10,10 +10,10 @@ from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    """Prefix of the newest complete checkpoint of `output_dir`, or None.
+    """Prefix of the newest complete checkpoint in `output_dir`, or None.
 
-    That is the one which the state file names. Should the file or what it names be gone, the newest `model.ckpt-<step>`
-    that is there counts, with a warning: a run never starts over beside its own checkpoints.
+    That is the checkpoint named in the state file. If the file or that checkpoint does not exist, the newest
+    `model.ckpt-<step>` is used, with a warning: a run never starts over beside its own checkpoints.
     """
     newest = tf.train.latest_checkpoint(output_dir)
     if newest:
@@ -33,7 +33,7 @@ def latest_checkpoint(output_dir: str) -> str | None:
 
 
 def find_file(path: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> str | None:
-    """The first of the files `names` in a directory; or `path` itself if it is a file with one of `suffixes`."""
+    """The first of `names` that exists in a directory; or `path` itself if it is a file with one of `suffixes`."""
     if tf.io.gfile.isdir(path):
         files = (posixpath.join(path, name) for name in names)
         return next((file for file in files if tf.io.gfile.exists(file)), None)
@@ -41,19 +41,19 @@ def find_file(path: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> s
 
 
 def bundle_prefix(path: str) -> str:
-    """The prefix of a TensorFlow checkpoint, from the prefix or the name of one of its files."""
+    """The prefix of a TensorFlow checkpoint, given the prefix or one of its files."""
     prefix = path.removesuffix(INDEX_SUFFIX)
     begin = posixpath.basename(prefix).rfind(DATA_SUFFIX[:6])
     return prefix if begin < 0 else posixpath.join(posixpath.dirname(prefix), posixpath.basename(prefix)[:begin])
 
 
 def find_bundle(path: str, usual_name: str) -> str | None:
-    """The prefix of the TensorFlow checkpoint that is meant by a directory, a prefix, or a file; None if there is none.
+    """The prefix of the TensorFlow checkpoint that a directory, prefix or file refers to; None if there is none.
 
-    In a directory that is a SavedModel's, or the newest of a run, or `usual_name`, or the only one.
+    In a directory it is, in this order, a SavedModel's, the newest of a run, `usual_name`, or the only one.
 
     Raises:
-      FileNotFoundError: a directory with several, none of which is any of these.
+      FileNotFoundError: the directory has several and none of the first three.
     """
     if not tf.io.gfile.isdir(path):
         prefix = bundle_prefix(path)

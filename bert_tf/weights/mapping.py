@@ -1,7 +1,7 @@
 """Weights of any format under the original's names, read one tensor at a time.
 
-A file of any format is opened as `Weights`: the names and shapes are the original's (TF1), whatever the file calls
-them, and nothing is read before it is asked for, so that a large model is never in memory twice.
+A file of any format is opened as `Weights`: names and shapes are the original's (TF1), whatever the file calls them,
+and tensors are read only on request, so that a large model is never in memory twice.
 """
 
 import dataclasses
@@ -14,16 +14,16 @@ _MOMENT_SUFFIXES = ("/adam_m", "/adam_v")
 
 @dataclasses.dataclass(eq=False)
 class Weights(Mapping[str, np.ndarray]):
-    """The tensors of a file under the original's names: a mapping that reads a tensor each time it is asked for one.
+    """The tensors of a file under the original's names: a mapping that reads a tensor on each access.
 
     Attributes:
-      path: the file or prefix, as errors should call it.
-      format: the name of one (see models/formats.py).
+      path: the file or prefix, as shown in errors.
+      format: its name (see models/formats.py).
       shapes: by the original's name.
       origins: the original's name -> what the file calls it.
-      unused: entries of the file that have no place in the original's format -> why.
+      unused: entries of the file without an equivalent in the original's format -> why.
       reader: reads one tensor by the original's name, in the original's layout.
-      hints: what the file itself tells about the model: `num_attention_heads`, `do_lower_case`.
+      hints: what the file itself says about the model: `num_attention_heads`, `do_lower_case`.
     """
 
     path: str
@@ -39,13 +39,13 @@ class Weights(Mapping[str, np.ndarray]):
 
         Raises:
           KeyError: there is no such tensor.
-          ValueError: it can't be read: the file is damaged.
+          ValueError: the file is damaged.
         """
         if name not in self.shapes:
             raise KeyError(f"{self.path} has no {name}")
         value = self.reader(name)
         if tuple(value.shape) != self.shapes[name]:
-            raise ValueError(f"{self.path}: {name} has shape {list(value.shape)}, announced {list(self.shapes[name])}")
+            raise ValueError(f"{self.path}: {name} has shape {list(value.shape)}, expected {list(self.shapes[name])}")
         return value
 
     def __getitem__(self, name: str) -> np.ndarray:

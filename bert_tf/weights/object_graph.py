@@ -1,7 +1,7 @@
-"""Object-based (TF2) checkpoints: which variables one holds, and how the saved Python objects hung together.
+"""Object-based (TF2) checkpoints: their variables, and how the saved Python objects were connected.
 
-Such a checkpoint is a bundle of tensors with a `TrackableObjectGraph` among them. Each node of the graph is one
-saved object, each edge for the attribute by which one object holds another.
+Such a checkpoint is a bundle of tensors that includes a `TrackableObjectGraph`. Each node of the graph is a saved
+object, each edge an attribute by which one object holds another.
 """
 
 import posixpath
@@ -18,16 +18,16 @@ from bert_tf.weights import bundle
 
 _VALUE = "VARIABLE_VALUE"
 KEY_SUFFIX = "/.ATTRIBUTES/" + _VALUE
-# Only optimizers hold something of this name.
+# Only optimizers have an attribute of this name.
 _OPTIMIZER_EDGES = {"learning_rate", "_learning_rate", "_current_learning_rate"}
 
 
 class ObjectGraph:
-    """The object graph of a checkpoint: which variables it has, and by which edges they are reached."""
+    """The object graph of a checkpoint: its variables, and the edges that lead to them."""
 
     def __init__(self, serialized: bytes):
         self.nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes
-        # Breadth first, and never into an optimizer: newer ones name their moments like the variables.
+        # Breadth first, never into an optimizer: newer ones name their moments like the variables.
         self.paths: dict[int, tuple[str, ...]] = {0: ()} if self.nodes else {}
         self.parents: dict[int, list[tuple[int, str]]] = {}
         queue = list(self.paths)
@@ -45,14 +45,14 @@ class ObjectGraph:
         return bool(node.slot_variables) or any(child.local_name in _OPTIMIZER_EDGES for child in node.children)
 
     def variables(self) -> Iterator[tuple[int, str, str]]:
-        """Node, full name and key of every variable outside the optimizer."""
+        """Yields node, full name and key of every variable outside optimizers."""
         for number in sorted(self.paths):
             for attribute in self.nodes[number].attributes:
                 if attribute.name == _VALUE:
                     yield number, attribute.full_name, attribute.checkpoint_key
 
     def edges_to(self, number: int) -> set[str]:
-        """The names of all edges on all ways from the root to a node."""
+        """The names of all edges on all paths from the root to a node."""
         edges, seen, queue = set(), {number}, [number]
         for node in queue:
             for parent, edge in self.parents.get(node, ()):
@@ -67,10 +67,10 @@ class ObjectGraph:
 
 
 def is_object_checkpoint(prefix: str) -> bool:
-    """Whether the files of a prefix are an object-based (TF2) checkpoint, not one by names (TF1).
+    """Whether a prefix is an object-based (TF2) checkpoint, not a name-based one (TF1).
 
     Raises:
-      ValueError: there is an index that can't be read.
+      ValueError: its index can't be read.
     """
     if not tf.io.gfile.exists(prefix + bundle.INDEX_SUFFIX):
         return False
@@ -78,7 +78,7 @@ def is_object_checkpoint(prefix: str) -> bool:
 
 
 def open_object_checkpoint(prefix: str, path: str):
-    """The reader of a checkpoint whose files are all there and long enough."""
+    """Opens a checkpoint, after checking that all its files exist and are long enough."""
     folder, name = posixpath.split(prefix)
     if not tf.io.gfile.exists(prefix + bundle.INDEX_SUFFIX):
         raise FileNotFoundError(f"{path}: {prefix}{bundle.INDEX_SUFFIX} does not exist.")
@@ -89,7 +89,7 @@ def open_object_checkpoint(prefix: str, path: str):
     if absent:
         raise FileNotFoundError(
             f"{path}: the weights are missing: {prefix}.data-{absent[0]:05}-of-{count:05} does not exist "
-            f"({len(absent)} of {count} data files). The .index alone holds no weights."
+            f"({len(absent)} of {count} data files). The .index alone contains no weights."
         )
     reader = bundle.open_bundle(prefix)
     types = reader.get_variable_to_dtype_map()
@@ -111,7 +111,7 @@ def read_graph(reader, path: str) -> ObjectGraph:
             f"{some(sorted(reader.get_variable_to_shape_map()))}."
         )
     try:
-        # Not through NumPy, whose byte strings lose zeros at their end.
+        # Not through NumPy, whose byte strings lose trailing zeros.
         return ObjectGraph(reader.get_tensor(bundle.OBJECT_GRAPH))
     except (tf.errors.OpError, RuntimeError, DecodeError, IndexError) as error:
         raise ValueError(f"{path}: its {bundle.OBJECT_GRAPH} is damaged: {error}") from error

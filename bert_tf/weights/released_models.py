@@ -1,4 +1,4 @@
-"""The BERTs that Google released, by their names: where they are, and a cache of those downloaded.
+"""The BERT models that Google released, by name: their addresses, and a cache of downloads.
 
 Source: README.md and multilingual.md of github.com/google-research/bert; the models are under the Apache License 2.0.
 """
@@ -36,7 +36,7 @@ def _paths() -> dict[str, str]:
     paths = {}
     for date, names in _RELEASES.items():
         for name in names:
-            # One name was used twice; the later model, BERT-Base trained again, goes by its date as well.
+            # One name was used twice; the later model, a retrained BERT-Base, is listed under its date.
             paths[f"{date}/{name}" if name in paths else name] = f"{date}/{name}"
     return paths
 
@@ -45,28 +45,28 @@ MODELS = _paths()
 
 
 def hint(path: str) -> str:
-    """For the end of a message that there is nothing at `path`: how to get the released model it names; else ""."""
+    """How to get the released model that `path` names, for the end of a "not found" message; "" if it names none."""
     path = path.rstrip("/")
     name = next((name for name in (path, posixpath.dirname(path)) if name in MODELS), None)
     if name is None:
         return ""
     return f""" Google released a model of this name; python -c "import bert_tf; print(bert_tf.download('{name}'))" \
-downloads it and prints its folder: give that."""
+downloads it and prints its folder: use that."""
 
 
 def download(name: str, cache_dir: str | None = None) -> str:
-    """The folder of one of Google's released BERTs, downloaded unless it is in the cache.
+    """The folder of one of Google's released BERT models, downloaded unless it is in the cache.
 
         folder = bert_tf.download("uncased_L-4_H-256_A-4")
         model = bert_tf.BertForSequenceClassification.from_pretrained(folder, num_labels=2)
 
-    Only this function reaches for the network. The folder has vocab.txt, bert_config.json and bert_model.ckpt.*, as
-    released. A broken transfer is continued by the next call, and the checksum that the server publishes is compared.
+    Only this function uses the network. The folder has vocab.txt, bert_config.json and bert_model.ckpt.*, as released.
+    The next call resumes a broken transfer, and the checksum that the server publishes is verified.
 
     Args:
       name: one of `MODELS` in this module: "uncased_L-12_H-768_A-12" (BERT-Base), "uncased_L-24_H-1024_A-16"
         (BERT-Large), "cased_...", "multi_cased_L-12_H-768_A-12", "chinese_L-12_H-768_A-12", "wwm_...", and the 24 small
-        models from "uncased_L-2_H-128_A-2" (BERT-Tiny) on. The last of these bears the name of BERT-Base:
+        models, beginning with "uncased_L-2_H-128_A-2" (BERT-Tiny). The last of these has the name of BERT-Base:
         "2020_02_20/uncased_L-12_H-768_A-12".
       cache_dir: a local folder; by default the environment variable BERT_TF_CACHE, or ~/.cache/bert_tf.
 
@@ -74,15 +74,15 @@ def download(name: str, cache_dir: str | None = None) -> str:
       cache_dir/name.
 
     Raises:
-      ValueError: no such model (the message has names that are near), or cache_dir is not a local folder.
-      OSError: it could not be downloaded or written; the message has the address. Nothing is at cache_dir/name then.
+      ValueError: no such model (the message lists similar names), or cache_dir is not a local folder.
+      OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
     if name not in MODELS:
         near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.3)
         raise ValueError(
-            f"{name!r} is not the name of a released model. Near it are {', '.join(near)}."
+            f"{name!r} is not the name of a released model. Similar names: {', '.join(near)}."
             if near
-            else f"{name!r} is not the name of a released model. They are {', '.join(MODELS)}."
+            else f"{name!r} is not the name of a released model. The names are {', '.join(MODELS)}."
         )
     cache_dir = cache_dir or os.environ.get(CACHE_VARIABLE) or os.path.join("~", ".cache", "bert_tf")
     if "://" in cache_dir:
@@ -108,7 +108,7 @@ def download(name: str, cache_dir: str | None = None) -> str:
 
 
 def _model_folder(unpacked: str, archive: str) -> str:
-    """Where the model is in what was unpacked: in a separate folder, or, for the small models, at the top."""
+    """Where the model is in an unpacked archive: in a folder of its own, or, for the small models, at the top."""
     inner = [os.path.join(unpacked, name) for name in sorted(os.listdir(unpacked))]
     found = [folder for folder in (unpacked, *inner) if os.path.isfile(os.path.join(folder, "bert_config.json"))]
     if not found:

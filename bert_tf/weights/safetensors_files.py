@@ -1,4 +1,4 @@
-"""Safetensors files: shapes at once, tensors one at a time, written complete or not at all."""
+"""Safetensors files: shapes when opened, tensors one at a time; written complete or not at all."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ def _is_remote(path: str) -> bool:
 
 @contextlib.contextmanager
 def _open(path: str) -> Iterator:
-    # Opened again for each tensor: the file is mapped into memory, and pages once touched count until it is closed.
+    # Reopened for each tensor: the file is memory-mapped, and pages that were touched count until it is closed.
     try:
         with safe_open(path, framework="np") as file:
             yield file
@@ -32,12 +32,11 @@ def _open(path: str) -> Iterator:
 def open_safetensors(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, str], Callable[[str], np.ndarray]]:
     """Opens a file.
 
-    A file that isn't local (gs://...) is copied to a temporary folder first, which lives as long as the reader.
+    A remote file (gs://...) is first copied to a temporary folder, which lives as long as the reader.
 
     Returns:
       shapes by name, the metadata of the header (and `half_precision` if any tensor is), and a function that reads a
-      tensor by name. float16 and bfloat16
-      come as float32 (exactly the same values).
+      tensor by name; it returns float16 and bfloat16 as float32 (exactly the same values).
 
     Raises:
       FileNotFoundError: there is no such file. ValueError: it is damaged or not a safetensors file.
@@ -65,7 +64,7 @@ def open_safetensors(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, s
 
 
 def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Writes a file; no copy of the tensors is made.
+    """Writes a file without copying the tensors.
 
     Raises:
       OSError: it could not be written (disk full, no permission).
@@ -83,6 +82,6 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
             raise OSError(f"{path} could not be written: {error}") from error
         mask = os.umask(0)
         os.umask(mask)
-        os.chmod(local, 0o666 & ~mask)  # the library makes files that only their owner can read
+        os.chmod(local, 0o666 & ~mask)  # the library creates files that only their owner can read
         if local != temporary:
             tf.io.gfile.copy(local, temporary, overwrite=True)

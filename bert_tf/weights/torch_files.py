@@ -1,4 +1,4 @@
-"""Files of PyTorch weights as shapes and a reader: safetensors, pickles, and shards of both."""
+"""PyTorch weight files as shapes and a reader: safetensors, pickles, and shards of both."""
 
 import posixpath
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ SHARD_INDEX_SUFFIX = ".index.json"
 
 
 def open_file(file: str) -> tuple[dict, Callable[[str], np.ndarray], bool]:
-    """Shapes, a reader, and whether any tensor is of half precision."""
+    """Shapes, a reader, and whether any tensor has half precision."""
     if not tf.io.gfile.exists(file):
         raise FileNotFoundError(f"{file} does not exist.")
     if file.endswith(".safetensors"):
@@ -28,15 +28,15 @@ def _open_pickle(file: str) -> tuple[dict, Callable[[str], np.ndarray], bool]:
         import torch
     except ImportError:
         raise ValueError(
-            f"{file} is a pickle, which only PyTorch reads safely and PyTorch is not installed. Take model.safetensors "
-            "from the same place if there is one, or `pip install torch`."
+            f"{file} is a pickle, which only PyTorch reads safely, and PyTorch is not installed. Use model.safetensors "
+            "from the same source if there is one, or `pip install torch`."
         ) from None
     if "://" in file:
         raise ValueError(f"{file}: copy it to a local folder first; PyTorch reads local files only.")
-    # weights_only: tensors and nothing else; a pickle can run any code otherwise.
+    # weights_only: nothing but tensors; otherwise a pickle can run any code.
     tensors = None
     try:
-        for mapped in (True, False):  # files older than PyTorch 1.6 can't be mapped into memory
+        for mapped in (True, False):  # files older than PyTorch 1.6 can't be memory-mapped
             try:
                 tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
                 break
@@ -46,10 +46,10 @@ def _open_pickle(file: str) -> tuple[dict, Callable[[str], np.ndarray], bool]:
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, ... for a bad file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"{file} is not a file of PyTorch weights that can be read safely, or it is damaged: {reason}"
+            f"{file} is not a PyTorch weight file that can be read safely, or it is damaged: {reason}"
         ) from None
     if not isinstance(tensors, Mapping) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
-        raise ValueError(f"{file} is not a plain dict of tensors (a state_dict), as pytorch_model.bin does.")
+        raise ValueError(f"{file} is not a plain dict of tensors (a state_dict) like pytorch_model.bin.")
 
     def read(name: str) -> np.ndarray:
         value = tensors[name]

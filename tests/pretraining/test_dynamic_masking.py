@@ -467,7 +467,7 @@ def test_a_run_on_packed_records_goes_on_bit_for_bit(data, tmp_path):
     result = run(unmasked_command(data, tmp_path / "whole", **flags))
     assert result.returncode == 0, result.stderr[-3000:]
     assert "70 records in 2 files" in result.stderr
-    assert "0.15 of the tokens (whole words) will be masked while training, at most 12 a row" in result.stderr
+    assert "0.15 of the tokens (whole words) will be masked during training, at most 12 per row" in result.stderr
     settings = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert settings["vocab_file_fingerprint"] == masking().fingerprint
     shutil.copytree(tmp_path / "whole", tmp_path / "resumed")

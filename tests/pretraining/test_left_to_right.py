@@ -365,7 +365,7 @@ def test_fine_tuning_keeps_to_it(runs):
     [
         ("mlm", "--objective=mlm needs attention to both sides, but attention is causal in the configuration beside"),
         ("masks", "--mask_rate is for --objective=mlm: under --objective=ltr nothing is masked"),
-        ("rates", "--mask_rate is for unmasked records; these were masked by create_pretraining_data.py"),
+        ("rates", "--mask_rate is for unmasked records; these were already masked by"),
         ("two sizes", "--bert_size=tiny and --bert_config_file="),
         ("no size", "--bert_size=huge is not one of tiny"),
         ("no lstm", "--lstm_on_top needs --do_train"),

@@ -267,7 +267,7 @@ def test_a_killed_worker_and_a_killed_run(corpus, tmp_path):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     _, log = process.communicate()  # returns once the workers, who share the log, are gone as well
-    assert "A worker process died; its work starts again" in log
+    assert "A worker process died; restarting its work" in log
     finished = {path.name: path.stat().st_mtime_ns for path in folder.glob("pretraining_data.out-*.json")}
     assert 5 <= len(finished) < 12
     process = run_script(corpus, folder, *flags)

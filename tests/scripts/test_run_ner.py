@@ -298,7 +298,7 @@ def test_tags_that_are_unknown_or_repaired(ran):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("nothing to do", "Nothing to do: give --do_train, --do_eval, --do_predict"),
+        ("nothing to do", "Nothing to do: give one or more of --do_train, --do_eval, --do_predict"),
         ("no train file", "--do_train needs --train_file"),
         ("no dev file", "--do_eval needs --dev_file"),
         ("no test file", "--do_predict needs --test_file"),

@@ -346,7 +346,7 @@ REFUSED = {
     "another size": [
         "--init_checkpoint: ",
         "encoder",
-        "another size than",
+        "does not have the size of",
         "larger.json",
         "[100, 32] there, [100, 64]",
     ],

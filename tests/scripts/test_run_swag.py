@@ -186,7 +186,7 @@ def test_any_number_of_choices(ran):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("nothing to do", "Nothing to do: give --do_train, --do_eval, --do_predict"),
+        ("nothing to do", "Nothing to do: give one or more of --do_train, --do_eval, --do_predict"),
         ("no train file", "--do_train needs --train_file"),
         ("no test file", "--do_predict needs --test_file"),
         ("patience", "--early_stopping_patience chooses by the results on a dev set: give --do_eval"),

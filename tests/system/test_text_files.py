@@ -24,7 +24,7 @@ def test_missing_shards_are_warned_of(caplog):
     names = [f"a.tfrecord-{number:05d}-of-00004" for number in (0, 2, 3)] + ["b-00000-of-00001", "c.tfrecord"]
     text_files.warn_of_missing_shards(names, "--eval_input_file")
     assert [record.getMessage() for record in caplog.records] == [
-        "--eval_input_file: of the 4 shards of a.tfrecord only 3 are there; the first missing one is 00001"
+        "--eval_input_file: of the 4 shards of a.tfrecord, only 3 are given; the first missing one is 00001"
     ]
 
 

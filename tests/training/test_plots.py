@@ -58,9 +58,9 @@ def test_attention_of_one_head_without_a_file(tmp_path, monkeypatch):
     ("values", "message"),
     [
         (np.full((2, 3, 3), 1 / 3), r"of 2 tokens must be \[heads, 2, 2\] or \[2, 2\], not \[2, 3, 3\]"),
-        (np.full((1, 2, 2, 2), 0.5), r"not \[1, 2, 2, 2\]. One layer and one example at a time"),
+        (np.full((1, 2, 2, 2), 0.5), r"not \[1, 2, 2, 2\]. Give one layer of one example"),
         (np.zeros((0, 2, 2)), r"not \[0, 2, 2\]"),
-        (np.array([[-1.5, 2.5], [0.5, 0.5]]), r"between 0 and 1, these are between -1.5 and 2.5"),
+        (np.array([[-1.5, 2.5], [0.5, 0.5]]), r"between 0 and 1; these are between -1.5 and 2.5"),
         (np.array([[np.nan, 1], [0.5, 0.5]]), r"between 0 and 1"),
     ],
 )

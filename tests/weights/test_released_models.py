@@ -165,7 +165,7 @@ def test_a_wrong_checksum(server, fetch, tmp_path):
 @pytest.mark.parametrize(("status", "requests"), [(404, 1), (403, 1), (503, 3)])
 def test_an_error_of_the_server(server, fetch, tmp_path, status, requests):
     server.status = status
-    with pytest.raises(OSError, match=rf"{NAME}.zip could not be downloaded: the server answers {status} "):
+    with pytest.raises(OSError, match=rf"{NAME}.zip could not be downloaded: the server answered {status} "):
         fetch(NAME)
     assert len(server.requests) == requests
     assert os.listdir(tmp_path / "cache") == []
@@ -186,9 +186,9 @@ def test_an_archive_that_would_write_elsewhere(server, fetch, tmp_path, name):
 
 
 @pytest.mark.parametrize(("archive", "message"), [
-    (b"no zip", "is not a whole zip file"),
+    (b"no zip", "is not a complete zip file"),
     (zipped({"readme.txt": b""}), "holds no bert_config.json: it is not a released model"),
-    (zipped(FILES).replace(bytes(range(256)), bytes(256), 1), "is not a whole zip file: Bad CRC-32"),
+    (zipped(FILES).replace(bytes(range(256)), bytes(256), 1), "is not a complete zip file: Bad CRC-32"),
 ])  # fmt: skip
 def test_an_archive_that_is_none(server, fetch, tmp_path, archive, message):
     server.archive = archive
@@ -208,9 +208,11 @@ def test_the_cache_folder(server, tmp_path, monkeypatch):
 
 
 def test_names_that_are_none(fetch):
-    with pytest.raises(ValueError, match="'uncased_L-4_H-256' is not .* Near it are uncased_L-4_H-256_A-4, "):
+    with pytest.raises(ValueError, match="'uncased_L-4_H-256' is not .* Similar names: uncased_L-4_H-256_A-4, "):
         fetch("uncased_L-4_H-256")
-    with pytest.raises(ValueError, match="'xyz' is not the name of a released model. They are uncased_L-12_H-768_A-12"):
+    with pytest.raises(
+        ValueError, match="'xyz' is not the name of a released model. The names are uncased_L-12_H-768_A-12"
+    ):
         fetch("xyz")
 
 
