@@ -1,10 +1,10 @@
 """Records of gzip-compressed TFRecord files.
 
 A gzip file may consist of several members, each compressed separately. The files that this project writes have a member
-for every 1024 records, so that a block of records can be read from its member on. Any other gzip file is read, too; in
-a file of a single member, as TensorFlow writes it, everything before a block must be decompressed to reach it.
+for every 1024 records, so that reading a block of records can start at its member. Other gzip files can be read, too,
+but in a file with a single member, as TensorFlow writes it, everything before a block must be decompressed first.
 
-A place in such a file is (byte at which a member begins, byte inside what that member decompresses to).
+A place in such a file is (byte where a member begins, byte within the decompressed member).
 """
 
 import itertools
@@ -23,10 +23,10 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class GzipDamage(ValueError):
-    """A member that can't be decompressed, or whose content is not a series of records.
+    """A member can't be decompressed, or its content is not a series of records.
 
     Attributes:
-      member: byte at which it begins. truncated: the part that can be read is intact.
+      member: byte where it begins. truncated: whether the readable part is intact.
     """
 
     def __init__(self, name: str, member: int, words: str, truncated: bool = False):
@@ -44,15 +44,15 @@ def is_gzip(name: str) -> bool:
     """Whether a file is gzip-compressed, by its first bytes."""
     with tf.io.gfile.GFile(name, "rb") as file:
         head = file.read(12)
-    # The length of a first record may look like gzip's mark; its checksum then fits.
+    # The length of a first record may look like gzip's magic number, but then its checksum matches.
     framed = len(head) == 12 and struct.unpack("<I", head[8:])[0] == masked_crc32c(head[:8])
     return head[:2] == _MAGIC[:2] and not framed
 
 
 def _decompressed(name: str, member: int) -> Iterator[tuple[int, int, bytes]]:
-    """Pieces of the content, starting at a member, each with the place of its first byte.
+    """Yields chunks of the content, starting at a member, each with the place of its first byte.
 
-    The last piece of a member comes only after the member's checksum has been compared.
+    The last chunk of a member comes only after the member's checksum has been verified.
 
     Raises:
       GzipDamage
@@ -84,13 +84,13 @@ def _decompressed(name: str, member: int) -> Iterator[tuple[int, int, bytes]]:
 
 
 def gzip_records(name: str, member: int = 0, inner: int = 0) -> Iterator[tuple[int, int, int, bytes]]:
-    """Records of a gzip file, starting with the one at a place.
+    """Yields the records of a gzip file, starting with the one at a place.
 
     Yields:
       (member, inner, last member, payload): the place where the record's frame begins, and the member it ends in.
 
     Raises:
-      GzipDamage: when the damaged member is reached; the whole records of a truncated member come first.
+      GzipDamage: when it reaches the damaged member; the complete records of a truncated member come first.
     """
     held, place, skip = b"", (member, inner), inner
     for last, data_inner, data in _decompressed(name, member):
@@ -107,7 +107,7 @@ def gzip_records(name: str, member: int = 0, inner: int = 0) -> Iterator[tuple[i
                 raise GzipDamage(
                     name,
                     place[0],
-                    f"not a TFRecord file: at byte {place[1]} of its content there is no length of a record",
+                    f"not a TFRecord file: at byte {place[1]} of its content there is no record length",
                 )
             end = at + FRAME_BYTES + length
             if end > len(held):
@@ -142,7 +142,7 @@ def next_member(name: str, member: int, size: int) -> int | None:
 
 
 class GzipReader:
-    """Reads blocks of records. A block that follows the last one read, in the same member, continues from there."""
+    """Reads blocks of records. Reading the next block in the same member continues where the last one ended."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -152,7 +152,7 @@ class GzipReader:
         """`count` payloads, starting with the record at a place.
 
         Raises:
-          GzipDamage: damaged, or fewer records than that.
+          GzipDamage: the file is damaged, or has fewer records.
         """
         with self._lock:
             last, self._last = self._last, None

@@ -1,4 +1,4 @@
-"""Where the records of TFRecord files are: found once, every checksum verified, and kept for the next start."""
+"""An index of the records in TFRecord files: built once, with all checksums verified, and cached for the next start."""
 
 import concurrent.futures
 import contextlib
@@ -35,7 +35,7 @@ _CACHE_VERSION = 2
 
 
 class RecordError(ValueError):
-    """A record file that cannot be used as it is; the message names file, record, byte offset and flag."""
+    """A record file can't be used as it is; the message names file, record, byte offset and flag."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +45,10 @@ class RecordIndex:
     Attributes:
       files: names, in reading order.
       file_sizes, file_times: bytes and modification time (ns) of each file when it was indexed.
-      skipped: corrupt records or unreadable ends left out, for each file.
+      skipped: the number of corrupt records or unreadable ends skipped, for each file.
       compressed: whether each file is gzip-compressed.
       file_number, byte_offset, inner_offset, num_records: [blocks] int64; the block's file, where its first frame
-        begins (in a gzip file: the beginning of its member, and the place within the member's content; elsewhere
+        begins (in a gzip file: the start of its member, and the offset within the decompressed member; otherwise
         inner_offset is 0), and its number of records.
     """
 
@@ -64,14 +64,14 @@ class RecordIndex:
 
     @property
     def total_records(self) -> int:
-        """Number of records per epoch."""
+        """The number of records per epoch."""
         return int(self.num_records.sum())
 
     @property
     def fingerprint(self) -> str:
-        """Digest of everything the order of batches depends on: indexes with equal digests give the same order.
+        """A digest of everything that the order of batches depends on: equal digests mean the same order.
 
-        Folders are not part of it, so data may move between runs.
+        It does not include directories, so data may be moved between runs.
         """
         digest = hashlib.sha256()
         names = [os.path.basename(name) for name in self.files]
@@ -88,7 +88,7 @@ class RecordIndex:
 
     @property
     def first_blocks(self) -> list[int]:
-        """The first block of each file that holds any records."""
+        """The first block of each file that has any records."""
         return np.unique(self.file_number, return_index=True)[1].tolist()
 
 
@@ -96,10 +96,10 @@ class RecordIndex:
 
 
 def find_records(files: Sequence[str], skip_corrupt_records: bool, cache_file: str | None) -> RecordIndex:
-    """The index of TFRecord files, from `cache_file` if it was made of exactly these files.
+    """The index of TFRecord files, from `cache_file` if that was made from exactly these files.
 
     Raises:
-      RecordError: a corrupt or truncated record (without `skip_corrupt_records`), or a directory.
+      RecordError: a record is corrupt or truncated (without `skip_corrupt_records`), or a file is a directory.
     """
     sizes, times = [], []
     for name in files:
@@ -122,7 +122,7 @@ def _scan_files(
     files: Sequence[str], sizes: Sequence[int], times: Sequence[int], skip_corrupt_records: bool
 ) -> RecordIndex:
     with (
-        # The bar appears only after two seconds.
+        # The bar appears after two seconds.
         progress_bar(total=sum(sizes), desc="indexing records", unit="B", unit_scale=True, delay=2) as progress,
         concurrent.futures.ThreadPoolExecutor(min(_INDEX_THREADS, len(files) or 1)) as pool,
     ):
@@ -143,7 +143,7 @@ def _scan_files(
 
 
 def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, ...]], int, bool]:
-    """Blocks (byte offset, inner offset, records) of a file, the number of records left out, and whether it is gzip."""
+    """Blocks (byte offset, inner offset, records) of a file, the number of records skipped, and whether it is gzip."""
     compressed = size > 0 and is_gzip(name)
     scan = _scan_gzip if compressed else _scan_plain
     return *scan(name, size, skip_corrupt_records, progress), compressed
@@ -163,8 +163,8 @@ def _scan_plain(name: str, size: int, skip_corrupt_records: bool, progress) -> t
                 break
         except tf.errors.DataLossError:
             pass
-        # Either an error in place of the damaged block: read it record by record to find the place. Or
-        # less than a record's header is left, which TensorFlow takes for a regular end.
+        # Either reading the damaged block failed: read it record by record to find the place. Or less than a record's
+        # header is left, which TensorFlow takes for a regular end.
         start, count = offset, 0
         with contextlib.suppress(tf.errors.DataLossError):
             for _, payload_bytes in _payload_sizes(name, offset, 1):
@@ -174,14 +174,14 @@ def _scan_plain(name: str, size: int, skip_corrupt_records: bool, progress) -> t
         if not skip_corrupt_records:
             raise RecordError(
                 f"{name}: record {records + skipped + count} (counted from 0) at byte {offset} is {damage}; "
-                "write the file again, or leave such records out with --skip_corrupt_records"
+                "write the file again, or skip such records with --skip_corrupt_records"
             )
         if count:
             blocks.append((start, 0, count))
             records += count
         skipped += 1
         lost = (following or size) - offset
-        logging.warning("%s: %d of %d bytes left out; the record at byte %d is %s", name, lost, size, offset, damage)
+        logging.warning("%s: skipped %d of %d bytes; the record at byte %d is %s", name, lost, size, offset, damage)
         if following is None:
             break
         progress.update(following - start)
@@ -190,23 +190,23 @@ def _scan_plain(name: str, size: int, skip_corrupt_records: bool, progress) -> t
 
 
 def _scan_gzip(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, ...]], int]:
-    """Compares gzip's checksum of each member, and the checksums of the records' lengths.
+    """Verifies gzip's checksum of each member, and the checksums of the records' lengths.
 
-    Nothing in a corrupt member can be trusted, so all of it is left out; the readable part of a truncated one is
+    Nothing in a corrupt member can be trusted, so all of it is skipped; the readable part of a truncated member is
     intact.
     """
     blocks: list[list[int]] = []
     skipped, start = 0, 0
     while start is not None:
         member = start  # the member being read
-        # Before this member: blocks, and records in the last block.
+        # The state before this member: blocks, and records in the last block.
         checked = len(blocks), blocks[-1][2] if blocks else 0
         try:
             for first, inner, last, _ in gzip_records(name, start):
                 if last != member:
                     progress.update(last - member)
                     member, checked = last, (len(blocks), blocks[-1][2] if blocks else 0)
-                # A block begins with a member where it can.
+                # Where possible, a block begins with a member.
                 if not blocks or blocks[-1][2] >= RECORDS_PER_BLOCK or inner == 0:
                     blocks.append([first, inner, 0])
                 blocks[-1][2] += 1
@@ -220,7 +220,7 @@ def _scan_gzip(name: str, size: int, skip_corrupt_records: bool, progress) -> tu
             records = sum(block[2] for block in blocks)
             if not skip_corrupt_records:
                 raise RecordError(
-                    f"{damage}, after {records} records; write the file again, or leave out unreadable records with "
+                    f"{damage}, after {records} records; write the file again, or skip unreadable records with "
                     "--skip_corrupt_records"
                 ) from damage
             skipped += 1
@@ -230,8 +230,8 @@ def _scan_gzip(name: str, size: int, skip_corrupt_records: bool, progress) -> tu
             progress.update((start or size) - member)
     if any(inner for _, inner, _ in blocks):
         logging.info(
-            "%s is gzip-compressed in pieces of more than %d records: reading from the middle of one has to "
-            "decompress everything before it, which is slow. create_pretraining_data.py --compression=gzip makes files "
+            "%s is gzip-compressed in members of more than %d records: reading from the middle of one must decompress "
+            "everything before it, which is slow. create_pretraining_data.py --compression=gzip writes files "
             "without that.",
             name,
             RECORDS_PER_BLOCK,
@@ -240,7 +240,7 @@ def _scan_gzip(name: str, size: int, skip_corrupt_records: bool, progress) -> tu
 
 
 def _payload_sizes(name: str, offset: int, batch: int) -> Iterator[tuple[int, int]]:
-    """(records, bytes of their payloads) for each batch of consecutive records, starting at `offset`."""
+    """Yields (records, bytes of their payloads) for each batch of consecutive records, starting at `offset`."""
 
     def measure(payloads):
         return tf.size(payloads), tf.reduce_sum(tf.cast(tf.strings.length(payloads), tf.int64))
@@ -251,7 +251,7 @@ def _payload_sizes(name: str, offset: int, batch: int) -> Iterator[tuple[int, in
 
 
 def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
-    """Where reading can resume after the bad record at `offset` (None: nowhere), and the damage in words."""
+    """Where reading can resume after the bad record at `offset` (None: nowhere), and a description of the damage."""
     with tf.io.gfile.GFile(name, "rb") as stream:
         stream.seek(offset)
         header = stream.read(12)
@@ -276,7 +276,7 @@ def _load_index(
         with tf.io.gfile.GFile(cache_file, "rb") as stream:
             stored = np.load(io.BytesIO(stream.read()), allow_pickle=False)
         if stored["key"].item() != key:
-            logging.info("%s was made of other files or of an older state of these; indexing again", cache_file)
+            logging.info("%s was made from other files or an older state of these; indexing again", cache_file)
             return None
         skipped = tuple(stored["skipped"].tolist())
         compressed = tuple(stored["compressed"].tolist())
@@ -295,11 +295,11 @@ def _save_index(cache_file: str, key: str, index: RecordIndex) -> None:
         compressed=np.array(index.compressed, bool),
         blocks=np.stack(index.blocks()),
     )
-    # Several workers may write it at the same time: each has its own temporary name, and the last rename wins.
+    # Several workers may write it at the same time: each uses its own temporary name, and the last rename wins.
     try:
         write_file(cache_file, content.getvalue())
     except tf.errors.OpError as error:
-        logging.warning("cannot keep the index of the records in %s (%s); continuing without", cache_file, error)
+        logging.warning("cannot save the index of the records in %s (%s); continuing without it", cache_file, error)
 
 
 # --- Reading from a place on ------------------------------------------------------------------------------------------
@@ -317,10 +317,10 @@ def first_payload(index: RecordIndex, block: int) -> bytes:
 
 
 def open_at(name, offset) -> tf.data.Dataset:
-    """Records of an uncompressed file, from a frame's byte offset on. Only inside a function given to a tf.data method.
+    """Records of an uncompressed file, from a frame's byte offset on. For use in functions given to tf.data methods.
 
-    tf.data.TFRecordDataset has no argument for the offset; its op has. (As the outermost dataset it fails in TF 2.20,
-    which then tries in vain to write the op into a graph.)
+    tf.data.TFRecordDataset has no argument for the offset, but its op has. (As the outermost dataset it fails in TF
+    2.20, which then can't serialize the op into a graph.)
 
     Args:
       name, offset: scalars, or both [1], or both [0] for no records.
@@ -335,7 +335,7 @@ def open_at(name, offset) -> tf.data.Dataset:
 
 
 def window_reader(index: RecordIndex):
-    """Function (*index.blocks(...)), each [blocks] -> serialized records [sum of the counts], in order."""
+    """A function of (*index.blocks(...)), each [blocks] -> serialized records [sum of the counts], in order."""
     gzip_reader = GzipReader()
 
     def read_gzip(name, member, inner, count):
@@ -362,7 +362,7 @@ def window_reader(index: RecordIndex):
         records = tf.data.Dataset.from_tensor_slices((names, offset, inner, count, compressed)).flat_map(block)
         records = records.batch(total).get_single_element()
         complete = tf.debugging.Assert(
-            tf.equal(tf.size(records, tf.int64), total), ["a file holds fewer records than when it was indexed", names]
+            tf.equal(tf.size(records, tf.int64), total), ["a file has fewer records than when it was indexed", names]
         )
         with tf.control_dependencies([complete]):
             return tf.identity(records)

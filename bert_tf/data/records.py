@@ -1,15 +1,15 @@
 """TFRecord reading as a pure function of (files, seed, step).
 
-A killed run has to resume with the very batches it would have had, so nothing about the position in the data is kept
-anywhere: `training_batches(..., start_step=k)` computes from k alone where step k begins and reads only from there.
+A killed run must resume with exactly the batches it would have had, so no reading position is stored:
+`training_batches(..., start_step=k)` computes from k alone where step k begins and reads only from there.
 
-How the order is made. `index_records` goes once through the files (checking every checksum) and cuts them into blocks
-of up to 1024 consecutive records (record_index.py). Each epoch permutes the blocks, joins neighbours into windows of
-about `shuffle_window` records, and permutes the records inside each window. The permutations are sorts of the raw
-output of a counter-based generator keyed by (seed, epoch, window); raw Philox words and stable sorts are the same in
-every NumPy version, which `Generator.permutation` does not promise.
+The order: `index_records` reads the files once (verifying every checksum) and divides them into blocks of up to 1024
+consecutive records (record_index.py). Each epoch permutes the blocks, joins neighbours into windows of about
+`shuffle_window` records, and permutes the records inside each window. The permutations are sorts of the raw output of
+a counter-based generator keyed by (seed, epoch, window); raw Philox words and stable sorts are the same in every NumPy
+version, which `Generator.permutation` does not promise.
 
-Shapes: B batch.
+Shape legend: B batch.
 """
 
 import concurrent.futures
@@ -41,7 +41,7 @@ SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequen
 _CHECKING_THREADS = 8
 _PARSERS = max(2, min(8, os.cpu_count() or 2))
 _PREFETCHED = 8  # batches
-_plain = tf.autograph.experimental.do_not_convert  # AutoGraph, which nothing here needs, takes longer than all the rest
+_plain = tf.autograph.experimental.do_not_convert  # AutoGraph is not needed and takes longer than everything else
 _LENGTH_FLAGS = {
     "input_ids": "max_seq_length",
     "input_mask": "max_seq_length",
@@ -54,14 +54,14 @@ _TOO_LONG = "a record has more values than it may have in feature"
 
 
 class UpToFeature(NamedTuple):
-    """A feature of at most max_length values, of which a batch is padded with 0 to [B, max_length]."""
+    """A feature of at most max_length values, padded with 0 to [B, max_length] in a batch."""
 
     max_length: int
     dtype: tf.DType
 
 
 Features = Mapping[str, tf.io.FixedLenFeature | UpToFeature]
-# Turns a batch as it was read, with its number, into what the model takes.
+# Turns a batch as it was read, and its number, into the model's inputs.
 Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]
 
 
@@ -89,13 +89,13 @@ def unmasked_features(max_seq_length: int, pairs: int) -> dict[str, tf.io.FixedL
 
 
 def features_of(index: RecordIndex, max_seq_length: int, max_predictions_per_seq: int) -> tuple[Features, int | None]:
-    """What the records of an index hold, seen from the first record of each file.
+    """The features in the records of an index, detected from the first record of each file.
 
     Returns:
       `pretraining_features` and None, or `unmasked_features` and the pairs per row (M).
 
     Raises:
-      RecordError: two files are not of the same kind (names both), or a record does not fit the two lengths.
+      RecordError: two files are of different kinds (names both), or a record does not match the two lengths.
     """
     first_name = first_pairs = None
     for block in index.first_blocks:
@@ -108,7 +108,7 @@ def features_of(index: RecordIndex, max_seq_length: int, max_predictions_per_seq
         elif pairs != first_pairs:
             kinds = [f"unmasked rows of up to {m} pairs" if m else "masked examples" for m in (first_pairs, pairs)]
             raise RecordError(
-                f"{first_name} holds {kinds[0]}, {name} {kinds[1]}: one run can't have both, give files of one kind"
+                f"{first_name} has {kinds[0]}, {name} has {kinds[1]}: a run can't use both; give files of one kind"
             )
     if first_pairs:
         features = unmasked_features(max_seq_length, first_pairs)
@@ -132,28 +132,28 @@ def index_records(
 
     Args:
       files: TFRecord files, uncompressed or gzip-compressed, whatever their names.
-      features: name -> feature that each record must hold; None: not known yet, see `features_of`.
-      skip_corrupt_records: leave out and count what cannot be read, instead of stopping. After a damaged payload
-        reading resumes at the next record; after a damaged length, or at a cut-off end, the rest of the file is lost.
-        In a gzip file a damaged member is left out completely.
-      cache_file: where to keep the index for the next start; it is made again when a name, size or modification time
-        of a file differs.
+      features: name -> feature that each record must have; None: not known yet, see `features_of`.
+      skip_corrupt_records: skip and count unreadable records, instead of stopping. After a damaged payload, reading
+        resumes at the next record; after a damaged length or a truncation, the rest of the file is lost. In a gzip
+        file, a damaged member is skipped completely.
+      cache_file: where to cache the index for the next start; it is rebuilt if a file's name, size or modification time
+        differs.
 
     Raises:
-      RecordError: corrupt or truncated record (without `skip_corrupt_records`), no record at all, or a first record
-        that does not hold `features`.
+      RecordError: a record is corrupt or truncated (without `skip_corrupt_records`), there is no record at all, or a
+        first record lacks some of `features`.
     """
     files = [os.fspath(name) for name in files]
     index = find_records(files, skip_corrupt_records, cache_file)
     for name, skipped in zip(files, index.skipped, strict=True):
         if skipped:
-            logging.warning("%s: %d corrupt or truncated records left out (--skip_corrupt_records)", name, skipped)
+            logging.warning("%s: skipped %d corrupt or truncated records (--skip_corrupt_records)", name, skipped)
     if not index.total_records:
         shown = ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
         raise RecordError(f"no records in {shown}")
     empty = sorted(set(range(len(files))) - set(index.file_number.tolist()))
     if empty:
-        logging.warning("%d of %d files hold no records, the first of them %s", len(empty), len(files), files[empty[0]])
+        logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
     if features is not None:
         _check_first_records(index, features)
     logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(index.file_sizes) / 1e6)
@@ -185,7 +185,7 @@ def _parsed(payload: bytes) -> tf.train.Example | Exception:
 
 
 def record_problem(payload: bytes, features: Features) -> str | None:
-    """How a serialized tf.train.Example differs from `features`, as the rest of a sentence; None if it fits."""
+    """How a serialized tf.train.Example differs from `features`, as the end of a sentence; None if it matches."""
     example = _parsed(payload)
     if isinstance(example, Exception):
         return f"is not a tf.train.Example ({example})"
@@ -194,7 +194,7 @@ def record_problem(payload: bytes, features: Features) -> str | None:
         if name not in example.features.feature:
             if default is None:
                 held = ", ".join(sorted(example.features.feature)) or "nothing"
-                return f"has no feature {name!r}; it holds {held}"
+                return f"has no feature {name!r}; it has {held}"
             continue
         value = example.features.feature[name]
         kind = {tf.int64: "int64_list", tf.float32: "float_list", tf.string: "bytes_list"}[tf.as_dtype(feature.dtype)]
@@ -206,7 +206,7 @@ def record_problem(payload: bytes, features: Features) -> str | None:
         found = len(getattr(value, kind).value)
         if isinstance(feature, UpToFeature):
             expected, fits, word = feature.max_length, found <= feature.max_length, "at most "
-            found_flag = "the one they were written with (pretraining_data.*.json beside them)"
+            found_flag = "the value they were written with (see pretraining_data.*.json beside them)"
         else:
             expected = int(np.prod(feature.shape, dtype=np.int64))
             fits, word, found_flag = found == expected, "", found
@@ -222,10 +222,10 @@ def record_problem(payload: bytes, features: Features) -> str | None:
 
 
 def explain_record_error(error: Exception, index: RecordIndex, features: Features) -> str | None:
-    """What is wrong with which record, after a batch could not be read; None if `error` is not about records.
+    """Which record made a batch unreadable, and its problem; None if `error` is not about records.
 
-    The files were whole when they were indexed, so either one changed since, or a record that is not its file's first
-    differs from the flags. Finding it takes a pass over the files.
+    The files were intact when they were indexed, so either a file has changed since, or a record other than its file's
+    first does not match the flags. Finding it takes a pass over the files.
     """
     if not isinstance(error, tf.errors.OpError):
         return None
@@ -233,9 +233,9 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
         try:
             stat = tf.io.gfile.stat(name)
         except tf.errors.OpError:
-            return f"{name} no longer exists; it did when it was indexed"
+            return f"{name} no longer exists; it existed when it was indexed"
         if (stat.length, stat.mtime_nsec) != (size, time):
-            return f"{name} changed since it was indexed ({size} bytes then, {stat.length} now)"
+            return f"{name} has changed since it was indexed ({size} bytes then, {stat.length} now)"
     of_records = ("ParseExample", "GzipDamage", _TOO_LONG)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
         return None
@@ -254,14 +254,14 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
                 record_number[number] += 1
         except tf.errors.DataLossError:
             words = damage_at(name, offset, index.file_sizes[number])[1]
-            return f"{name}: record {record_number[number]} (byte {offset}) is {words}; it was whole when indexed"
+            return f"{name}: record {record_number[number]} (byte {offset}) is {words}; it was intact when indexed"
         except GzipDamage as damage:
-            return f"{damage}; it was whole when indexed"
+            return f"{damage}; it was intact when indexed"
     return None
 
 
 def _payloads(name: str, offset: int, inner: int, compressed: bool) -> Iterator[bytes]:
-    """Payloads from a place on."""
+    """Yields payloads, starting at a place."""
     if compressed:
         return (payload for *_, payload in gzip_records(name, offset, inner))
     return tf.data.Dataset.from_tensors(np.int64(offset)).flat_map(lambda at: open_at(name, at)).as_numpy_iterator()
@@ -269,7 +269,7 @@ def _payloads(name: str, offset: int, inner: int, compressed: bool) -> Iterator[
 
 @contextlib.contextmanager
 def explained_errors(index: RecordIndex, features: Features):
-    """Turns TensorFlow's error about a batch that could not be read into a RecordError that says what and where."""
+    """Turns TensorFlow's error about an unreadable batch into a RecordError that names the record and its problem."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -292,18 +292,18 @@ def training_batches(
     shuffle_window: int = SHUFFLE_WINDOW,
     prepare: Preparation | None = None,
 ) -> tf.data.Dataset:
-    """Endless shuffled batches; the batch of step k is the same whatever step the reading starts from.
+    """Endless shuffled batches; the batch of step k is the same whatever step reading starts from.
 
-    Every epoch holds each record once, and batches run on from one epoch into the next, so nothing is dropped.
+    Every epoch has each record once, and batches span epoch boundaries, so nothing is dropped.
 
     Args:
       index: from `index_records`.
       features: name -> tf.io.FixedLenFeature; int64 ones come out as int32.
       batch_size: records per step, over all replicas.
-      seed: any integer; another one gives another order.
+      seed: any integer; a different one gives a different order.
       start_step: the first step wanted, from 0.
       shuffle_window: records that are mixed with each other; they are in memory (serialized) at once.
-      prepare: called in the graph with each batch and the number of its step, int64; its result is the batch given.
+      prepare: called in the graph with each batch and its step, int64; its result becomes the batch.
 
     Returns:
       dataset of {name: [B, ...]}.
@@ -344,14 +344,13 @@ def evaluation_batches(
       index: from `index_records`.
       features: name -> tf.io.FixedLenFeature; int64 ones come out as int32.
       batch_size: records per step, over all replicas.
-      repeat: True: start over at the end and give exactly `max_steps` batches (the original's evaluation: small data
-        count several times). False: each record at most once, and the last batch is filled up with zeros.
-      max_steps: most batches to give; None: all.
-      prepare: called in the graph with each batch, filled up, and its number from 0, int64; its result is the batch
-        given.
+      repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small
+        data sets count several times). False: each record at most once, and the last batch is padded with zeros.
+      max_steps: maximum number of batches; None: all.
+      prepare: called in the graph with each padded batch and its number from 0, int64; its result becomes the batch.
 
     Returns:
-      dataset of {name: [B, ...]} with one more entry, "example_weights" float32 [B]: 1 for a record, 0 for filling.
+      dataset of {name: [B, ...]} with one more entry, "example_weights" float32 [B]: 1 for a record, 0 for padding.
     """
     if batch_size < 1:
         raise ValueError(f"{batch_size=} must be at least 1")
@@ -370,7 +369,7 @@ def evaluation_batches(
 
     def parse(number, serialized):
         count = tf.size(serialized)
-        # Filling is parsed from copies of the last record, which always fits, and then set to zero.
+        # Padding is parsed from copies of the last record, which always match, and then set to zero.
         serialized = tf.gather(serialized, tf.minimum(tf.range(batch_size), count - 1))
         real = tf.range(batch_size) < count
         batch = {
@@ -388,16 +387,16 @@ def evaluation_batches(
 def _shuffled_windows(
     index: RecordIndex, seed: int, shuffle_window: int, start_record: int
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields `index.blocks` of a window and the order of its records.
+    """Yields `index.blocks` of each window and the order of its records.
 
-    `start_record` counts from the beginning of epoch 0; the first window leaves out what comes before it.
+    `start_record` counts from the start of epoch 0; the first window leaves out the records before it.
     """
     epoch, skip = divmod(start_record, index.total_records)
     pending: list[np.ndarray] = []
     while True:
         order = permutation(len(index.num_records), seed, epoch, 0)
         ends = np.cumsum(index.num_records[order])
-        # A block belongs to the window in which its first record falls.
+        # A block belongs to the window that contains its first record.
         group = (ends - index.num_records[order]) // shuffle_window
         bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(order)]
         for window, (first, last) in enumerate(itertools.pairwise(bounds)):
@@ -408,7 +407,7 @@ def _shuffled_windows(
             blocks = np.sort(order[first:last])  # reading goes forward through a file
             pending.append(permutation(count, seed, epoch, 1 + window)[skip:])
             skip = 0
-            # Data that fit one window are the same blocks each epoch: read them once for many (short) epochs.
+            # Data that fit into one window have the same blocks in each epoch: read them once for many (short) epochs.
             if len(bounds) > 2 or sum(map(len, pending)) >= min(shuffle_window, 4096):
                 yield *index.blocks(blocks), np.concatenate(pending)
                 pending = []
@@ -432,8 +431,8 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
 def _options() -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
-    # The end of a data set waits for the tuner's next look at it, after up to as long again as the data set took.
+    # With autotuning, a dataset's end waits for the tuner's next wake-up, which may take as long as the dataset did.
     options.autotune.enabled = False
-    # Each worker takes its part of the global batch itself.
+    # Each worker takes its own part of the global batch.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options

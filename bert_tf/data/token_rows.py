@@ -1,8 +1,8 @@
-"""Token rows of examples, without padding, to batches that are as short as their examples allow.
+"""Unpadded token rows of examples, and batches of them that are as short as the examples allow.
 
 The original pads every example to max_seq_length; here a batch is padded to its longest row, rounded up to one of a
-few lengths. Which rows make up a batch is a function of (lengths, batch size, seed, step), so that a killed run resumes
-with the very batches it would have had.
+few lengths. Which rows form a batch is a function of (lengths, batch size, seed, step), so that a killed run resumes
+with exactly the batches it would have had.
 
 Shape legend: B batch, n rows.
 """
@@ -23,9 +23,9 @@ class TokenRows:
 
     Attributes:
       ids: int32, all rows one after the other. offsets: int64 [n + 1]: where each begins in `ids`.
-      second_starts: int32 [n]: position of the second text in its row; the row's length where there is none.
+      second_starts: int32 [n]: position of the second text in its row; the row's length if there is none.
       labels: feature name -> array [n, ...].
-      pad_id: what shorter rows of a batch are filled up with (`Tokenizer.pad_id`).
+      pad_id: pads shorter rows of a batch (`Tokenizer.pad_id`).
     """
 
     ids: np.ndarray
@@ -39,13 +39,13 @@ class TokenRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each row, [CLS] and [SEP] included."""
+        """Tokens of each row, including [CLS] and [SEP]."""
         return np.diff(self.offsets).astype(np.int32)
 
     @property
     def inner_shape(self) -> tuple[int, ...]:
-        """The dimensions between B and S in the shape of a batch: tasks with several token rows per example have
-        some.
+        """The dimensions between B and S in the shape of a batch; not empty for tasks with several token rows per
+        example.
         """
         return ()
 
@@ -72,7 +72,7 @@ def check_room(tokenizer: Tokenizer, max_seq_length: int) -> None:
     """
     special = tokenizer.num_special_tokens(pair=True)
     if max_seq_length < special:
-        raise ValueError(f"--max_seq_length={max_seq_length}: the special tokens of a pair alone are {special} tokens.")
+        raise ValueError(f"--max_seq_length={max_seq_length}: a pair's special tokens alone are {special} tokens.")
 
 
 def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -95,8 +95,8 @@ def training_rows(
 ) -> Iterator[np.ndarray]:
     """Rows of each batch from a step on: a function of (lengths, batch size, seed, step) and nothing else.
 
-    Epochs follow each other without a gap, each with its own permutation, as in the original's repeated data set.
-    Within a window of `window_batches` batches, examples of similar length go together and the batches then are
+    Epochs follow each other without a gap, each with its own permutation, as in the original's repeated dataset. Within
+    a window of `window_batches` batches, examples of similar length are batched together and the batches are then
     shuffled. window_batches=1: no sorting by length.
     """
     from bert_tf.data.order import permutation
@@ -134,7 +134,7 @@ def training_batches(
     """An endless tf.data.Dataset of batches {name: [B, ...]} from a step on.
 
     Args:
-      static_padding: pad every batch to max_seq_length, and don't put similar lengths together.
+      static_padding: pad every batch to max_seq_length, and don't batch similar lengths together.
       length_step: see `padded_lengths`.
     """
     allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length, length_step)
@@ -157,7 +157,7 @@ def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
 def evaluation_batches(
     rows: TokenRows, *, batch_size: int, max_seq_length: int, static_padding: bool = False, length_step: int = 32
 ):
-    """A tf.data.Dataset of all rows in the order of `evaluation_rows`; copies of a row fill up the last batch."""
+    """A tf.data.Dataset of all rows in the order of `evaluation_rows`; copies of a row pad the last batch."""
     import tensorflow as tf
 
     allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length, length_step)
@@ -175,7 +175,7 @@ def evaluation_batches(
 
 
 def rows_and_outputs(rows: TokenRows, batch_size: int, outputs: Iterable) -> Iterator[tuple[np.ndarray, object]]:
-    """(row numbers, their outputs) of each batch of `evaluation_batches`, without the copies that filled the last."""
+    """Yields (row numbers, outputs) of each batch of `evaluation_batches`, without the copies that padded the last."""
     for chosen, output in zip(evaluation_rows(rows.lengths, batch_size), outputs, strict=True):
         if isinstance(output, dict):
             yield chosen, {name: values[: len(chosen)] for name, values in output.items()}
@@ -184,7 +184,7 @@ def rows_and_outputs(rows: TokenRows, batch_size: int, outputs: Iterable) -> Ite
 
 
 def in_order(rows: TokenRows, batch_size: int, outputs: Iterable[np.ndarray]) -> np.ndarray:
-    """The model's outputs [n, ...] for all rows in their order, from those of `evaluation_batches`."""
+    """The model's outputs [n, ...] for all rows in order, from its outputs for `evaluation_batches`."""
     values = None
     for chosen, output in rows_and_outputs(rows, batch_size, outputs):
         if values is None:
@@ -201,8 +201,8 @@ def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, 
     for name, values in rows.labels.items():
         specs[name] = tf.TensorSpec([batch_size, *values.shape[1:]], tf.as_dtype(values.dtype))
     options = tf.data.Options()
-    # The end of a data set waits for the tuner's next look at it, which comes after 10 ms, 20 ms, ... 41 s: up to as
-    # long again as the data set took.
+    # With autotuning, a dataset's end waits for the tuner's next wake-up, after 10 ms, 20 ms, ... 41 s, which may take
+    # as long as the dataset did.
     options.autotune.enabled = False
     return tf.data.Dataset.from_generator(batches, output_signature=specs).with_options(options)
 
@@ -214,7 +214,7 @@ def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapp
     each of `columns`.
 
     Args:
-      columns: feature name -> values [n] or [n, C]: integers from 0 on, or floats.
+      columns: feature name -> values [n] or [n, C]: non-negative integers, or floats.
     """
     import tensorflow as tf
 

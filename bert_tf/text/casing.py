@@ -1,4 +1,4 @@
-"""Whether a model is cased, and where its files say so."""
+"""Whether a model is cased, according to its files."""
 
 import dataclasses
 import posixpath
@@ -18,11 +18,11 @@ _RELEASED_NAME = re.compile(r"(?:wwm_|bert_)?(un)?cased_L-\d+_H-\d+_A-\d+(?:-\d+
 
 @dataclasses.dataclass(frozen=True)
 class Casing:
-    """How a model's text is normalised before it is cut into pieces.
+    """How a model's text is normalised before it is split into pieces.
 
     Attributes:
       do_lower_case: None if unknown. strip_accents: None to follow do_lower_case.
-      source: where this was found, for messages.
+      source: where the casing was found, for messages.
     """
 
     do_lower_case: bool | None = None
@@ -49,19 +49,19 @@ def directory_of(path: str) -> str:
     if tf.io.gfile.isdir(path):
         return path
     directory = posixpath.dirname(path) or "."
-    # A SavedModel has its weights one folder below.
+    # A SavedModel keeps its weights in a subfolder.
     return posixpath.dirname(directory) or "." if posixpath.basename(path).startswith("variables") else directory
 
 
 def is_there(path: str) -> bool:
-    """Whether there is a directory, a file, or a checkpoint whose files begin with this path."""
+    """Whether there is a directory, a file, or a checkpoint with this prefix."""
     import tensorflow as tf
 
     return tf.io.gfile.exists(path) or bool(tf.io.gfile.glob(f"{path}.*"))
 
 
 def read_casing(directory: str) -> Casing:
-    """What tokenizer_config.json, or else tokenizer.json, or else the directory's name says of a model's casing."""
+    """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
     import tensorflow as tf
 
     path = posixpath.join(directory, TOKENIZER_CONFIG)
@@ -69,8 +69,8 @@ def read_casing(directory: str) -> Casing:
         values = read_json(path)
         if values.get("tokenize_chinese_chars") is False:
             logging.warning(
-                "%s: tokenize_chinese_chars is false; this tokenizer always makes each Chinese character a word of its "
-                "own, as the original does.",
+                "%s: tokenize_chinese_chars is false; this tokenizer always treats each Chinese character as a word, "
+                "like the original.",
                 path,
             )
         if isinstance(values.get("do_lower_case"), bool):
@@ -92,10 +92,10 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
 
     Args:
       do_lower_case, strip_accents: from the flags of these names; None if not given.
-      known: what the model's directories say, the first that says anything counts.
+      known: casings of the model's directories; the first known one counts.
 
     Returns:
-      a casing with do_lower_case True or False (True, the original's default, if nothing else is known).
+      a casing with do_lower_case True or False; the default is True, as in the original.
 
     Raises:
       ValueError: a flag contradicts the directory; names both.
@@ -122,12 +122,12 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
 
 
 def casing_of_vocabulary(vocab_file: str) -> Casing:
-    """Cased if the vocabulary has a piece with an upper-case letter A-Z, else uncased; says that it is a guess."""
+    """Cased if a piece of the vocabulary has an upper-case letter A-Z, else uncased; `source` says it is a guess."""
     cased = any(re.search("[A-Z]", token) for token in load_vocab(vocab_file) if not re.fullmatch(r"\[.*\]", token))
-    return Casing(not cased, None, f"a guess by the pieces of {vocab_file}")
+    return Casing(not cased, None, f"a guess from the pieces of {vocab_file}")
 
 
-# Released models whose directory name tells the casing (original: validate_case_matches_checkpoint).
+# Released models whose directory name implies the casing (original: validate_case_matches_checkpoint).
 _UNCASED_MODELS = (
     "uncased_L-24_H-1024_A-16",
     "uncased_L-12_H-768_A-12",

@@ -1,9 +1,9 @@
-"""Classes of characters, and what the original's basic tokenizer does with them."""
+"""Character classes, and how the original's basic tokenizer treats them."""
 
 import unicodedata
 
-# The blocks the original calls CJK: each such character becomes a separate token. Hangul, Hiragana and Katakana are
-# left out on purpose, their words are separated by spaces or cut by the vocabulary.
+# The blocks that the original calls CJK: each such character becomes a separate token. Hangul, Hiragana and Katakana
+# are left out on purpose: their words are separated by spaces or split by the vocabulary.
 _CJK_BLOCKS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -27,8 +27,8 @@ def _is_control(char: str) -> bool:
 
 
 def is_punctuation(char: str) -> bool:
-    """True for categories P* and for every ASCII sign that is not a letter, digit or space ($ and ^ too, which Unicode
-    calls symbols)."""
+    """True for categories P* and for every ASCII character that is not a letter, digit or space (including $ and ^,
+    which Unicode calls symbols)."""
     code = ord(char)
     if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
         return True

@@ -2,15 +2,15 @@
 
 Nothing about Unicode is left to the libraries that execute the graph, because their Unicode versions differ from
 Python's and from each other. When the graph is built, `BasicTokenizer` says what each of the 1,114,112 code points
-becomes, and the graph contains the result as a table (equal pages of 256 code points are stored once, so it is small).
-In the graph, text becomes code points, a look-up gives each one's output and whether a token ends there, and
-tensorflow-text's FastWordpiece op cuts the tokens. Three cases don't fit into such a table: a character that becomes
-several, a capital sigma, which depends on its neighbours, and marks that change places. They are handled in a branch
-that runs only for batches with such characters. Rows of plain ASCII, on which all Unicode versions agree, take a
-shorter path: they are lower-cased and cut by the same op, which can also split at ASCII punctuation; this is five
-times as fast.
+becomes, and the graph contains the result as a table (identical pages of 256 code points are stored once, so it is
+small). In the graph, text becomes code points, a look-up gives each one's output and whether a token ends there, and
+tensorflow-text's FastWordpiece op splits the tokens into pieces. Three cases don't fit into such a table: a character
+that becomes several, a capital sigma, which depends on its neighbours, and marks that are reordered. They are handled
+in a branch that runs only for batches with such characters. Texts of plain ASCII, on which all Unicode versions agree,
+take a shorter path: they are lower-cased and split by the same op, which can also split at ASCII punctuation; this is
+five times as fast.
 
-Letters of shapes: B texts, N code points of all texts, K characters of all tokens, W tokens before they are cut into
+Shape legend: B texts, N code points of all texts, K characters of all tokens, W tokens before they are split into
 pieces, P pieces.
 """
 
@@ -31,11 +31,11 @@ _SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C2
 
 # Entry of the first table: the character that a code point becomes, and in the lowest bits
 _BREAK = 1  # no token continues across it: whitespace or, if also kept, a separate token
-_KEPT = 2  # it is (part of) a token; with neither bit it is dropped
+_KEPT = 2  # it is (part of) a token; a character with neither bit is dropped
 _RARE = 4  # see `_rewrite_rare`
 _MARK = 8  # Unicode category M: an offset may be extended over it
 _ENTRY_BITS = 4
-# Entry of the second table, used only by `_rewrite_rare`: how `str.lower` sees the character beside a sigma,
+# Entry of the second table, used only by `_rewrite_rare`: how `str.lower` classifies the character beside a sigma,
 _TRANSPARENT, _CASED, _OTHER = 0, 1, 2
 _CLEANED = 4  # it is dropped before lower-casing,
 _CLASS_BITS = 8  # its canonical combining class (in 8 bits),
@@ -45,14 +45,14 @@ _LONGEST_PIECE = 256  # bytes; a limit of the FastWordpiece op
 
 
 class GraphTokenizer(tf.Module):
-    """`FullTokenizer.encode` and `encode_with_offsets` of a batch as a graph, with the same result for every text.
+    """`FullTokenizer.encode` and `encode_with_offsets` for a batch as a graph, with the same result for every text.
 
         graph_tokenizer = GraphTokenizer(tokenizer.vocab, do_lower_case=True)
         graph_tokenizer.encode(tf.constant(["one", "two words"]))  # <tf.RaggedTensor [[2028], [2048, 2616]]>
 
     It has no state, so threads may share it. Vocabulary and tables are constants: `tf.saved_model.save` stores them
-    without an asset file, and loading the result needs `import tensorflow_text` (TensorFlow Serving's build links it)
-    and nothing of this project. Ops beyond TensorFlow's: FastWordpieceTokenizeWithOffsets. Everything runs on
+    without an asset file, and loading the result needs `import tensorflow_text` (which TensorFlow Serving includes) but
+    nothing of this project. The only op from outside TensorFlow is FastWordpieceTokenizeWithOffsets. Everything runs on
     the CPU.
 
     Args:
@@ -89,7 +89,7 @@ class GraphTokenizer(tf.Module):
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Ids of `texts`, string [B] in UTF-8: ragged int32 [B, None], without [CLS] and [SEP].
 
-        Invalid bytes are left out as by `bytes.decode("utf-8", "ignore")`; no text makes it fail.
+        Invalid bytes are left out as by `bytes.decode("utf-8", "ignore")`; it fails for no text.
         """
         return self._by_kind_of_row(texts, self._encode_ascii, self._encode_any)
 
@@ -98,9 +98,9 @@ class GraphTokenizer(tf.Module):
         """`encode` with offsets.
 
         Returns:
-          (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of its text that it covers
-          and the one after the last, as by `FullTokenizer.encode_with_offsets`. Characters are code points, after
-          invalid bytes were left out.
+          (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of the text that it covers
+          and the one after the last, as by `FullTokenizer.encode_with_offsets`. Characters are code points, without
+          invalid bytes.
         """
         table = self._by_kind_of_row(texts, self._tokenize_ascii, self._tokenize_any)
         return tuple(table.with_values(table.values[:, column]) for column in range(3))
@@ -108,20 +108,20 @@ class GraphTokenizer(tf.Module):
     # ---- constants ---------------------------------------------------------------------------------------------------
 
     def _build_pieces(self, vocab: Mapping[str, int]) -> set[str]:
-        """The model of the FastWordpiece op and the ids of its tokens. Returns the characters of the vocabulary."""
+        """Builds the model of the FastWordpiece op and the ids of its tokens; returns the vocabulary's characters."""
         unknown = WordpieceTokenizer(vocab).unk_token
         if unknown not in vocab:
-            raise ValueError(f"the vocabulary lacks {unknown}, which stands for a word that can't be cut")
+            raise ValueError(f"the vocabulary lacks {unknown}, the token for words that it has no pieces for")
         pieces = {token: index for token, index in vocab.items() if token not in ("", "##")}  # these never match
         for token in pieces:
             if len(token.removeprefix("##").encode("utf-8", "surrogatepass")) > _LONGEST_PIECE:
                 raise ValueError(f"the token {token[:50]!r}... has more than {_LONGEST_PIECE} bytes")
         alphabet = set("".join(pieces))
-        # Represents all characters that are in no token: a word with any of them is unknown.
+        # Represents all characters that occur in no token: a word with any of them is unknown.
         self._stranger = next(code for code in range(1, _CODE_POINTS) if chr(code) not in alphabet)
         if self._split_unknown:
-            # Where no token fits, one character is unknown and the next one is tried: as if each character were a
-            # token of its own that stands for [UNK].
+            # Where no token matches, one character is unknown and matching continues with the next: as if each
+            # character were a token of its own that means [UNK].
             for char in [chr(self._stranger), *sorted(alphabet)]:
                 for token in (char, "##" + char):
                     pieces.setdefault(token, vocab[unknown])
@@ -141,7 +141,7 @@ class GraphTokenizer(tf.Module):
     def _build_model(
         self, pieces: Mapping[str, int], unknown: str, words: bool
     ) -> tuple[tf_text.FastWordpieceTokenizer, tf.Tensor]:
-        """The op with its constant, for words or for whole texts in ASCII, and the ids int32 of the tokens it counts.
+        """The op with its model, for words or for whole texts in ASCII, and the ids (int32) of the tokens it numbers.
 
         `_tokenize_codes` limits words in code points, so the op's own limit is off."""
         model = tf_text.FastWordpieceTokenizer(
@@ -154,12 +154,12 @@ class GraphTokenizer(tf.Module):
         return model, tf.constant(list(pieces.values()), tf.int32)
 
     def _build_tables(self, alphabet: set[str]) -> None:
-        """The two tables and the sequences, in pages."""
+        """Builds the two tables and the sequences, in pages."""
         kinds, outputs, contexts, sequences = _characters(self._do_lower_case, self._strip_accents)
         known = np.zeros(_CODE_POINTS, bool)
         known[[ord(char) for char in alphabet]] = True
         entries = kinds | np.where(kinds & _KEPT, np.where(known[outputs], outputs, self._stranger), 0) << _ENTRY_BITS
-        numbers = {}  # page -> its number among the distinct ones
+        numbers = {}  # page -> its number among the distinct pages
         places = [
             numbers.setdefault(page.tobytes(), len(numbers))
             for page in np.stack([entries, contexts], -1).astype(np.int32).reshape(-1, 2 * _PAGE)
@@ -178,7 +178,7 @@ class GraphTokenizer(tf.Module):
         of_ascii: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
         of_any: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
     ) -> tf.RaggedTensor:
-        """Rows (values int32 [P] or [P, 3] and row splits), each of `texts` by the path that fits it."""
+        """Rows (values int32 [P] or [P, 3] and row splits) of `texts`, each by the path that suits it."""
 
         def mixed():
             columns = [of_ascii(tf.boolean_mask(texts, is_ascii)), of_any(tf.boolean_mask(texts, ~is_ascii))]
@@ -190,7 +190,7 @@ class GraphTokenizer(tf.Module):
             return rows.values, rows.row_splits
 
         with tf.device("CPU:0"):
-            # Control characters except tab, newline and return must be dropped first, which the other path does.
+            # Control characters except tab, newline and return must be dropped first; the other path does that.
             is_ascii = tf.strings.regex_full_match(texts, r"[\t\n\r -~]*")
             values, splits = tf.cond(tf.reduce_all(is_ascii), lambda: of_ascii(texts), mixed)
             return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
@@ -226,8 +226,8 @@ class GraphTokenizer(tf.Module):
         return tf.stack([ids, *offsets], 1), id_splits
 
     def _decode(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Row splits int64 [B+1] and code points int32 [N]; a space is put after each text, so that no token and no
-        rule about neighbours goes on into the next."""
+        """Row splits int64 [B+1] and code points int32 [N]; a space is added after each text, so that no token and no
+        rule about neighbours extends into the next."""
         codes = tf.strings.unicode_decode(tf.strings.join([texts, " "]), "UTF-8", errors="ignore")
         return codes.row_splits, codes.values
 
@@ -239,12 +239,12 @@ class GraphTokenizer(tf.Module):
         return tf.gather(self._entries, self._address(codes))
 
     def _tokenize_codes(self, codes: tf.Tensor, entries: tf.Tensor, row_splits: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Cuts code points [N] into pieces.
+        """Splits code points [N] into pieces.
 
         Returns:
-          ids int32 [P]; their row splits int64 [B+1]; the number of bytes of the tokens that each piece takes [P] (all
-          pieces one after the other are all tokens); the characters of the tokens [K]; int64 [K], the code point each
-          comes from.
+          ids int32 [P]; their row splits int64 [B+1]; the number of bytes of the tokens that each piece covers [P]
+          (together the pieces cover all tokens); the characters of the tokens [K]; the index of the code point that
+          each comes from, int64 [K].
         """
         entries, places = tf.cond(
             tf.reduce_any(_has(entries, _RARE)),
@@ -252,7 +252,7 @@ class GraphTokenizer(tf.Module):
             lambda: (entries, tf.range(tf.size(codes, tf.int64))),
         )
         kept = tf.where(_has(entries, _KEPT))[:, 0]  # [K]
-        # Characters with the same number form a token: a break counts two, a separate token is between two counts.
+        # Characters with the same number form a token: a break adds two, and a separate token gets the number between.
         breaks = tf.bitwise.bitwise_and(entries, _BREAK)
         token_numbers = tf.gather(2 * tf.cumsum(breaks) - breaks, kept)  # [K]
         characters = tf.bitwise.right_shift(tf.gather(entries, kept), _ENTRY_BITS)  # [K]
@@ -260,7 +260,7 @@ class GraphTokenizer(tf.Module):
         previous = tf.concat([[-1], token_numbers], 0)[:-1]
         token_starts = tf.where(tf.not_equal(token_numbers, previous))[:, 0]  # [W]
         token_splits = tf.concat([token_starts, [tf.size(characters, tf.int64)]], 0)  # [W+1]
-        if not self._split_unknown:  # which has no limit
+        if not self._split_unknown:  # split_unknown has no length limit
             too_long = token_splits[1:] - token_splits[:-1] > self._longest_word
             characters = tf.cond(
                 tf.reduce_any(too_long),
@@ -276,14 +276,14 @@ class GraphTokenizer(tf.Module):
         return tf.gather(self._any_ids, pieces.values), id_splits, ends.values - firsts.values, characters, places
 
     def _make_unknown(self, characters: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
-        """Puts a character that is in no vocabulary entry at `starts`."""
+        """Puts a character that occurs in no token at `starts`."""
         return tf.tensor_scatter_nd_update(characters, starts[:, None], tf.fill(tf.shape(starts), self._stranger))
 
     def _rewrite_rare(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Replaces what the first table can't express in code points [N] by code points that it can.
+        """Replaces code points [N] that the first table can't express by code points that it can.
 
         Returns:
-          Entries int32 [N'] and the places in `codes`, int64 [N'], that each comes from.
+          Entries int32 [N'] and the index in `codes` that each comes from, int64 [N'].
         """
         contexts = tf.gather(self._contexts, self._address(codes))
         places = tf.where(tf.logical_not(_has(contexts, _CLEANED)))[:, 0]
@@ -297,7 +297,7 @@ class GraphTokenizer(tf.Module):
         chosen = tf.where(sequences >= 0)
         codes, places = tf.gather_nd(sequences, chosen), tf.gather(places, chosen[:, 0])
         if self._strip_accents:
-            # NFD puts the marks between two characters of class 0 in the order of their classes.
+            # NFD sorts the marks between two characters of class 0 by their classes.
             classes = tf.bitwise.right_shift(tf.gather(self._contexts, self._address(codes)), _CLASS_BITS)
             classes = tf.cast(tf.bitwise.bitwise_and(classes, 255), tf.int64)
             keys = 256 * tf.cumsum(tf.cast(tf.equal(classes, 0), tf.int64)) + classes
@@ -309,7 +309,7 @@ class GraphTokenizer(tf.Module):
         return self._look_up(codes), places
 
     def _replace_final_sigmas(self, codes: tf.Tensor, contexts: tf.Tensor) -> tf.Tensor:
-        """The rule of `str.lower`: a capital sigma becomes another letter after a cased character, unless one follows;
+        """The rule of `str.lower`: a capital sigma becomes a final sigma after a cased character, unless one follows;
         case-ignorable characters do not count on either side."""
         kinds = tf.bitwise.bitwise_and(contexts, 3)
         counted = tf.not_equal(kinds, _TRANSPARENT)
@@ -322,7 +322,7 @@ class GraphTokenizer(tf.Module):
     def _places_of_pieces(
         self, piece_bytes: tf.Tensor, characters: tf.Tensor, places: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The first place of each piece's characters and the one after the last, int64 [P]."""
+        """Where each piece's characters start and end (exclusive), int64 [P]."""
         character_bytes = 1 + tf.add_n([tf.cast(characters >= least, tf.int64) for least in (0x80, 0x800, 0x10000)])
         last_characters = tf.searchsorted(tf.cumsum(character_bytes), tf.cumsum(piece_bytes), out_type=tf.int64)  # [P]
         first_characters = tf.concat([[0], last_characters + 1], 0)[:-1]
@@ -355,12 +355,12 @@ def _has(entries: tf.Tensor, bit: int) -> tf.Tensor:
 
 
 def _ranks(chosen: tf.Tensor) -> tf.Tensor:
-    """For each `chosen` element its number among these; for others that of the chosen one before (or -1 -> 0)."""
+    """For each `chosen` element its number among these; for others that of the previous chosen one (0 if none)."""
     return tf.maximum(tf.cumsum(tf.cast(chosen, tf.int32)) - 1, 0)
 
 
 def _next(chosen: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """The first place from each of `places` on that is `chosen`; there must be one."""
+    """For each of `places`, the first `chosen` place from there on; there must be one."""
     before = tf.cumsum(tf.cast(chosen, tf.int32), exclusive=True)
     return tf.gather(tf.where(chosen)[:, 0], tf.gather(before, places))
 
@@ -379,13 +379,13 @@ def _characters(do_lower_case: bool, strip_accents: bool) -> tuple[np.ndarray, .
 
     Returns:
       int32 [code points] each: the low bits of entries; the characters that code points become; the second table.
-      int32 [rows, longest]: the sequences that code points become, filled up with -1; the first row is for none.
+      int32 [rows, longest]: the sequences that code points become, padded with -1; the first row is for none.
     """
     kinds = np.full(_CODE_POINTS, _KEPT, np.int32)
     outputs = np.arange(_CODE_POINTS, dtype=np.int32)
     contexts = np.full(_CODE_POINTS, _OTHER, np.int32)
-    # Beyond plane 3 there is nothing but plane 14 (and private use, which is kept as it is). What no character has been
-    # given to (Cn) is kept, too, if it is in no block of CJK. Surrogates are not text.
+    # Beyond plane 3 only plane 14 is in use (and private use, which is kept unchanged). Unassigned code points (Cn)
+    # outside the CJK blocks are kept, too. Surrogates are not text.
     chars = [chr(code) for code in (*range(0x40000), *range(0xE0000, 0xF0000)) if not 0xD800 <= code <= 0xDFFF]
     chars = [char for char in chars if unicodedata.category(char) != "Cn" or is_cjk(char)]
     fates = _fates(BasicTokenizer(do_lower_case, strip_accents), chars)
@@ -413,7 +413,7 @@ def _characters(do_lower_case: bool, strip_accents: bool) -> tuple[np.ndarray, .
     table = np.full((len(sequences), max(longest, 1)), -1, np.int32)
     for row, sequence in zip(table, sequences, strict=True):
         row[: len(sequence)] = sequence
-        # Their characters are looked up in turn and must stay what they are.
+        # The characters of a sequence are looked up again and must not change any more.
         assert all(outputs[code] == code or not kinds[code] & _KEPT for code in sequence)
     return kinds, outputs, contexts, table
 
@@ -426,7 +426,7 @@ def _case_beside_sigma(char: str) -> int:
 
 
 def _fates(tokenizer: BasicTokenizer, chars: list[str]) -> list[tuple[int, str]]:
-    """What becomes of each character inside a word: its bits of an entry, and its part of a token or the token."""
+    """What each character becomes inside a word: its bits of an entry, and its part of a token or the whole token."""
     tokens = iter(tokenizer.tokenize(" ".join(f"0{char}1" for char in chars)))
     fates = []
     for first, char in zip(tokens, chars, strict=False):

@@ -1,8 +1,8 @@
 """Learns a WordPiece vocabulary from text.
 
-The words are counted by the tokenizer that will later use the vocabulary, so what is learned is what is looked up: the
-same cleaning, casing, accents and punctuation. Pieces come from the trainer of the `tokenizers` package, which merges
-the most frequent pair of neighbours again and again; docs/vocabulary.md has the figures that spoke for it.
+The tokenizer that will use the vocabulary also counts the words, so cleaning, casing, accents and punctuation are the
+same. Pieces come from the trainer of the `tokenizers` package, which repeatedly merges the most frequent pair of
+neighbours; docs/vocabulary.md has the comparison behind this choice.
 """
 
 import collections
@@ -15,9 +15,9 @@ from bert_tf.system.text_files import read_text_lines
 from bert_tf.text.characters import is_cjk, is_punctuation
 from bert_tf.text.wordpiece import BasicTokenizer
 
-MAX_WORD_CHARACTERS = 200  # WordpieceTokenizer turns longer words into [UNK], so there is nothing to learn from them
+MAX_WORD_CHARACTERS = 200  # WordpieceTokenizer turns longer words into [UNK], so they are not counted
 
-# Writing systems in which the marks that accent stripping drops, or takes apart, are no ornament.
+# Writing systems in which accent stripping drops or decomposes characters that matter.
 _HURT_BY_STRIPPING = {
     "Hangul (each syllable is taken apart into Jamo)": ((0x1100, 0x11FF),),
     "Japanese kana (voiced sounds lose their mark)": ((0x3041, 0x30FF),),
@@ -29,11 +29,11 @@ _REPEATS_PER_TEXT = 4096
 
 
 class WordCounts:
-    """Words with their counts, in bounded memory: beyond max_words the rarest are dropped, their characters remembered.
+    """Counts words in bounded memory: beyond max_words the rarest are dropped, but their characters are still counted.
 
     Attributes:
-      counts: word -> how often; too low for a word that was dropped and came again.
-      dropped: occurrences of words that were dropped.
+      counts: word -> count; too low for a word that was dropped and occurred again.
+      dropped: occurrences of dropped words.
     """
 
     def __init__(self, max_words: int):
@@ -49,7 +49,7 @@ class WordCounts:
             self._drop_rare()
 
     def characters(self) -> collections.Counter:
-        """How often each character came, in dropped words too."""
+        """The count of each character, including those of dropped words."""
         characters = self._characters_of_dropped.copy()
         for word, count in self.counts.items():
             for char in word:
@@ -60,7 +60,7 @@ class WordCounts:
         words_per_count = collections.Counter(self.counts.values())
         before = kept = len(self.counts)
         limit = 0
-        # Down to half the limit, so that it doesn't come to this again at once.
+        # Down to half the limit, so that this is not needed again right away.
         while kept > self.max_words // 2:
             limit += 1
             kept -= words_per_count[limit]
@@ -90,8 +90,8 @@ def count_words(
 
     Args:
       files: paths, read in order.
-      tokenizer: what makes words of text.
-      max_words: how many different words are held at a time, about 150 bytes each.
+      tokenizer: splits the text into words.
+      max_words: how many different words are kept at a time, about 150 bytes each.
       show_progress: a bar in bytes, with rate and remaining time.
 
     Raises:
@@ -127,29 +127,29 @@ def learn_vocabulary(
         write_text_file("vocab.txt", "".join(token + "\\n" for token in vocabulary))
 
     The order is that of the released vocabularies: [PAD] with id 0, the unused slots, [UNK], [CLS], [SEP], [MASK] (ids
-    100 to 103 with 99 slots), then single characters by code point, those with "##", and pieces as they were learned,
+    100 to 103 with 99 slots), then single characters by code point, those with "##", and pieces in the order learned,
     the most frequent first. Every character of the text is included, alone and, unless it is always a separate token
-    (punctuation, CJK ideographs), with "##": no word of the text, up to 200 characters, becomes [UNK].
+    (punctuation, CJK ideographs), with "##": no word of the text of up to 200 characters becomes [UNK].
 
     Args:
       files: UTF-8 text files, see `bert_tf.system.text_files.list_files`.
-      vocab_size: most tokens in the vocabulary; a short text gives fewer, which is logged.
-      do_lower_case: lower-case the text, as the model's inputs will be.
+      vocab_size: maximum number of tokens; a short text gives fewer, which is logged.
+      do_lower_case: lower-case the text, like the model's inputs later.
       strip_accents: None follows do_lower_case; see `bert_tf.text.wordpiece.BasicTokenizer`.
-      num_unused: slots named [unused0], ... that can be renamed to words of a special field later.
-      min_frequency: a piece is made only if its halves are adjacent this often.
+      num_unused: slots named [unused0], ... that can later be renamed to domain-specific words.
+      min_frequency: two pieces are merged only if they are adjacent at least this often.
       max_characters: keep only this many different characters, the most frequent; words with others become [UNK].
       max_words: see `count_words`.
       show_progress: progress bars.
 
     Raises:
-      ValueError: a file is not UTF-8, the files hold no words, or vocab_size is too small for the characters.
+      ValueError: a file is not UTF-8, the files contain no words, or vocab_size is too small for the characters.
     """
     start = time.monotonic()
     tokenizer = BasicTokenizer(do_lower_case, strip_accents)
     words = count_words(files, tokenizer, max_words, show_progress)
     if not words.counts:
-        raise ValueError(f"The input files hold no words: {', '.join(files)}")
+        raise ValueError(f"The input files contain no words: {', '.join(files)}")
     logging.info(
         "Counted %d words, %d different, in %.1f s",
         words.counts.total() + words.dropped,
@@ -172,7 +172,7 @@ def learn_vocabulary(
         )
     if len(alone) + len(continuing) > (vocab_size - len(reserved)) / 2:
         logging.warning(
-            "Single characters take %d of %d places. With --max_characters the rare ones make room for longer pieces.",
+            "Single characters take %d of %d places. --max_characters drops rare ones to make room for longer pieces.",
             len(alone) + len(continuing),
             vocab_size,
         )
@@ -187,7 +187,7 @@ def learn_vocabulary(
     )
     if len(vocabulary) < vocab_size:
         logging.warning(
-            "The text gives only %d of the %d tokens asked for: set vocab_size in bert_config.json to %d. More text or "
+            "The text gives only %d of the %d tokens requested: set vocab_size in bert_config.json to %d. More text or "
             "a lower --min_frequency gives more.",
             len(vocabulary),
             vocab_size,
@@ -199,9 +199,9 @@ def learn_vocabulary(
 def learn_pieces(
     counts: Mapping[str, int], characters: set[str], vocab_size: int, min_frequency: int, show_progress: bool
 ) -> list[str]:
-    """At most vocab_size pieces from word counts: single characters, with "##", then longer ones as they are learned.
+    """At most vocab_size pieces from word counts: single characters, these with "##", then longer ones as learned.
 
-    Words with a character that isn't among `characters` teach nothing.
+    Words with a character that is not among `characters` are ignored.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -209,7 +209,7 @@ def learn_pieces(
     learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     # Pieces of equal frequency are merged by their ids, and the trainer numbers "##" characters in the order of a hash
-    # table, which differs from run to run. Handing them over as special tokens, which come first, fixes their ids.
+    # table, which differs from run to run. Passing them as special tokens, which come first, fixes their ids.
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -226,7 +226,7 @@ def learn_pieces(
 def _single_pieces(characters: set[str]) -> tuple[list[str], list[str]]:
     """The pieces of one character: alone, and with "##"."""
     alone = sorted(characters)
-    # A character that is always a separate token can't continue a word: leaving those "##" forms out gives Chinese
+    # A character that is always a separate token can't continue a word: for Chinese, leaving out these "##" forms saves
     # thousands of rows.
     return alone, ["##" + char for char in alone if not is_punctuation(char) and not is_cjk(char)]
 
@@ -241,7 +241,7 @@ def _keep_frequent(characters: Mapping[str, int], max_characters: int | None) ->
     ordered = sorted(characters, key=lambda char: (-characters[char], char))
     lost = sum(characters[char] for char in ordered[max_characters:])
     logging.info(
-        "--max_characters=%d leaves out %d characters, which make %.4f%% of the text: words with them become [UNK].",
+        "--max_characters=%d leaves out %d characters, %.4f%% of the text: words with them become [UNK].",
         max_characters,
         len(ordered) - max_characters,
         100 * lost / sum(characters.values()),
@@ -254,7 +254,7 @@ def _warn_about_stripping(characters: Mapping[str, int]) -> None:
         seen = sum(n for char, n in characters.items() if any(first <= ord(char) <= last for first, last in blocks))
         if seen:
             logging.warning(
-                "Stripping accents changes %s: %d characters of this text. If the language matters to you use "
+                "Stripping accents changes %s: %d characters of this text. If this language matters to you, use "
                 "--strip_accents=false (for the tokenizer FullTokenizer(..., strip_accents=False)), or "
                 "--do_lower_case=false.",
                 name,
@@ -263,7 +263,7 @@ def _warn_about_stripping(characters: Mapping[str, int]) -> None:
 
 
 def _repeated(counts: Mapping[str, int], kept: set[str]) -> Iterator[str]:
-    """Texts with each word as often as it was counted, since the trainer takes texts, not counts."""
+    """Texts that repeat each word as often as it was counted, since the trainer takes texts, not counts."""
     for word, count in counts.items():
         if len(word) > MAX_WORD_CHARACTERS or not kept.issuperset(word):
             continue

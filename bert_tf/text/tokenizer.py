@@ -1,9 +1,9 @@
-"""What models, tasks, data tools and exports ask of a tokenizer, whatever its pieces are.
+"""The tokenizer interface that models, tasks, data tools and exports use, whatever the kind of pieces.
 
-A row is what a model reads of one text or of a pair of texts: the pieces of the texts between special tokens. BERT's
-rows are `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`; other families differ in the tokens, in how many there are between
-the texts, in the segment of the second text and in the id of padding. Those differences are attributes here, so that
-rows are made in one place, and inside a graph by the same attributes in `serving.graph_inputs.TextEncoder`.
+A row is a model's input for one text or a pair of texts: their pieces between special tokens. BERT's rows are `[CLS] A
+[SEP]` and `[CLS] A [SEP] B [SEP]`; other families differ in the tokens, in how many there are between the texts, in the
+segment of the second text and in the padding id. These differences are attributes, so that rows are built in one place,
+and inside a graph by the same attributes in `serving.graph_inputs.TextEncoder`.
 
 Shape legend: B batch, S sequence length, V vocabulary.
 """
@@ -19,18 +19,18 @@ PADDINGS = ("longest", "max_length")
 
 
 class Tokenizer(abc.ABC):
-    """Texts to pieces, ids and rows.
+    """Turns texts into pieces, ids and rows.
 
-    A subclass cuts text (`tokenize`, `encode`, `encode_with_offsets`), puts it together again (`decode`), says which
-    pieces continue a word (`is_continuation`), and sets these attributes:
+    A subclass splits text (`tokenize`, `encode`, `encode_with_offsets`), joins it again (`decode`), says which pieces
+    continue a word (`is_continuation`), and sets these attributes:
 
     Attributes:
       vocab: token -> id; don't change it. inv_vocab: id -> token.
       cls_token, sep_token, unk_token, mask_token, pad_token: the tokens with these roles.
-      pad_id: the id that fills up shorter rows.
+      pad_id: the id that pads shorter rows.
       begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end.
       second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
-      graph_form: "module.Class" of the same rules as TensorFlow ops, for exports; None: there is none.
+      graph_form: "module.Class" that implements the same rules as TensorFlow ops, for exports; None: there is none.
     """
 
     vocab: Mapping[str, int]
@@ -85,10 +85,10 @@ class Tokenizer(abc.ABC):
         """Whether a token of the vocabulary continues the word of the token before it."""
 
     def to_graph(self, split_unknown: bool = False):
-        """The same rules as TensorFlow ops: a `tf.Module` with `encode` and `tokenize`, as `GraphTokenizer`.
+        """The same rules as TensorFlow ops: a `tf.Module` with `encode` and `tokenize`, like `GraphTokenizer`.
 
         Raises:
-          ValueError: there is none for this kind of tokenizer, or the vocabulary is not for it.
+          ValueError: this kind of tokenizer has no graph form, or the graph form can't use the vocabulary.
         """
         if self.graph_form is None:
             raise ValueError(f"A {type(self).__name__} can't be part of a graph: its models can't be exported.")
@@ -119,12 +119,12 @@ class Tokenizer(abc.ABC):
 
     @property
     def unk_id(self) -> int:
-        """The id of what the vocabulary has no pieces for."""
+        """The id of words that the vocabulary has no pieces for."""
         return self.special_id(self.unk_token)
 
     @property
     def mask_id(self) -> int:
-        """The id of the token that hides another."""
+        """The id of the token that masks another."""
         return self.special_id(self.mask_token)
 
     @functools.cached_property
@@ -173,7 +173,7 @@ class Tokenizer(abc.ABC):
         return [self.encode(text) for text in texts]
 
     def encode_masked(self, text: str) -> list[int]:
-        """`encode` of a text in which each literal mask_token is that token; `encode` would take it apart."""
+        """`encode` of a text in which each literal mask_token becomes that token; `encode` would split it up."""
         ids = []
         for part in text.split(self.mask_token):
             ids += [self.mask_id, *self.encode(part)]
@@ -189,12 +189,12 @@ class Tokenizer(abc.ABC):
         """The row of one text or of a pair, from the ids of their pieces.
 
         Args:
-          first, second: from `encode`; a second text without any piece counts as none.
-          max_length: tokens of the row at most. A single text loses its last tokens; of a pair the longer text loses
-            its last token, the second if both are equally long, until both fit (original: _truncate_seq_pair).
+          first, second: from `encode`; a second text without pieces counts as none.
+          max_length: maximum number of tokens. A single text loses its last tokens; of a pair the longer text (the
+            second if both are equally long) loses its last token until both fit (original: _truncate_seq_pair).
 
         Returns:
-          ids and segment ids, equally long.
+          ids and segment ids, of equal length.
         """
         if max_length is not None:
             room = max_length - self.num_special_tokens(pair=bool(second))
@@ -221,23 +221,23 @@ class Tokenizer(abc.ABC):
         """The inputs of a model for texts or pairs of texts.
 
             features = tokenizer(["how are you", "fine"])
-            features["input_ids"]  # int32 [2, 5]: [CLS] how are you [SEP], and [CLS] fine [SEP] with two of padding
+            features["input_ids"]  # int32 [2, 5]: [CLS] how are you [SEP], and [CLS] fine [SEP] with padding
             model(tokenizer(questions, contexts, max_length=384))
 
         Args:
           texts: strings: a list, an array, a column of a table. A single string is a batch of one.
-          pairs: the second text of each, as many as texts; "" for none.
-          max_length: tokens of a row at most, special tokens included; what is longer is cut as by `build_inputs`.
-            None cuts nothing.
-          padding: "longest" pads to the longest row of these; "max_length" pads every row to max_length, which gives
-            all batches the same shape.
+          pairs: the second text of each, one per text; "" for none.
+          max_length: maximum number of tokens per row, including special tokens; longer rows are cut as by
+            `build_inputs`. None: no limit.
+          padding: "longest" pads to the longest row of the batch; "max_length" pads every row to max_length, so that
+            all batches have the same shape.
 
         Returns:
           dict of int32 [B, S]: `input_ids`; `input_mask`, 1 for tokens and 0 for padding; `segment_ids`.
 
         Raises:
-          TypeError: an entry that is not a string (such as None or NaN from a table with gaps); names its place.
-          ValueError: another number of pairs than of texts; no such padding; no max_length for padding="max_length", or
+          TypeError: an entry is not a string (such as None or NaN from a table with gaps); names its place.
+          ValueError: the numbers of texts and pairs differ; no such padding; no max_length for padding="max_length", or
             one without room for the special tokens and a token of each text.
         """
         if padding not in PADDINGS:
@@ -257,7 +257,7 @@ class Tokenizer(abc.ABC):
         first = self.encode_batch(_strings(texts, "texts"))
         second = self.encode_batch(_strings(pairs, "pairs")) if is_pair else [None] * len(first)
         if len(first) != len(second):
-            raise ValueError(f"{len(first)} texts and {len(second)} pairs: there must be as many of both")
+            raise ValueError(f"{len(first)} texts and {len(second)} pairs: there must be one pair per text")
         rows = [self.build_inputs(a, b, max_length) for a, b in zip(first, second, strict=True)]
         lengths = np.array([len(ids) for ids, _ in rows], np.int64)
         width = max_length if padding == "max_length" else int(lengths.max(initial=1))
@@ -271,15 +271,15 @@ class Tokenizer(abc.ABC):
 
 
 def lengths_that_fit(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each of two texts are kept when the longer one loses its last token, the second if both are
-    equally long, until they have `room` tokens together (original: _truncate_seq_pair)."""
+    """How many tokens of each of two texts are kept when the longer one (the second if both are equally long) loses its
+    last token until they have `room` tokens together (original: _truncate_seq_pair)."""
     half = (room + 1) // 2
     kept = min(first, max(room - second, half))
     return kept, min(second, room - kept)
 
 
 def _strings(texts: str | Sequence[str], name: str) -> list[str | bytes]:
-    """`texts` as a list; TypeError for what is not a string, by name and place."""
+    """`texts` as a list; TypeError, with name and place, for entries that are not strings."""
     texts = [texts] if isinstance(texts, str | bytes) else list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str | bytes):

@@ -20,15 +20,15 @@ def vocabulary_lines(vocab_file: str) -> list[str]:
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
-    """Reads a vocabulary: one token per line, the id is the line's number from 0 (original: load_vocab).
+    """Reads a vocabulary: one token per line, the id is the line number from 0 (original: load_vocab).
 
-    Whitespace around a token is stripped. A blank line takes an id under the empty string; a token that appears twice
+    Whitespace around a token is stripped. A blank line gives an id to the empty string; a token that appears twice
     keeps its first place in the order and its last id, as in the original. `check_vocab` reports both.
 
-    A name that ends in .json is a tokenizer.json of Hugging Face, from which the vocabulary is taken.
+    A name that ends in .json is a Hugging Face tokenizer.json, from which the vocabulary is taken.
 
     Raises:
-      ValueError: the file is not UTF-8 (names the line and the byte offset), or a tokenizer.json of another kind.
+      ValueError: the file is not UTF-8 (names the line and the byte offset), or is a tokenizer.json of another kind.
     """
     if vocab_file.endswith(".json"):
         return _load_tokenizer_json(vocab_file)
@@ -39,11 +39,11 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 
 
 def _load_tokenizer_json(path: str) -> dict[str, int]:
-    """token -> id of a tokenizer.json, tokens added later included, in the order of the ids."""
+    """token -> id of a tokenizer.json, including added tokens, in the order of the ids."""
     values = read_json(path)
     model = values.get("model") if isinstance(values, dict) else None
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or model.get("type") != "WordPiece":
-        raise ValueError(f"{path} is not a tokenizer.json with a WordPiece vocabulary, which is what BERT has.")
+        raise ValueError(f"{path} is not a tokenizer.json with a WordPiece vocabulary, as BERT needs.")
     vocab = {**model["vocab"], **{token["content"]: token["id"] for token in values.get("added_tokens") or ()}}
     ids = sorted(vocab.values())
     if ids != list(range(len(ids))):
@@ -57,24 +57,24 @@ def check_vocab(
     required: Sequence[str] = SPECIAL_TOKENS,
     allow_duplicates: bool = False,
 ) -> None:
-    """Refuses a vocabulary that would fail later or mean something else than its author thinks.
+    """Refuses a vocabulary that would fail later or does not mean what its author thinks.
 
-    `FullTokenizer` doesn't call this, since the original reads any file; the scripts do.
+    The scripts call this; `FullTokenizer` does not, since the original reads any file.
 
     Args:
-      vocab: what `load_vocab(vocab_file)` gave.
+      vocab: the result of `load_vocab(vocab_file)`.
       vocab_file: its path, read again to name the lines of duplicates.
-      required: tokens that must be there.
-      allow_duplicates: log duplicates and blank lines as a warning instead, for a published vocabulary that has them.
+      required: tokens that it must have.
+      allow_duplicates: only warn of duplicates and blank lines, for a published vocabulary that has them.
 
     Raises:
       ValueError: an empty file, a missing required token, a duplicate or a blank line; names the file and the lines.
     """
     if not vocab:
-        raise ValueError(f"{vocab_file} is empty: a vocabulary holds one token per line")
+        raise ValueError(f"{vocab_file} is empty: a vocabulary has one token per line")
     missing = [token for token in required if token not in vocab]
     if missing:
-        raise ValueError(f"{vocab_file} lacks {', '.join(missing)}: a BERT vocabulary holds {' '.join(required)}")
+        raise ValueError(f"{vocab_file} lacks {', '.join(missing)}: a BERT vocabulary has {' '.join(required)}")
     flaws = []
     if len(vocab) != max(vocab.values()) + 1 or "" in vocab:
         first_lines = {}
@@ -87,10 +87,10 @@ def check_vocab(
             first_lines.setdefault(token, number)
     if flaws:
         more = f" and {len(flaws) - 5} more" if len(flaws) > 5 else ""
-        message = f"{vocab_file}: {'; '.join(flaws[:5])}{more}. Each line must hold a different token"
+        message = f"{vocab_file}: {'; '.join(flaws[:5])}{more}. Each line must have a different token"
         if not allow_duplicates:
             raise ValueError(message)
-        logging.warning("%s; the last line of a repeated token gives its id", message)
+        logging.warning("%s; a repeated token gets its id from its last line", message)
     if vocab.get("[PAD]", 0) != 0:
         # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
         logging.warning(

@@ -1,9 +1,9 @@
 """The tokenizer of the original BERT release: the same rules, the same pieces (original: tokenization.py).
 
-Text is cleaned and split into basic tokens (words, punctuation marks, CJK characters), and each basic token is cut
-into word pieces of a vocabulary, longest match first. Every rule about a character is written once, as a predicate
-below; the passes over text are `str.translate` tables that ask the predicates once a character, and what a word between
-spaces comes to is remembered, so that prose is tokenized at the speed of dictionary lookups, with the same results.
+Text is cleaned and split into basic tokens (words, punctuation marks, CJK characters), and each basic token is split
+into word pieces of a vocabulary, longest match first. Each rule about characters is written once, as a predicate in
+characters.py. The passes over text are `str.translate` tables that call the predicates once per character, and the
+pieces of each word are cached, so that prose is tokenized at the speed of dictionary lookups, with the same results.
 """
 
 import re
@@ -18,20 +18,20 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.vocab import MASK, load_vocab
 from bert_tf.weights import released_models
 
-# Before each piece of a word but the first.
+# The prefix of every piece of a word but the first.
 CONTINUATION = "##"
 
 _COMPOSED_HANGUL = re.compile("[\uac00-\ud7a3]")
 
 _CACHED_WORDS = 1 << 18  # about 60 MB when full; the words of 20 MB of novels fit
-_CACHED_WORD_LENGTH = 64  # longer "words" (text without spaces) hardly ever come again
+_CACHED_WORD_LENGTH = 64  # longer "words" (text without spaces) rarely occur again
 
 
 # ---- rules about one character --------------------------------------------------------------------------------------
 
 
 class _CharacterTable(dict):
-    """A table for `str.translate` that asks `rule` the first time it meets a character."""
+    """A table for `str.translate` that calls `rule` the first time it sees a character."""
 
     def __init__(self, rule: Callable[[str], str | None]):
         super().__init__()
@@ -46,7 +46,7 @@ class _CharacterTable(dict):
 
 
 def convert_to_unicode(text: str | bytes) -> str:
-    """`text` as str; bytes are read as UTF-8 and what is invalid in them is left out. ValueError for other types."""
+    """`text` as str; bytes are decoded as UTF-8, without invalid ones. ValueError for other types."""
     if isinstance(text, str):
         return text
     if isinstance(text, bytes):
@@ -55,12 +55,12 @@ def convert_to_unicode(text: str | bytes) -> str:
 
 
 def printable_text(text: str | bytes) -> str:
-    """`text` in the form that print and logging take, which is str (original: printable_text)."""
+    """`text` in the form that print and logging take: str (original: printable_text)."""
     return convert_to_unicode(text)
 
 
 def convert_by_vocab(vocab: Mapping, items: Iterable) -> list:
-    """Looks each item up in `vocab`. KeyError for an item that isn't there."""
+    """Looks up each item in `vocab`. KeyError for an item that it lacks."""
     return [vocab[item] for item in items]
 
 
@@ -70,7 +70,7 @@ def convert_tokens_to_ids(vocab: Mapping[str, int], tokens: Iterable[str]) -> li
 
 
 def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> list[str]:
-    """Tokens of `ids`. KeyError for an id outside the vocabulary."""
+    """Tokens of `ids`. KeyError for an id that is not in the vocabulary."""
     return convert_by_vocab(inv_vocab, ids)
 
 
@@ -85,14 +85,14 @@ def whitespace_tokenize(text: str) -> list[str]:
 class BasicTokenizer:
     """Splits text into words, punctuation marks and CJK characters (original: BasicTokenizer).
 
-    In order: control characters, U+0000 and U+FFFD vanish and whitespace becomes a space; CJK characters are set apart;
-    lower-casing; accents are stripped (NFD, then category Mn is dropped; nothing is composed again, so Hangul syllables
-    become Jamo); punctuation marks are set apart. `[CLS]` in text has no protection and becomes three tokens.
+    In order: control characters, U+0000 and U+FFFD are dropped and whitespace becomes a space; CJK characters are
+    separated; lower-casing; accents are stripped (NFD, then category Mn is dropped; nothing is recomposed, so Hangul
+    syllables become Jamo); punctuation marks are separated. `[CLS]` in text is not special and becomes three tokens.
 
     Args:
       do_lower_case: lower-case the text.
-      strip_accents: None follows do_lower_case, as the original does. False keeps é as it is, and Hangul whole, in a
-        lower-cased text.
+      strip_accents: None follows do_lower_case, as in the original. False keeps é and composed Hangul in lower-cased
+        text.
     """
 
     def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None):
@@ -108,16 +108,16 @@ class BasicTokenizer:
         return self.split_cleaned(convert_to_unicode(text).translate(self._cleaning))
 
     def words(self, text: str | bytes) -> list[str]:
-        """The cleaned words between whitespace; `tokenize` is what `split_cleaned` gives for each of them in turn.
+        """The cleaned words between whitespace; `tokenize` is `split_cleaned` of each of them in turn.
 
-        That is a function of the whole word only: lower-casing a Greek capital sigma looks at both sides.
+        `split_cleaned` needs the whole word: lower-casing a Greek capital sigma looks at both sides.
         """
         return convert_to_unicode(text).translate(self._cleaning).split()
 
     def split_cleaned(self, cleaned: str) -> list[str]:
         """Basic tokens of one or more of `words(text)`, separated by spaces."""
-        # The original lower-cases and normalises word by word. Whitespace stops the context rule of sigma and the
-        # reordering of combining marks alike, so the whole text at once gives the same.
+        # The original lower-cases and normalises word by word. Whitespace stops both the context rule of sigma and the
+        # reordering of combining marks, so processing the whole text at once gives the same.
         if self.do_lower_case:
             cleaned = cleaned.lower()
         if self.strip_accents and not cleaned.isascii():
@@ -129,13 +129,13 @@ class BasicTokenizer:
         # The steps of `tokenize`, character by character: (character, where it comes from).
         chars = [(new, place) for place, char in enumerate(text) for new in self._cleaning[ord(char)] or ""]
         if self.do_lower_case:
-            lowered = "".join(char for char, _ in chars).lower()  # the whole: a sigma looks at both sides
+            lowered = "".join(char for char, _ in chars).lower()  # the whole word: a sigma looks at both sides
             places = [place for char, place in chars for _ in char.lower()]
             chars = list(zip(lowered, places, strict=True))
         if self.strip_accents:
             chars = [(new, place) for char, place in chars for new in unicodedata.normalize("NFD", char)]
             start = 0
-            for end in range(len(chars) + 1):  # runs of combining marks come in the order of their classes
+            for end in range(len(chars) + 1):  # runs of combining marks are sorted by their classes
                 if end == len(chars) or not unicodedata.combining(chars[end][0]):
                     if end - start > 1:
                         chars[start:end] = sorted(chars[start:end], key=lambda pair: unicodedata.combining(pair[0]))
@@ -155,14 +155,14 @@ class BasicTokenizer:
 
 
 class WordpieceTokenizer:
-    """Cuts words into the longest pieces of a vocabulary, from the left (original: WordpieceTokenizer).
+    """Splits words into the longest pieces of a vocabulary, from the left (original: WordpieceTokenizer).
 
-    Pieces after a word's first are looked up with "##" before them. A word for which this fails at any point, or that
+    All pieces but a word's first are looked up with the prefix "##". A word for which this fails at any point, or that
     has more than max_input_chars_per_word code points, becomes one unk_token.
 
     Args:
-      vocab: the tokens; read once, when the tokenizer is made, so don't change it afterwards.
-      unk_token: stands for a word that can't be cut.
+      vocab: the tokens; read only when the tokenizer is created, so don't change it afterwards.
+      unk_token: the token for a word that can't be split into pieces.
       max_input_chars_per_word: in code points.
     """
 
@@ -170,7 +170,7 @@ class WordpieceTokenizer:
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
-        # No match is longer than the longest entry, so the cost of a long word need not be quadratic.
+        # No match is longer than the longest token, so long words don't take quadratic time.
         self._longest = max(map(len, vocab), default=0)
 
     def tokenize(self, text: str | bytes) -> list[str]:
@@ -200,7 +200,7 @@ class WordpieceTokenizer:
         return pieces
 
     def cut_to_known(self, word: str) -> list[tuple[str, int]]:
-        """Like `cut`, but each unknown character becomes one unk_token; with the characters of each piece."""
+        """Like `cut`, but each unknown character becomes one unk_token; gives each piece with its character count."""
         vocab, pieces, start = self.vocab, [], 0
         while start < len(word):
             prefix = CONTINUATION if start else ""
@@ -215,7 +215,7 @@ class WordpieceTokenizer:
 
 
 class _WordCache(dict):
-    """Remembers `compute(word)` for a number of words, then starts again empty, which adapts to a change of text."""
+    """Caches `compute(word)` for a number of words, then starts again empty, which adapts to a change of text."""
 
     def __init__(self, compute: Callable[[str], tuple]):
         super().__init__()
@@ -238,7 +238,7 @@ class FullTokenizer(Tokenizer):
         tokenizer.encode_batch(["one", "two words"])  # lists of ids
         model(tokenizer(["one", "two words"]))  # arrays of input_ids, input_mask, segment_ids
 
-    As in the original, rows are padded with id 0, whatever id the vocabulary gives to [PAD].
+    As in the original, rows are padded with id 0, whatever the id of [PAD] in the vocabulary.
 
     Args:
       vocab_file: see `load_vocab`.
@@ -246,7 +246,7 @@ class FullTokenizer(Tokenizer):
       strip_accents: None follows do_lower_case, as the original does; see `BasicTokenizer`.
 
     Attributes:
-      vocab: token -> id, in the order of the file; don't change it, words already seen are remembered.
+      vocab: token -> id, in the order of the file; don't change it: words already seen are cached.
       inv_vocab: id -> token.
     """
 
@@ -264,7 +264,7 @@ class FullTokenizer(Tokenizer):
         self._ids_of_word = _WordCache(self._encode_word)
         if self.basic_tokenizer.strip_accents and _COMPOSED_HANGUL.search("".join(self.vocab)):
             logging.warning(
-                "%s holds composed Hangul syllables, but stripping accents takes them apart, so Korean words become "
+                "%s has composed Hangul syllables, but stripping accents decomposes them, so Korean words become "
                 "[UNK]. If this vocabulary was made without stripping, use --strip_accents=false "
                 "(strip_accents=False), or --do_lower_case=false for a cased one.",
                 vocab_file,
@@ -278,11 +278,11 @@ class FullTokenizer(Tokenizer):
 
         Args:
           path: a directory (or weights in it) of any format.
-          do_lower_case, strip_accents: must not contradict the directory; by default the directory's, or True.
+          do_lower_case, strip_accents: must not contradict the directory; default: the directory's, else True.
 
         Raises:
           FileNotFoundError: there is nothing at path.
-          ValueError: a contradiction, or the directory has no vocabulary.
+          ValueError: they contradict the directory, or it has no vocabulary.
         """
         if not casing.is_there(path):
             raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
@@ -304,19 +304,19 @@ class FullTokenizer(Tokenizer):
         return [piece for word in self.basic_tokenizer.words(text) for piece in pieces_of_word[word]]
 
     def encode(self, text: str | bytes) -> list[int]:
-        """`convert_tokens_to_ids(tokenize(text))`, faster. KeyError if [UNK] is needed and the vocabulary lacks it."""
+        """`convert_tokens_to_ids(tokenize(text))`, but faster. KeyError if [UNK] is needed but not in the vocab."""
         ids_of_word = self._ids_of_word
         return [index for word in self.basic_tokenizer.words(text) for index in ids_of_word[word]]
 
     def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
         """`encode`, and for each id the first character of `text` that it covers and the one after the last.
 
-        An accent that was stripped belongs to the letter before it. Two pieces may share a character: a Hangul syllable
-        that was taken apart.
+        A stripped accent belongs to the letter before it. Two pieces may share a character: a decomposed Hangul
+        syllable.
 
         Args:
-          split_unknown: take from an unknown word the pieces that are known, and one [UNK] for each other character.
-            In a script without spaces one unknown character would otherwise hide a whole clause.
+          split_unknown: split an unknown word into known pieces and one [UNK] for each other character. Otherwise, in a
+            script without spaces, one unknown character would hide a whole clause.
         """
         ids, offsets = [], []
         cut, cut_to_known = self.wordpiece_tokenizer.cut, self.wordpiece_tokenizer.cut_to_known

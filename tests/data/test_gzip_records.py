@@ -241,7 +241,7 @@ def test_file_that_decays_after_indexing(plain, tmp_path):
     os.utime(path, ns=(index.file_times[0], index.file_times[0]))
     text = failure(index)
     assert text.startswith(f"{path}: the gzip member at byte {offsets[3]} is corrupt")
-    assert text.endswith("it was whole when indexed")
+    assert text.endswith("it was intact when indexed")
 
 
 def test_record_in_the_middle_differs_from_the_flags(plain, tmp_path):

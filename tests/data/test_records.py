@@ -356,7 +356,7 @@ def pretraining_example(length: int, predictions: int, **changed) -> bytes:
             pretraining_example(128, 76),
             "76 values in feature 'masked_lm_positions', expected 20.*--max_predictions_per_seq=76",
         ),
-        (pretraining_example(128, 20, segment_ids=None), "no feature 'segment_ids'; it holds input_ids, input_mask"),
+        (pretraining_example(128, 20, segment_ids=None), "no feature 'segment_ids'; it has input_ids, input_mask"),
         (
             pretraining_example(
                 128, 20, masked_lm_weights=tf.train.Feature(int64_list=tf.train.Int64List(value=[1] * 20))
@@ -418,7 +418,7 @@ def test_file_that_changes_after_indexing(tmp_path, small_blocks, same_length):
         os.utime(path, ns=(1, 1))
     else:
         os.truncate(path, index.byte_offset[2])
-    assert f"{path} changed since it was indexed" in records.explain_record_error(failure(index), index, FEATURES)
+    assert f"{path} has changed since it was indexed" in records.explain_record_error(failure(index), index, FEATURES)
     path.unlink()
     assert f"{path} no longer exists" in records.explain_record_error(failure(index), index, FEATURES)
 

@@ -35,7 +35,7 @@ def test_semicolons_with_decimal_commas_and_quoted_newlines(tmp_path, caplog):
         (2, ["Es kostet 3,50; zu viel\n, finde ich", "1,5"]),
         (4, ["Gut, wirklich", "4,5"]),
     ]
-    assert caplog.text.count("train.csv: the delimiter is the semicolon, by the header.") == 1
+    assert caplog.text.count("train.csv: the delimiter is the semicolon, according to the header.") == 1
 
 
 def test_commas_in_names_and_single_columns(tmp_path, caplog):
@@ -61,7 +61,9 @@ def test_commas_in_names_and_single_columns(tmp_path, caplog):
     ],
 )
 def test_what_is_not_clear_is_an_error(tmp_path, content, columns):
-    with pytest.raises(ValueError, match=r"train\.csv, line 1: it is not clear .* give --csv_delimiter") as error:
+    with pytest.raises(
+        ValueError, match=r"train\.csv, line 1: the delimiter is ambiguous: give --csv_delimiter"
+    ) as error:
         rows_of(tmp_path, content, columns=columns)
     for tried in ("comma: ", "semicolon: ", "tab: ", "vertical bar: "):
         assert tried in str(error.value)

@@ -541,7 +541,7 @@ def outcomes(request, data, tmp_path_factory):
         ("masked, whole words", ["ValueError", "--do_whole_word_mask is for unmasked records"]),
         (
             "two kinds",
-            ["train-0.tfrecord holds unmasked rows of up to 4 pairs", "single.tfrecord unmasked rows of up to 1"],
+            ["train-0.tfrecord has unmasked rows of up to 4 pairs", "single.tfrecord has unmasked rows of up to 1"],
         ),
         ("too long", ["train-0.tfrecord: the first record", "at most 16; give --max_seq_length="]),
         *slow(("two replicas' parts", ["done"]), ("masked, vocabulary", ["done"])),

@@ -73,7 +73,7 @@ def test_a_given_vocabulary_must_be_that_of_the_records(tmp_path, caplog):
     # Nothing is known of these records; whether text is lower-cased is guessed by the pieces, and said.
     (tmp_path / "data" / "pretraining_data.train.json").unlink()
     assert find_vocabulary(str(other), None, {"--input_file": [records]}).casing.do_lower_case
-    assert "do_lower_case=True is a guess by the pieces" in caplog.text
+    assert "do_lower_case=True is a guess from the pieces" in caplog.text
 
 
 def test_records_of_two_vocabularies(tmp_path):

@@ -202,8 +202,8 @@ def test_custom_multi_label(tmp_path):
         ("a.csv", "text,label\nx,1\n", {"text_a": "words", "label": "label"}, r"a\.csv, line 1: no column 'words'"),
         ("a.csv", 'text,label\n"x,1\n', {"text_a": "text", "label": "label"}, r"a\.csv, line \d: not CSV"),
         ("a.jsonl", '{"text": "x"}\n', {"text_a": "text", "label": "label"}, r"a\.jsonl, line 1: no 'label'"),
-        ("a.jsonl", '{"text": 1, "label": "x"}\n', {"text_a": "text", "label": "label"}, r"line 1: a text is expected"),
-        ("a.jsonl", "[1]\n", {"text_a": "text", "label": "label"}, r"line 1: a JSON object is expected"),
+        ("a.jsonl", '{"text": 1, "label": "x"}\n', {"text_a": "text", "label": "label"}, r"line 1: expected a string"),
+        ("a.jsonl", "[1]\n", {"text_a": "text", "label": "label"}, r"line 1: expected a JSON object"),
         ("a.jsonl", "{\n", {"text_a": "text", "label": "label"}, r"a\.jsonl, line 1, column 2: not JSON"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", {"text_a": "text", "label": "label"}, "only one class, '1'"),
         ("a.tsv", "text\tlabel\nx\t1\n", {"text_a": "text", "label": "1"}, "all columns by name, or all by number"),
@@ -401,7 +401,7 @@ def test_labels_in_a_test_set_and_blank_lines_are_told(tmp_path, caplog):
         examples = data.read_examples(task, task.test["test"], str(tmp_path))
     assert [(example.guid, example.label) for example in examples] == [("test-1", None), ("test-2", None)]
     assert "test.tsv, line 1: a test set has no labels; 'label' is not used" in caplog.text
-    assert "test.tsv: left out 1 blank lines" in caplog.text
+    assert "test.tsv: skipped 1 blank lines" in caplog.text
 
 
 def test_semicolons(tmp_path, caplog):
@@ -416,11 +416,9 @@ def test_semicolons(tmp_path, caplog):
         ("Gut; sehr gut", "1"),
         ("Für 3,50 Euro, nun ja", "0"),
     ]
-    assert "train.csv: the delimiter is the semicolon, by the header." in caplog.text
+    assert "train.csv: the delimiter is the semicolon, according to the header." in caplog.text
     (tmp_path / "numbers.csv").write_text("gut;1\nschlecht;0\n")
-    with pytest.raises(
-        ValueError, match=r"numbers\.csv, line 1: it is not clear what the delimiter is: give --csv_del"
-    ):
+    with pytest.raises(ValueError, match=r"numbers\.csv, line 1: the delimiter is ambiguous: give --csv_del"):
         data.custom_task(str(tmp_path / "numbers.csv"), None, None, text_a="0", label="1")
     task = data.custom_task(str(tmp_path / "numbers.csv"), None, None, text_a="0", label="1", csv_delimiter=";")
     assert [example.label for example in data.read_examples(task, task.train)] == ["1", "0"]
