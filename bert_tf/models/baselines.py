@@ -1,8 +1,7 @@
 """Classifiers without BERT, to show what BERT adds: a BiLSTM or a CNN on embeddings of word pieces, from scratch.
 
-They take the rows of tokens that BERT takes, and are trained, kept and evaluated in the same way
-(run_classifier.py --model=bilstm|cnn). The CNN is that of Kim 2014 (arXiv:1408.5882), with embeddings learned from
-scratch.
+They take the same token rows as BERT and are trained, saved and evaluated in the same way (run_classifier.py
+--model=bilstm|cnn). The CNN is that of Kim 2014 (arXiv:1408.5882), with embeddings learned from scratch.
 
 Shape legend: B batch, S sequence length, E embedding size, U outputs of the BiLSTM or of all convolutions, C classes.
 """
@@ -20,10 +19,10 @@ from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.layers import truncated_normal
 from bert_tf.models.task_models import classification_objective
 
-# --model -> how a trained model's head_config.json calls it.
+# --model -> the architecture's name in a trained model's head_config.json.
 ARCHITECTURES = {"bilstm": "BilstmClassifier", "cnn": "CnnClassifier"}
 
-# Default of run_classifier.py without --learning_rate: BERT's would hardly move random weights.
+# Default of --learning_rate in run_classifier.py: BERT's would hardly move random weights.
 LEARNING_RATE = 1e-3
 
 # Name of the output layer's weights in checkpoints; different from BERT's classifier, so that they can't be confused.
@@ -35,7 +34,7 @@ _EMBEDDING_PLACE, _HEAD_PLACE = 2, 1
 
 
 def kind_of(architecture: str | None) -> str | None:
-    """What --model calls an architecture; None for that of a BERT."""
+    """The --model value of an architecture; None for a BERT's."""
     return next((kind for kind, name in ARCHITECTURES.items() if name == architecture), None)
 
 
@@ -46,10 +45,10 @@ def create_config(
 
     Args:
       model: "bilstm" or "cnn". hidden_size: U; even for a BiLSTM, a multiple of three for a CNN (of widths 3, 4, 5).
-      max_seq_length: the model has no positions; longer texts are refused by this limit.
+      max_seq_length: the limit for longer texts; the model itself has no positions.
 
     Raises:
-      ValueError: no such model, or U does not divide; names the flag.
+      ValueError: no such model, or U is not such a multiple; names the flag.
     """
     if model not in ARCHITECTURES:
         raise ValueError(f"--model={model} is not one of {', '.join(ARCHITECTURES)}.")
@@ -63,7 +62,7 @@ def create_config(
 
 @keras.saving.register_keras_serializable("bert_tf")
 class BaselineClassifier(NamedInputs, keras.Model):
-    """A classifier of token rows: the maximum over the tokens of each output of a BiLSTM or of convolutions.
+    """A classifier of token rows: a BiLSTM or convolutions, then the maximum of each output over the tokens.
 
     Compiled with a loss (logits in, e.g. SparseCategoricalCrossentropy(from_logits=True)) it is a plain Keras model.
     `model.objective` is the objective for the training loop.
@@ -72,12 +71,12 @@ class BaselineClassifier(NamedInputs, keras.Model):
       config: from `create_config`, or its dict.
       num_labels: C; 1 for a regression.
       kind: "bilstm" or "cnn".
-      dropout_rate: of the embeddings and of the classifier's input in training.
-      seed: of dropout if `call` gets no dropout_seed. dtype: Keras dtype policy.
-      labels, problem_type: as of `BertForSequenceClassification`.
+      dropout_rate: dropout of the embeddings and of the classifier's input in training.
+      seed: seed of dropout if `call` gets no dropout_seed. dtype: Keras dtype policy.
+      labels, problem_type: as for `BertForSequenceClassification`.
 
     Raises:
-      ValueError: no such kind, or what `BertForSequenceClassification` refuses.
+      ValueError: no such kind; or as for `BertForSequenceClassification`.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class BaselineClassifier(NamedInputs, keras.Model):
 
     def build(self, input_shape=None):
         size = self.config.hidden_size
-        initializer = truncated_normal(0.1)  # wide beside BERT's 0.02: no layer norm follows
+        initializer = truncated_normal(0.1)  # wider than BERT's 0.02, since no layer norm follows
 
         def table(name, rows):
             return self.add_weight(
@@ -156,7 +155,7 @@ class BaselineClassifier(NamedInputs, keras.Model):
             segments = ops.one_hot(inputs["segment_ids"], self.config.type_vocab_size, dtype="float32")
             x = x + ops.matmul(segments, ops.convert_to_tensor(self.token_type_embeddings))
         x = kernels.dropout(ops.cast(x, self.compute_dtype), self.dropout_rate, _fold(seed, _EMBEDDING_PLACE))
-        # Padding is zero for the convolutions, like everything beyond the ends of a row.
+        # For the convolutions, padding is zero, like everything beyond the ends of a row.
         x = x * ops.cast(ops.expand_dims(mask, -1), x.dtype)
         if self.recurrent:
             x = self.recurrent(x, mask=mask, training=training)  # [B, S, U]

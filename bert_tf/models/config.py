@@ -1,4 +1,4 @@
-"""BertConfig: the sizes of a model, as bert_config.json holds them (original: modeling.py, BertConfig)."""
+"""BertConfig: the sizes of a model, as stored in bert_config.json (original: modeling.py, BertConfig)."""
 
 import copy
 import json
@@ -12,7 +12,7 @@ from bert_tf.models.head_config import KEYS_IN_CONFIG
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json
 
-# Names of hidden_act, in any case. "gelu" is the tanh form, as in the original; "gelu_erf" the exact one.
+# Values of hidden_act, in upper or lower case. "gelu" is the tanh form, as in the original; "gelu_erf" the exact one.
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 _SIZES = (
@@ -27,23 +27,23 @@ _SIZES = (
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _KEYS = (*_SIZES, "hidden_act", *_PROBABILITIES, "initializer_range", "layer_norm_eps", "attention")
 
-# What a token may look at: all tokens of its sequence, or itself and those before it.
+# What a token attends to: all tokens of its sequence, or itself and those before it.
 ATTENTIONS = ("bidirectional", "causal")
 
-# The values built into the original; a config that has them doesn't write the keys, which the original doesn't know.
+# The original's built-in values. They are not written to a file, since the original does not know the keys.
 _LAYER_NORM_EPS = 1e-12
 _ATTENTION = "bidirectional"
 
-# Kept without a warning, though no model is changed by them.
+# Kept without a warning, although they have no effect on a model.
 _IDLE_KEYS = (
-    # In the configs of the released multilingual and Chinese models; nothing ever read them.
+    # In the configs of the released multilingual and Chinese models, but never used.
     "directionality",
     "pooler_fc_size",
     "pooler_num_attention_heads",
     "pooler_num_fc_layers",
     "pooler_size_per_head",
     "pooler_type",
-    # From a Hugging Face config.json: a conversion needs it to write that file again.
+    # From a Hugging Face config.json: a conversion back to that format needs it.
     "pad_token_id",
 )
 
@@ -54,7 +54,7 @@ class BertConfig:
         config = BertConfig(vocab_size=30522, type_vocab_size=2)
         config = BertConfig.from_json_file("bert_config.json")
 
-    The defaults are the original constructor's: BERT-Base, except that type_vocab_size is 16 where the released models
+    The defaults are the original constructor's: BERT-Base, except that type_vocab_size is 16, while the released models
     have 2.
 
     Args:
@@ -69,13 +69,13 @@ class BertConfig:
       max_position_embeddings: longest sequence.
       type_vocab_size: number of segment ids.
       initializer_range: standard deviation of the truncated normal that initialises the weights.
-      layer_norm_eps: added to the variance in every layer norm. The original's is 1e-12, and that is not written to
+      layer_norm_eps: added to the variance in every layer norm. The original's value, 1e-12, is not written to
         bert_config.json; weights from elsewhere may need another one.
-      attention: one of ATTENTIONS. "causal" is the left-to-right model of the paper's ablations (section 5.1), which
-        stays so in fine-tuning; "bidirectional", the original's, is not written to bert_config.json.
+      attention: one of ATTENTIONS. "causal" is the left-to-right model of the paper's ablations (section 5.1), also in
+        fine-tuning; "bidirectional", the original's, is not written to bert_config.json.
 
     Raises:
-      ValueError: a value no model can be made of; names the key.
+      ValueError: an invalid value; names the key.
     """
 
     def __init__(
@@ -116,17 +116,17 @@ class BertConfig:
 
     @property
     def is_causal(self) -> bool:
-        """Whether a token sees only itself and the tokens before it."""
+        """Whether a token attends only to itself and the tokens before it."""
         return self.attention == "causal"
 
     @classmethod
     def from_size(cls, size: str, vocab_size: int = 30522) -> "BertConfig":
         """The configuration of a named size: one of NAMED_SIZES, or L-<layers>_H-<hidden size>[_A-<heads>] of SIZES.
 
-        The rest is that of the released models (2 segment types, 512 positions, dropout 0.1).
+        Other values are those of the released models (2 segment types, 512 positions, dropout 0.1).
 
         Raises:
-          ValueError: no such size; lists what there is.
+          ValueError: no such size; lists the known ones.
         """
         try:
             layers, hidden, heads = SIZES[NAMED_SIZES.get(size, size).removesuffix(_usual_heads(size))]
@@ -139,21 +139,19 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> "BertConfig":
-        """A config from the keys of a bert_config.json; missing ones (not vocab_size) take the constructor's defaults.
+        """A config from the keys of a bert_config.json; missing ones (but vocab_size) get the constructor's defaults.
 
-        What earlier versions wrote there of labels and of the kind of head (`head_config.KEYS_IN_CONFIG`) is left out:
-        it is not of the model. `directory.read_model_files`, and so `from_pretrained` and the scripts, take it from the
-        file.
+        Labels and the kind of head, which earlier versions wrote to this file (`head_config.KEYS_IN_CONFIG`), are left
+        out. `directory.read_model_files`, and thus `from_pretrained` and the scripts, read them from the file.
 
         Args:
-          values: keys and values. Not changed, and shared with nothing in the result.
-          allow_unknown: keep keys this project doesn't know as attributes, which are written back, and log them. They
-            change nothing in the model. Without it they are an error, because a misspelt key would silently be replaced
-            by a default.
-          source: what errors call the config, usually its path.
+          values: keys and values; copied, not changed.
+          allow_unknown: keep unknown keys as attributes, which are written back, and log them; they have no effect on
+            the model. By default they are an error, because a misspelt key would silently be replaced by a default.
+          source: the config's name in errors, usually its path.
 
         Raises:
-          ValueError: an unknown key, no vocab_size, or a bad value; names source and key.
+          ValueError: an unknown key, no vocab_size, or an invalid value; names source and key.
         """
         values = copy.deepcopy(dict(values))
         extra = {key: values.pop(key) for key in list(values) if key not in _KEYS}
@@ -165,14 +163,14 @@ class BertConfig:
                 hint = ' It looks like a Hugging Face config: note that their "gelu" is "gelu_erf" here.'
             raise ValueError(
                 f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(_KEYS)}. If it is not a misspelling "
-                f"and has no bearing on the model, take the key out or load it with allow_unknown=True (in scripts "
+                f"and does not affect the model, remove the key or load it with allow_unknown=True (in scripts "
                 f"--allow_unknown_config_keys).{hint}"
             )
         if unknown:
             logging.warning("%s: unknown keys kept but not used: %s", source, ", ".join(unknown))
         for key in extra:
             if not isinstance(key, str) or hasattr(cls, key):
-                raise ValueError(f"{source}: {key!r} can't be a key of a config, it is a method of BertConfig")
+                raise ValueError(f"{source}: {key!r} can't be a key of a config: it is a method of BertConfig")
         if values.get("vocab_size") is None:
             raise ValueError(f"{source}: vocab_size is missing; it is the number of lines of the vocabulary file")
         try:
@@ -191,8 +189,7 @@ class BertConfig:
           allow_unknown: see `from_dict`.
 
         Raises:
-          ValueError: no JSON object in UTF-8, a key that appears twice, or what `from_dict` refuses; names file and
-            key.
+          ValueError: not a JSON object in UTF-8, a key that appears twice, or as for `from_dict`; names file and key.
         """
 
         def unique(pairs):
@@ -204,11 +201,11 @@ class BertConfig:
 
         values = read_json(json_file, object_pairs_hook=unique)
         if not isinstance(values, dict):
-            raise ValueError(f"{json_file} holds no JSON object but {type(values).__name__}")
+            raise ValueError(f"{json_file} is not a JSON object but {type(values).__name__}")
         return cls.from_dict(values, allow_unknown, source=json_file)
 
     def to_dict(self) -> dict:
-        """A deep copy of all keys and values, unknown ones included.
+        """A deep copy of all keys and values, including unknown ones.
 
         layer_norm_eps is included only if it isn't 1e-12, attention only if it is causal.
         """
@@ -227,7 +224,7 @@ class BertConfig:
         write_text_file(json_file, self.to_json_string())
 
     def validate(self) -> None:
-        """Checks every value; called by the constructor, call it again after setting attributes.
+        """Checks every value. The constructor calls this; call it again after setting attributes.
 
         Raises:
           ValueError: names the key and the value.
@@ -263,7 +260,7 @@ class BertConfig:
         return f"BertConfig({', '.join(f'{key}={value!r}' for key, value in self.__dict__.items())})"
 
 
-# (layers, hidden size, heads); the feed-forward layers are four times as wide. The first 24 are those of "Well-Read
+# (layers, hidden size, heads); the feed-forward layers are four times as wide. The first 24 are from "Well-Read
 # Students Learn Better" (Turc et al. 2019), the "miniatures" of the original's README; the others complete Table 6 of
 # the paper.
 SIZES = {
@@ -288,7 +285,7 @@ NAMED_SIZES = {
 
 
 def _usual_heads(size: str) -> str:
-    """What names the usual number of heads, one for 64 of the width, at the end of a size's name."""
+    """The suffix of a size's name for the usual number of heads, one per 64 units of width."""
     hidden = re.search(r"_H-(\d+)", size)
     return f"_A-{int(hidden[1]) // 64}" if hidden else ""
 
@@ -304,12 +301,11 @@ def check_vocab_size(
     config_file: str = "bert_config.json",
     allow_mismatch: bool = False,
 ) -> None:
-    """Refuses a vocabulary that doesn't fit the model's embedding table.
+    """Refuses a vocabulary that does not match the model's embedding table.
 
-    A vocabulary with more lines than vocab_size has ids outside the table (the original then failed on CPU and trained
-    on NaN on GPU). One with fewer lines is most often the vocabulary of another model. It is accepted with a warning
-    if the table is just rounded up, as often done for speed: vocab_size is a multiple of 8 and less than 128 rows are
-    idle.
+    A vocabulary with more lines than vocab_size has ids outside the table (with these, the original failed on CPU and
+    trained on NaN on GPU). One with fewer lines usually belongs to another model. It is accepted with a warning if the
+    table is just rounded up, as often done for speed: vocab_size is a multiple of 8 and fewer than 128 rows are unused.
 
     Args:
       allow_mismatch: log a mismatch instead of raising.
@@ -322,12 +318,12 @@ def check_vocab_size(
         return
     sizes = f"{vocab_file} has {lines} lines but {config_file} has vocab_size {config.vocab_size}"
     if lines < config.vocab_size < lines + 128 and config.vocab_size % 8 == 0:
-        logging.warning("%s: treated as a padded embedding table, whose last rows are unused", sizes)
+        logging.warning("%s: assuming a padded embedding table, whose last rows are unused", sizes)
         return
     if lines > config.vocab_size:
         message = f"{sizes}: ids from {config.vocab_size} on would be outside the embedding table"
     else:
-        message = f"{sizes}: is it the vocabulary of another model?"
+        message = f"{sizes}: does the vocabulary belong to another model?"
     if not allow_mismatch:
         raise ValueError(
             f"{message} Set vocab_size to {lines} for a new model, use the vocabulary the checkpoint was trained with, "

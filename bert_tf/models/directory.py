@@ -1,6 +1,6 @@
-"""What is beside the weights and must travel with them: configuration, head, vocabulary, casing.
+"""The files that belong to a model's weights: configuration, head, vocabulary, casing.
 
-A model's directory describes itself, in any of the four formats: bert_config.json and head_config.json or config.json,
+In any of the four formats, a model directory is complete: it has bert_config.json and head_config.json or config.json,
 vocab.txt or tokenizer.json, and the casing in tokenizer_config.json.
 """
 
@@ -28,8 +28,8 @@ class ModelFiles:
     """The files beside a model's weights; None for those that do not exist.
 
     Attributes:
-      directory: where they are. config, head, casing: read. config_file, vocab_file: paths.
-      max_seq_length: of the examples that the model was fine-tuned on, where tokenizer_config.json tells.
+      directory: where they are. config, head, casing: their content. config_file, vocab_file: paths.
+      max_seq_length: of the examples that the model was fine-tuned on, if tokenizer_config.json has it.
     """
 
     directory: str
@@ -47,12 +47,12 @@ def read_model_files(
     """Reads the files beside the weights at `path`.
 
     Args:
-      hints: `Weights.hints`, asked for the casing where no file tells it.
-      config_file: a configuration to read instead. The head is what is said of it there, or else beside the weights.
+      hints: `Weights.hints`, used for the casing if no file has it.
+      config_file: a configuration to read instead. The head is read from there, or else from beside the weights.
       allow_unknown: see `BertConfig.from_dict`.
 
     Raises:
-      ValueError: an existing file can't be understood; names it.
+      ValueError: an existing file can't be parsed; names it.
     """
     directory = directory_of(path)
     head = read_head(posixpath.dirname(config_file), config_file) if config_file else NO_HEAD
@@ -71,10 +71,10 @@ def _find_config(directory: str) -> str | None:
 
 
 def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
-    """What a directory says of its model's head, in head_config.json or else in the configuration.
+    """The head of a directory's model, from head_config.json or else from the configuration.
 
     Args:
-      config_file: instead of the configuration in the directory.
+      config_file: used instead of the configuration in the directory.
 
     Raises:
       ValueError: an existing file can't be understood; names it.
@@ -86,7 +86,7 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
         return HeadConfig.read(path)
     config_file = config_file or _find_config(directory)
     values = read_json(config_file) if config_file else None
-    if not isinstance(values, dict):  # `read_config` says what is wrong with it
+    if not isinstance(values, dict):  # `read_config` reports what is wrong with it
         return NO_HEAD
     if _is_huggingface(config_file, values):
         from bert_tf.models.bert import huggingface
@@ -127,7 +127,7 @@ def _is_huggingface(path: str, values: dict) -> bool:
 
 def write_tokenizer_config(path: str, files: ModelFiles) -> None:
     """Writes a tokenizer_config.json, which Hugging Face's tokenizers read as well."""
-    from bert_tf.models.families import family_of  # which needs Keras, as nothing else here does
+    from bert_tf.models.families import family_of  # imported here because it needs Keras
 
     family = family_of(files.config)
     values = {

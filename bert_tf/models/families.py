@@ -1,8 +1,8 @@
-"""The families of models: BERT, and in time its descendants.
+"""Model families: BERT, and later its descendants.
 
-To add one, write `models/NAME/` (configuration, encoder, names of variables, layouts of other libraries), and put a
-`Family` into FAMILIES. Encoders are made by `create_encoder` and nowhere else; outside of its folder nothing knows a
-family's names of variables.
+To add one, write `models/NAME/` (configuration, encoder, variable names, layouts of other libraries), and add a
+`Family` to FAMILIES. Only `create_encoder` creates encoders, and nothing outside its folder knows a family's variable
+names.
 """
 
 import dataclasses
@@ -21,14 +21,15 @@ from bert_tf.text.wordpiece import FullTokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """What tells one family of models from another.
+    """Everything specific to a model family.
 
     Attributes:
       model_type: its name in config.json.
-      config_class: of its configurations. encoder_class: a Keras model of (config, dense_embedding_gradient, seed).
-      names: the table of its variables in checkpoints: a module with what `bert.variable_names` defines.
-      tokenizer_class: how its texts become ids. tokenizer_name: what tokenizer_config.json calls it.
-      layouts: format of weights -> the module that reads and writes it in another library's names; imported on use,
+      config_class: class of its configurations. encoder_class: a Keras model of (config, dense_embedding_gradient,
+        seed).
+      names: its variable names in checkpoints: a module with the same definitions as `bert.variable_names`.
+      tokenizer_class: class of its tokenizers. tokenizer_name: the class's name in tokenizer_config.json.
+      layouts: weight format -> the module that reads and writes it under another library's names; imported on use,
         since most need TensorFlow.
     """
 
@@ -46,7 +47,7 @@ class Family:
         return self.names.SCOPE
 
     def layout(self, format: str) -> ModuleType:
-        """The module that knows the layout of another library."""
+        """The module for the layout of another library."""
         return importlib.import_module(self.layouts[format])
 
 
@@ -66,7 +67,7 @@ FAMILIES = (BERT,)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:
-    """The family that config.json calls `model_type`.
+    """The family with a `model_type` of config.json.
 
     Raises:
       ValueError: there is none; names `source`.
@@ -84,18 +85,18 @@ def family_of(config) -> Family:
 
 
 def family_of_variables(names: Iterable[str]) -> Family:
-    """The family whose scope the names of variables have; BERT if they have none, as a head alone."""
+    """The family whose scope the variable names have; BERT if they have none, as those of a head alone."""
     scopes = {name.split("/")[0] for name in names}
     return next((family for family in FAMILIES if family.scope in scopes), BERT)
 
 
 def is_encoder_variable(name: str) -> bool:
-    """Whether a name in a checkpoint is that of an encoder's variable, and not of a head's or an optimizer's."""
+    """Whether a name in a checkpoint belongs to the encoder, not to a head or an optimizer."""
     return name.split("/")[0] in {family.scope for family in FAMILIES}
 
 
 def read_config_dict(values: Mapping):
-    """A configuration from the dict that `to_dict` gave."""
+    """A configuration from the dict that `to_dict` returned."""
     family = family_named(values.get("model_type", BERT.model_type))
     return family.config_class.from_dict(values, allow_unknown=True)
 
@@ -107,7 +108,7 @@ def create_encoder(
 
     Args:
       config: of any family. dense_embedding_gradient: see `kernels.embedding_lookup`.
-      seed: seed of dropout where a call gets no dropout_seed. dtype: Keras dtype policy.
+      seed: seed of dropout if a call gets no dropout_seed. dtype: Keras dtype policy.
     """
     family = family_of(config)
     return family.encoder_class(

@@ -1,4 +1,4 @@
-"""The feature-based way to tag tokens: a BiLSTM on the outputs of a frozen BERT.
+"""The feature-based approach to tagging: a BiLSTM on the outputs of a frozen BERT.
 
 Paper: Devlin et al. 2019, section 5.3 and Table 7.
 
@@ -15,10 +15,10 @@ from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead
 from bert_tf.models.task_models import CLASSIFIER_DROPOUT, TaskModel
 
-# Which outputs of the encoder describe a token: the rows of Table 7.
+# The outputs of the encoder that represent a token: the rows of Table 7.
 FEATURES = ("last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings")
 
-# What its output layer is called in checkpoints.
+# The name of its output layer in checkpoints.
 OUTPUT_LAYER = "tagger/output_weights"
 
 # Folded into the step's seed for dropout before the LSTMs and before the classifier.
@@ -26,7 +26,7 @@ _INPUT_PLACE, _HEAD_PLACE = 2, 1
 
 
 def select_features(outputs: dict, features: str):
-    """[B, S, F] from what `BertModel` returns with return_all_layers=True.
+    """[B, S, F] from the outputs of `BertModel` with return_all_layers=True.
 
     F is 4 H for concat_last_four, else H. sum_all is the sum of all encoder layers, without the embeddings.
     """
@@ -48,17 +48,17 @@ def select_features(outputs: dict, features: str):
 class BertFeatureTagger(TaskModel):
     """A classifier of every token: BiLSTMs on the outputs of a frozen BERT.
 
-    The encoder's variables are saved and loaded with the model; no gradient reaches them. The classifier's are called
-    `tagger/output_weights` and `tagger/output_bias`: it is not an output layer of a BERT.
+    The encoder's variables are saved and loaded with the model, but get no gradient. The classifier's variables are
+    named `tagger/output_weights` and `tagger/output_bias`, since they don't fit on a BERT.
 
     Args:
       config: a `BertConfig` or its dict. num_labels: C.
       features: one of FEATURES.
-      lstm_size: U of a BiLSTM, half of it for each direction. lstm_layers: number of stacked BiLSTMs. The paper has "a
-        two-layer 768-dimensional BiLSTM".
+      lstm_size: U, the width of a BiLSTM, half of it for each direction. lstm_layers: number of stacked BiLSTMs. The
+        paper has "a two-layer 768-dimensional BiLSTM".
       dropout_rate: dropout of the features and of the classifier's input in training.
       seed: see `BertModel`. dtype: Keras dtype policy.
-      labels: the names of the classes in the order of their numbers.
+      labels: the names of the classes in the order of their ids.
 
     Raises:
       ValueError: features is not one of FEATURES, or needs more layers than the encoder has; lstm_size is odd.
@@ -84,7 +84,7 @@ class BertFeatureTagger(TaskModel):
         needed = {"second_to_last": 2, "sum_last_four": 4, "concat_last_four": 4}.get(features, 1)
         if needed > self.config.num_hidden_layers:
             raise ValueError(
-                f"features={features} needs {needed} layers, the model has {self.config.num_hidden_layers}."
+                f"features={features} needs {needed} layers, but the model has {self.config.num_hidden_layers}."
             )
         if lstm_size < 2 or lstm_size % 2:
             raise ValueError(f"lstm_size={lstm_size} must be even: half of it is for each direction.")
@@ -101,7 +101,7 @@ class BertFeatureTagger(TaskModel):
             for number in range(lstm_layers)
         ]
         self.head = LinearHead(num_labels, name="tagger", dtype=self.dtype_policy)
-        self.head.supports_masking = True  # Keras passes it the LSTMs' mask, and would warn that it is not used
+        self.head.supports_masking = True  # otherwise Keras warns that it does not use the LSTMs' mask
 
     def build_head(self):
         size = self.config.hidden_size * (4 if self.features == "concat_last_four" else 1)
@@ -119,7 +119,7 @@ class BertFeatureTagger(TaskModel):
             x = ops.stop_gradient(x)
         x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _INPUT_PLACE))
         mask = inputs.get("input_mask")
-        # With the mask the backward LSTM begins at the end of the row, not in its padding.
+        # With the mask, the backward LSTM starts at the end of the row, not in its padding.
         mask = None if mask is None else ops.cast(mask, "bool")
         for layer in self.recurrent:
             x = layer(x, mask=mask, training=training)  # [B, S, U]

@@ -1,4 +1,4 @@
-"""Floating-point operations of the matrix products of a model."""
+"""Floating-point operations of a model's matrix products."""
 
 from bert_tf.models.config import BertConfig
 
@@ -11,7 +11,7 @@ def encoder_flops_per_example(config: BertConfig, length: float) -> float:
 
 
 def pretraining_flops_per_example(config: BertConfig, max_seq_length: int, max_predictions_per_seq: int) -> float:
-    """Floating-point operations of the matrix products of one training example, backward counted as twice forward."""
+    """Floating-point operations of the matrix products for one training example; backward counts twice forward."""
     hidden = config.hidden_size
     predictions = 2 * max_predictions_per_seq * (hidden * hidden + hidden * config.vocab_size)
     return 3.0 * (encoder_flops_per_example(config, max_seq_length) + predictions + 4 * hidden)

@@ -1,9 +1,9 @@
-"""The formats that weights come in: one `Format` each, and the one list of them.
+"""The weight formats: a `Format` for each, and the list of all.
 
-To add a format, write how it is found, opened and saved, and put it in `FORMATS`. --init_checkpoint of the scripts,
-`from_pretrained`, `save_pretrained` and the converter know no other list.
+To add a format, write functions that find, open and save it, and add it to `FORMATS`. The scripts' --init_checkpoint,
+`from_pretrained`, `save_pretrained` and the converter all use this list.
 
-TensorFlow is imported inside the functions: the names are needed before it is.
+TensorFlow is imported inside the functions, since the names are needed before.
 """
 
 import dataclasses
@@ -21,31 +21,31 @@ HUGGINGFACE_CONFIG = "config.json"
 
 
 def config_files(config: BertConfig, head: HeadConfig, weights: Weights | None = None) -> dict[str, str]:
-    """name -> content of bert_config.json, and of head_config.json where there is something to say."""
+    """name -> content of bert_config.json, and of head_config.json unless it would be empty."""
     del weights
-    # The head goes first: who reads bert_config.json may take it that all is there.
+    # The head goes first: once bert_config.json exists, everything is there.
     files = {} if head == NO_HEAD else {HEAD_CONFIG: head.to_json()}
     return {**files, BERT_CONFIG: config.to_json_string()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """How weights of one kind are found, read and written.
+    """How weights of one format are found, read and written.
 
     Attributes:
-      name: what --format calls it.
+      name: its --format value.
       help: one sentence for --format.
-      looked_for: what a directory must have, for the message that it has none of it.
-      find: (directory or path of a file) -> what `open` takes, or None if there are no weights of this format.
-      open: (what `find` gave) -> Weights; names and shapes are read, and no tensor.
-      save: (path, weights, configuration) -> the original's name -> name in the file, of all that was written.
-      file_name: what the file is called in a directory.
+      looked_for: what a directory must have, for the message that it has nothing of the kind.
+      find: (directory or file path) -> the argument of `open`, or None if there are no weights of this format.
+      open: (result of `find`) -> Weights; reads names and shapes, but no tensors.
+      save: (path, weights, configuration) -> {the original's name: name in the file} of everything written.
+      file_name: the file's name in a directory.
       takes_prefix: a target may be a prefix such as out/bert_model.ckpt, not only a directory.
       state_file: a `checkpoint` file beside the weights names them.
-      holds_optimizer: has a place for Adam moments and the step.
-      holds_variants: can say that a model looks only backwards or has a BiLSTM on top; others would be read as BERT.
+      holds_optimizer: can store Adam moments and the step.
+      holds_variants: can record that a model is causal or has a BiLSTM on top; other formats would be read as BERT.
       knows_exact_gelu: the format's own programs have hidden_act "gelu_erf".
-      config_files: (configuration, head, weights) -> name -> content of the files that say what the model is.
+      config_files: (configuration, head, weights) -> {name: content} of the files that describe the model.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Format:
 
 
 def format_named(name: str) -> Format:
-    """The format that --format calls `name`.
+    """The format of a --format value.
 
     Raises:
       ValueError: there is none.
@@ -75,8 +75,8 @@ def format_named(name: str) -> Format:
 
 
 def _layout(name: str, config: BertConfig | None = None) -> ModuleType:
-    """The module that knows another library's layout for the configuration's family; for BERT without one."""
-    from bert_tf.models.families import BERT, family_of  # which need Keras
+    """The module for another library's layout of the configuration's family; BERT's if there is no configuration."""
+    from bert_tf.models.families import BERT, family_of  # imported here because they need Keras
 
     return (family_of(config) if config else BERT).layout(name)
 
@@ -84,7 +84,7 @@ def _layout(name: str, config: BertConfig | None = None) -> ModuleType:
 # --- tf1: checkpoints of the original --------------------------------------------------------------------------------
 
 _BUNDLE = "bert_model.ckpt"
-# TF1 Hub modules keep the encoder under this scope.
+# The encoder's scope in TF1 Hub modules.
 _HUB_SCOPE = "module/"
 
 
@@ -187,7 +187,7 @@ def _save_bert_tf(path: str, weights: Weights, config: BertConfig) -> dict[str, 
 
 # --- the list --------------------------------------------------------------------------------------------------------
 
-# By name, in the order in which a directory is searched for them.
+# By name, in the order in which a directory is searched.
 FORMATS = {
     entry.name: entry
     for entry in (
@@ -214,7 +214,7 @@ FORMATS = {
         ),
         Format(
             name="model_garden",
-            help="what tf-models-official reads.",
+            help="the format of tf-models-official.",
             looked_for=("variables/variables.index",),
             find=_find_model_garden,
             open=lambda prefix: _layout("model_garden").open_weights(prefix),
@@ -226,7 +226,7 @@ FORMATS = {
         ),
         Format(
             name="tf1",
-            help="what the original's scripts read.",
+            help="the format of the original's scripts.",
             looked_for=(f"{_BUNDLE}.index",),
             find=_find_tf1,
             open=_open_tf1,

@@ -1,7 +1,7 @@
-"""HeadConfig: what a model is for, beside its configuration: the kind of its head, and the labels.
+"""HeadConfig: the kind of a model's head, and its labels.
 
-bert_config.json holds the encoder only, as the original's. head_config.json lies beside it wherever there is something
-to say, with the keys of `HeadConfig`. Hugging Face keeps the same facts in its config.json, and earlier versions of
+bert_config.json describes only the encoder, as in the original. head_config.json is written beside it, unless it would
+be empty, with the keys of `HeadConfig`. Hugging Face keeps the same facts in its config.json, and earlier versions of
 this project kept them in bert_config.json, under Hugging Face's names.
 """
 
@@ -13,23 +13,23 @@ from bert_tf.system.text_files import read_json
 
 HEAD_CONFIG = "head_config.json"
 
-# What a configuration of Hugging Face, or of an earlier version, says of the head.
+# The keys about the head in a configuration of Hugging Face, or of an earlier version.
 KEYS_IN_CONFIG = ("architectures", "id2label", "label2id", "problem_type", "lstm_on_top")
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-    """What can't be seen in a model's configuration and weights.
+    """What a model's configuration and weights don't show.
 
     Attributes:
       architecture: class of the model. The classifiers of texts, words and choices have the same variables, and a model
         without BERT has a configuration of the same form.
-      labels: their names in the order of their numbers; None if they have none.
-      problem_type: of a classifier of texts: single_label_classification, regression or multi_label_classification.
+      labels: their names in the order of their ids; None if they have none.
+      problem_type: of a text classifier: single_label_classification, regression or multi_label_classification.
       lstm_on_top: a BiLSTM reads the encoder's outputs (`task_models.BertForSequenceClassification`).
 
     Raises:
-      ValueError: a value of another type; names the attribute.
+      ValueError: a value has the wrong type; names the attribute.
     """
 
     architecture: str | None = None
@@ -54,11 +54,11 @@ class HeadConfig:
         """Reads a head_config.json.
 
         Raises:
-          ValueError: no JSON object in UTF-8, an unknown key, or a value of another type; names the file and the key.
+          ValueError: not a JSON object in UTF-8, an unknown key, or a value of the wrong type; names file and key.
         """
         values = read_json(path)
         if not isinstance(values, dict):
-            raise ValueError(f"{path} holds no JSON object but {type(values).__name__}")
+            raise ValueError(f"{path} is not a JSON object but {type(values).__name__}")
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(values.keys() - set(known)):
             raise ValueError(f"{path}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}.")
@@ -69,13 +69,13 @@ class HeadConfig:
 
     @classmethod
     def from_config(cls, values: Mapping, source: str = "config") -> "HeadConfig":
-        """What a configuration says that has KEYS_IN_CONFIG.
+        """The head in a configuration with KEYS_IN_CONFIG.
 
         Args:
-          values: keys and values. source: what errors call the configuration, usually its path.
+          values: keys and values. source: the configuration's name in errors, usually its path.
 
         Raises:
-          ValueError: a value that can't be understood; names source and key.
+          ValueError: a value can't be understood; names source and key.
         """
         names, numbered = values.get("architectures") or [], values.get("id2label") or {}
         if not isinstance(names, list):
@@ -84,10 +84,10 @@ class HeadConfig:
             by_number = {int(number): str(label) for number, label in numbered.items()}
         except (AttributeError, TypeError, ValueError):
             raise ValueError(f"{source}: id2label must give a name for each number, not {numbered!r:.80}") from None
-        # A label without a name is called by its number.
+        # A label without a name gets its number as name.
         labels = [by_number.get(number, str(number)) for number in range(max(by_number, default=-1) + 1)] or None
         problem_type = values.get("problem_type")
-        # Only classifiers of whole texts have a kind of problem.
+        # Only text classifiers have a problem type.
         architecture = names[0] if names else "BertForSequenceClassification" if problem_type else None
         try:
             return cls(architecture, labels, problem_type, values.get("lstm_on_top") or False)
@@ -95,7 +95,7 @@ class HeadConfig:
             raise ValueError(f"{source}: {error}") from None
 
     def to_dict(self) -> dict:
-        """What there is to say; empty if there is nothing."""
+        """The attributes that are not at their defaults; empty if there are none."""
         values = {**dataclasses.asdict(self), "labels": self.labels and list(self.labels)}
         return {name: value for name, value in values.items() if value not in (None, False)}
 
@@ -104,7 +104,7 @@ class HeadConfig:
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
     def check_num_labels(self, num_labels: int) -> None:
-        """Refuses a number of outputs that is not that of the names.
+        """Refuses a number of outputs that differs from the number of label names.
 
         Raises:
           ValueError: names both.
@@ -113,9 +113,9 @@ class HeadConfig:
             raise ValueError(f"num_labels={num_labels}, but labels has {len(self.labels)} names.")
 
 
-NO_HEAD = HeadConfig()  # there is nothing to say
+NO_HEAD = HeadConfig()  # nothing is known about the head
 
 
 def head_in(config) -> HeadConfig:
-    """What a model's `config` argument says of the head: nothing, unless it is a dict that an earlier version saved."""
+    """The head in a model's `config` argument: empty, unless that is a dict that an earlier version saved."""
     return HeadConfig.from_config(config) if isinstance(config, dict) else NO_HEAD

@@ -1,9 +1,8 @@
-"""The layers on top of the encoder: masked LM, next sentence, and the model that pre-trains with both.
+"""The layers on top of the encoder: linear output layers and the masked-LM head.
 
 Original: run_pretraining.py (get_masked_lm_output, get_next_sentence_output). Paper: section 3.1.
 
-Shape legend: B batch, S sequence length, H hidden size, P predictions per sequence, M pairs per sequence (packed rows),
-V vocabulary, C classes.
+Shape legend: B batch, S sequence length, H hidden size, P predictions per sequence, V vocabulary, C classes.
 """
 
 import keras

@@ -1,4 +1,4 @@
-"""The variables of a model under the names of checkpoints, and how they get their values from one."""
+"""A model's variables under their checkpoint names, and their initialization from a checkpoint."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ _MOMENTS = {"adam_m": "first_moments", "adam_v": "second_moments"}
 def checkpoint_name(variable: keras.Variable) -> str:
     """The name of a variable in the original's checkpoints.
 
-    The path of a variable starts with the models around the encoder, which a checkpoint does not name. A
-    head called `cls_predictions` means `cls/predictions`, since a Keras layer name can't hold a slash; one called
-    `classifier` for no scope at all, which is where the original's run_classifier.py has its output layer.
+    A variable's path starts with the models around the encoder, which checkpoints leave out. A head called
+    `cls_predictions` means `cls/predictions`, since a Keras layer name can't contain a slash; one called `classifier`
+    means no scope at all, as the original's run_classifier.py has its output layer.
     """
     parts = variable.path.split("/")
     for family in FAMILIES:
@@ -36,7 +36,7 @@ def model_variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def model_weights(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> Weights:
-    """A model in memory as `Weights`, and with an optimizer its moments and step."""
+    """A model in memory as `Weights`; with an optimizer, its moments and step, too."""
     variables = training_variables(model, optimizer) if optimizer else model_variables(model)
 
     def read(name: str) -> np.ndarray:
@@ -48,7 +48,7 @@ def model_weights(model: keras.Model, optimizer: keras.optimizers.Optimizer | No
 
 
 def training_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
-    """All that a run saves: variables, moments and `global_step` (the optimizer's count of steps)."""
+    """Everything that a run saves: variables, moments and `global_step` (the optimizer's step count)."""
     names = {variable.path: name for name, variable in model_variables(model).items()}
     variables = model_variables(model)
     for suffix, attribute in _MOMENTS.items():
@@ -60,11 +60,11 @@ def training_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer
 
 @dataclasses.dataclass(frozen=True)
 class Initialization:
-    """Which variables a checkpoint gave.
+    """Which variables a checkpoint initialized.
 
     Attributes:
-      checkpoint: its prefix. initialized: names taken. missing: names of the model that it doesn't have.
-      unused: names of the checkpoint that the model doesn't have.
+      checkpoint: its prefix. initialized: names loaded. missing: names of the model that the checkpoint lacks.
+      unused: names of the checkpoint that the model lacks.
     """
 
     checkpoint: str
@@ -76,18 +76,18 @@ class Initialization:
 def initialize(
     variables: Mapping[str, keras.Variable], init_checkpoint: str | Weights, *, must_have_all: bool = False
 ) -> Initialization:
-    """Sets variables from weights of any format, by exact name of the original.
+    """Sets variables from weights of any format, by the original's exact names.
 
-    Nothing is assigned unless everything fits.
+    Nothing is assigned unless all shapes match.
 
     Args:
       variables: from `model_variables` or `training_variables`.
-      init_checkpoint: a path (see `open_weights.find_weights`) or weights already open.
-      must_have_all: a variable that the checkpoint doesn't have is an error (resuming a run).
+      init_checkpoint: a path (see `open_weights.find_weights`) or open weights.
+      must_have_all: a variable that the checkpoint lacks is an error (when resuming a run).
 
     Raises:
       FileNotFoundError: no such checkpoint.
-      ValueError: a shape differs, no name matches at all, or one is missing under `must_have_all`.
+      ValueError: a shape differs, no name matches, or a variable is missing with `must_have_all`.
     """
     weights = init_checkpoint if isinstance(init_checkpoint, Weights) else open_weights(init_checkpoint)
     path, shapes = weights.path, weights.shapes
@@ -95,8 +95,8 @@ def initialize(
     missing = [name for name in variables if name not in shapes]
     if not found:
         raise ValueError(
-            f"{path} has none of the model's variables: starting from it would start from random weights. "
-            f"It holds {some(sorted(shapes))}; the model has {some(list(variables))}."
+            f"{path} has none of the model's variables, so training would start from random weights. "
+            f"It has {some(sorted(shapes))}; the model has {some(list(variables))}."
         )
     wrong = [
         f"{name}: {list(shapes[name])} in the checkpoint, {list(variables[name].shape)} in the model"
@@ -105,7 +105,7 @@ def initialize(
     ]
     if wrong:
         raise ValueError(
-            f"{path} does not fit the model (its configuration or number of labels): {len(wrong)} of {len(found)} "
+            f"{path} does not match the model (its configuration or number of labels): {len(wrong)} of {len(found)} "
             f"variables have another shape. {some(wrong, '; ')}."
         )
     if must_have_all and missing:
@@ -117,7 +117,7 @@ def initialize(
 
 
 def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
-    """Loads weights of any format into a model; logs what came from them and what stayed random.
+    """Loads weights of any format into a model; logs what was loaded and what stays random.
 
     Args:
       checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, a weight file, or a directory.
@@ -133,12 +133,12 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
 
 
 def log_initialization(result: Initialization, model: keras.Model) -> None:
-    """One line on what came from the checkpoint, and a warning with what stayed random."""
+    """Logs a line on what was loaded, and a warning with what stays random."""
     variables = model_variables(model)
     parameters = sum(int(np.prod(variables[name].shape)) for name in result.initialized if name in variables)
     total = sum(int(np.prod(variable.shape)) for variable in variables.values())
     logging.info(
-        "Initialised %d of %d variables (%s of %s parameters) from %s; %d of its entries are not used here%s.",
+        "Initialised %d of %d variables (%s of %s parameters) from %s; %d of its entries are not used%s.",
         len(result.initialized),
         len(result.initialized) + len(result.missing),
         f"{parameters:,}",
@@ -149,7 +149,7 @@ def log_initialization(result: Initialization, model: keras.Model) -> None:
     )
     if result.missing:
         logging.warning(
-            "%d variables are not in %s and keep their random start: %s",
+            "%d variables are not in %s and keep their random initial values: %s",
             len(result.missing),
             result.checkpoint,
             ", ".join(result.missing),

@@ -1,8 +1,8 @@
-"""The names of a model's inputs: other libraries' names are understood, and what no model reads is refused."""
+"""The names of a model's inputs: Hugging Face's names are accepted, too, and unknown names are refused."""
 
 from collections.abc import Mapping, Sequence
 
-# What an encoder reads; see `BertModel.call`.
+# The encoder's inputs; see `BertModel.call`.
 ENCODER_INPUTS = ("input_ids", "input_mask", "segment_ids", "sequence_ids", "position_ids", "pooled_positions")
 
 # Hugging Face's names -> the original's.
@@ -13,11 +13,11 @@ def named_inputs(inputs, known: Sequence[str], model_name: str = "the model") ->
     """A model's inputs as a dict under the original's names.
 
     Args:
-      inputs: arrays by name, or only the input_ids. What is None counts as not given.
+      inputs: arrays by name, or only the input_ids. None counts as not given.
       known: the names that the model reads. model_name: for errors.
 
     Raises:
-      ValueError: an unknown name, no input_ids, or one input under both of its names; lists the names that are known.
+      ValueError: an unknown name, no input_ids, or one input under both of its names; lists the known names.
     """
     if not isinstance(inputs, Mapping):
         return {"input_ids": inputs}
@@ -26,7 +26,7 @@ def named_inputs(inputs, known: Sequence[str], model_name: str = "the model") ->
         if other in inputs:
             if name in inputs:
                 raise ValueError(
-                    f"{model_name} is given {name} and {other}, which are two names of one input: give one."
+                    f"{model_name} got {name} and {other}, which are two names of the same input: give one."
                 )
             inputs[name] = inputs.pop(other)
     others = [f"{other} ({name})" for other, name in OTHER_NAMES.items() if name in known]
@@ -46,9 +46,9 @@ def select(inputs: Mapping, names: Sequence[str]) -> dict:
 
 
 class NamedInputs:
-    """Keras models that are called with arrays by name; `known_inputs` says which names.
+    """A mixin for Keras models that take arrays by name; `known_inputs` lists the names.
 
-    Every call goes through here: directly, in `fit` and `predict`, and as a part of a functional model.
+    Every call goes through it: direct calls, `fit` and `predict`, and calls within a functional model.
     """
 
     known_inputs: Sequence[str] = ENCODER_INPUTS

@@ -1,16 +1,16 @@
 """The elementwise chains of BERT that cost the most memory traffic, each as one function.
 
-Every function here exists in two forms that give the same numbers:
+Every function has two forms that give the same numbers:
 
-* the plain form, in `keras.ops`: runs on every Keras backend, on TPU, in exported graphs and at inference;
-* the fused form, TensorFlow only and in training only: forward and backward are one small XLA program each, so that
-  a chain such as bias + dropout + residual + layer norm passes over memory once instead of ten times. Compiling only
-  these chains, and leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step.
+* the plain form, in `keras.ops`: for every Keras backend, TPUs, exported graphs and inference;
+* the fused form, for TensorFlow and training only: forward and backward are one small XLA program each, so that a chain
+  such as bias + dropout + residual + layer norm passes over memory once instead of ten times. Compiling only these
+  chains, and leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step.
 
-`set_fused(False)` is the one switch between them.
+`set_fused(False)` switches to the plain form.
 
 Dropout masks are a pure function of (seed, element index): a counter-based integer hash. Both forms draw the same mask,
-backward draws it again instead of storing it, and a resumed run repeats it without any saved generator state.
+the backward pass draws it again instead of storing it, and a resumed run repeats it without saved generator state.
 
 Shape legend: B batch, S sequence length, H hidden size, N attention heads, X any leading axes.
 """
@@ -32,7 +32,7 @@ LAYER_NORM_EPSILON = 1e-12
 
 
 def set_fused(enabled: bool) -> None:
-    """Turns the fused TensorFlow forms on or off for models called or traced from now on."""
+    """Turns the fused forms on or off for models that are called or traced from now on."""
     global _fused_enabled
     if enabled and keras.config.backend() != "tensorflow":
         raise ValueError(f"The fused kernels need the TensorFlow backend; this is {keras.config.backend()}.")
@@ -41,10 +41,10 @@ def set_fused(enabled: bool) -> None:
 
 @contextlib.contextmanager
 def fused_inference():
-    """Within it, models traced with training=False use the fused forms, too, if these are on.
+    """In this context, models traced with training=False use the fused forms, too, if these are on.
 
-    Compiling them for a length takes about a second. That pays off if many batches follow; otherwise (a single call, or
-    an exported graph, which should run without XLA) inference uses plain operations.
+    Compiling them takes about a second per sequence length. That pays off for many batches; otherwise (a single call,
+    or an exported graph, which should run without XLA) inference uses plain operations.
     """
     global _fused_in_inference
     previous, _fused_in_inference = _fused_in_inference, True
@@ -60,7 +60,7 @@ def fuses(training: bool) -> bool:
 
 
 def _on_cpu() -> bool:
-    """Whether TensorFlow is the backend and only the CPU computes."""
+    """Whether TensorFlow is the backend and runs on the CPU only."""
     if keras.config.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -89,10 +89,10 @@ def _mix(value, shift, multiplier):
 
 
 def fold_in(seed, number, word: int = 0):
-    """A separate seed for place, replica or part `number`, from the seed [2] of one training step.
+    """A separate seed for layer, replica or micro-batch `number`, from the seed [2] of one training step.
 
     None stays None. `number` (int or int32 scalar tensor) is mixed into a tensor rather than compiled in, so that all
-    layers share one program. Places of the network go into word 0, replicas and micro-batches into word 1.
+    layers share one program. Layers go into word 0, replicas and micro-batches into word 1.
     """
     if seed is None:
         return None
@@ -114,7 +114,7 @@ def keep_mask(shape, rate: float, seed):
       Boolean tensor of `shape`, True where the element is kept.
     """
     seed = ops.cast(seed, "uint32")
-    # Two keys, one added before and one mixed in between the rounds: with a single key the masks of two seeds would
+    # Two keys, one added before and one mixed in between the rounds: with a single key, the masks of two seeds would
     # be shifted copies of each other.
     first_key = _mix(_mix(seed[0], 16, 0x7FEB352D), 15, 0x846CA68B)
     second_key = _mix(_mix(ops.bitwise_xor(seed[1], first_key), 16, 0x21F0AAAD), 15, 0xD35A2D97)
@@ -128,7 +128,7 @@ def keep_mask(shape, rate: float, seed):
 
 
 def _apply_dropout(x, rate, seed):
-    """Inverted dropout of a float32 tensor: kept elements are divided by the probability to be kept."""
+    """Inverted dropout of a float32 tensor: kept elements are divided by the keep probability."""
     if not rate or seed is None:
         return x
     return ops.where(keep_mask(ops.shape(x), rate, seed), x * (1.0 / (1.0 - rate)), ops.zeros_like(x))
@@ -160,7 +160,7 @@ def _gelu_erf_slope(x):
 
 
 # Activations by the names of bert_config.json. "gelu" is the tanh form (original: modeling.py, gelu, since 2019-02);
-# "gelu_erf" is the exact one that Hugging Face calls "gelu".
+# "gelu_erf" is the exact form, which Hugging Face calls "gelu".
 ACTIVATIONS = {
     "gelu": _gelu_tanh,
     "gelu_erf": _gelu_erf,
@@ -197,12 +197,12 @@ def _softmax(scores, mask_bias, scale):
 
 
 def dense(x, kernel, bias, activation: str = "linear"):
-    """activation(x W + b), the activation computed in float32: x [R, in], kernel [in, out], bias [out]."""
+    """activation(x W + b), with the activation computed in float32: x [R, in], kernel [in, out], bias [out]."""
     y = ops.matmul(x, kernel)
     if activation == "linear":
         return ops.add(y, bias)
     if _on_cpu() and not _is_eager():
-        # In this form TensorFlow makes one oneDNN primitive of it, with float32 inside, and no casts are needed.
+        # In this form TensorFlow turns it into one oneDNN primitive, with float32 inside, and needs no casts.
         import tensorflow as tf
 
         return ACTIVATIONS[activation](tf.nn.bias_add(y, bias))
@@ -237,7 +237,7 @@ def layer_norm(
       epsilon: added to the variance.
       bias: [H] or None. residual: [X, H] or None.
       rate, seed: dropout of x + bias; none if seed is None (see `keep_mask`).
-      dtype: dtype of the result; that of x if None.
+      dtype: dtype of the result; None: that of x.
     """
     dtype = keras.backend.standardize_dtype(dtype or x.dtype)
     rate = rate if seed is not None else 0.0
@@ -252,7 +252,7 @@ def attention_probabilities(scores, mask_bias, scale: float, *, training=False, 
 
     Args:
       scores: [B, N, S, S], queries by keys.
-      mask_bias: float32, broadcastable to scores; 0 where a key may be seen, -10000 where not.
+      mask_bias: float32, broadcastable to scores; 0 for keys that may be attended to, -10000 for others.
 
     Returns:
       [B, N, S, S] in the dtype of scores.
@@ -260,7 +260,8 @@ def attention_probabilities(scores, mask_bias, scale: float, *, training=False, 
     rate = rate if seed is not None else 0.0
     if not training and not rate and _on_cpu():
         # oneDNN fuses scale and mask into the preceding product, and its softmax computes in float32.
-        # softmax ignores a constant: subtracting it keeps the scores of a row with only masked keys in bfloat16, too.
+        # softmax ignores a constant. Subtracting one preserves the scores of a row whose keys are all masked, also in
+        # bfloat16.
         mask_bias = mask_bias - ops.max(mask_bias, axis=-1, keepdims=True)
         return ops.softmax(scores * ops.cast(scale, scores.dtype) + ops.cast(mask_bias, scores.dtype))
     if fuses(training):
@@ -269,7 +270,7 @@ def attention_probabilities(scores, mask_bias, scale: float, *, training=False, 
 
 
 def dropout(x, rate: float, seed):
-    """Inverted dropout; x itself where seed is None or rate is 0."""
+    """Inverted dropout; x itself if seed is None or rate is 0."""
     return ops.cast(_apply_dropout(_float32(x), rate, seed), x.dtype) if rate and seed is not None else x
 
 
@@ -279,7 +280,7 @@ def embedding_lookup(table, ids, dense_gradient: bool = False):
     Args:
       dense_gradient: give TensorFlow a dense gradient. If the table is also the output layer (tied weights), the two
         gradients are added; TensorFlow would first turn the dense one into slices, which costs several passes over
-        the whole table. Otherwise the gradient is `IndexedSlices`, as in the original, whose global norm is taken
+        the whole table. By default the gradient is `IndexedSlices`, as in the original, whose global norm is computed
         over the unmerged slices.
     """
     if dense_gradient and keras.config.backend() == "tensorflow":
@@ -288,7 +289,7 @@ def embedding_lookup(table, ids, dense_gradient: bool = False):
 
 
 # --- fused forms ---------------------------------------------------------------------------------------------------
-# TensorFlow is imported inside functions, so that the module also loads with only another backend installed.
+# TensorFlow is imported inside functions, so that the module also loads if only another backend is installed.
 
 
 def _seed_or_zero(seed):
@@ -296,7 +297,7 @@ def _seed_or_zero(seed):
 
 
 def _tensors(*values):
-    """A custom gradient takes only tensors: a variable among its arguments would need separate handling."""
+    """Converts values to tensors, since a custom gradient needs special handling for variables as arguments."""
     import tensorflow as tf
 
     return [tf.convert_to_tensor(value) for value in values]
@@ -330,7 +331,7 @@ def _fused_bias_activation(activation):
 
 
 def _column_sum(x, dtype):
-    """Sum over all axes except the last, as a product with ones, which matrix units accumulate in float32."""
+    """Sum over all axes but the last, as a product with ones, which matrix units accumulate in float32."""
     import tensorflow as tf
 
     rows = tf.reshape(x, [-1, tf.shape(x)[-1]])
@@ -436,7 +437,7 @@ def _dense_gradient_lookup(table, ids):
 
 
 def replica_number():
-    """Number of this replica under tf.distribute; 0 everywhere else."""
+    """The number of this replica under tf.distribute; otherwise 0."""
     if keras.config.backend() != "tensorflow":
         return 0
     import tensorflow as tf

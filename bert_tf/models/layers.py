@@ -3,7 +3,7 @@
 Source: Devlin et al. 2018, section 3; original: modeling.py.
 
 Variable paths follow the names of the original's TF1 checkpoints (`bert/encoder/layer_0/attention/self/query/kernel`),
-so that checkpoints.py needs no table of names.
+so that no table of names is needed.
 
 Shape legend: B batch, S sequence length, H hidden size, N attention heads, D = H / N, I intermediate size,
 V vocabulary, T segment types, M sequences packed into one row.
@@ -21,7 +21,7 @@ _PACKAGE = "bert_tf"
 
 
 def truncated_normal(standard_deviation: float) -> keras.initializers.Initializer:
-    """Normal with values beyond two standard deviations drawn again (original: create_initializer)."""
+    """Normal distribution, values beyond two standard deviations redrawn (original: create_initializer)."""
     return keras.initializers.TruncatedNormal(stddev=standard_deviation)
 
 
@@ -35,9 +35,9 @@ def gather_positions(sequence, positions):
 
 
 class ConfiguredLayer(keras.layers.Layer):
-    """A layer whose only argument is a configuration (or its dict, which is what a saved model holds).
+    """A layer whose only argument is a configuration (or its dict, as stored in a saved model).
 
-    The layers of other families than BERT set their own `config_class`.
+    The layers of families other than BERT set their own `config_class`.
     """
 
     config_class = BertConfig
@@ -52,10 +52,10 @@ class ConfiguredLayer(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class LayerNorm(keras.layers.Layer):
-    """Layer norm over the last axis, of `residual + dropout(x + bias)` where those are given.
+    """Layer norm over the last axis, of `residual + dropout(x + bias)` if those are given.
 
-    Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy, and so does an input
-    that comes in float32.
+    Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy, and so does a float32
+    input.
     """
 
     def __init__(self, epsilon: float = kernels.LAYER_NORM_EPSILON, **kwargs):
@@ -102,7 +102,7 @@ class Projection(keras.layers.Layer):
         self.built = True
 
     def call(self, x, add_bias=True, activation="linear"):
-        # Rows as one matrix: a product of rank 2 has the cheaper gradient, with no broadcast to undo.
+        # Flattened to a matrix: a product of rank 2 has a cheaper gradient, with no broadcast to undo.
         rows = ops.reshape(x, (-1, x.shape[-1]))
         if add_bias:
             y = kernels.dense(rows, self.kernel, ops.convert_to_tensor(self.bias), activation)
@@ -118,8 +118,8 @@ class Projection(keras.layers.Layer):
         return self(x, activation=activation)
 
     def product_and_bias(self, x, training: bool):
-        """(x W, b) for a chain of kernels.py that adds b in float32; at inference (x W + b, None), as oneDNN adds the
-        bias within the product and, of constants, keeps W in the order that it likes best."""
+        """(x W, b) for a chain of kernels.py that adds b in float32; at inference (x W + b, None), since oneDNN adds
+        the bias within the product and stores a constant W in its preferred layout."""
         if training or kernels.fuses(training):
             return self(x, add_bias=False), ops.convert_to_tensor(self.bias)
         return self(x), None
@@ -148,7 +148,7 @@ class SelfAttention(ConfiguredLayer):
         """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].
 
         Returns:
-          [B, S, H], and the probabilities [B, N, S, S] that the values were weighted with: queries by keys.
+          [B, S, H], and the attention probabilities [B, N, S, S]: queries by keys.
         """
         batch, length = ops.shape(x)[0], ops.shape(x)[1]
         heads = self.config.num_attention_heads
@@ -157,7 +157,7 @@ class SelfAttention(ConfiguredLayer):
         def split(y, order):
             return ops.transpose(ops.reshape(y, (batch, length, heads, size)), order)
 
-        # Three products, not one cut in three: the gradient of a slice pads, which costs more than it saves.
+        # Three products, not one that is sliced: the gradient of a slice pads, which costs more than it saves.
         query = split(self.query(x), (0, 2, 1, 3))  # [B, N, S, D]
         key = split(self.key(x), (0, 2, 3, 1))  # [B, N, D, S]
         value = split(self.value(x), (0, 2, 1, 3))  # [B, N, S, D]
@@ -290,7 +290,7 @@ class Encoder(ConfiguredLayer):
 
         Returns:
           Two lists in the order of the blocks: their outputs [B, S, H]; with `return_attention` their attention
-          probabilities [B, N, S, S], else nothing, so that outside of a graph their memory is free again at once.
+          probabilities [B, N, S, S], else an empty list, so that eager execution frees their memory at once.
         """
         outputs, attention = [], []
         for number, block in enumerate(self.blocks):
@@ -306,12 +306,12 @@ def attention_bias(input_mask, causal: bool = False):
     """The additive form of an attention mask, float32.
 
     Args:
-      input_mask: [B, S], 1 for a key that may be seen and 0 for one that may not; or [B, S, S], queries by keys.
-      causal: a query sees no key after itself.
+      input_mask: [B, S], 1 for a key that may be attended to, else 0; or [B, S, S], queries by keys.
+      causal: a query attends to no key after itself.
 
     Returns:
-      [B, 1, 1, S] or, of [B, S, S] and causal, [B, 1, S, S]: 0 where seen, -10000 where not. The mask is soft on
-      purpose: a row without any key attends to everything instead of giving NaN (original: attention_layer).
+      [B, 1, 1, S] or, for [B, S, S] or causal, [B, 1, S, S]: 0 where attention is allowed, -10000 elsewhere. The mask
+      is soft on purpose: a row without any key attends to everything instead of giving NaN (original: attention_layer).
     """
     mask = ops.cast(input_mask, "float32")
     mask = mask[:, None, None, :] if len(mask.shape) == 2 else mask[:, None, :, :]

@@ -1,12 +1,12 @@
-"""What fine-tuned models minimise and report: loss and metrics of each kind of head, made of sums.
+"""Training objectives: the loss and metrics of each kind of head, computed from sums.
 
 All have the same form: `label_names` and `optional_names` of the features they read, `sum_names`, `totals`, `sums`,
-`loss`, `metrics`. Replicas, micro-batches and batches of an evaluation are added up before anything is divided.
+`loss`, `metrics`. The sums of replicas, micro-batches and evaluation batches are added up before anything is divided.
 
 Two features say which rows of a batch count, both [B] and optional:
 
-* `example_weights`: 0 for rows that only fill up a batch. They count nowhere; other numbers weight the rows.
-* `is_real_example`: of the original's records, 0 for an example made up to fill the last batch. As in the original it
+* `example_weights`: weights of the rows; 0 for rows that only pad a batch, which count nowhere.
+* `is_real_example`: in the original's records, 0 for an example made up to pad the last batch. As in the original it
   counts in the loss that is minimised, but not in the metrics.
 
 Shape legend: B batch, S sequence length, C classes, N choices, P predictions per sequence, V vocabulary.
@@ -19,9 +19,9 @@ from keras import ops
 # Features that weight the rows of a batch; see above.
 _ROW_WEIGHTS = ("example_weights", "is_real_example")
 
-# A sum of weights is at least this where something is divided by it: a batch without any gives 0, not 0/0.
+# The minimum of a sum of weights used as a divisor: a batch without any gives 0, not 0/0.
 _TINY = 1e-5
-# Added to the number of predictions, so that a batch without any has loss 0 and not 0/0 (original: 1e-5).
+# Added to the number of predictions, so that a batch without any has loss 0, not 0/0 (original: 1e-5).
 MASKED_LM_EPSILON = 1e-5
 
 
@@ -29,7 +29,7 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
     """The features that an objective reads, from the arguments of Keras `fit`.
 
     Args:
-      objective: one of this module's. x: the inputs; a dict may hold the labels, too.
+      objective: one of this module's. x: the inputs; a dict may include the labels.
       y: labels: a dict by feature name; or one array for each of `objective.label_names`, in that order.
       sample_weight: [B] or None; multiplied into `example_weights`.
 
@@ -49,7 +49,7 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
     if missing:
         raise ValueError(
             f"No labels: {', '.join(missing)} is neither among the features nor given as y. "
-            f"There are {', '.join(sorted(map(str, features))) or 'none'}."
+            f"The features are {', '.join(sorted(map(str, features))) or 'none'}."
         )
     if sample_weight is not None:
         weights = ops.cast(sample_weight, "float32")
@@ -67,7 +67,7 @@ def _example_weights(features: dict, like) -> object:
 
 
 def _real_weights(features: dict, like) -> object:
-    """[B] float32: what the metrics weight examples by."""
+    """[B] float32: the weights of examples in metrics."""
     weights = _example_weights(features, like)
     if "is_real_example" in features:
         weights = weights * ops.reshape(ops.cast(features["is_real_example"], "float32"), (-1,))
@@ -75,7 +75,7 @@ def _real_weights(features: dict, like) -> object:
 
 
 def _equal(one, other):
-    """1.0 where two tensors of integers are equal."""
+    """1.0 where two integer tensors are equal, else 0.0."""
     return ops.cast(ops.equal(ops.cast(one, "int32"), ops.cast(other, "int32")), "float32")
 
 
@@ -110,10 +110,10 @@ def cross_entropy(logits, labels):
 
 
 class PretrainingObjective:
-    """Loss and metrics of masked LM plus next sentence, made of sums.
+    """Loss and metrics of masked LM plus next sentence, computed from sums.
 
-    Sums, not means, so that replicas, micro-batches and evaluation batches are added up before dividing: the masked-LM
-    loss of a whole batch is then the same however the batch was split.
+    Replicas, micro-batches and evaluation batches are added up as sums before dividing, so that the masked-LM loss of a
+    batch does not depend on how the batch was split.
     """
 
     label_names = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
@@ -129,7 +129,7 @@ class PretrainingObjective:
 
     @staticmethod
     def totals(features: dict) -> dict:
-        """What the loss divides by, from the features of a whole batch: `masked_lm_weight` and `examples` (pairs)."""
+        """The loss's divisors, from the features of a whole batch: `masked_lm_weight` and `examples` (pairs)."""
         weights = PretrainingObjective._next_sentence_weights(features)
         if weights is None:
             examples = ops.cast(ops.shape(features["next_sentence_labels"])[0], "float32")
@@ -142,7 +142,7 @@ class PretrainingObjective:
 
     @staticmethod
     def _next_sentence_weights(features: dict):
-        """[B] or, in packed rows, [B * M] float32: 0 for examples that only fill up; None where all count."""
+        """[B] or, in packed rows, [B * M] float32: 0 for examples that are only padding; None if all count."""
         weights = None
         if "example_weights" in features:
             weights = ops.cast(features["example_weights"], "float32")
@@ -154,12 +154,12 @@ class PretrainingObjective:
 
     @staticmethod
     def sums(outputs: dict, features: dict) -> dict:
-        """Adds up over a batch or a part of one.
+        """Sums over a batch or a part of one.
 
         Args:
-          outputs: `masked_lm_logits` [B, P, V], `next_sentence_logits` [B, 2], of packed rows [B, M, 2].
+          outputs: `masked_lm_logits` [B, P, V], `next_sentence_logits` [B, 2], for packed rows [B, M, 2].
           features: `masked_lm_ids` [B, P], `masked_lm_weights` [B, P], `next_sentence_labels` [B, 1] or [B], and
-            optionally `example_weights` [B]; of packed rows `next_sentence_labels` and `next_sentence_weights` [B, M].
+            optionally `example_weights` [B]; for packed rows `next_sentence_labels` and `next_sentence_weights` [B, M].
 
         Returns:
           dict of float32 scalars: `masked_lm_loss`, `masked_lm_correct`, `next_sentence_loss`,
@@ -188,7 +188,7 @@ class PretrainingObjective:
 
     @staticmethod
     def loss(sums: dict, totals: dict):
-        """Masked-LM loss plus next-sentence loss; the parts of a batch, each given its totals, add up to the whole."""
+        """Masked-LM loss plus next-sentence loss; with a batch's totals, the losses of its parts add up to its loss."""
         masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + MASKED_LM_EPSILON)
         return masked_lm + sums["next_sentence_loss"] / totals["examples"]
 
@@ -217,13 +217,13 @@ class ClassificationObjective:
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
-        """Of every example: the loss [B], and a dict of what the metrics are means of, each [B]."""
+        """For every example: the loss [B], and a dict of the values that metrics average, each [B]."""
         labels = _labels(features, cls.label_names[0])
         return cross_entropy(outputs, labels), {"accuracy": _equal(ops.argmax(outputs, axis=-1), labels)}
 
     @classmethod
     def totals(cls, features: dict) -> dict:
-        """What the loss divides by, from the features of a whole batch: `examples`."""
+        """The loss's divisor, from the features of a whole batch: `examples`."""
         return {"examples": ops.sum(_example_weights(features, features[cls.label_names[0]]))}
 
     @classmethod
@@ -242,7 +242,7 @@ class ClassificationObjective:
 
     @staticmethod
     def loss(sums: dict, totals: dict):
-        """Mean over the batch; the parts of a batch, each given its totals, add up to the whole."""
+        """Mean over the batch; with a batch's totals, the losses of its parts add up to its loss."""
         return _divide(sums["loss_sum"], totals["examples"])
 
     @classmethod
@@ -262,7 +262,7 @@ class NextSentenceObjective(ClassificationObjective):
 
 
 class MultipleChoiceObjective(ClassificationObjective):
-    """The same for one of several choices. Outputs: logits [B, N]. Features: `label_ids` [B], number of the choice."""
+    """The same for one of several choices. Outputs: logits [B, N]. Features: `label_ids` [B], index of the choice."""
 
 
 class RegressionObjective(ClassificationObjective):
@@ -283,11 +283,11 @@ class RegressionObjective(ClassificationObjective):
 
 
 class MultiLabelObjective(ClassificationObjective):
-    """Sigmoid cross-entropy of labels that may hold together, mean over labels and batch.
+    """Sigmoid cross-entropy of labels that do not exclude each other, mean over labels and batch.
 
     Outputs: logits [B, C]. Features: `label_ids` [B, C], 0 or 1.
-    Metrics: `accuracy` (share of the single decisions that are right), `exact_match` (share of examples without a wrong
-    one), `example_loss`.
+    Metrics: `accuracy` (share of correct decisions), `exact_match` (share of examples with all decisions correct),
+    `example_loss`.
     """
 
     metric_names = ("accuracy", "exact_match")
@@ -307,8 +307,8 @@ class SpanObjective(ClassificationObjective):
     """Mean of the cross-entropies of first and last token of an answer, mean over the batch (original: run_squad.py).
 
     Outputs: dict of `start_logits`, `end_logits` [B, S]. Features: `start_positions`, `end_positions` [B]; a position
-    outside the sequence adds loss 0, and still counts as an example.
-    Metrics: `start_accuracy`, `end_accuracy`, `exact_match` (both right), `example_loss`.
+    outside the sequence adds loss 0, but still counts as an example.
+    Metrics: `start_accuracy`, `end_accuracy`, `exact_match` (both correct), `example_loss`.
     """
 
     label_names = ("start_positions", "end_positions")
@@ -348,7 +348,7 @@ class TokenClassificationObjective:
 
     @classmethod
     def totals(cls, features: dict) -> dict:
-        """What the loss divides by, from the features of a whole batch: `tokens`."""
+        """The loss's divisor, from the features of a whole batch: `tokens`."""
         weights = _example_weights(features, features[cls.label_names[0]])
         return {"tokens": ops.sum(cls.token_weights(features, weights))}
 
@@ -369,7 +369,7 @@ class TokenClassificationObjective:
 
     @staticmethod
     def loss(sums: dict, totals: dict):
-        """Mean over the tokens; the parts of a batch, each given its totals, add up to the whole."""
+        """Mean over the tokens; with a batch's totals, the losses of its parts add up to its loss."""
         return _divide(sums["loss_sum"], totals["tokens"])
 
     @staticmethod
@@ -382,7 +382,7 @@ class MaskedLanguageModelObjective(TokenClassificationObjective):
     """The masked-LM part of `PretrainingObjective`.
 
     Outputs: logits [B, P, V]. Features: `masked_lm_ids` [B, P], negative for none, and optionally `masked_lm_weights`
-    [B, P]. P is S where the model scores all tokens.
+    [B, P]. P is S if the model scores all tokens.
     Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
     """
 
@@ -398,7 +398,7 @@ class MaskedLanguageModelObjective(TokenClassificationObjective):
 
     @staticmethod
     def loss(sums: dict, totals: dict):
-        """Mean over the predictions, by the original's epsilon a little less."""
+        """Mean over the predictions, slightly reduced by the original's epsilon."""
         return sums["loss_sum"] / (totals["tokens"] + MASKED_LM_EPSILON)
 
     @staticmethod
@@ -416,8 +416,8 @@ class MaskedLanguageModelObjective(TokenClassificationObjective):
 class LanguageModelObjective(MaskedLanguageModelObjective):
     """`PretrainingObjective` without next sentence prediction ("No NSP" of Table 5).
 
-    Outputs and features: those of `task_models.BertForPreTraining`; pooler and next-sentence head get no gradient and
-    do not change. Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
+    Outputs and features: those of `task_models.BertForPreTraining`; pooler and next-sentence head get no gradient, so
+    they do not change. Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
     """
 
     @classmethod
@@ -447,7 +447,7 @@ def _named_next_token(metrics: dict) -> dict:
 
 
 def pretraining_objective(objective: str, nsp: bool):
-    """What run_pretraining.py minimises by its flags --objective ("mlm" or "ltr") and --nsp."""
+    """The objective that run_pretraining.py's flags --objective ("mlm" or "ltr") and --nsp select."""
     if objective == "mlm":
         return PretrainingObjective if nsp else LanguageModelObjective
     return NextTokenAndSentenceObjective if nsp else NextTokenObjective

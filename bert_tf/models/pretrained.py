@@ -1,4 +1,4 @@
-"""Models from weights of any format, and back: `from_pretrained`, `save_pretrained`, and what the converter writes."""
+"""Loads models from weights of any format and saves them: `from_pretrained`, `save_pretrained`, `write_model`."""
 
 import dataclasses
 import inspect
@@ -36,12 +36,12 @@ def read_model(path: str, config_file: str | None = None) -> tuple[Weights, Mode
     Args:
       config_file: a configuration to use instead of the one there.
 
-    A SavedModel or Model Garden checkpoint without a bert_config.json gets its sizes from the weights, with a log line
-    of what can't be seen there.
+    For a SavedModel or Model Garden checkpoint without a bert_config.json, sizes are inferred from the weights, and a
+    log line says what can't be inferred.
 
     Raises:
       FileNotFoundError, ValueError: see `open_weights.open_weights` and `directory.read_model_files`, or the
-        configuration does not fit the weights.
+        configuration does not match the weights.
     """
     weights = open_weights.open_weights(path)
     files = model_directory.read_model_files(weights.path, weights.hints, config_file)
@@ -49,28 +49,28 @@ def read_model(path: str, config_file: str | None = None) -> tuple[Weights, Mode
         names = family_of_variables(weights.shapes).names
         files.config = names.config_of_shapes(weights.shapes, weights.hints["num_attention_heads"])
         logging.warning(
-            "%s has no bert_config.json: sizes are read off the weights; hidden_act is taken for the original's gelu, "
-            "dropout for 0.1.",
+            "%s has no bert_config.json: sizes are inferred from the weights; hidden_act is assumed to be the "
+            "original's gelu, dropout to be 0.1.",
             files.directory,
         )
     if files.config is not None:
         names = family_of(files.config).names
-        names.check_shapes(weights, files.config, files.config_file or "The configuration read off the weights")
+        names.check_shapes(weights, files.config, files.config_file or "The configuration inferred from the weights")
     return weights, files
 
 
 def read_tokenizer(path: str) -> Tokenizer:
-    """The tokenizer of a model's directory (or of weights in it), of its family's kind.
+    """The tokenizer of a model directory (or of weights in it), of its family's class.
 
     Raises:
-      FileNotFoundError, ValueError: nothing is there, or no vocabulary.
+      FileNotFoundError, ValueError: there is no model, or no vocabulary.
     """
     config = model_directory.read_model_files(path).config
     return (family_of(config) if config else BERT).tokenizer_class.from_pretrained(path)
 
 
 def read_config(bert_config_file: str | None, init_checkpoint: str | None, allow_unknown: bool = False) -> BertConfig:
-    """The configuration that a script's flags of these names give: the file, or else the one beside the weights.
+    """The configuration that a script's flags of these names select: the file, or else the one beside the weights.
 
     Raises:
       ValueError: neither gives one.
@@ -95,10 +95,10 @@ def describe(
 ) -> ModelFiles:
     """Configuration, vocabulary and casing for a fine-tuning script, from its flags of these names.
 
-    What isn't given is taken from the directory of `init_checkpoint`.
+    Whatever is not given is read from the directory of `init_checkpoint`.
 
     Raises:
-      ValueError: something is nowhere to be found, doesn't fit, or a flag contradicts the model's directory.
+      ValueError: something is missing or does not match, or a flag contradicts the model's directory.
     """
     weights = open_weights.open_weights(init_checkpoint) if init_checkpoint else None
     if weights:
@@ -124,17 +124,17 @@ def describe(
 
 
 def _check_same_attention(config: BertConfig, config_file: str, weights: Weights) -> None:
-    """Weights learned looking one way only are of no use looking both ways, and the shapes don't show it."""
+    """Checks that weights trained with causal attention are used with it, which their shapes don't show."""
     beside = model_directory.read_model_files(weights.path, weights.hints).config
     if beside is not None and beside.attention != config.attention:
         raise ValueError(
             f"--bert_config_file={config_file} says attention={config.attention}, but the model at {weights.path} has "
-            f"{beside.attention} by the configuration beside it: leave --bert_config_file out."
+            f"{beside.attention} in the configuration beside it: leave --bert_config_file out."
         )
 
 
 def write_description(directory: str, files: ModelFiles) -> None:
-    """Writes vocab.txt and tokenizer_config.json, so that a run's directory can be used like any model's."""
+    """Writes vocab.txt and tokenizer_config.json, so that a run's directory can be used like any model directory."""
     lines = text_vocab.vocabulary_lines(files.vocab_file)
     write_text_file(posixpath.join(directory, text_vocab.VOCAB), "".join(line + "\n" for line in lines))
     path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
@@ -150,7 +150,8 @@ def needed_config(files: ModelFiles) -> BertConfig:
     if files.config is None:
         raise ValueError(
             f"{files.directory} has no bert_config.json (or config.json), and the number of attention heads can't be "
-            "seen in the weights: put the model's configuration beside them, or name it (--bert_config_file, config=)."
+            "inferred from the weights: put the model's configuration beside them, or name it (--bert_config_file, "
+            "config=)."
         )
     return files.config
 
@@ -163,15 +164,15 @@ def from_pretrained(
     labels: Sequence[str] | None = None,
     **arguments,
 ) -> keras.Model:
-    """A model of a class of this project with the weights at `path`.
+    """A model with the weights at `path`.
 
     Args:
       model_class: BertModel or one of the models with heads.
       path: a directory, checkpoint prefix or weight file of any of the four formats.
-      config: instead of the one beside the weights.
-      labels: names of the classes in the order of their numbers, kept with the model; for a class with labels.
-      arguments: for the class. Where it has num_labels, labels, problem_type or lstm_on_top and they aren't given, they
-        are those of the head in the file.
+      config: used instead of the one beside the weights.
+      labels: names of the classes in the order of their ids, saved with the model; for model classes with labels.
+      arguments: for the class. Defaults of num_labels, labels, problem_type and lstm_on_top are those of the head in
+        the file.
 
     Raises:
       FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`.
@@ -196,27 +197,29 @@ def from_pretrained(
 
 
 def _check_labels(labels: list[str], head: HeadConfig, trained: str | None) -> None:
-    """Refuses what can't be names of classes.
+    """Refuses invalid names of classes.
 
     Args:
-      trained: where an output layer comes from, whose order of classes they must not change; None without.
+      trained: the source of the output layer, whose order of classes the names must keep; None if it is new.
     """
     if len(set(labels)) != len(labels) or not all(isinstance(label, str) and label for label in labels):
-        raise ValueError(f"labels={labels} must be names, each once.")
+        raise ValueError(f"labels={labels} must be different names.")
     known = list(head.labels or ())
     if trained and known != labels and set(known) == set(labels):
         raise ValueError(f"labels={labels} contradicts {trained}, which was trained with the order {known}.")
 
 
 def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:
-    """The arguments of a model's class that a directory says.
+    """The arguments of a model's class that a directory's head gives.
 
     Args:
-      outputs: of the model, if that is known already.
+      outputs: number of the model's outputs, if known.
     """
     labels = head.labels
     if labels and outputs not in (None, len(labels)):
-        logging.warning("%s names %d labels, the model has %d outputs: they have no names.", path, len(labels), outputs)
+        logging.warning(
+            "%s names %d labels, but the model has %d outputs: names are ignored.", path, len(labels), outputs
+        )
         labels = None
     values = {"num_labels": outputs or len(labels or ()), "labels": labels}
     values |= {"problem_type": head.problem_type, "lstm_on_top": head.lstm_on_top}
@@ -233,10 +236,10 @@ def save_pretrained(
     strip_accents: bool | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes a model as a directory that describes itself: weights, configuration, head, vocabulary, casing.
+    """Writes a complete model directory: weights, configuration, head, vocabulary, casing.
 
     Args:
-      directory: made, or added to. format: one of `formats.FORMATS`.
+      directory: created if needed. format: one of `formats.FORMATS`.
       vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
       overwrite: replace existing files.
 
@@ -266,10 +269,10 @@ def save_pretrained(
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """What `write_model` wrote.
+    """The result of `write_model`.
 
     Attributes:
-      path: of the weights. names: the original's name -> name in the file. left_out: name -> why.
+      path: of the weights. names: the original's name -> name in the file. left_out: name -> reason.
       files: all names in the directory.
     """
 
@@ -290,33 +293,33 @@ def write_model(
     overwrite: bool = False,
     check: Callable[[str], None] | None = None,
 ) -> Written:
-    """Writes weights and what belongs to them in one of the formats; complete or not at all.
+    """Writes weights and their files in one of the formats, complete or not at all.
 
     Everything is written beside the target under a temporary name and then renamed.
 
     Args:
       target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
-      files: configuration (needed), head, vocabulary and casing to write along.
-      with_optimizer: also Adam moments and step (tf1 and bert_tf).
+      files: configuration (required), head, vocabulary and casing to write.
+      with_optimizer: also write Adam moments and step (tf1 and bert_tf).
       vocabulary: lines of vocab.txt instead of files.vocab_file.
       overwrite: replace existing files.
       check: called with the path of the weights while they still have their temporary name; may raise.
 
     Raises:
-      ValueError: an unknown format, or one that can't hold what is asked; or no configuration.
-      FileExistsError: a file that would be written exists.
-      OSError: disk full or no permission; nothing is left of the target.
+      ValueError: the format is unknown or can't store what is asked for, or there is no configuration.
+      FileExistsError: a file to be written exists.
+      OSError: disk full or no permission; nothing is left behind.
     """
     kind = format_named(format)
     config = needed_config(files)
     if not kind.holds_variants and (config.is_causal or files.head.lstm_on_top):
-        variant = "looks only backwards (attention=causal)" if config.is_causal else "has a BiLSTM on top (lstm_on_top)"
+        variant = "has causal attention (attention=causal)" if config.is_causal else "has a BiLSTM on top (lstm_on_top)"
         raise ValueError(
-            f"--format={format}: this model {variant}, which the {format} format can't say, so that others would read "
-            "it as an ordinary BERT. Use bert_tf."
+            f"--format={format}: this model {variant}, which the {format} format can't record, so that others would "
+            "read it as an ordinary BERT. Use bert_tf."
         )
     if with_optimizer and not kind.holds_optimizer:
-        raise ValueError(f"--with_optimizer: the {format} format has no place for Adam moments and the step; use tf1.")
+        raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
     if with_optimizer and "global_step" not in weights.shapes:
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
     left_out = {}
@@ -328,7 +331,7 @@ def write_model(
         # A run of the original resumes from the newest model.ckpt-<step> that the state file names.
         numbered = with_optimizer and kind.takes_prefix
         name = f"model.ckpt-{int(weights['global_step'])}" if numbered else kind.file_name
-    old = _check_target(directory, name, weights.path, overwrite)  # before the work, not only after it
+    old = _check_target(directory, name, weights.path, overwrite)  # before the work, not after it
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:
         with temporary_folder(temporary):
@@ -343,12 +346,12 @@ def write_model(
             written = _move(temporary, directory, old)
     except tf.errors.OpError as error:
         raise OSError(f"{target} could not be written: {error.message}") from error
-    left_out |= {name: f"the {format} format has no place for it" for name in weights if name not in names}
+    left_out |= {name: f"the {format} format can't store it" for name in weights if name not in names}
     return Written(posixpath.join(directory, name), names, left_out, written)
 
 
 def _split_target(target: str, kind: Format) -> tuple[str, str | None]:
-    """Directory, and the name of the weights if the target says it."""
+    """The directory, and the name of the weights if the target gives one."""
     name = posixpath.basename(target)
     is_prefix = kind.takes_prefix and (name.endswith(".ckpt") or ".ckpt-" in name)
     if is_prefix and not tf.io.gfile.isdir(target):
@@ -363,8 +366,8 @@ def _write_tokenizer_files(directory: str, files: ModelFiles, vocabulary: list[s
     if vocabulary is not None:
         if len(vocabulary) > config.vocab_size:
             raise ValueError(
-                f"{files.vocab_file} has {len(vocabulary)} lines, but vocab_size is {config.vocab_size}: it is the "
-                "vocabulary of another model."
+                f"{files.vocab_file} has {len(vocabulary)} lines, but vocab_size is {config.vocab_size}: it belongs to "
+                "another model."
             )
         text = "".join(line + "\n" for line in vocabulary)
         write_text_file(posixpath.join(directory, text_vocab.VOCAB), text)
@@ -372,8 +375,7 @@ def _write_tokenizer_files(directory: str, files: ModelFiles, vocabulary: list[s
     if casing.do_lower_case is None and files.vocab_file:
         casing = text_casing.casing_of_vocabulary(files.vocab_file)
         logging.warning(
-            "No file says whether the model is cased; do_lower_case=%s is %s. Say it by --do_lower_case if that is "
-            "wrong.",
+            "No file says whether the model is cased; do_lower_case=%s is %s. Give --do_lower_case if that is wrong.",
             casing.do_lower_case,
             casing.source,
         )
@@ -382,7 +384,7 @@ def _write_tokenizer_files(directory: str, files: ModelFiles, vocabulary: list[s
         model_directory.write_tokenizer_config(path, dataclasses.replace(files, casing=casing))
 
 
-# Weights, configuration, head, vocabulary and casing of one model; left beside those of another they would be mixed up.
+# Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.
 _MODEL_FILE = re.compile(
     r"((bert|head)_)?config\.json|vocab\.txt|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|checkpoint|"
     r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
@@ -391,11 +393,11 @@ _MODEL_FILE = re.compile(
 
 
 def _check_target(directory: str, name: str, source: str, overwrite: bool) -> list[str]:
-    """Refuses a target that would mix or destroy models; returns the files of a model there that are to go.
+    """Refuses a target that would mix or destroy models; returns the files of an old model to remove.
 
     Raises:
-      ValueError: no directory, or that of the source. FileExistsError: a model is there and `overwrite` is False, or
-        the checkpoints of a training run are.
+      ValueError: no directory is named, or it is that of the source. FileExistsError: it has a model and `overwrite` is
+        False, or it has the checkpoints of a training run.
     """
     if not directory:
         raise ValueError("The target names no directory.")
@@ -406,12 +408,12 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     old = sorted(file for file in tf.io.gfile.listdir(directory) if _MODEL_FILE.fullmatch(file))
     if old and not overwrite:
         raise FileExistsError(
-            f"{directory} already has files of a model ({some(old)}): give another target, or replace them all by "
+            f"{directory} already has files of a model ({some(old)}): give another target, or replace them all with "
             "--overwrite (overwrite=True)."
         )
     from_file = tf.io.gfile.exists(source) or tf.io.gfile.exists(source + bundle.INDEX_SUFFIX)
     if old and from_file and posixpath.normpath(text_casing.directory_of(source)) == posixpath.normpath(directory):
-        raise ValueError(f"{directory} would replace the source {source} itself: give another target.")
+        raise ValueError(f"{directory} would replace the source {source}: give another target.")
     run = [file for file in old if file.startswith("model.ckpt-") and not file.startswith(name + ".")]
     if run:
         raise FileExistsError(f"{directory} has the checkpoints of a training run ({some(run)}): give another target.")
@@ -419,12 +421,12 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
 
 
 def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
-    """Moves the written files to their final place, and removes the `old` files of a model there; returns the names."""
+    """Moves the written files to their final place and removes the `old` model's files; returns the names."""
     names = sorted(tf.io.gfile.listdir(temporary))
     if not tf.io.gfile.exists(directory):
         tf.io.gfile.rename(temporary, directory)
         return names
-    # The index of a checkpoint goes last: a prefix counts as a checkpoint only once its index is there.
+    # The index of a checkpoint goes last: a prefix counts as a checkpoint only once it has an index.
     for name in sorted(names, key=lambda name: name.endswith((bundle.INDEX_SUFFIX, ".safetensors"))):
         tf.io.gfile.rename(posixpath.join(temporary, name), posixpath.join(directory, name), overwrite=True)
     for name in set(old) - set(names):

@@ -1,7 +1,7 @@
-"""BERT with one head on top, for fine-tuning and use (original: create_model of run_classifier.py and run_squad.py).
+"""BERT with one head on top (original: create_model of run_classifier.py and run_squad.py).
 
-Plain Keras models. `compile(optimizer)` without a loss takes the model's own objective (objectives.py); with a loss
-they are trained like any Keras model. `model.objective` is what loop.train takes.
+Plain Keras models. `compile(optimizer)` without a loss uses the model's own objective (objectives.py); with a loss,
+they train like any Keras model. `loop.train` takes `model.objective`.
 
 Shape legend: B batch, S sequence length, H hidden size, C classes, N choices, P predictions per sequence, V vocabulary.
 """
@@ -21,13 +21,13 @@ from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
 
 _PACKAGE = "bert_tf"
 
-# The original's, whatever hidden_dropout_prob says.
+# The original's dropout before the classifier, whatever hidden_dropout_prob is.
 CLASSIFIER_DROPOUT = 0.1
 
-# What is folded into the step's seed for a head's dropout. The embeddings have 0 and the encoder layers 4 and up.
+# Folded into the step's seed for a head's dropout. The embeddings have 0 and the encoder layers 4 and up.
 _HEAD_PLACE = 1
 
-# What pre-training records hold besides the encoder's inputs: the models for either half of pre-training take them all.
+# What pre-training records have besides the encoder's inputs: the models for either half of pre-training accept all.
 PRETRAINING_FEATURES = (
     "masked_lm_positions",
     *objectives.PretrainingObjective.label_names,
@@ -42,10 +42,10 @@ PROBLEM_TYPES = {
 
 
 def classification_objective(problem_type: str, num_labels: int):
-    """The objective of a classifier of whole texts.
+    """The objective of a text classifier.
 
     Raises:
-      ValueError: no such kind of problem, or not with so many labels.
+      ValueError: no such problem type, or num_labels does not suit it.
     """
     if problem_type not in PROBLEM_TYPES:
         raise ValueError(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, not {problem_type!r}")
@@ -76,11 +76,11 @@ class ObjectiveMetric(keras.metrics.Metric):
 
 
 class Pretrained:
-    """What every model of this project can do: come from weights of any of the four formats, and go back to them.
+    """A mixin for all models: they load weights of any of the four formats, and save them.
 
     Attributes:
       exported_inputs: name -> rank of the int32 arrays that an exported model takes.
-      head_config: what `save_pretrained` writes beside the configuration, which is that of the encoder.
+      head_config: the head, which `save_pretrained` writes beside the encoder's configuration.
     """
 
     head_config = NO_HEAD
@@ -92,19 +92,19 @@ class Pretrained:
 
         Args:
           path: a directory, checkpoint prefix or weight file: of the original, Hugging Face, Model Garden, TensorFlow
-            Hub or this project; it is seen from the files.
-          arguments: for the class; `config` instead of the one beside the weights. `num_labels`, where the class has
-            it, is that of the head in the file if it isn't given; `labels` instead of it gives their names.
+            Hub or this project; the format is detected.
+          arguments: for the class; `config` instead of the one beside the weights. `num_labels`, if the class has it,
+            defaults to that of the head in the file; `labels` gives their names instead.
 
         Raises:
-          FileNotFoundError, ValueError: no weights there, damaged ones, or they don't fit; see `pretrained`.
+          FileNotFoundError, ValueError: weights are missing, damaged or don't match; see `pretrained`.
         """
         from bert_tf.models import pretrained
 
         return pretrained.from_pretrained(cls, path, **arguments)
 
     def save_pretrained(self, directory: str, *, format: str = "bert_tf", **arguments) -> None:
-        """Writes weights, configuration, and vocabulary and casing where known.
+        """Writes weights, configuration, and, if known, vocabulary and casing.
 
         Args:
           format: "bert_tf", "tf1", "huggingface" or "model_garden".
@@ -120,8 +120,8 @@ class Pretrained:
             model.export("exported")
             tf.saved_model.load("exported").serve(tokenizer(["A text."]))
 
-        export_saved_model.py, on a directory of `save_pretrained`, gives more: signatures that take texts, with the
-        tokenizer and the labels in the graph, warm-up requests, and what `Predictor` and its like open.
+        export_saved_model.py, on a directory from `save_pretrained`, gives more: signatures that take texts, with the
+        tokenizer and the labels in the graph, warm-up requests, and an export that `Predictor` and the like can open.
 
         Args:
           filepath: a directory. format: one of Keras's. arguments: for `keras.Model.export`.
@@ -130,7 +130,7 @@ class Pretrained:
         if not self.built:
             self.build()
         if input_signature is None:
-            # Keras would take the shapes of the first call, but does not record them for a model that was built before.
+            # Keras would use the shapes of the first call, but does not record them for a model already built.
             specs = {
                 name: keras.layers.InputSpec(dtype="int32", shape=(None,) * rank, name=name)
                 for name, rank in self.exported_inputs.items()
@@ -153,16 +153,16 @@ class BertModel(Pretrained, BertEncoder):
     Args:
       config: a `BertConfig` (or its dict).
       dense_embedding_gradient: see `kernels.embedding_lookup`.
-      seed: seed of dropout where `call` gets no `dropout_seed` (Keras `fit`).
+      seed: seed of dropout if `call` gets no `dropout_seed` (Keras `fit`).
       dtype: Keras dtype policy, e.g. "mixed_bfloat16".
     """
 
 
 class TaskModel(NamedInputs, Pretrained, keras.Model):
-    """What the models of this module share: the encoder, and their own objective.
+    """The base class of this module's models: the encoder, and an objective.
 
-    A subclass makes its head in __init__, builds it in `build_head`, and defines `call`. Besides the encoder's inputs
-    it takes the features that its objective reads, so that the batches of a data set can be given to it whole.
+    A subclass creates its head in __init__, builds it in `build_head`, and defines `call`. Besides the encoder's inputs
+    it accepts the features that its objective reads, so that it can be called with whole batches of a dataset.
 
     Args:
       objective: a class of objectives.py.
@@ -189,7 +189,7 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
         return tuple(dict.fromkeys((*self.encoder_inputs, *self.further_inputs, *objective)))
 
     def encode(self, inputs: dict, **arguments) -> dict:
-        """The encoder's outputs for those of the inputs that are its own; arguments as for `BertModel.call`."""
+        """The encoder's outputs for its part of the inputs; arguments as for `BertModel.call`."""
         return self.bert(select(inputs, self.encoder_inputs), **arguments)
 
     def build(self, input_shape=None):
@@ -198,7 +198,7 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
         self.built = True
 
     def make_train_function(self, force=False):
-        # Variables that the first trace of a step makes have it traced a second time.
+        # Variables created in the first trace of a step would cause a second trace.
         if not self.built:
             self.build()
         if not self.optimizer.built:
@@ -258,7 +258,7 @@ class BertForMaskedLM(TaskModel):
         """inputs: as for `BertModel`, and optionally `masked_lm_positions` [B, P].
 
         Returns:
-          float32 logits [B, P, V] at those positions; without them at all, [B, S, V].
+          float32 logits [B, P, V] at those positions; without positions, [B, S, V].
         """
         encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed)
         positions = inputs.get("masked_lm_positions")
@@ -289,9 +289,9 @@ class BertForNextSentencePrediction(TaskModel):
 
 
 class ClassifierModel(TaskModel):
-    """A linear layer behind dropout on one output of the encoder.
+    """Dropout and a linear layer on one output of the encoder.
 
-    The layer is called `classifier`: its variables are called in a checkpoint `output_weights` and `output_bias`.
+    The layer is called `classifier`; in checkpoints its variables are called `output_weights` and `output_bias`.
     """
 
     def __init__(self, objective, config, num_labels: int, head: HeadConfig, seed, dropout_rate: float, **kwargs):
@@ -308,19 +308,19 @@ class ClassifierModel(TaskModel):
 
     @property
     def labels(self) -> list[str] | None:
-        """The names of the labels in the order of their numbers; None if they have no names."""
+        """The names of the labels in the order of their ids; None if they have no names."""
         return list(self.head_config.labels) if self.head_config.labels else None
 
     def build_head(self):
         self.head.build((None, self.config.hidden_size))
 
     def classify(self, inputs, output: str, training, dropout_seed, recurrent=None):
-        """float32 logits [..., C] of an output of the encoder, or of a recurrent layer on that output."""
+        """float32 logits [..., C] from an output of the encoder, or from a recurrent layer on it."""
         seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         x = self.encode(inputs, training=training, dropout_seed=seed)[output]
         if recurrent:
             mask = inputs.get("input_mask")
-            # With the mask the backward LSTM begins at a row's own end, not in its padding.
+            # With the mask, the backward LSTM starts at the end of the row, not in its padding.
             x = recurrent(x, mask=None if mask is None else ops.cast(mask, "bool"), training=training)
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 
@@ -331,7 +331,7 @@ class ClassifierModel(TaskModel):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertForSequenceClassification(ClassifierModel):
-    """Encoder and classifier of whole inputs.
+    """Encoder and text classifier.
 
     Example:
 
@@ -342,17 +342,17 @@ class BertForSequenceClassification(ClassifierModel):
     Args:
       config: a `BertConfig` or its dict.
       num_labels: C; 1 for a regression. By default the number of `labels`, or 2.
-      problem_type: "single_label_classification", "regression" or "multi_label_classification": which objective is the
-        model's own. None: a regression for one label and single-label classification for more.
+      problem_type: "single_label_classification", "regression" or "multi_label_classification"; it selects the model's
+        objective. None: a regression for one label, single-label classification for more.
       dropout_rate: dropout of the pooled output in training.
       seed: see `BertModel`. dtype: Keras dtype policy.
-      labels: the names of the classes in the order of their numbers.
-      lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and its two last states take the place of the pooled
-        output (paper, section 5.1: "+ BiLSTM").
+      labels: the names of the classes in the order of their ids.
+      lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and its two last states replace the pooled output
+        (paper, section 5.1: "+ BiLSTM").
 
     Raises:
-      ValueError: num_labels, problem_type or dropout_rate out of range, a choice among one label, or another number of
-        labels than num_labels.
+      ValueError: num_labels, problem_type or dropout_rate is invalid, a classification has only one label, or the
+        number of labels is not num_labels.
     """
 
     def __init__(
@@ -404,12 +404,12 @@ BertClassifier = BertForSequenceClassification
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertForTokenClassification(ClassifierModel):
-    """Encoder and classifier of every token, as for named entities.
+    """Encoder and token classifier, e.g. for named entities.
 
     Args:
       config: a `BertConfig` or its dict. num_labels: C. dropout_rate: dropout of the sequence output in training.
       seed: see `BertModel`. dtype: Keras dtype policy.
-      labels: the names of the classes in the order of their numbers.
+      labels: the names of the classes in the order of their ids.
     """
 
     def __init__(
@@ -434,7 +434,7 @@ class BertForTokenClassification(ClassifierModel):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertForMultipleChoice(ClassifierModel):
-    """Encoder and a score for each of several inputs, of which one is right.
+    """Encoder and a score for each of several choices, one of which is correct.
 
     Args:
       config: a `BertConfig` or its dict. dropout_rate: dropout of the pooled output in training.
@@ -480,7 +480,7 @@ class BertForMultipleChoice(ClassifierModel):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertForQuestionAnswering(TaskModel):
-    """Encoder and scores of every token as first and as last of the answer; no dropout in the head.
+    """Encoder and scores of every token as the answer's first and last token; no dropout in the head.
 
     Args:
       config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
@@ -504,8 +504,8 @@ class BertForQuestionAnswering(TaskModel):
 class BertForPreTraining(TaskModel):
     """Encoder, masked-LM head and next-sentence head.
 
-    Works with Keras `compile` and `fit`: the features that create_pretraining_data.py writes, or those of
-    `dynamic_masking.mask_rows`, are the input, and the loss and four metrics are computed from them.
+    Works with Keras `compile` and `fit`: the input is the features that create_pretraining_data.py writes, or those of
+    `dynamic_masking.mask_rows`, from which it computes the loss and four metrics.
 
     Example:
 
@@ -535,13 +535,13 @@ class BertForPreTraining(TaskModel):
 
         Returns:
           dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next), float32.
-          With `pooled_positions` [B, M] among the inputs `next_sentence_logits` is [B, M, 2].
+          With `pooled_positions` [B, M] among the inputs, `next_sentence_logits` is [B, M, 2].
 
         Raises:
-          ValueError: no masked_lm_positions.
+          ValueError: no masked_lm_positions are given.
         """
         if "masked_lm_positions" not in inputs:
-            raise ValueError("BertForPreTraining needs masked_lm_positions [B, P]: which tokens are to be predicted.")
+            raise ValueError("BertForPreTraining needs masked_lm_positions [B, P]: the tokens to predict.")
         encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed)
         table = self.bert.get_embedding_table()
         return {
@@ -552,5 +552,5 @@ class BertForPreTraining(TaskModel):
         }
 
 
-# The name it had first.
+# Its first name.
 BertPretrainingModel = BertForPreTraining

@@ -205,7 +205,7 @@ def refused(source, tmp_path, error, message, format="bert_tf", **arguments) -> 
 
 
 def test_bad_input_leaves_no_target(source, tmp_path):
-    assert refused(tmp_path / "nowhere", tmp_path, FileNotFoundError, "nowhere: no weights there") == set()
+    assert refused(tmp_path / "nowhere", tmp_path, FileNotFoundError, "nowhere: no weights found") == set()
     message = "--with_optimizer: the huggingface format"
     assert refused(source, tmp_path, ValueError, message, "huggingface", with_optimizer=True) == set()
     message = "--do_lower_case=False contradicts the name of"

@@ -35,7 +35,7 @@ def test_each_format_finds_its_own_weights_only(folders, name):
 
 def test_a_directory_without_weights_says_what_was_looked_for(tmp_path):
     (tmp_path / "notes.txt").write_text("none")
-    with pytest.raises(FileNotFoundError, match=r"has no weights: none of .*It holds notes\.txt") as error:
+    with pytest.raises(FileNotFoundError, match=r"has no weights: none of .*It contains notes\.txt") as error:
         open_weights(str(tmp_path))
     for format in FORMATS.values():
         assert all(name in str(error.value) for name in format.looked_for)

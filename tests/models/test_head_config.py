@@ -47,7 +47,7 @@ def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
     ("text", "problem"),
     [
         ("{", "head_config.json, line 1, column 2: not JSON"),
-        ("[1]", "head_config.json holds no JSON object but list"),
+        ("[1]", "head_config.json is not a JSON object but list"),
         ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, lstm_on"),
         ('{"labels": "ab"}', "head_config.json: labels must be a list of names, not 'ab'"),
         ('{"labels": [1]}', "head_config.json: labels must be a list of names"),
@@ -200,7 +200,7 @@ def test_names_of_another_number_of_outputs_are_left_out(tmp_path, caplog):
     make_old(tmp_path / "model", **numbered("a", "b"))
     model = BertForSequenceClassification.from_pretrained(str(tmp_path / "model"))
     assert model.labels is None and model.num_labels == 3
-    assert "names 2 labels, the model has 3 outputs" in caplog.text
+    assert "names 2 labels, but the model has 3 outputs" in caplog.text
 
 
 # ---- conversions -----------------------------------------------------------------------------------------------------

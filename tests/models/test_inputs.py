@@ -96,7 +96,7 @@ def test_unknown_and_double_names(name):
     kind = type(model).__name__
     with pytest.raises(ValueError, match=f"{kind} does not know the input atention_mask. Known: input_ids, "):
         model({**batch, "atention_mask": batch["input_mask"]})
-    with pytest.raises(ValueError, match=f"{kind} is given segment_ids and token_type_ids, which are two names of one"):
+    with pytest.raises(ValueError, match=f"{kind} got segment_ids and token_type_ids, which are two names of the same"):
         model({**batch, "token_type_ids": batch["segment_ids"]})
     with pytest.raises(ValueError, match=f"{kind} needs input_ids; given: input_mask"):
         model({"attention_mask": batch["input_mask"]})

@@ -373,7 +373,7 @@ def test_records_that_do_not_fit(tmp_path):
     write_pretraining_records(static, 5)
     for names, kinds in (((one, four), "up to 1 pairs.*up to 4 pairs"), ((four, str(static)), "up to 4 pairs.*masked")):
         index = records.index_records(names, None)
-        with pytest.raises(records.RecordError, match=f"{names[0]} holds .*{names[1]}.*") as raised:
+        with pytest.raises(records.RecordError, match=f"{names[0]} has .*{names[1]}.*") as raised:
             records.features_of(index, 64, 20)
         assert raised.match(kinds)
     index = records.index_records([four], None)
@@ -401,7 +401,7 @@ def test_a_later_record_that_is_too_long_is_named(tmp_path):
     features, _ = records.features_of(index, 16, 4)
     batches = records.training_batches(index, features, batch_size=4, seed=0)
     with (
-        pytest.raises(records.RecordError, match=rf"{tmp_path}/a: record 2 .*30 values.*--max_seq_length=the one"),
+        pytest.raises(records.RecordError, match=rf"{tmp_path}/a: record 2 .*30 values.*--max_seq_length=the value"),
         records.explained_errors(index, features),
     ):
         next(iter(batches))

@@ -118,7 +118,7 @@ def test_a_bilstm_on_top_reads_all_tokens_and_travels_with_the_model(tmp_path):
 
 @pytest.mark.parametrize("format", ["tf1", "huggingface", "model_garden"])
 def test_formats_that_cannot_say_it_are_refused(tmp_path, format):
-    with pytest.raises(ValueError, match=rf"--format={format}: this model looks only backwards \(attention=causal\)"):
+    with pytest.raises(ValueError, match=rf"--format={format}: this model has causal attention \(attention=causal\)"):
         model_of().save_pretrained(str(tmp_path / "model"), format=format)
     both_ways = {key: value for key, value in CONFIG.items() if key != "attention"}
     model = BertForSequenceClassification(BertConfig.from_dict(both_ways), num_labels=2, lstm_on_top=True)

@@ -318,7 +318,7 @@ def test_tags_that_are_unknown_or_repaired(ran):
         ("batch", "--predict_batch_size=7"),
         ("no model", "Nothing to evaluate or predict with"),
         ("random layer", "has no output layer for this task"),
-        ("too few layers", "features=concat_last_four needs 4 layers, the model has 2"),
+        ("too few layers", "features=concat_last_four needs 4 layers, but the model has 2"),
         ("other features", "--features=sum_all contradicts *which was trained with embeddings"),
         ("not frozen", "--features=last contradicts *which was trained with None"),
         *slow(("entities by a plain model", "--tag_scheme=bioes contradicts *trained on tags of the kind plain")),

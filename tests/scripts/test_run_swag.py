@@ -207,7 +207,7 @@ def test_any_number_of_choices(ran):
         ("no step", "--train_batch_size=500 and --num_train_epochs=1.0 give less than one step"),
         ("batch", "--predict_batch_size=7"),
         ("random layer", "has no output layer for this task"),
-        ("classifier", "does not fit the model (its configuration or number of labels)"),
+        ("classifier", "does not match the model (its configuration or number of labels)"),
     ],
 )
 def test_refused(ran, case, message):

@@ -120,7 +120,7 @@ def test_what_counts_as_a_checkpoint(tmp_path):
         format, file = find_weights(path)
         assert (format.name, file) == ("tf1", prefix)
     assert checkpoints.read_global_step(prefix) == 5
-    with pytest.raises(FileNotFoundError, match="nowhere: no weights there"):
+    with pytest.raises(FileNotFoundError, match="nowhere: no weights found"):
         find_weights("nowhere")
 
 

@@ -232,7 +232,7 @@ def test_pickle_without_pytorch_and_hostile_pickle(tmp_path, monkeypatch):
 
     with monkeypatch.context() as context:
         context.setattr(builtins, "__import__", without_torch)
-        with pytest.raises(ValueError, match=r"is a pickle.*Take model\.safetensors.*pip install torch"):
+        with pytest.raises(ValueError, match=r"is a pickle.*Use model\.safetensors.*pip install torch"):
             open_weights.open_weights(str(file))
     pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
     with pytest.raises(ValueError, match=r"pytorch_model\.bin is not a PyTorch weight file"):

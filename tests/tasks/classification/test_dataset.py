@@ -202,8 +202,8 @@ def test_labels_travel_with_a_model(tmp_path):
 
 
 @pytest.mark.parametrize(("model_class", "arguments", "message"), [
-    (task_models.BertForSequenceClassification, {"labels": ["a", "a"]}, "must be names, each once"),
-    (task_models.BertForSequenceClassification, {"labels": ["a", 1]}, "must be names, each once"),
+    (task_models.BertForSequenceClassification, {"labels": ["a", "a"]}, "must be different names"),
+    (task_models.BertForSequenceClassification, {"labels": ["a", 1]}, "must be different names"),
     (task_models.BertForSequenceClassification, {"labels": ["a", "b"], "num_labels": 3}, "num_labels=3, but labels"),
     (BertModel, {"labels": ["a", "b"]}, "BertModel has no classes"),
 ])  # fmt: skip

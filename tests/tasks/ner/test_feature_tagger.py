@@ -96,7 +96,7 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match="features='first' is not one of last, second_to_last"):
         BertFeatureTagger(CONFIG, 3, "first")
     shallow = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 3})
-    with pytest.raises(ValueError, match="features=sum_last_four needs 4 layers, the model has 3"):
+    with pytest.raises(ValueError, match="features=sum_last_four needs 4 layers, but the model has 3"):
         BertFeatureTagger(shallow, 3, "sum_last_four")
     with pytest.raises(ValueError, match="lstm_size=7 must be even"):
         BertFeatureTagger(CONFIG, 3, "last", lstm_size=7)
