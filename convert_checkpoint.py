@@ -1,14 +1,14 @@
-"""Converts BERT weights between the formats they come in, says where each variable went, and proves the result.
+"""Converts BERT weights between formats, reports where each variable went, and checks the result.
 
     python convert_checkpoint.py --from=uncased_L-12_H-768_A-12 --to=bert-base-hf --format=huggingface
     python convert_checkpoint.py --from=bert-base-uncased --to=bert-base-tf1 --format=tf1
 
-What --from may be, recognised by its files:
+--from may be any of these; the format is detected:
   tf1           a checkpoint of the original (bert_model.ckpt, model.ckpt-1000): its prefix or its directory
   huggingface   a directory or file with model.safetensors or pytorch_model.bin (the latter needs PyTorch)
   model_garden  a TF2 checkpoint of tf-models-official, or the SavedModel of TensorFlow Hub / Kaggle
   bert_tf       a directory of this project
-The files beside the weights go along: configuration, vocabulary, casing. Nothing is written unless all is right.
+The files beside the weights are converted, too: configuration, vocabulary, casing. On an error, nothing is written.
 """
 
 import signal
@@ -32,7 +32,7 @@ flags.DEFINE_enum(
     "Format to write. " + " ".join(f"{name}: {format.help}" for name, format in FORMATS.items()),
 )
 flags.DEFINE_bool(
-    "with_optimizer", False, "Carry Adam's moments and global_step as well, to continue a run (tf1 and bert_tf)."
+    "with_optimizer", False, "Also convert Adam moments and global_step, to continue a run (tf1 and bert_tf)."
 )
 flags.DEFINE_string(
     "bert_config_file", None, "Configuration of the model, if there is none beside the weights or it is wrong."
@@ -41,45 +41,47 @@ flags.DEFINE_string("vocab_file", None, "Vocabulary to write with the weights, i
 flags.DEFINE_bool(
     "do_lower_case",
     None,
-    "Whether the model is uncased. Read from the directory if unset; needed only where that doesn't tell.",
+    "Whether the model is uncased. If unset, read from the directory; needed only if that does not say.",
 )
-flags.DEFINE_bool("strip_accents", None, "Whether accents are dropped. Follows the directory, or else do_lower_case.")
+flags.DEFINE_bool(
+    "strip_accents", None, "Whether to strip accents. If unset, follows the directory, else do_lower_case."
+)
 flags.DEFINE_enum(
     "hidden_act",
     None,
     ["gelu", "gelu_erf", "relu", "tanh", "linear"],
-    "Activation to write to the configuration instead of the source's. gelu is the original's tanh form, gelu_erf what "
-    "Hugging Face calls gelu.",
+    "Activation to write to the configuration instead of the source's. gelu is the original's tanh form, gelu_erf is "
+    "Hugging Face's gelu.",
 )
 flags.DEFINE_string(
     "add_tokens",
     None,
-    "File with tokens to add to the vocabulary, one per line. Their rows must then be trained: continue pre-training "
-    "on text that has them.",
+    "File with tokens to add to the vocabulary, one per line. Their embeddings must then be trained: continue "
+    "pre-training on text that contains them.",
 )
 flags.DEFINE_bool(
     "use_unused_slots",
     False,
-    "Replace [unused1], [unused2], ... by the added tokens instead of appending rows: the model keeps its size.",
+    "Replace [unused1], [unused2], ... with the added tokens instead of appending rows: the model keeps its size.",
 )
 flags.DEFINE_enum(
     "new_rows",
     "pieces",
     ["pieces", "mean", "random"],
-    "How rows of added tokens start. pieces: mean of the pieces the token was cut into so far. mean: mean of the whole "
-    "table. random: as in training from nothing.",
+    "Initial embeddings of added tokens. pieces: mean of the pieces that the token was split into so far. mean: mean "
+    "of the whole table. random: as in training from scratch.",
 )
 flags.DEFINE_integer(
     "max_position_embeddings",
     None,
-    "Extend the position table to this many rows, for longer sequences; the learned rows are repeated. To be trained.",
+    "Extend the position table to this many rows, for longer sequences, by repeating the learned rows. Train it then.",
     lower_bound=1,
 )
 flags.DEFINE_bool(
     "verify",
     True,
-    "Also run transformers or tf-models-official on the files, where installed, and compare outputs. Reading back what "
-    "was written is always done.",
+    "Also run transformers or tf-models-official on the files, if installed, and compare outputs. The written files "
+    "are always read back and compared.",
 )
 flags.DEFINE_string("report_file", None, "Also write the report to this file.")
 flags.DEFINE_bool("overwrite", False, "Replace existing files of the target.")
@@ -87,9 +89,9 @@ flags.DEFINE_bool("overwrite", False, "Replace existing files of the target.")
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    # Ended from outside, it still takes its temporary files away.
+    # On SIGTERM, temporary files are still removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # TensorFlow is imported here, so that --help and a wrong flag answer at once.
+    # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
     from bert_tf.conversion import convert
 

@@ -1,15 +1,15 @@
-"""Makes pre-training records (masked LM and next sentence) of text files.
+"""Creates pre-training records (masked LM and next sentence) from text files.
 
     python create_pretraining_data.py --input_file='corpus/*.txt' --output_file=tf_examples.tfrecord \\
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
 
-The text: one sentence per line, a blank line between documents; it need not be perfect sentences. A file that doesn't
+The text: one sentence per line, a blank line between documents; the sentences need not be perfect. A file that does not
 end with a blank line continues in the next one. JSONL, WikiExtractor's output, raw paragraphs (--split_sentences) and
 compressed files (.gz, .bz2, .zst) are read as well.
 
-The text may be larger than memory. All of it is one shard, as in the original, unless --num_shards cuts it into several
-that are made on all cores (--num_workers) or on a cluster (--beam_runner); a run that was killed resumes from the
-shards that are finished. Beside the records, pretraining_data.<name of the first of them>.json says what is in them
+The text may be larger than memory. All of it is one shard, as in the original, unless --num_shards divides it into
+several, which are made on all cores (--num_workers) or on a cluster (--beam_runner); a killed run resumes with the
+shards that are not finished. Beside the records, pretraining_data.<name of the first file>.json records their content
 and how they were made.
 """
 
@@ -32,50 +32,50 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "output_file",
     None,
-    "TFRecord files to write, separated by commas; instances are dealt out to them in turn. With --num_shards=10 each "
+    "TFRecord files to write, separated by commas; instances are written to them in turn. With --num_shards=10 each "
     "name becomes ten: out.tfrecord-00000-of-00010 and so on.",
 )
 flags.DEFINE_string("vocab_file", None, "The vocabulary the model is, or will be, trained with: one token per line.")
 flags.DEFINE_bool(
     "do_lower_case",
     True,
-    "Lower-case the text and strip accents. True for uncased vocabularies, False for cased ones. If unset, what "
-    "tokenizer_config.json beside the vocabulary says, where there is one.",
+    "Lower-case the text and strip accents. True for uncased vocabularies, False for cased ones. If unset, follows "
+    "tokenizer_config.json beside the vocabulary, if there is one.",
 )
 flags.DEFINE_bool(
     "strip_accents",
     None,
-    "Drop accents (é becomes e). Follows --do_lower_case if unset, as in the original; must be as it was in "
+    "Strip accents (é becomes e). Follows --do_lower_case if unset, as in the original; must be as it was in "
     "create_vocab.py.",
 )
 flags.DEFINE_bool(
     "do_whole_word_mask",
     False,
-    "Mask all pieces of a word or none. Harder to guess, and gave the better models of May 2019.",
+    "Mask all pieces of a word or none. This is harder to guess, and gave the better models of May 2019.",
 )
 flags.DEFINE_integer(
     "max_seq_length",
     128,
-    "Tokens in a record, [CLS], two [SEP] and padding included. Give run_pretraining.py the same. The paper used 128 "
-    "for nine tenths of the steps and 512 for the rest, as attention costs the square.",
+    "Tokens in a record, including [CLS], two [SEP] and padding. Give run_pretraining.py the same. The paper used 128 "
+    "for nine tenths of the steps and 512 for the rest, as the cost of attention is quadratic.",
 )
 flags.DEFINE_integer(
     "max_predictions_per_seq",
     20,
-    "Most positions to predict in a record, which all have room for this many: about max_seq_length * masked_lm_prob. "
-    "Give run_pretraining.py the same.",
+    "Maximum number of positions to predict in a record: about max_seq_length * masked_lm_prob. Every record takes the "
+    "space for all. Give run_pretraining.py the same.",
 )
 flags.DEFINE_integer(
     "random_seed",
     12345,
-    "Seed of everything random here. Each of several shards has a seed made of this one and its number. Use another "
-    "for each part of a corpus cut into several runs.",
+    "Seed of all randomness. The seed of each of several shards is derived from this one and the shard's number. If "
+    "you process a corpus in several runs, use a different seed for each.",
 )
 flags.DEFINE_integer(
     "dupe_factor",
     10,
-    "How often to go over the text, with other pairs and other masks each time. Disk grows with it; less is enough for "
-    "much text. If unset, 1 under --masking=dynamic.",
+    "Passes over the text, with different pairs and masks each time. Disk usage grows with it; a large text needs "
+    "fewer. If unset, 1 with --masking=dynamic.",
 )
 flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens to predict; 0.15 as in the paper.")
 flags.DEFINE_float(
@@ -89,44 +89,44 @@ flags.DEFINE_float(
 flags.DEFINE_bool(
     "nsp",
     True,
-    "Make pairs for next sentence prediction. false: records of single runs of sentences, [CLS] A [SEP], for "
+    "Make pairs for next sentence prediction. false: records of contiguous sentences, [CLS] A [SEP], for "
     "run_pretraining.py --nsp=false (Table 5 of the paper).",
 )
 flags.DEFINE_float(
     "mask_rate", 0.8, "Share of the predicted tokens that become [MASK]; the three rates add up to 1 (Table 8)."
 )
-flags.DEFINE_float("random_rate", 0.1, "Share of the predicted tokens that become any token of the vocabulary.")
-flags.DEFINE_float("keep_rate", 0.1, "Share of the predicted tokens that stay as they are.")
+flags.DEFINE_float("random_rate", 0.1, "Share of the predicted tokens that become a random token.")
+flags.DEFINE_float("keep_rate", 0.1, "Share of the predicted tokens that stay unchanged.")
 
 # Beyond the original: larger texts, less disk, other kinds of text.
 flags.DEFINE_integer(
     "num_shards",
     1,
-    "Parts to cut the text into, at the ends of documents. 1 gives the original's instances, bit for bit. More are "
-    "made on several cores or machines; random next sentences come from the same shard. What a shard holds depends on "
-    "--random_seed, its number and the number of shards only.",
+    "Parts to divide the text into, at ends of documents. 1 gives the original's instances, bit for bit. Several are "
+    "made in parallel; random next sentences come from the same shard. A shard's content depends only on "
+    "--random_seed, its number and the number of shards.",
 )
 flags.DEFINE_integer(
-    "num_workers", None, "Processes: they make the shards, or tokenize the only one. If unset, as many as cores."
+    "num_workers", None, "Processes that make the shards, or tokenize a single one. If unset, one per core."
 )
 flags.DEFINE_string(
     "scratch_dir",
     None,
-    "Local directory for what does not fit in memory: about six times the text of the shards in work with "
-    "--dupe_factor=10, half a time more for each further pass. If unset, the system's (TMPDIR).",
+    "Local directory for data that do not fit in memory: with --dupe_factor=10 about six times the text of the shards "
+    "in progress, and half of that text more for each further pass. If unset, the system's (TMPDIR).",
 )
 flags.DEFINE_enum(
     "masking",
     "static",
     ["static", "dynamic"],
-    "static: masks are drawn here, as in the original. dynamic: the records hold the pairs once, unmasked, and "
-    "run_pretraining.py --vocab_file=... draws other masks each epoch; that takes about a tenth of the disk.",
+    "static: masks are drawn here, as in the original. dynamic: the records contain each pair once, unmasked, and "
+    "run_pretraining.py --vocab_file=... draws new masks each epoch; that takes about a tenth of the disk space.",
 )
 flags.DEFINE_bool(
     "pack_sequences",
     False,
-    "With --masking=dynamic: put several short pairs, which don't see each other, into one record, so that less of it "
-    "is padding.",
+    "With --masking=dynamic: put several short pairs, which don't attend to each other, into one record, for less "
+    "padding.",
 )
 flags.DEFINE_enum(
     "compression",
@@ -139,27 +139,29 @@ flags.DEFINE_enum(
     "input_format",
     "auto",
     ["auto", "text", "jsonl", "wikiextractor"],
-    "What the files hold. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz and the like) or first line, "
-    "WikiExtractor's <doc> form by the first bytes, else text.",
+    "The format of the files. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz and the like) or the first "
+    "line, WikiExtractor's <doc> form by the first bytes, else text.",
 )
-flags.DEFINE_string("text_key", "text", "JSONL: the key of a line's object that holds the text of the document.")
-flags.DEFINE_bool("split_sentences", False, "A line is a paragraph, to be cut into sentences.")
-flags.DEFINE_string("language", "en", "Of --split_sentences, as in Wikipedia's addresses: en, de, ko, zh, ...")
+flags.DEFINE_string("text_key", "text", "JSONL: the key of the document's text.")
+flags.DEFINE_bool("split_sentences", False, "Lines are paragraphs: split them into sentences.")
+flags.DEFINE_string(
+    "language", "en", "--split_sentences: the language, as in Wikipedia's addresses: en, de, ko, zh, ..."
+)
 flags.DEFINE_enum(
     "errors",
     "strict",
     ["strict", "replace"],
-    "What is not UTF-8 is an error that names the place (strict), or counted and replaced by U+FFFD, which the "
-    "tokenizer drops (replace).",
+    "Invalid UTF-8. strict: an error that names the place. replace: counted and replaced with U+FFFD, which the "
+    "tokenizer drops.",
 )
 flags.DEFINE_string(
     "beam_runner",
     None,
-    "Make the shards on Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, ... Needs "
-    "pip install 'bert-tf[beam]'; text, vocabulary and output must be where all workers can reach them.",
+    "Make the shards with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, ... Needs "
+    "pip install 'bert-tf[beam]'; all workers must be able to reach text, vocabulary and output.",
 )
 flags.DEFINE_multi_string(
-    "beam_option", [], "A further option of Beam, as often as needed: --beam_option=--project=my-project"
+    "beam_option", [], "A further option for Beam; can be repeated: --beam_option=--project=my-project"
 )
 
 

@@ -3,10 +3,10 @@
     python export_saved_model.py --model_dir=mrpc_output/best_model --export_dir=serving/mrpc --text_pairs
     python export_saved_model.py --model_dir=squad_output/best_model --export_dir=serving/squad --dtype=bfloat16
 
-Written is export_dir/VERSION with these signatures: serving_default takes raw strings (the exact tokenizer is in the
-graph), serve_ids takes token ids, serve_examples takes serialized tf.Examples of token ids; classifiers have
-serve_pairs and taggers serve_words besides. It loads wherever TensorFlow and tensorflow_text do. docs/serving.md says
-how to serve it and ask it.
+It writes export_dir/VERSION with these signatures: serving_default takes raw strings (the exact tokenizer is in the
+graph), serve_ids takes token ids, serve_examples takes serialized tf.Examples of token ids; classifiers also have
+serve_pairs, and taggers serve_words. It loads wherever TensorFlow and tensorflow_text do. docs/serving.md shows how to
+serve and query it.
 """
 
 from absl import flags, logging
@@ -18,47 +18,47 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "model_dir",
     None,
-    "The model: a directory with weights, configuration and vocabulary, as run_*.py leave it (output_dir, or better "
-    "its best_model), or of any other format that convert_checkpoint.py reads.",
+    "The model: a directory with weights, configuration and vocabulary, from run_*.py (output_dir, or better its "
+    "best_model) or of any other format that convert_checkpoint.py reads.",
 )
-flags.DEFINE_string("export_dir", None, "Directory of the versions that a server is pointed to.")
+flags.DEFINE_string("export_dir", None, "Directory of the versions, as given to a server.")
 flags.DEFINE_enum(
     "task",
     None,
     ["encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm"],
-    "What the model answers. If unset, seen from its output layer.",
+    "The model's task. If unset, detected from its output layer.",
 )
-flags.DEFINE_integer("version", None, "Number of the version. If unset, one more than the newest in export_dir.")
+flags.DEFINE_integer("version", None, "Version number. If unset, one more than the newest in export_dir.")
 flags.DEFINE_enum(
-    "dtype", "float32", ["float32", "bfloat16"], "In what matrix products are computed; bfloat16 is faster where the "
-    "processor has it."
+    "dtype", "float32", ["float32", "bfloat16"], "Arithmetic of the matrix products; bfloat16 is faster if the "
+    "processor supports it."
 )  # fmt: skip
 flags.DEFINE_bool(
     "freeze",
     None,
-    "Make the weights constants of the graph, which lets the CPU's library pack them once. If unset, done where it is "
-    "faster (all but questions in float32) and they are less than 1.9 GB: a graph can't hold more.",
+    "Turn the weights into constants of the graph, which lets the CPU's library pack them once. If unset, done if it "
+    "is faster (all but squad in float32) and they are less than 1.9 GB: a graph can't hold more.",
 )
 flags.DEFINE_enum(
     "format",
     "saved_model",
     ["saved_model", "tflite", "tflite_int8"],
-    "tflite: a file for LiteRT (phones, small machines) that takes token ids; tflite_int8: its weights in 8 bits.",
+    "tflite: a file for LiteRT (phones, small devices) that takes token ids; tflite_int8: the same with 8-bit weights.",
 )
 flags.DEFINE_integer(
     "max_seq_length",
     None,
-    "Longer texts are cut there; contexts of questions are windowed. If unset, what the model was trained with.",
+    "Longer texts are truncated; contexts of questions are windowed. If unset, the length of training.",
 )
-flags.DEFINE_bool("text_pairs", False, "A classifier of pairs: serving_default takes text and text_pair.")
+flags.DEFINE_bool("text_pairs", False, "For a classifier of pairs: serving_default takes text and text_pair.")
 flags.DEFINE_integer("top_k", 5, "masked_lm: guesses for each [MASK].", lower_bound=1)
-flags.DEFINE_bool("warm_up", True, "Add requests that a server runs before it says that it is ready.")
+flags.DEFINE_bool("warm_up", True, "Add requests that a server runs before it reports that it is ready.")
 flags.DEFINE_string(
     "check_file",
     None,
-    "Real data with the right answers, on which the export is compared with the model in float32; scores and "
-    "differences are printed. Lines of text, tab, label (of pairs: text, tab, text, tab, label); for squad JSON in "
-    "SQuAD format; for ner a CoNLL file. --dtype=bfloat16 and --format=tflite_int8 cost a little accuracy.",
+    "Real data with labels, on which the export is compared with the model in float32; scores and differences are "
+    "printed. Lines of text, tab, label (for pairs: text, tab, text, tab, label); for squad JSON in SQuAD format; for "
+    "ner a CoNLL file. --dtype=bfloat16 and --format=tflite_int8 cost a little accuracy.",
 )
 
 
@@ -68,7 +68,7 @@ def main(_):
         for name in ("dtype", "freeze", "version", "text_pairs", "top_k", "warm_up"):
             if not FLAGS[name].using_default_value:
                 raise ValueError(f"--{name} is for --format=saved_model, not for {FLAGS.format}")
-    # TensorFlow is imported here, so that --help and a wrong flag answer at once.
+    # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
     from bert_tf.serving import compare_export, detect_task, export, export_tflite
 

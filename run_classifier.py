@@ -7,19 +7,18 @@ The original's commands work unchanged:
       --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --train_batch_size=32 \\
       --learning_rate=2e-5 --num_train_epochs=3.0 --output_dir=/tmp/mrpc_output/
 
---vocab_file and --bert_config_file may be left out if they are beside --init_checkpoint, which takes weights of any
-format. Your own data, without touching code:
+--vocab_file and --bert_config_file may be left out if the files are beside --init_checkpoint, which takes weights of
+any format. Your own data, without changing code:
 
     python run_classifier.py --task_name=custom --train_file=train.csv --dev_file=dev.csv --text_a=review \\
       --label=stars --do_train --do_eval --init_checkpoint=$BERT_BASE_DIR --output_dir=reviews
 
-What BERT adds shows beside a model without it, on the same data with the same flags:
+To see what BERT adds, train a model without it on the same data with the same flags:
 
     python run_classifier.py ... --model=bilstm --vocab_file=$BERT_BASE_DIR/vocab.txt --output_dir=without_bert
 
 In output_dir: eval_results.txt, test_results.tsv, predictions.jsonl, best_model/, the weights of the last step, logs.
-Started again after a crash, the same command resumes exactly where it stopped. Exit code 143: stopped by SIGTERM, with
-a checkpoint.
+After a crash, the same command resumes exactly where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
 from absl import flags, logging
@@ -42,32 +41,32 @@ flags.DEFINE_bool("do_eval", False, "Evaluate on the dev set at the end, and wri
 flags.DEFINE_bool("do_predict", False, "Predict the test set, and write test_results.tsv and predictions.jsonl.")
 
 # Data.
-flags.DEFINE_string("data_dir", None, "Folder with the task's files, as the GLUE download has them.")
-flags.DEFINE_string("language", "", "xnli: which language to take, e.g. ko, de, en. zh if unset, as in the original.")
+flags.DEFINE_string("data_dir", None, "Directory with the task's files, as in the GLUE download.")
+flags.DEFINE_string("language", "", "xnli: the language, e.g. ko, de, en. If unset, zh, as in the original.")
 flags.DEFINE_string("train_file", None, "custom: training examples (.tsv, .csv or .jsonl).")
 flags.DEFINE_string("dev_file", None, "custom: examples to evaluate on.")
 flags.DEFINE_string("test_file", None, "custom: examples to predict; they need no label.")
 flags.DEFINE_string("text_a", None, "custom: column of the text, by name or number from 0.")
-flags.DEFINE_string("text_b", None, "custom: column of the second text, where there are two.")
+flags.DEFINE_string("text_b", None, "custom: column of the second text, if there are two.")
 flags.DEFINE_string("label", None, "custom: column of the label.")
 flags.DEFINE_list("labels", None, "custom: the classes in the order of their ids. If unset, those of --train_file.")
-flags.DEFINE_bool("regression", False, "custom: labels are numbers to be predicted.")
-flags.DEFINE_bool("multi_label", False, "custom: an example has any number of labels, separated by commas in its cell.")
+flags.DEFINE_bool("regression", False, "custom: labels are numbers to predict.")
+flags.DEFINE_bool("multi_label", False, "custom: an example can have any number of labels, separated by commas.")
 training_flags.define_csv_flag()
-flags.DEFINE_string("tfds_name", None, "Load this data set with tensorflow-datasets instead, e.g. glue/mrpc.")
+flags.DEFINE_string("tfds_name", None, "Load this dataset with tensorflow-datasets instead, e.g. glue/mrpc.")
 flags.DEFINE_integer(
-    "max_seq_length", 128, "Tokens of an example at most, with [CLS] and [SEP]; longer ones lose their last tokens."
+    "max_seq_length", 128, "Maximum tokens per example, with [CLS] and [SEP]; longer ones lose their last tokens."
 )
-flags.DEFINE_integer("eval_batch_size", 8, "Examples a batch in evaluation, over all devices.", lower_bound=1)
+flags.DEFINE_integer("eval_batch_size", 8, "Examples per batch in evaluation, over all devices.", lower_bound=1)
 
 # Model.
 flags.DEFINE_enum(
     "model",
     "bert",
     ["bert", "bilstm", "cnn"],
-    "bilstm, cnn: a model without BERT, on embeddings of word pieces that it learns itself from random "
-    "ones. It needs --vocab_file instead of --init_checkpoint, more epochs, and a --learning_rate of about 1e-3, which "
-    "is the default with it. A trained one is known by its directory.",
+    "bilstm, cnn: a model without BERT, trained from random word-piece embeddings. It needs --vocab_file "
+    "instead of --init_checkpoint, more epochs, and a --learning_rate of about 1e-3, which is its default. A "
+    "trained one is recognised by its directory.",
 )
 flags.DEFINE_integer("embedding_size", 300, "bilstm, cnn: width of the embeddings.", lower_bound=1)
 flags.DEFINE_integer(
@@ -80,7 +79,7 @@ flags.DEFINE_integer(
 flags.DEFINE_bool(
     "lstm_on_top",
     False,
-    "bert: train a BiLSTM between BERT and the classifier, which reads all tokens; for left-to-right models "
+    "bert: train a BiLSTM that reads all tokens between BERT and the classifier; for left-to-right models "
     "(run_pretraining.py --objective=ltr, Table 5 of the paper). A trained model keeps it.",
 )
 
@@ -89,9 +88,9 @@ training_flags.define_fine_tuning_flags()
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    given = {name for name in FLAGS if FLAGS[name].present} | {"eval_batch_size"}  # which has a default of its own
+    given = {name for name in FLAGS if FLAGS[name].present} | {"eval_batch_size"}  # it has its own default
     run, own = checked_settings(ClassificationSettings, FLAGS.flag_values_dict(), given)
-    # TensorFlow is imported here, so that --help and a wrong flag or file answer at once.
+    # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow()
     from bert_tf.tasks.classification.task import ClassificationTask
     from bert_tf.tasks.script import fine_tune

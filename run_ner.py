@@ -1,22 +1,22 @@
-"""Fine-tunes BERT to tag words: named entities (paper, section 5.3), or any other tags, in files of CoNLL style.
+"""Fine-tunes BERT to tag words: named entities (paper, section 5.3), or any other tags, in CoNLL-style files.
 
     python run_ner.py --do_train --do_eval --do_predict --train_file=train.conll --dev_file=dev.conll \\
       --test_file=test.conll --init_checkpoint=$BERT_BASE_DIR --output_dir=ner_output
 
 One word per line, its columns separated by tabs or spaces, the word first and the tag last unless --word_column and
---tag_column say otherwise; a blank line after each sentence, and -DOCSTART- before each document where there are some.
-The tags are IOB2 unless --tag_scheme says otherwise. CoNLL-2003 as it was published:
+--tag_column say otherwise; a blank line after each sentence, and optionally -DOCSTART- before each document. The tags
+are IOB2 unless --tag_scheme says otherwise. CoNLL-2003 as published:
 
     python run_ner.py ... --tag_scheme=iob1 --document_context --max_seq_length=512
 
-The feature-based way of the paper, with BERT unchanged and two BiLSTMs on it:
+The paper's feature-based approach, with BERT unchanged and two BiLSTMs on top:
 
     python run_ner.py ... --features=concat_last_four --learning_rate=1e-3 --num_train_epochs=10
 
 In output_dir: eval_results.txt, eval_report.txt (scores of each type), predictions.conll (--test_file with one more
-column), predictions.jsonl (entities with scores), test_results.txt and test_report.txt where --test_file has tags,
-confusion_matrix.png, best_model/, the weights of the last step, logs. Started again after a crash, the same command
-resumes exactly where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
+column), predictions.jsonl (entities with scores), test_results.txt and test_report.txt if --test_file has tags,
+confusion_matrix.png, best_model/, the weights of the last step, logs. After a crash, the same command resumes exactly
+where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
 from absl import flags, logging
@@ -30,21 +30,19 @@ FLAGS = flags.FLAGS
 
 # What to do.
 flags.DEFINE_bool("do_train", False, "Train on --train_file.")
-flags.DEFINE_bool("do_eval", False, "Evaluate on --dev_file while training (--eval_every_steps) and at the end.")
+flags.DEFINE_bool("do_eval", False, "Evaluate on --dev_file during training (--eval_every_steps) and at the end.")
 flags.DEFINE_bool("do_predict", False, "Tag --test_file.")
 
 # Data.
-flags.DEFINE_string(
-    "train_file", None, "Words and tags to train on; several files with commas between them, or a glob."
-)
+flags.DEFINE_string("train_file", None, "Words and tags to train on; files separated by commas, or a glob.")
 flags.DEFINE_string("dev_file", None, "Words and tags to evaluate on (or several files).")
-flags.DEFINE_string("test_file", None, "One file to tag; it may have tags, which then are scored, or words only.")
-flags.DEFINE_bool("test_has_tags", True, "Whether --test_file has a column of tags. One of a single column has none.")
+flags.DEFINE_string("test_file", None, "One file to tag; tags, if it has any, are scored.")
+flags.DEFINE_bool("test_has_tags", True, "Whether --test_file has a tag column. A file with a single column has none.")
 flags.DEFINE_enum(
     "column_separator",
     "auto",
     ["auto", "tab", "space"],
-    "The separator of columns. space: any run of spaces and tabs. auto: tab if the first word's line has one.",
+    "The column separator. space: any run of spaces and tabs. auto: tab if the first word's line has one.",
 )
 flags.DEFINE_integer("word_column", 0, "Column of the word, from 0; -1 is the last one.")
 flags.DEFINE_integer("tag_column", -1, "Column of the tag, from 0; -1 is the last one.")
@@ -52,28 +50,28 @@ flags.DEFINE_enum(
     "tag_scheme",
     "iob2",
     ["iob2", "iob1", "bioes", "bilou", "plain"],
-    "How tags mark entities. iob2: B- begins each, I- continues it (most data sets). iob1: B- only between two that "
-    "touch (CoNLL-2003 as published). bioes, bilou: ends and single words are marked, too. plain: tags of words that "
-    "are not entities, such as parts of speech; accuracy is what is measured.",
+    "How tags mark entities. iob2: B- begins each, I- continues it (most datasets). iob1: B- only between two adjacent "
+    "ones (CoNLL-2003 as published). bioes, bilou: ends and single words are marked, too. plain: tags that mark no "
+    "entities, such as parts of speech; accuracy is measured.",
 )
 flags.DEFINE_bool(
-    "repair_tags", False, "Read tags that break --tag_scheme as the program conlleval does; without it, an error."
+    "repair_tags", False, "Read tags that violate --tag_scheme like the program conlleval; by default an error."
 )
 flags.DEFINE_string(
-    "comment_prefix", "", "Lines that begin so are not words, e.g. '# ' in CoNLL-U. Mind hashtags of tweets."
+    "comment_prefix", "", "Lines with this prefix are not words, e.g. '# ' in CoNLL-U. Beware of hashtags in tweets."
 )
-flags.DEFINE_integer("max_seq_length", 128, "Tokens of a sentence or window at most, with [CLS] and [SEP].")
+flags.DEFINE_integer("max_seq_length", 128, "Maximum tokens per sentence or window, with [CLS] and [SEP].")
 flags.DEFINE_integer(
     "doc_stride",
     None,
-    "Tokens from the start of a window of a long sentence or document to that of the next; half a window if unset.",
+    "Tokens from the start of one window of a long sentence or document to the next; if unset, half a window.",
     lower_bound=1,
 )
 flags.DEFINE_bool(
     "document_context",
     False,
-    "Show a sentence with its neighbours in the document (-DOCSTART- lines), as the paper did; take a large "
-    "--max_seq_length for it.",
+    "Encode a sentence with its neighbours in the document (-DOCSTART- lines), as in the paper; use it with a large "
+    "--max_seq_length.",
 )
 
 # Model.
@@ -81,11 +79,11 @@ flags.DEFINE_enum(
     "features",
     None,
     ["last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings"],
-    "Leave BERT as it is, and train BiLSTMs on these outputs of its layers (Table 7 of the paper). If unset, all of "
-    "BERT is trained. Take a --learning_rate of about 1e-3 with it.",
+    "Freeze BERT, and train BiLSTMs on these outputs of its layers (Table 7 of the paper), with a --learning_rate of "
+    "about 1e-3. If unset, all of BERT is trained.",
 )
 flags.DEFINE_integer("lstm_size", 768, "--features: width of a BiLSTM, half of it for each direction.", lower_bound=2)
-flags.DEFINE_integer("lstm_layers", 2, "--features: BiLSTMs one on another.", lower_bound=1)
+flags.DEFINE_integer("lstm_layers", 2, "--features: number of stacked BiLSTMs.", lower_bound=1)
 
 training_flags.define_fine_tuning_flags()
 
@@ -94,7 +92,7 @@ def main(_):
     logging.set_verbosity(logging.INFO)
     given = {name for name in FLAGS if FLAGS[name].present}
     run, own = checked_settings(NerSettings, FLAGS.flag_values_dict(), given)
-    # TensorFlow is imported here, so that --help and a wrong flag or file answer at once.
+    # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow()
     from bert_tf.tasks.ner.task import NerTask
     from bert_tf.tasks.script import fine_tune

@@ -1,6 +1,6 @@
 """Pre-trains BERT with masked LM and next sentence prediction on the records of create_pretraining_data.py.
 
-The original's command works unchanged; started again after a crash, it resumes exactly where it stopped:
+The original's command works unchanged; after a crash, the same command resumes exactly where it stopped:
 
     python run_pretraining.py \\
       --input_file=/data/tf_examples.tfrecord --output_dir=/runs/pretraining \\
@@ -26,7 +26,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "bert_config_file",
     None,
-    "The model's configuration, as JSON (bert_config.json). If unset, the one beside --init_checkpoint.",
+    "The model's configuration (bert_config.json). If unset, the one beside --init_checkpoint.",
 )
 flags.DEFINE_string(
     "bert_size",
@@ -36,10 +36,10 @@ flags.DEFINE_string(
     "30,522 tokens.",
 )
 flags.DEFINE_string(
-    "input_file", None, "TFRecord files of create_pretraining_data.py: a comma list, each entry a file or a glob."
+    "input_file", None, "TFRecord files of create_pretraining_data.py: files or globs, separated by commas."
 )
 flags.DEFINE_string(
-    "output_dir", None, "Folder for checkpoints, logs and eval_results.txt. A run found there is resumed."
+    "output_dir", None, "Directory for checkpoints, logs and eval_results.txt. A run found there is resumed."
 )
 
 # What to do.
@@ -48,8 +48,8 @@ flags.DEFINE_bool("do_eval", False, "Evaluate at the end, and write eval_results
 flags.DEFINE_string(
     "eval_input_file",
     None,
-    "Held-out records to evaluate on: the first --max_eval_steps batches, each record once. If unset, evaluation is on "
-    "--input_file, repeated to exactly --max_eval_steps batches, as the original did.",
+    "Held-out records to evaluate on: the first --max_eval_steps batches, each record once. If unset, evaluation uses "
+    "--input_file, repeated to exactly --max_eval_steps batches, as in the original.",
 )
 flags.DEFINE_string(
     "init_checkpoint",
@@ -64,14 +64,14 @@ flags.DEFINE_enum(
     "objective",
     "mlm",
     ["mlm", "ltr"],
-    "mlm: masked tokens are predicted. ltr: each token is predicted from those before it, and the model, marked "
-    '"attention": "causal" in its bert_config.json, looks only backwards, in fine-tuning, too (Table 5 of the paper).',
+    "mlm: predict masked tokens. ltr: predict each token from those before it; the model, marked "
+    '"attention": "causal" in its bert_config.json, keeps causal attention in fine-tuning (Table 5 of the paper).',
 )
 flags.DEFINE_bool(
     "nsp",
     True,
-    "Predict whether the second part follows the first. false: only tokens are predicted; with records of "
-    "create_pretraining_data.py --nsp=false, or pairs (Table 5).",
+    "Predict whether the second segment follows the first. false: predict only tokens, with records of "
+    "create_pretraining_data.py --nsp=false, or with pairs (Table 5).",
 )
 
 # Data and schedule; the defaults are the original's.
@@ -81,21 +81,21 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "max_predictions_per_seq",
     20,
-    "Masked positions per sequence. Must match the data; for unmasked records it is free, about max_seq_length * "
+    "Masked positions per sequence. Must match the data; for unmasked records any number, about max_seq_length * "
     "masked_lm_prob.",
 )
 flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all devices.", lower_bound=1)
 flags.DEFINE_integer("eval_batch_size", 8, "Examples per batch in evaluation, over all devices.", lower_bound=1)
 flags.DEFINE_float(
-    "learning_rate", 5e-5, "Peak rate. 1e-4 from random weights (the paper), 2e-5 to continue from released ones."
+    "learning_rate", 5e-5, "Peak learning rate: 1e-4 from random weights (the paper), 2e-5 from released ones."
 )
-flags.DEFINE_integer("num_train_steps", 100000, "Steps in all; the rate is 0 there.")
-flags.DEFINE_integer("num_warmup_steps", 10000, "Steps over which the rate rises from 0; absolute, not a share.")
+flags.DEFINE_integer("num_train_steps", 100000, "Total steps, over which the learning rate decays to 0.")
+flags.DEFINE_integer("num_warmup_steps", 10000, "Steps over which the learning rate rises from 0 (not a share).")
 flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
 flags.DEFINE_integer(
-    "iterations_per_loop", 1000, "Most steps in one call of the graph; fewer where they take over 5 s.", lower_bound=1
+    "iterations_per_loop", 1000, "Maximum steps per call of the graph; fewer if they take over 5 s.", lower_bound=1
 )
-flags.DEFINE_integer("max_eval_steps", 100, "Most batches of an evaluation.", lower_bound=1)
+flags.DEFINE_integer("max_eval_steps", 100, "Maximum batches per evaluation.", lower_bound=1)
 flags.DEFINE_integer(
     "shuffle_window",
     20000,
@@ -106,15 +106,15 @@ flags.DEFINE_integer(
 flags.DEFINE_string(
     "vocab_file",
     None,
-    "The vocabulary that the records were made with, which is kept in output_dir. Unmasked records "
+    "The vocabulary that the records were made with; it is copied to output_dir. Unmasked records "
     "(create_pretraining_data.py --masking=dynamic) and --bert_size need it. If unset, the one beside "
-    "--init_checkpoint, else the one that the summary beside the records names.",
+    "--init_checkpoint, else the one named in the summary beside the records.",
 )
 # For unmasked records.
 flags.DEFINE_float(
     "masked_lm_prob",
     0.15,
-    "For unmasked records: the share of tokens to predict. Masked records have theirs from create_pretraining_data.py.",
+    "For unmasked records: share of tokens to predict. For masked records, create_pretraining_data.py sets it.",
 )
 flags.DEFINE_bool(
     "do_whole_word_mask",
@@ -127,8 +127,8 @@ flags.DEFINE_float(
     0.8,
     "For unmasked records: share of the predicted tokens that become [MASK]. The three rates add up to 1 (Table 8).",
 )
-flags.DEFINE_float("random_rate", 0.1, "For unmasked records: share of the predicted tokens that become any token.")
-flags.DEFINE_float("keep_rate", 0.1, "For unmasked records: share of the predicted tokens that stay as they are.")
+flags.DEFINE_float("random_rate", 0.1, "For unmasked records: share of the predicted tokens that become random ones.")
+flags.DEFINE_float("keep_rate", 0.1, "For unmasked records: share of the predicted tokens that stay unchanged.")
 flags.DEFINE_bool("skip_corrupt_records", False, "Skip and count damaged records, instead of stopping.")
 
 training_flags.define_device_flags()

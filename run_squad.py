@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to answer questions on texts, and answers them: SQuAD 1.1, SQuAD 2.0, and data in their format.
+"""Fine-tunes BERT to answer questions about texts, and answers them: SQuAD 1.1, SQuAD 2.0, and data in their format.
 
 The original's commands work unchanged:
 
@@ -7,13 +7,13 @@ The original's commands work unchanged:
       --do_predict=True --predict_file=$SQUAD_DIR/dev-v1.1.json --train_batch_size=12 --learning_rate=3e-5 \\
       --num_train_epochs=2.0 --max_seq_length=384 --doc_stride=128 --output_dir=/tmp/squad_base/
 
---vocab_file and --bert_config_file may be left out if they are beside --init_checkpoint, which takes weights of any
-format. Where --predict_file has answers, exact match and F1 are computed, too. For Chinese, Japanese, Korean and every
-other language than English take --answer_from=offsets.
+--vocab_file and --bert_config_file may be left out if the files are beside --init_checkpoint, which takes weights of
+any format. If --predict_file has answers, exact match and F1 are computed, too. For Chinese, Japanese, Korean and any
+other language than English use --answer_from=offsets.
 
 In output_dir: predictions.json, nbest_predictions.json, null_odds.json (2.0), eval_results.txt, best_model/ (with
---do_eval), question_answering.json, the weights of the last step, logs. Started again after a crash, the same command
-resumes exactly where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
+--do_eval), question_answering.json, the weights of the last step, logs. After a crash, the same command resumes exactly
+where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
 from absl import flags, logging
@@ -30,49 +30,49 @@ flags.DEFINE_bool("do_train", False, "Train on --train_file.")
 flags.DEFINE_bool(
     "do_eval",
     False,
-    "Evaluate on --dev_file while training (--eval_every_steps) and at the end, keep the best model, and with "
-    "--version_2_with_negative choose the threshold for 'no answer' there.",
+    "Evaluate on --dev_file during training (--eval_every_steps) and at the end, keep the best model, and with "
+    "--version_2_with_negative choose the threshold for 'no answer'.",
 )
 flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file.")
 
 # Data.
-flags.DEFINE_string("train_file", None, "SQuAD JSON to train on; several files with commas between them, or a glob.")
+flags.DEFINE_string("train_file", None, "SQuAD JSON to train on; files separated by commas, or a glob.")
 flags.DEFINE_string("predict_file", None, "SQuAD JSON to answer, e.g. dev-v1.1.json (or several); needs no answers.")
 flags.DEFINE_string("dev_file", None, "SQuAD JSON for --do_eval; --predict_file if unset.")
-flags.DEFINE_integer("max_seq_length", 384, "Tokens of question and part of the context, with [CLS] and [SEP].")
+flags.DEFINE_integer("max_seq_length", 384, "Tokens of question and context window, with [CLS] and [SEP].")
 flags.DEFINE_integer(
-    "doc_stride", 128, "Tokens from the start of one part of a long context to the start of the next.", lower_bound=1
+    "doc_stride", 128, "Tokens from the start of one window of a long context to the start of the next.", lower_bound=1
 )
-flags.DEFINE_integer("max_query_length", 64, "Tokens kept of a question.", lower_bound=1)
+flags.DEFINE_integer("max_query_length", 64, "Maximum tokens of a question.", lower_bound=1)
 flags.DEFINE_enum(
     "answer_from",
     "words",
     ["words", "offsets"],
-    "How answers are found in the text. words: as the original, right for most of English. offsets: by characters, "
-    "right in every script; words that the vocabulary lacks are cut up. Train and predict with the same.",
+    "How answers are found in the text. words: as in the original, right for most English text. offsets: by "
+    "characters, right in every script; splits words that the vocabulary lacks. Train and predict with the same.",
 )
 flags.DEFINE_bool("verbose_logging", False, "Log each question that is left out, and the first windows.")
 flags.DEFINE_string(
     "feature_cache_dir",
     None,
-    "Where token windows are kept for the next run, under a hash of their content; output_dir/windows if unset, "
-    "'none' for nowhere.",
+    "Directory that caches token windows for the next run, under a hash of their content; if unset, "
+    "output_dir/windows. 'none' disables it.",
 )
 
 # Schedule.
 flags.DEFINE_bool(
-    "steps_from_windows", False, "Count an epoch in windows, all of which are trained on, not in questions."
+    "steps_from_windows", False, "Count an epoch in windows (training uses all of them), not in questions."
 )
 
 # Prediction.
-flags.DEFINE_integer("n_best_size", 20, "Candidates kept of each window, and written of each question.", lower_bound=1)
-flags.DEFINE_integer("max_answer_length", 30, "Tokens of an answer at most.", lower_bound=1)
+flags.DEFINE_integer("n_best_size", 20, "Candidates kept per window, and written per question.", lower_bound=1)
+flags.DEFINE_integer("max_answer_length", 30, "Maximum tokens of an answer.", lower_bound=1)
 flags.DEFINE_bool("version_2_with_negative", False, "Questions may have no answer (SQuAD 2.0).")
 flags.DEFINE_float(
     "null_score_diff_threshold",
     0.0,
-    "Predict no answer if its score is better by more than this. If unset, what was chosen on a dev set and is in "
-    "the model's question_answering.json, if anything.",
+    "Predict no answer if its score is better by more than this. If unset, the threshold chosen on a dev set, from "
+    "the model's question_answering.json, if any.",
 )
 
 training_flags.define_fine_tuning_flags()
@@ -82,7 +82,7 @@ def main(_):
     logging.set_verbosity(logging.INFO)
     given = {name for name in FLAGS if FLAGS[name].present}
     run, own = checked_settings(SquadSettings, FLAGS.flag_values_dict(), given)
-    # TensorFlow is imported here, so that --help and a wrong flag or file answer at once.
+    # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow()
     from bert_tf.tasks.script import fine_tune
     from bert_tf.tasks.squad.task import SquadTask

@@ -5,16 +5,17 @@ choices.
       --init_checkpoint=$BERT_BASE_DIR --max_seq_length=80 --train_batch_size=16 --learning_rate=2e-5 \\
       --output_dir=swag_output
 
-Each choice goes through BERT as `[CLS] context [SEP] question choice [SEP]`; a vector dot the output of [CLS] is its
-score, and a softmax over the choices makes probabilities of the scores. SWAG's columns are known (sent1 is the context,
-sent2 the beginning of every choice), and so are JSON lines with context, question, choices and label. Others are named:
+Each choice goes through BERT as `[CLS] context [SEP] question choice [SEP]`; its score is the dot product of a vector
+and the output of [CLS], and a softmax over the choices turns scores into probabilities. SWAG's columns are recognised
+(sent1 is the context, sent2 the beginning of every choice), and so are JSON lines with context, question, choices and
+label. Name other columns:
 
     python run_swag.py ... --context=1 --choices=2,3,4,5 --label=6       # CODAH, which has no header
-    python run_swag.py ... --context=goal --choices=sol1,sol2            # PIQA, its labels put in as label
+    python run_swag.py ... --context=goal --choices=sol1,sol2            # PIQA, with its labels added as label
 
-In output_dir: eval_results.txt, predictions.jsonl, test_results.tsv, test_results.txt where --test_file has labels,
-confusion_matrix.png, best_model/, the weights of the last step, logs. Started again after a crash, the same command
-resumes exactly where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
+In output_dir: eval_results.txt, predictions.jsonl, test_results.tsv, test_results.txt if --test_file has labels,
+confusion_matrix.png, best_model/, the weights of the last step, logs. After a crash, the same command resumes exactly
+where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
 
 from absl import flags, logging
@@ -28,31 +29,31 @@ FLAGS = flags.FLAGS
 
 # What to do.
 flags.DEFINE_bool("do_train", False, "Train on --train_file.")
-flags.DEFINE_bool("do_eval", False, "Evaluate on --dev_file while training (--eval_every_steps) and at the end.")
-flags.DEFINE_bool("do_predict", False, "Choose in --test_file.")
+flags.DEFINE_bool("do_eval", False, "Evaluate on --dev_file during training (--eval_every_steps) and at the end.")
+flags.DEFINE_bool("do_predict", False, "Predict the choices in --test_file.")
 
 # Data.
 flags.DEFINE_string("train_file", None, "Examples to train on: .csv, .tsv or .jsonl.")
 flags.DEFINE_string("dev_file", None, "Examples to evaluate on.")
-flags.DEFINE_string("test_file", None, "Examples to predict. It needs no labels; where it has some they are scored.")
+flags.DEFINE_string("test_file", None, "Examples to predict. It needs no labels; if it has some, they are scored.")
 flags.DEFINE_string(
     "context",
     None,
-    "Column of the text that comes first, by name, or by number from 0 where the file has no header. If none is named: "
-    "SWAG's columns, or context, question, choices and label.",
+    "Column of the context, by name, or by number from 0 if the file has no header. If no columns are named: SWAG's, "
+    "or context, question, choices and label.",
 )
-flags.DEFINE_string("question", None, "Column of what every choice begins with, where there is one.")
+flags.DEFINE_string("question", None, "Column of the text that every choice begins with, if any.")
 flags.DEFINE_list(
     "choices",
     None,
-    "Columns of the choices with commas between them; or one name: that of a list in JSON lines, or the name before "
-    "the numbers of the columns (ending for ending0, ending1, ...).",
+    "Columns of the choices, separated by commas; or one name: of a list in JSON lines, or the prefix of numbered "
+    "columns (ending for ending0, ending1, ...).",
 )
-flags.DEFINE_string("label", None, "Column of the right choice; label if columns are named and this one isn't.")
+flags.DEFINE_string("label", None, "Column of the correct choice; if other columns are named, label by default.")
 training_flags.define_csv_flag()
-flags.DEFINE_string("first_label", "0", "What the label column has for the first choice: 0, 1, A or the like.")
+flags.DEFINE_string("first_label", "0", "The label of the first choice: 0, 1, A or the like.")
 flags.DEFINE_integer(
-    "max_seq_length", 128, "Tokens of context and one choice at most, with [CLS] and both [SEP]; longer ones are cut."
+    "max_seq_length", 128, "Maximum tokens of context and choice, with [CLS] and both [SEP]; longer ones are cut."
 )
 
 training_flags.define_fine_tuning_flags()
@@ -62,7 +63,7 @@ def main(_):
     logging.set_verbosity(logging.INFO)
     given = {name for name in FLAGS if FLAGS[name].present}
     run, own = checked_settings(ChoiceSettings, FLAGS.flag_values_dict(), given)
-    # TensorFlow is imported here, so that --help and a wrong flag or file answer at once.
+    # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow()
     from bert_tf.tasks.choice.task import ChoiceTask
     from bert_tf.tasks.script import fine_tune

@@ -1,4 +1,4 @@
-"""Asks a model that TensorFlow Serving serves, and prints the answers, one JSON object per line.
+"""Queries a model on TensorFlow Serving, and prints the answers, one JSON object per line.
 
     python serve_client.py --server=localhost:8501 --rest --model=mrpc --input="text=One text." --input="text_pair=Two."
     python serve_client.py --server=localhost:8500 --model=squad --input="question=Who?" --input="context=Ada was here."
@@ -17,12 +17,12 @@ from bert_tf.system import script
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("server", "localhost:8500", "host:port; TensorFlow Serving has gRPC at 8500 and REST at 8501.")
+flags.DEFINE_string("server", "localhost:8500", "host:port; TensorFlow Serving uses 8500 for gRPC and 8501 for REST.")
 flags.DEFINE_string("model", None, "Name of the model on the server (--model_name, or in model.config).")
-flags.DEFINE_bool("rest", False, "Ask by REST (HTTP) instead of gRPC.")
-flags.DEFINE_string("signature", "serving_default", "Signature; export.json of the export lists them.")
-flags.DEFINE_integer("version", None, "Version of the model; the newest one served if unset.")
-flags.DEFINE_multi_string("input", [], "name=value of one example, as often as the signature has inputs.")
+flags.DEFINE_bool("rest", False, "Use REST (HTTP) instead of gRPC.")
+flags.DEFINE_string("signature", "serving_default", "Signature; the export's export.json lists them.")
+flags.DEFINE_integer("version", None, "Version of the model; if unset, the newest one served.")
+flags.DEFINE_multi_string("input", [], "name=value of one example, once for each input of the signature.")
 flags.DEFINE_string("input_file", None, 'Examples: JSON objects, one per line: {"text": "..."}; instead of --input.')
 flags.DEFINE_integer("batch_size", 32, "Examples of --input_file sent together.", lower_bound=1)
 flags.DEFINE_float("timeout", 60.0, "Seconds to wait for an answer.")
@@ -40,7 +40,7 @@ def _read_examples() -> list[dict]:
             raise ValueError(f"--input={wrong}: expected name=value")
         names = [name for name, _, _ in pairs]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"--input={twice}=... is given twice; several examples are lines of an --input_file")
+            raise ValueError(f"--input={twice}=... is given twice; for several examples use --input_file")
         return [{name: value for name, _, value in pairs}]
     examples = []
     for number, line in enumerate(read_text_lines(FLAGS.input_file), 1):
@@ -52,7 +52,7 @@ def _read_examples() -> list[dict]:
             raise ValueError(f"{FLAGS.input_file}, line {number}: expected an object with the same keys as line 1")
         examples.append(example)
     if not examples:
-        raise ValueError(f"--input_file={FLAGS.input_file} has no line")
+        raise ValueError(f"--input_file={FLAGS.input_file} has no lines")
     return examples
 
 

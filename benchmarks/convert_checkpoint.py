@@ -3,8 +3,8 @@
     python benchmarks/convert_checkpoint.py                      # BERT-Large, 1.3 GB of random weights
     python benchmarks/convert_checkpoint.py --hidden_size=256 --num_layers=4 --num_heads=4
 
-Each conversion is a separate process, started as a user starts it. Memory is the peak of the resident set less what
-the program holds before it opens any weights (TensorFlow and Keras), as a multiple of the size of the weights.
+Each conversion is a separate process, started as a user starts it. Memory is the peak of the resident set, minus that
+of the program before it opens any weights (TensorFlow and Keras), as a multiple of the size of the weights.
 """
 
 import os
@@ -23,14 +23,14 @@ flags.DEFINE_integer("num_layers", 24, "Layers.")
 flags.DEFINE_integer("num_heads", 16, "Attention heads.")
 flags.DEFINE_integer("vocab_size", 30522, "Rows of the word table.")
 flags.DEFINE_bool("verify", False, "Also compare outputs with transformers and tf-models-official.")
-flags.DEFINE_string("directory", None, "Where to put the files (some 7 GB for BERT-Large); a temporary one if unset.")
+flags.DEFINE_string("directory", None, "Directory for the files (some 7 GB for BERT-Large); if unset, a temporary one.")
 
 FORMATS = ("tf1", "huggingface", "model_garden", "bert_tf")
 
-# Runs in the process that converts. Clearing the peak needs Linux.
+# Runs in the converting process. Clearing the peak needs Linux.
 PROGRAM = """
 import sys, time
-from bert_tf.conversion import convert, surgery  # all that a conversion loads is loaded before its memory is measured
+from bert_tf.conversion import convert, surgery  # load everything that a conversion needs before measuring memory
 from bert_tf.models.bert import model_garden
 
 def kilobytes(field):
@@ -47,7 +47,7 @@ print(time.perf_counter() - start, kilobytes("VmHWM") - before)
 
 
 def write_source(directory: str) -> int:
-    """A tf1 directory with random weights; returns their bytes."""
+    """Writes a tf1 directory with random weights; returns their size in bytes."""
     import numpy as np
 
     from bert_tf.models.bert.variable_names import expected_shapes
@@ -79,7 +79,7 @@ def main(_):
     with tempfile.TemporaryDirectory(dir=FLAGS.directory) as folder:
         source = os.path.join(folder, "source")
         size = write_source(source)
-        print(f"{size / 1e9:.2f} GB of weights; all the processes are started one after the other")
+        print(f"{size / 1e9:.2f} GB of weights; the processes run one after the other")
         print(f"{'from':>14} {'to':>14} {'convert (s)':>12} {'in all (s)':>11} {'peak / weights':>15}")
         root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         pairs = [("source", format) for format in FORMATS] + [(format, "tf1_back") for format in FORMATS[1:]]

@@ -1,25 +1,24 @@
-"""Speed, memory and disk of create_pretraining_data on one core, beside the original's way.
+"""Speed, memory and disk usage of create_pretraining_data on one core, compared with the original's way.
 
     python benchmarks/create_data.py
     python benchmarks/create_data.py --text='../shared/data/novels/train-0*.txt' --noplain
 
-For each of four settings (128 and 512 tokens, single pieces and whole words masked) the text is tokenized, instances
-are built and records written by one process on one core. Start-up and compilation are not counted: a small run comes
-first.
+For each of four settings (128 and 512 tokens, masking of single pieces and whole words) one process on one core
+tokenizes the text, builds instances and writes records. A small run comes first, so start-up and compilation don't
+count.
 
 `original way`: the ratio to the same work done as the original does it, on the same core in the same run: Python's own
-random numbers and lists of strings, the tokenizer pass by pass one character at a time, a list and a set for each
+random numbers and lists of strings, the tokenizer pass by pass and one character at a time, a list and a set for each
 position that may be masked, protocol buffers (tests/helpers/plain_tokenization.py,
-tests/helpers/plain_pretraining.py). A part of the
-original's work is left out: lists of segment ids while instances are made, checks. That both make the same records is
-checked on one in 500.
-`reference machine`: the ratio to what the original's own code took on another machine (two cores of a Xeon with AMX,
-one used), known for the default text; processors differ, so it says little.
+tests/helpers/plain_pretraining.py). A part of the original's work is left out: checks, and lists of segment ids during
+the creation of instances. One record in 500 is compared to check that both give the same.
+`reference machine`: the ratio to the time of the original's own code on another machine (one of two cores of a Xeon
+with AMX), known for the default text; processors differ, so it says little.
 
-"own MB" is the most memory the process had of its own, libraries and the tokenizer's tables included, "RSS MB" the same
-with what is mapped from files: libraries, and the scratch files that the system may take away again.
+"own MB" is the peak of the process's private memory, including libraries and the tokenizer's tables; "RSS MB" also
+includes memory mapped from files: libraries, and scratch files, which the system may drop.
 
-Then unmasked records, packed ones, compressed ones, and what all of the machine's cores give.
+Then it measures unmasked, packed and compressed records, and all cores of the machine.
 """
 
 import concurrent.futures
@@ -52,7 +51,7 @@ SETTINGS = [(128, 20, False), (128, 20, True), (512, 77, False), (512, 77, True)
 
 
 def run_ours(text: str, vocab_file: str, warm_up: str, arguments: dict) -> dict:
-    """One run in a separate process: seconds, and the most memory in use (without and with pages of files)."""
+    """One run in a separate process: seconds, and peak memory (without and with file pages)."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments["num_workers"]])
     from bert_tf.pretraining.create import create_pretraining_data
 
@@ -83,7 +82,7 @@ def sample_of(path: str) -> list[bytes]:
 
 
 def watch_memory(peaks: dict) -> None:
-    """Keeps the highest RssAnon and VmRSS of this process, in MB."""
+    """Records the peaks of RssAnon and VmRSS of this process, in MB."""
     while True:
         for line in pathlib.Path("/proc/self/status").read_text().splitlines():
             name, value = line.split(":", 1)
@@ -104,7 +103,7 @@ def run_plain(text: str, vocab_file: str, arguments: dict) -> dict:
     from bert_tf.text.vocab import load_vocab
 
     vocab = load_vocab(vocab_file)
-    # Strings in the places of ids.
+    # Strings instead of ids.
     continuations = frozenset(token for token in vocab if token.startswith("##"))
     vocabulary = VocabularyIds("[CLS]", "[SEP]", "[MASK]", list(vocab), continuations)
     start = time.perf_counter()

@@ -1,11 +1,11 @@
-"""Lines a second of extract_features.py, beside the original's way on the same model and machine, in one run.
+"""Lines per second of extract_features.py, compared with the original's way on the same model and machine, in one run.
 
     python benchmarks/extract_features.py --text=heldout.txt --model=minilm-l6-h384
 
-The original's way: lines in their order, each padded to max_seq_length; then every number rounded and printed by
-Python, batch after batch, in one thread. It is done here with this project's model, so that what is compared is what
-the script does around the model; "padded" is the first half of it alone. Everything after loading the model counts,
-tracing and compiling included. Nothing else should run beside it.
+The original's way: lines in order, each padded to max_seq_length; then Python rounds and prints every number, batch
+after batch, in one thread. It uses this project's model here, so that only the work around the model differs; "padded"
+is the first half of it alone. Everything after loading the model counts, including tracing and compiling. Run nothing
+else at the same time.
 """
 
 import itertools
@@ -24,9 +24,9 @@ from absl import app, flags, logging  # noqa: E402
 FLAGS = flags.FLAGS
 flags.DEFINE_string("text", None, "Lines of text.")
 flags.DEFINE_string("model", None, "Directory of a model with its vocabulary, of any format.")
-flags.DEFINE_integer("lines", 1000, "So many lines of the text.")
+flags.DEFINE_integer("lines", 1000, "Number of lines of the text to use.")
 flags.DEFINE_integer("batch_size", 32, "Lines a batch.")
-flags.DEFINE_integer("max_seq_length", 128, "Tokens of a line at most, to which the original pads.")
+flags.DEFINE_integer("max_seq_length", 128, "Maximum tokens per line, to which the original pads.")
 flags.DEFINE_string("layers", "-1,-2,-3,-4", "Layers to write.")
 flags.DEFINE_string("dtype", "float32", "Keras dtype policy: float32 or mixed_bfloat16.")
 flags.DEFINE_multi_string("format", ["json", "hdf5", "tfrecord", "npz"], "Formats to measure.")

@@ -1,10 +1,10 @@
-"""Wall time of fine-tuning on MRPC, beside transformers with PyTorch, one after the other on the same machine.
+"""Wall time of fine-tuning on MRPC, compared with transformers with PyTorch, one after the other on the same machine.
 
     python benchmarks/finetune.py --data_dir=glue/MRPC --model=minilm-l6-h384
 
 Each side is a separate process and does what its users do: start, read, tokenize, train 3 epochs in bfloat16 with
-batches of 32 padded to their own longest, evaluate on the dev set. `--model` is a Hugging Face directory. Nothing else
-should run beside it: two such programs on two cores slow each other down several times.
+batches of 32 padded to their own longest, evaluate on the dev set. `--model` is a Hugging Face directory. Run nothing
+else at the same time: two such programs on two cores slow each other down several times.
 """
 
 import json
@@ -17,7 +17,7 @@ import time
 from absl import app, flags
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("data_dir", None, "Folder of the MRPC files of GLUE.")
+flags.DEFINE_string("data_dir", None, "Directory with the MRPC files of GLUE.")
 flags.DEFINE_string("model", None, "Hugging Face directory of the weights to start from.")
 flags.DEFINE_integer("seed", 1, "Seed of both sides.")
 flags.DEFINE_float("epochs", 3.0, "Passes over the training set.")
@@ -36,7 +36,7 @@ def read_pairs(name: str) -> list[tuple[str, str, int]]:
 
 
 def fine_tune_with_transformers() -> None:
-    """A plain training loop as one writes it with transformers; prints its dev scores."""
+    """A typical training loop with transformers; prints its dev scores."""
     import random
 
     import torch

@@ -2,8 +2,8 @@
 
     python benchmarks/picture.py
 
-Left: held-out masked-LM loss of one pre-training run, the original's graph and bert_tf on the same text. Right: how
-many times as fast bert_tf does each job as what it was measured beside. Nothing is measured here.
+Left: held-out masked-LM loss of one pre-training run, the original's graph and bert_tf on the same text. Right: the
+speed-up of bert_tf for each job over what it was compared with. Nothing is measured here.
 """
 
 import pathlib

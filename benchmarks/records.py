@@ -1,10 +1,10 @@
-"""Records a second of the pre-training input, beside plain tf.data on the same file.
+"""Records per second of the pre-training input, compared with plain tf.data on the same file.
 
     python benchmarks/records.py --max_seq_length=128 --batch_size=32
 
-Plain tf.data is TFRecordDataset, shuffle with a buffer of the same number of records, batch, one parse a batch,
-prefetch: its position can't be computed, so a run that resumes after a kill has to keep the buffer in its checkpoint or
-read the data again from the start.
+Plain tf.data is TFRecordDataset, shuffle with a buffer of the same number of records, batch, one parse per batch,
+prefetch. Its position can't be computed, so to resume, a run must save the buffer in its checkpoint or read the data
+again from the start.
 """
 
 import os
@@ -21,18 +21,18 @@ from bert_tf.data import records
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("max_seq_length", 128, "Tokens a record.")
-flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions a record.")
+flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions per record.")
 flags.DEFINE_integer("batch_size", 32, "Records a batch.")
-flags.DEFINE_integer("num_records", 100_000, "Records in the file that is written for the measurement.")
-flags.DEFINE_integer("num_files", 4, "Files that they are written to.")
-flags.DEFINE_float("seconds", 8.0, "Time for which each way is measured, after its first batch.")
+flags.DEFINE_integer("num_records", 100_000, "Number of records written for the measurement.")
+flags.DEFINE_integer("num_files", 4, "Number of files for them.")
+flags.DEFINE_float("seconds", 8.0, "Duration of each measurement, after the first batch.")
 flags.DEFINE_bool(
     "deterministic", False, "Turn TensorFlow's op determinism on, as --deterministic of run_pretraining does."
 )
 
 
 def write_files(directory: str) -> list[str]:
-    """Random records: what matters for speed is their size."""
+    """Writes random records: only their size matters for speed."""
     generator = np.random.default_rng(0)
     length, predictions = FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
 
@@ -40,7 +40,7 @@ def write_files(directory: str) -> list[str]:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=generator.integers(0, high, count)))
 
     payloads = []
-    for _ in range(500):  # written again and again: making them takes longer than reading them
+    for _ in range(500):  # written repeatedly, since making them takes longer than reading them
         features = {name: ints(2, length) for name in ("input_mask", "segment_ids")}
         features |= {
             "input_ids": ints(30522, length),

@@ -1,4 +1,4 @@
-"""Latency and throughput of exports, beside transformers with PyTorch: raw text in, answer out on both sides.
+"""Latency and throughput of exports, compared with transformers with PyTorch: raw text in, answer out on both sides.
 
     python benchmarks/serving.py --model=reviews_hf --texts=dev.txt
     python benchmarks/serving.py --model=squad_hf --squad_file=dev-v1.1.json
@@ -7,8 +7,8 @@
 the same weights. Each side is measured in a separate process, in turn: the export as any program calls it
 (tf.saved_model.load, TensorFlow and tensorflow_text only), transformers with its fast tokenizer and dynamic padding.
 Batch 1: p50 and p99 of single requests. Batch 32: texts in the file's order, whatever their lengths.
-All take their turn --rounds times, since machines are faster at one time than at another; the medians are shown, and
-the lowest and highest p50. Nothing else should run beside it.
+All take turns for --rounds rounds, since the speed of a machine varies; the table shows the medians, and the lowest and
+highest p50. Run nothing else at the same time.
 """
 
 import concurrent.futures
@@ -28,12 +28,12 @@ sys.path.insert(0, str(ROOT))
 from absl import app, flags, logging  # noqa: E402
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("model", None, "Hugging Face directory of a classifier, or of a model for questions.")
+flags.DEFINE_string("model", None, "Hugging Face directory of a classifier, or of a question answering model.")
 flags.DEFINE_string("texts", None, "For a classifier: real texts, one per line.")
-flags.DEFINE_string("squad_file", None, "For questions: SQuAD JSON.")
+flags.DEFINE_string("squad_file", None, "For question answering: SQuAD JSON.")
 flags.DEFINE_integer("requests", 200, "Requests of one example.")
-flags.DEFINE_integer("examples", 640, "Examples in batches of 32 (of questions a quarter of it).")
-flags.DEFINE_integer("rounds", 3, "Turns of each.")
+flags.DEFINE_integer("examples", 640, "Examples in batches of 32 (a quarter of this for questions).")
+flags.DEFINE_integer("rounds", 3, "Rounds; each measures every variant.")
 flags.DEFINE_multi_string(
     "variant", ["float32", "float32 nofreeze", "bfloat16", "bfloat16 nofreeze"], "Exports to measure."
 )
@@ -65,7 +65,7 @@ def measure(answer, rows: list[tuple], requests: int, examples: int) -> dict:
 
 
 def measure_export(path: str, names: tuple, rows, requests: int, examples: int) -> dict:
-    """An export in a process that knows only TensorFlow."""
+    """Measures an export in a process that loads only TensorFlow."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
@@ -80,7 +80,7 @@ def measure_export(path: str, names: tuple, rows, requests: int, examples: int) 
 
 
 def measure_transformers(model_dir: str, is_squad: bool, dtype: str, rows, requests: int, examples: int) -> dict:
-    """The same by transformers."""
+    """Measures the same with transformers."""
     import numpy as np
     import torch
     import transformers

@@ -1,9 +1,9 @@
-"""How many gold answers come back from their own labels, by character offsets and in the original's way.
+"""How many gold answers survive the way to labels and back, by character offsets and in the original's way.
 
     python benchmarks/squad_alignment.py --vocab_file=vocab.txt korquad_dev.json jsquad_valid.json cmrc2018_dev.json
 
-Each question is trained on in thought: its first answer is turned into labels, and the labels back into text, as if a
-model had predicted exactly these. Counted are the answers that are whole in a window.
+The first answer of each question is turned into labels, and the labels back into text, as if a model had predicted
+exactly these. Only answers that are complete in a window count.
 """
 
 import posixpath
@@ -25,7 +25,7 @@ flags.DEFINE_integer("show", 0, "Print this many of the answers that come back c
 
 
 def first_answers_only(path: str) -> str:
-    """A copy of a file in which every question that has an answer has one."""
+    """A copy of a file that keeps only the first answer of each question."""
     import json
 
     articles = squad_data.read_articles(path)
@@ -41,7 +41,7 @@ def first_answers_only(path: str) -> str:
 
 
 def measure(path: str, tokenizer: FullTokenizer, answer_from: str) -> tuple[int, int, int]:
-    """(questions, answers whole in a window, those of them that come back unchanged)."""
+    """(questions, answers complete in a window, those of them that come back unchanged)."""
     data = squad_data.read_squad_examples([path], True, answer_from=answer_from)
     settings = squad_windows.WindowSettings(FLAGS.max_seq_length, FLAGS.doc_stride, answer_from=answer_from)
     windows = squad_windows.build_windows(data.examples, tokenizer, settings, True, num_processes=1)

@@ -1,8 +1,8 @@
-"""CPU time of reading a SQuAD file and cutting it into windows, on one core.
+"""CPU time of reading a SQuAD file and splitting it into windows, on one core.
 
     python benchmarks/squad_features.py --predict_file=dev-v1.1.json --vocab_file=vocab.txt
 
-Without start-up. transformers' tokenizer (Rust, one thread) does the same beside it: windows and offsets.
+Start-up does not count. For comparison, transformers' tokenizer (Rust, one thread) does the same: windows and offsets.
 """
 
 import os

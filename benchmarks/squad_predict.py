@@ -1,10 +1,10 @@
-"""Wall time of answering a SQuAD file, beside transformers with PyTorch, one after the other on the same machine.
+"""Wall time of answering a SQuAD file, compared with transformers with PyTorch, one after the other on one machine.
 
     python benchmarks/squad_predict.py --predict_file=dev-v1.1.json --model=squad_hf
 
 Each side is a separate process and does what its users do: start, read the JSON, cut windows (384 tokens, stride
 128), compute in bfloat16 with batches padded to their own longest, choose answers, write predictions.json. `--model` is
-a Hugging Face directory of a fine-tuned model (convert_checkpoint.py makes one). Nothing else should run beside it.
+a Hugging Face directory of a fine-tuned model (convert_checkpoint.py makes one). Run nothing else at the same time.
 """
 
 import json
@@ -18,10 +18,10 @@ from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("predict_file", None, "SQuAD 1.1 JSON.")
-flags.DEFINE_string("model", None, "Hugging Face directory of a model for questions and answers.")
+flags.DEFINE_string("model", None, "Hugging Face directory of a question answering model.")
 flags.DEFINE_integer("repeats", 1, "Rounds; each runs both sides.")
-flags.DEFINE_integer("batch_size", 32, "Windows a batch on both sides.")
-flags.DEFINE_enum("peer", "autocast", ["autocast", "weights"], "bfloat16 of transformers: autocast, or all weights.")
+flags.DEFINE_integer("batch_size", 32, "Windows per batch on both sides.")
+flags.DEFINE_enum("peer", "autocast", ["autocast", "weights"], "bfloat16 in transformers: autocast, or all weights.")
 flags.DEFINE_string("output", None, "For internal use: where the transformers side writes.")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -29,7 +29,7 @@ MAX_LENGTH, STRIDE, N_BEST, MAX_ANSWER = 384, 128, 20, 30
 
 
 def predict_with_transformers() -> None:
-    """A plain prediction loop as one writes it with transformers."""
+    """A typical prediction loop with transformers."""
     import numpy as np
     import torch
     import transformers
@@ -46,7 +46,7 @@ def predict_with_transformers() -> None:
         for paragraph in article["paragraphs"]
         for question in paragraph["qas"]
     ]
-    # transformers' stride is the overlap, the original's the way from window to window.
+    # transformers' stride is the overlap, the original's the distance between window starts.
     encoded = tokenizer(
         [question for _, question, _ in questions],
         [context for _, _, context in questions],

@@ -1,9 +1,9 @@
-"""Tokenizer speed on one core, beside a plain per-character implementation of the same rules.
+"""Tokenizer speed on one core, compared with a plain per-character implementation of the same rules.
 
     python benchmarks/tokenization.py --text=novel.txt --vocab_file=vocab.txt
 
 Prints MB of text per second and the ratio to the plain implementation, best of --repeats runs each. `cold` starts with
-nothing remembered, `warm` has seen the text once. `same` counts the lines whose ids equal the plain implementation's.
+an empty cache, `warm` has seen the text once. `same` counts the lines whose ids equal the plain implementation's.
 """
 
 import pathlib
@@ -53,8 +53,8 @@ def main(_):
 
     contenders = {
         "plain, per character": lambda: [plain.encode(line) for line in lines],
-        "FullTokenizer, nothing remembered": without_memory,
-        "FullTokenizer.encode_batch, cold (vocabulary read too)": cold,
+        "FullTokenizer, without cache": without_memory,
+        "FullTokenizer.encode_batch, cold (including reading the vocabulary)": cold,
         "FullTokenizer.tokenize + ids, warm": tokens_then_ids,
         "FullTokenizer.encode_batch, warm": lambda: tokenizer.encode_batch(lines),
     }

@@ -1,10 +1,10 @@
-"""Speed of one full pre-training step beside tf-models-official's BertPretrainerV2, in one run on one batch.
+"""Speed of a full pre-training step compared with tf-models-official's BertPretrainerV2, in one run on one batch.
 
     python benchmarks/train_step.py --dtype=bfloat16
 
 A step is forward, backward with dropout, clipping, and the optimizer. The two take turns, so that a machine whose speed
-drifts favours neither; quote the ratio, not the seconds. Model FLOPs are those of the matrix products, backward counted
-as twice forward; the machine's rate is that of a matrix product of the model's own shape in the same dtype.
+drifts favours neither; quote the ratio, not the seconds. Model FLOPs are those of the matrix products, with backward
+counted as twice forward; the machine's rate is that of a matrix product of the model's shape in the same dtype.
 """
 
 import os
@@ -27,11 +27,11 @@ from bert_tf.training.step import TrainingPlan, make_train_function
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Arithmetic of the matrix products.")
-flags.DEFINE_integer("num_hidden_layers", 12, "12 layers of width 768: BERT-Base.")
-flags.DEFINE_integer("hidden_size", 768, "Width of the model; a head has 64.")
+flags.DEFINE_integer("num_hidden_layers", 12, "Encoder layers; 12 of width 768 are BERT-Base.")
+flags.DEFINE_integer("hidden_size", 768, "Width of the model; each head has 64.")
 flags.DEFINE_integer("batch_size", 16, "Examples a step.")
-flags.DEFINE_integer("max_seq_length", 128, "Tokens an example.")
-flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions an example.")
+flags.DEFINE_integer("max_seq_length", 128, "Tokens per example.")
+flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions per example.")
 flags.DEFINE_integer("rounds", 7, "Timed steps of each, in turn.")
 flags.DEFINE_bool("peer", True, "Also run tf-models-official.")
 

@@ -1,9 +1,9 @@
-"""The two WordPiece learners at hand, on the same word counts: time, memory, and pieces per word on held-out text.
+"""Compares two WordPiece learners on the same word counts: time, memory, and pieces per word on held-out text.
 
     python benchmarks/vocabulary.py --train='corpus/train-*.txt' --heldout=corpus/heldout.txt
 
 tensorflow-text's learner is plain Python and takes about a minute and a half on 20 MB of English. Each learner runs in
-a separate process; memory is what that process adds at its peak to the word counts it starts with (Linux only).
+a separate process; memory is that process's peak beyond the word counts it starts with (Linux only).
 """
 
 import importlib.util
@@ -23,8 +23,8 @@ from bert_tf.text import wordpiece as text_wordpiece
 NOVELS = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "novels"
 FLAGS = flags.FLAGS
 flags.DEFINE_string("train", str(NOVELS / "train-*.txt"), "Text files to learn from, a list of globs.")
-flags.DEFINE_string("heldout", str(NOVELS / "heldout.txt"), "Text files to judge by, a list of globs.")
-flags.DEFINE_integer("vocab_size", 30522 - 103, "Tokens asked for, without special tokens.")
+flags.DEFINE_string("heldout", str(NOVELS / "heldout.txt"), "Text files to evaluate on, a list of globs.")
+flags.DEFINE_integer("vocab_size", 30522 - 103, "Tokens to learn, without special tokens.")
 flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
 
 
@@ -33,7 +33,7 @@ def learn_by_tokenizers(counts: dict, vocab_size: int) -> list[str]:
 
 
 def learn_by_tensorflow_text(counts: dict, vocab_size: int) -> list[str]:
-    # The file on its own: the package around it would load TensorFlow and blur the figure for memory.
+    # Only this file: its package would load TensorFlow and distort the memory measurement.
     package = importlib.util.find_spec("tensorflow_text").submodule_search_locations[0]
     path = pathlib.Path(package) / "tools" / "wordpiece_vocab" / "wordpiece_tokenizer_learner_lib.py"
     spec = importlib.util.spec_from_file_location("wordpiece_tokenizer_learner_lib", path)
@@ -46,7 +46,7 @@ LEARNERS = {"tokenizers": learn_by_tokenizers, "tensorflow-text": learn_by_tenso
 
 
 def peak_megabytes() -> float:
-    # Not getrusage: its maximum is handed on by the parent process, which holds TensorFlow.
+    # Not getrusage: its maximum is inherited from the parent process, which has loaded TensorFlow.
     status = pathlib.Path("/proc/self/status")
     if not status.exists():
         return float("nan")
@@ -70,7 +70,7 @@ def main(_):
     train = learn_vocabulary.count_words(text_files.list_files(FLAGS.train, "--train"), tokenizer).counts
     print(f"{train.total()} words, {len(train)} different, counted in {time.perf_counter() - start:.1f} s")
     heldout = learn_vocabulary.count_words(text_files.list_files(FLAGS.heldout, "--heldout"), tokenizer).counts
-    print(f"held out: {heldout.total()} words; {FLAGS.vocab_size} tokens asked for\n")
+    print(f"held out: {heldout.total()} words; {FLAGS.vocab_size} tokens to learn\n")
 
     print("| learner | tokens | seconds | MB added | pieces per word | [UNK] per million words |")
     print("|---|---|---|---|---|---|")

@@ -1,1 +1,1 @@
-"""The demo: `python -m demo` pre-trains a small BERT from any text in minutes."""
+"""The demo: `python -m demo` pre-trains a small BERT on any text in minutes."""

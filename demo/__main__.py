@@ -1,4 +1,4 @@
-"""The main job from end to end on two CPU cores, in under ten minutes: text in, a pre-trained BERT out.
+"""Pre-training from end to end on two CPU cores, in under ten minutes: text in, a pre-trained BERT out.
 
     python -m demo                              # the English documentation inside the installed Python packages
     python -m demo --text='my_texts/*.txt'      # your text, in any language
@@ -24,13 +24,13 @@ flags.DEFINE_string(
     "",
     "Your text: UTF-8 files, a comma-separated list of globs. If empty, the documentation in Python packages.",
 )
-flags.DEFINE_string("output_dir", "demo_output", "Where everything goes. An earlier demo's output there is replaced.")
-flags.DEFINE_bool("quick", False, "About a minute, to check that all works: the model learns little in that time.")
+flags.DEFINE_string("output_dir", "demo_output", "Output directory. An earlier demo's output there is replaced.")
+flags.DEFINE_bool("quick", False, "Take about a minute, to check that everything works; the model learns little.")
 
 
 def main(_):
     logging.set_verbosity(logging.WARNING)
-    # Leaving through an exception takes a running script along, which would otherwise continue without the demo.
+    # Exiting with an exception also ends a running script, which would otherwise continue without the demo.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         if FLAGS.text:

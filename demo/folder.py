@@ -1,4 +1,4 @@
-"""The demo's output folder: whose it is, what is written into it, and the scripts that run in it."""
+"""The demo's output folder: its state, its files, and the scripts that write to it."""
 
 import json
 import os
@@ -9,45 +9,45 @@ import sys
 
 
 class DemoError(Exception):
-    """What the user has to be told, without a traceback."""
+    """An error for the user, shown without a traceback."""
 
 
 def claim_output_dir(output_dir: str, settings: dict) -> None:
-    """Prepares the folder and says what becomes of what is in it.
+    """Prepares the folder and prints what happens to its content.
 
-    A demo that was interrupted resumes if text and sizes are the same; any other is replaced.
+    An interrupted demo resumes if text and sizes are the same; any other demo is replaced.
 
     Raises:
-      DemoError: the folder holds something other than a demo.
+      DemoError: the folder contains something other than a demo.
     """
     state_file = os.path.join(output_dir, "demo.json")
     if os.path.isdir(output_dir) and os.listdir(output_dir):
         if not os.path.exists(state_file):
-            raise DemoError(f"{output_dir} holds files, but not a demo. Choose another folder with --output_dir.")
+            raise DemoError(f"{output_dir} has files that are not a demo's. Choose another folder with --output_dir.")
         with open(state_file, encoding="utf-8") as file:
             state = json.load(file)
         if state["settings"] == settings and not state["finished"]:
-            print(f"Resuming the demo in {output_dir} that was interrupted.")
+            print(f"Resuming the interrupted demo in {output_dir}.")
             return
         why = "a finished demo" if state["finished"] else "a demo with other text or sizes"
-        print(f"{output_dir} holds {why}: starting over, it is replaced.")
+        print(f"{output_dir} has {why}: starting over and replacing it.")
         for entry in os.scandir(output_dir):
-            # The state file stays until the end, so that a folder half emptied is still known as ours.
+            # The state file goes last, so that a half-emptied folder is still recognised as a demo's.
             if entry.name != "demo.json":
                 shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.remove(entry.path)
     else:
-        print(f"Everything goes to {output_dir}.")
+        print(f"Writing everything to {output_dir}.")
     os.makedirs(output_dir, exist_ok=True)
     write_state(output_dir, settings, finished=False)
 
 
 def write_state(output_dir: str, settings: dict | None, finished: bool) -> None:
-    """Notes in the folder which demo it holds, and whether that one was finished."""
+    """Records the demo's settings in the folder, and whether it was finished."""
     write_text(os.path.join(output_dir, "demo.json"), json.dumps({"settings": settings, "finished": finished}) + "\n")
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a local file whole or not at all."""
+    """Writes a local file, complete or not at all."""
     with open(path + ".tmp", "w", encoding="utf-8", newline="\n") as file:
         file.write(text)
     os.replace(path + ".tmp", path)

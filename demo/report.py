@@ -1,4 +1,4 @@
-"""What the trained model has learned: beside guessing by frequency, and in sentences with [MASK]."""
+"""What the trained model has learned: compared with guessing by frequency, and in sentences with [MASK]."""
 
 import collections
 import os
@@ -17,10 +17,10 @@ FIXED_SENTENCES = [
 def frequency_baselines(
     train_records: str, heldout_records: str, vocab_size: int, max_seq_length: int, max_predictions: int
 ) -> dict:
-    """What guessing by frequency alone reaches on the held-out records, for comparison with a model.
+    """The scores of guessing by frequency on the held-out records, for comparison with a model.
 
     Returns:
-      `masked_lm_loss`: of the distribution of the training targets, one added to each count; nats.
+      `masked_lm_loss`: of the distribution of the training targets, with one added to each count; in nats.
       `masked_lm_accuracy`: of always guessing the most frequent target, whose id is `most_frequent_id`.
       `next_sentence_accuracy`: of always giving the more frequent answer.
     """
@@ -53,10 +53,10 @@ def frequency_baselines(
 
 
 def heldout_questions(train_file: str, heldout_file: str, tokenizer, count: int = 8) -> list[tuple[str, str]]:
-    """(text with a [MASK], the word that stood there) for sentences of different held-out documents.
+    """(text with a [MASK], the masked word) for sentences of different held-out documents.
 
-    The choice knows nothing of the model: documents at equal distances, in each the first sentence of a fitting length,
-    and there the middle one of the words that are frequent in training without being the most frequent.
+    The choice is independent of the model: documents at equal distances, in each the first sentence of suitable length,
+    and in it the middle one of the words that are frequent in training, but not the most frequent.
     """
     with open(train_file, encoding="utf-8") as file:
         frequencies = collections.Counter(
@@ -70,7 +70,7 @@ def heldout_questions(train_file: str, heldout_file: str, tokenizer, count: int 
         for sentence in document:
             if not 7 <= len(tokenizer.tokenize(sentence)) <= 25:
                 continue
-            # Words; one by one the characters of Chinese, which the tokenizer sets apart too.
+            # Words, or single Chinese characters, as the tokenizer separates them.
             words = [
                 match
                 for match in re.finditer(r"[\u3400-\u9fff]|[^\W\d_]+", sentence)
@@ -103,7 +103,7 @@ def guesses_table(rows: list[dict]) -> str:
 
 
 def results_table(results: dict, baselines: dict, most_frequent: str) -> str:
-    """The held-out numbers beside those of guessing by frequency."""
+    """The held-out results compared with those of guessing by frequency."""
     rows = [
         ("masked LM loss", "masked_lm_loss", "{:.3f}", "frequencies of the training text"),
         ("masked LM accuracy", "masked_lm_accuracy", "{:.1%}", f'always "{most_frequent}"'),

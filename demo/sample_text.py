@@ -1,7 +1,7 @@
-"""Text in the form create_pretraining_data.py reads, sentences in documents, from other sources.
+"""Text in the form that create_pretraining_data.py reads (sentences in documents), from other sources.
 
-`text_documents` reads any text files; `docstring_documents` collects the English prose inside the installed
-Python packages, so that there is real text on every machine. A document is a list of sentences.
+`text_documents` reads any text files; `docstring_documents` collects the English prose in the installed Python
+packages, so that real text is available on every machine. A document is a list of sentences.
 """
 
 import ast
@@ -27,14 +27,14 @@ _FILES_PER_TASK = 50
 # --- sentences -------------------------------------------------------------------------------------------------------
 
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।]+["'”’»)\]]*\s+|[。！？]+["'”’»」』）]*\s*""")
-# A full stop after these ends no sentence.
+# A full stop after one of these does not end a sentence.
 _ABBREVIATION = re.compile(
     r"(?:\b(?i:e\.g|i\.e|etc|cf|vs|al|fig|eq|ref|resp|approx|dr|mr|mrs|ms|st|pp|vol|ed)|\b[A-Z])\.$"
 )
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a paragraph, by punctuation: simple and for any language, so now and then wrong."""
+    """The sentences of a paragraph, by punctuation: simple and language-independent, so sometimes wrong."""
     sentences, start = [], 0
     for match in _SENTENCE_END.finditer(text):
         following = text[match.end() : match.end() + 1]
@@ -49,11 +49,11 @@ def split_sentences(text: str) -> list[str]:
 
 
 def text_documents(files: Sequence[str], max_bytes: int) -> list[Document]:
-    """Documents of plain text files, as even a share of each file's beginning as max_bytes allows.
+    """Documents of plain text files, from the beginning of each file in equal shares, up to max_bytes.
 
-    A file may have one sentence or one paragraph a line, or paragraphs with broken lines and blank lines between them;
-    its lines show which. A document ends at the end of a file and at a blank line, but not
-    before it has 20 sentences; it is cut after 200.
+    A file may have one sentence or one paragraph per line, or paragraphs with broken lines and blank lines between
+    them, which is detected. A document ends at the end of a file and at a blank line, but not before it has 20
+    sentences; it is cut after 200.
 
     Args:
       files: paths, see `bert_tf.system.text_files.list_files`.
@@ -64,7 +64,7 @@ def text_documents(files: Sequence[str], max_bytes: int) -> list[Document]:
     import tensorflow as tf
 
     sizes = {path: tf.io.gfile.stat(path).length for path in files}
-    # Beginning with the smallest: what one file leaves over of its share goes to the others.
+    # Smallest first: whatever a file leaves of its share goes to the others.
     shares, left = {}, max_bytes
     for number, path in enumerate(sorted(sizes, key=sizes.get)):
         shares[path] = min(sizes[path], left // (len(sizes) - number))
@@ -100,7 +100,7 @@ def _documents_of_lines(lines: Sequence[str]) -> Iterator[Document]:
 
 
 def _has_broken_lines(lines: Sequence[str]) -> bool:
-    """Whether lines are broken at a certain width, rather than at the end of a sentence or paragraph."""
+    """Whether lines are broken at a fixed width, rather than at the end of a sentence or paragraph."""
     followed = [line for line, following in itertools.pairwise(lines) if line and following]
     if not followed:
         return False
@@ -124,11 +124,11 @@ _ENGLISH = re.compile(
 
 
 def docstring_documents(max_bytes: int, show_progress: bool = True) -> list[Document]:
-    """English prose from the docstrings of the standard library and the installed packages, a document a module.
+    """English prose from the docstrings of the standard library and the installed packages, one document per module.
 
-    The files are parsed, never imported. Tests, examples, tables and lists of parameters are left out, and so is each
-    sentence that came before. The same packages give the same documents in the same order, in which neighbours are
-    modules of different packages; the collection ends at max_bytes.
+    The files are parsed, never imported. Tests, examples, tables, lists of parameters and repeated sentences are left
+    out. The same packages give the same documents in the same order, in which neighbours are modules of different
+    packages; the collection ends at max_bytes.
     """
     paths = _module_files()
     documents, seen, total = [], set(), 0
@@ -161,7 +161,7 @@ def docstring_documents(max_bytes: int, show_progress: bool = True) -> list[Docu
 
 
 def _module_files() -> list[str]:
-    """All modules, shuffled by the digest of their path inside the folder of packages."""
+    """All modules, shuffled by the digest of their path in the packages' folder."""
     found = {}
     paths = sysconfig.get_paths()
     for root in (paths["stdlib"], paths["purelib"], paths["platlib"]):
@@ -203,7 +203,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def _prose_paragraphs(docstring: str) -> Iterator[str]:
-    """Paragraphs at the margin: what is indented is code, or lists of parameters."""
+    """Unindented paragraphs: indented ones are code, or lists of parameters."""
     after_code_mark = False
     for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
         lines = block.split("\n")
@@ -222,7 +222,7 @@ def _plain(paragraph: str) -> str:
 
 
 def _is_english(sentence: str) -> bool:
-    """Whether it is a complete sentence, mostly of plain words, at least one of them a common English one."""
+    """Whether this is a complete sentence of mostly plain words, at least one of them a common English one."""
     words = sentence.split()
     if not 4 <= len(words) <= 80 or not sentence[0].isupper() or sentence[-1] not in ".!?:":
         return False
@@ -238,7 +238,7 @@ _HURT_BY_STRIPPING = re.compile("[\u0900-\u0dff\u0e01-\u0eff\u1100-\u11ff\u3041-
 
 
 def split_held_out(documents: Sequence[Document], every: int = 20) -> tuple[list[Document], list[Document]]:
-    """(training, held-out) documents: each `every`-th one is held out, and at least the last.
+    """(training, held-out) documents: every `every`-th one is held out, at least the last.
 
     Raises:
       ValueError: there is only one document, or none.
@@ -251,10 +251,10 @@ def split_held_out(documents: Sequence[Document], every: int = 20) -> tuple[list
 
 
 def to_text(documents: Iterable[Document]) -> str:
-    """One sentence a line, a blank line after each document."""
+    """One sentence per line, a blank line after each document."""
     return "".join("".join(sentence + "\n" for sentence in document) + "\n" for document in documents)
 
 
 def needs_accents(text: str) -> bool:
-    """Whether stripping accents would take letters apart, as it does in Korean, Japanese, Thai and Indic scripts."""
+    """Whether stripping accents would break letters, as in Korean, Japanese, Thai and Indic scripts."""
     return len(_HURT_BY_STRIPPING.findall(text)) > 0.001 * len(text)

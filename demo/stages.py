@@ -1,4 +1,4 @@
-"""The stages of the demo: text, vocabulary, records, pre-training, what it learned, loss curve."""
+"""The stages of the demo: text, vocabulary, records, pre-training, what the model learned, loss curve."""
 
 import dataclasses
 import json
@@ -9,8 +9,8 @@ import time
 from demo import report, sample_text
 from demo.folder import DemoError, claim_output_dir, run_script, write_state, write_text
 
-# What makes a small model learn in minutes. Short sequences: fewer positions to learn to attend to. Twice the usual
-# 15% of masked tokens: twice as many examples of guessing in the same time. In longer training neither pays.
+# These make a small model learn in minutes. Short sequences: fewer positions to learn to attend to. Twice the usual
+# 15% of masked tokens: twice as many predictions in the same time. In longer training neither pays off.
 MAX_SEQ_LENGTH = 32
 MASKED_LM_PROB = 0.3
 MAX_PREDICTIONS = 10
@@ -21,7 +21,7 @@ _EVAL_BATCH_SIZE = 64
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Sizes of the demo: of what was tried, what learned most in four minutes on two cores."""
+    """Sizes of the demo: those that learned most in four minutes on two cores."""
 
     corpus_bytes: int = 8_000_000
     vocab_size: int = 4000
@@ -47,10 +47,10 @@ QUICK_PLAN = Plan(
 
 
 def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
-    """Runs everything; returns what it also writes to results.json.
+    """Runs all stages; returns the content of results.json.
 
     Raises:
-      DemoError: with what to tell the user.
+      DemoError: with a message for the user.
       ValueError: --text matches no file, or a file is not UTF-8.
     """
     files = []
@@ -79,11 +79,11 @@ def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------
-# Each takes (files of --text, plan, output folder, summary so far) and returns what it adds to the summary.
+# Each stage takes (files of --text, plan, output folder, summary so far) and returns its addition to the summary.
 
 
 def make_text(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
-    """train.txt and heldout.txt; what is in them (`bytes`, `documents`, `sentences`, `needs_accents`) is the corpus.
+    """Writes train.txt and heldout.txt; returns a description of them as `corpus`.
 
     Raises:
       DemoError: there is too little text.
@@ -95,7 +95,7 @@ def make_text(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
 
 
 def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str) -> dict:
-    """Writes training and held-out text; returns what was found (`bytes`, `documents`, `sentences`, `needs_accents`).
+    """Writes training and held-out text; returns its `bytes`, `documents`, `sentences` and `needs_accents`.
 
     Raises:
       DemoError: there is too little text.
@@ -111,10 +111,10 @@ def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str
     if size < _LEAST_BYTES or len(documents) < 2:
         raise DemoError(
             f"There is too little text in {source}: {size:,} bytes. At least {_LEAST_BYTES:,} are needed (some thirty "
-            f"pages), and {_FEW_BYTES:,} before a model learns anything of interest."
+            f"pages), and {_FEW_BYTES:,} for a model to learn anything of interest."
         )
     if size < _FEW_BYTES:
-        print(f"Only {size:,} bytes of text: don't expect much. From some {_FEW_BYTES:,} on it gets interesting.")
+        print(f"Only {size:,} bytes of text: don't expect much. It gets interesting from about {_FEW_BYTES:,} on.")
     training, heldout = sample_text.split_held_out(documents)
     write_text(heldout_file, sample_text.to_text(heldout))
     write_text(train_file, sample_text.to_text(training))
@@ -140,7 +140,7 @@ def make_vocabulary(files: list[str], plan: Plan, folder: str, summary: dict) ->
             input_file=os.path.join(folder, "train.txt"),
             output_file=os.path.join(folder, "vocab.txt"),
             vocab_size=plan.vocab_size,
-            max_characters=plan.vocab_size // 2,  # of Chinese, the frequent ones
+            max_characters=plan.vocab_size // 2,  # for Chinese: the most frequent characters
             **_accents(summary),
         )
     return {}
@@ -148,7 +148,7 @@ def make_vocabulary(files: list[str], plan: Plan, folder: str, summary: dict) ->
 
 def make_records(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
     """train.tfrecord and heldout.tfrecord, by create_pretraining_data.py."""
-    # As often over the text as the training will take examples, so that each step sees masks of its own.
+    # As many passes over the text as training needs, so that each step sees new masks.
     examples = plan.num_train_steps * plan.train_batch_size
     dupe_factor = min(20, math.ceil(examples * _BYTES_PER_INSTANCE / summary["corpus"]["bytes"]))
     for name, times in (("train", dupe_factor), ("heldout", 1)):
@@ -168,7 +168,7 @@ def make_records(files: list[str], plan: Plan, folder: str, summary: dict) -> di
 
 
 def pretrain(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
-    """model/, by run_pretraining.py; the results on held-out text."""
+    """model/, by run_pretraining.py; returns the results on held-out text."""
     from bert_tf.text.vocab import load_vocab
 
     config = {
@@ -183,7 +183,7 @@ def pretrain(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
         "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": MAX_SEQ_LENGTH,
         "type_vocab_size": 2,
-        # BERT-Base's 0.02, scaled to the width. With 0.02 such a small model long stays at the words' frequencies.
+        # BERT-Base's 0.02, scaled to the width. With 0.02 such a small model long predicts nothing but frequencies.
         "initializer_range": round(0.02 * math.sqrt(768 / plan.hidden_size), 3),
     }
     write_text(os.path.join(folder, "bert_config.json"), json.dumps(config, indent=2) + "\n")
@@ -213,7 +213,7 @@ def pretrain(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
 
 
 def say_what_it_learned(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
-    """The results beside guessing by frequency, and [MASK] filled in held-out sentences."""
+    """Prints the results compared with guessing by frequency, and fills [MASK] in held-out sentences."""
     from bert_tf.text.wordpiece import FullTokenizer
 
     vocab_file = os.path.join(folder, "vocab.txt")
@@ -222,7 +222,7 @@ def say_what_it_learned(files: list[str], plan: Plan, folder: str, summary: dict
     baselines = report.frequency_baselines(*records, len(tokenizer.vocab), MAX_SEQ_LENGTH, MAX_PREDICTIONS)
     most_frequent = tokenizer.inv_vocab[baselines.pop("most_frequent_id")]
     heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]
-    print(f"On {heldout_instances:,} examples of documents it has never seen:")
+    print(f"On {heldout_instances:,} examples from documents it has never seen:")
     print(report.results_table(summary["heldout"], baselines, most_frequent) + "\n")
     rows = report.fill_questions(folder, tokenizer, with_fixed=not files)
     print(report.guesses_table(rows), flush=True)
@@ -239,7 +239,7 @@ def draw_loss_curve(files: list[str], plan: Plan, folder: str, summary: dict) ->
         picture,
         {name: ("without a model", value) for name, value in summary["baselines"].items()},
     )
-    print(f"{picture} shows how it went; so does TensorBoard: tensorboard --logdir {model}")
+    print(f"{picture} shows the loss curve; so does TensorBoard: tensorboard --logdir {model}")
     return {}
 
 
@@ -261,7 +261,7 @@ def _accents(summary: dict) -> dict:
 def _is_done(folder: str, name: str) -> bool:
     path = os.path.join(folder, name)
     if os.path.exists(path):
-        print(f"{path} is there already.")
+        print(f"{path} already exists.")
         return True
     return False
 

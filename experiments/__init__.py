@@ -1,1 +1,1 @@
-"""Runs that answer a question: no part of the product."""
+"""Research experiments; not part of the product."""

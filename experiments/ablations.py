@@ -1,12 +1,12 @@
-"""The ablations of the paper on your own text: its Tables 5, 6 and 8 as a grid of small models.
+"""The paper's ablations on your own text: its Tables 5, 6 and 8 as a grid of small models.
 
     python -m experiments.ablations --train_text='novels/train-*.txt' --heldout_text=novels/heldout.txt \\
       --task_name=MRPC --data_dir=glue/MRPC --bert_size=tiny --output_dir=ablations
 
 Each cell of the grid is pre-trained by run_pretraining.py, evaluated on held-out text, and fine-tuned by
 run_classifier.py; cells that start from the same pre-training share it. In output_dir: ablations.md (the tables),
-ablations.json, and of each run its folder, its log and results/<run>.json. Started again after a crash, the same
-command skips what is done and resumes in the middle of the interrupted run.
+ablations.json, and for each run its folder, its log and results/<run>.json. After a crash, the same command skips
+finished runs and resumes the interrupted one.
 
 Paper: Devlin et al. 2019, sections 5.1, 5.2 and C.2.
 """
@@ -32,7 +32,7 @@ from bert_tf.system.progress import progress_bar
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[1]
 
-# Of Table 8: what becomes of the tokens to predict, as mask_rate, random_rate, keep_rate.
+# Table 8: how the tokens to predict are replaced, as mask_rate, random_rate, keep_rate.
 MASK_STRATEGIES = ((0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.8, 0.2, 0.0), (0.8, 0.0, 0.2), (0.0, 0.8, 0.2), (0.0, 1.0, 0.0))
 
 _LINES_OF_LOG = 15
@@ -76,7 +76,7 @@ class Cell:
     """A row of a table.
 
     Attributes:
-      table: 5, 6 or 8, as in the paper. name: what the row is called there.
+      table: 5, 6 or 8, as in the paper. name: the row's name there.
       pretraining: how the model is pre-trained. from_scratch: fine-tune its size from random weights instead.
       lstm_on_top: fine-tune with a BiLSTM on top.
     """
@@ -89,7 +89,7 @@ class Cell:
 
     @property
     def fine_tuning_name(self) -> str:
-        """A name for files; the same for cells that are the same."""
+        """A name for files; equal cells have the same."""
         name = f"{self.pretraining.bert_size}-from_scratch" if self.from_scratch else self.pretraining.name
         return name + ("-lstm" if self.lstm_on_top else "")
 
@@ -98,8 +98,8 @@ def create_grid(tables: Iterable[int], bert_size: str, sizes: Iterable[str]) -> 
     """The cells of the tables.
 
     Args:
-      tables: of 5 (what is learned), 6 (sizes), 8 (what becomes of the tokens to predict).
-      bert_size: of the models of Tables 5 and 8. sizes: those of Table 6.
+      tables: of 5 (objectives), 6 (sizes), 8 (masking).
+      bert_size: of the models in Tables 5 and 8. sizes: those of Table 6.
 
     Raises:
       ValueError: no such table or size; names the flag.
@@ -138,11 +138,11 @@ def create_grid(tables: Iterable[int], bert_size: str, sizes: Iterable[str]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One start of a script.
+    """One run of a script.
 
     Attributes:
       name: of its log and its results. script: file name. flags: without the leading dashes; None: not given.
-      extra: further flags as on a command line. read: the results, once the script has ended well.
+      extra: further flags as on a command line. read: reads the results, once the script has succeeded.
     """
 
     name: str
@@ -157,10 +157,10 @@ class Run:
 
 
 def result_of(run: Run, output_dir: str) -> dict | None:
-    """What an earlier start kept of a run: `results`, and `seconds` of its last start; None if it isn't done.
+    """The saved result of a run: `results`, and `seconds` of its last start; None if it isn't finished.
 
     Raises:
-      ValueError: it was done with other flags; names them.
+      ValueError: it was run with other flags; names them.
     """
     path = os.path.join(output_dir, "results", f"{run.name}.json")
     if not os.path.exists(path):
@@ -171,17 +171,17 @@ def result_of(run: Run, output_dir: str) -> dict | None:
     if now != then:
         different = [part for part in now if part not in then] + [f"not {part}" for part in then if part not in now]
         raise ValueError(
-            f"--output_dir={output_dir} has results of other flags ({run.name}: now {', '.join(different)}). Choose "
+            f"--output_dir={output_dir} has results for other flags ({run.name}: now {', '.join(different)}). Choose "
             f"another directory, or delete {path} and the run's folder."
         )
     return kept
 
 
 def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -> dict:
-    """Runs a script, with its output in logs/<name>.log, and keeps the results; see `result_of`.
+    """Runs a script, with its output in logs/<name>.log, and saves the results; see `result_of`.
 
     Args:
-      wait: called now and then while the script runs.
+      wait: called from time to time while the script runs.
 
     Raises:
       ChildProcessError: it failed; the message ends with the last lines of its log.
@@ -202,7 +202,7 @@ def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -
                     process.wait(_SECONDS_BETWEEN_LOOKS)
                 wait()
         finally:
-            if process.poll() is None:  # a training run saves a checkpoint then
+            if process.poll() is None:  # on SIGTERM a training run saves a checkpoint
                 process.terminate()
                 process.wait()
     if process.returncode:
@@ -219,15 +219,15 @@ def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -
 
 
 def do_runs(runs: Iterable[Run], output_dir: str) -> dict[str, dict]:
-    """All runs that are not done yet, one after the other, with a progress bar; name -> what `result_of` gives.
+    """Does all unfinished runs one after the other, with a progress bar; returns name -> `result_of`.
 
     Raises:
-      ValueError, ChildProcessError: see `result_of` (before anything is run) and `do_run`.
+      ValueError, ChildProcessError: see `result_of` (before anything runs) and `do_run`.
     """
     runs = list({run.name: run for run in runs}.values())
     done = {run.name: kept for run in runs if (kept := result_of(run, output_dir))}
     if done:
-        logging.info("%d of %d runs are done already.", len(done), len(runs))
+        logging.info("%d of %d runs are already done.", len(done), len(runs))
     with progress_bar(total=len(runs), initial=len(done), desc="ablations", unit="run") as bar, _stopped_by_signal():
         for run in runs:
             if run.name in done:
@@ -240,7 +240,7 @@ def do_runs(runs: Iterable[Run], output_dir: str) -> dict[str, dict]:
 
 @contextlib.contextmanager
 def _stopped_by_signal() -> Iterator[None]:
-    """SIGTERM ends this process as Ctrl-C does, so that the script it waits for is ended, too."""
+    """Makes SIGTERM end this process as Ctrl-C does, so that the script it waits for ends, too."""
 
     def stop(*_):
         raise SystemExit(128 + signal.SIGTERM)
@@ -254,7 +254,7 @@ def _stopped_by_signal() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What all cells have alike; the fields are the flags of this module."""
+    """Settings that all cells share; the fields are the flags of this module."""
 
     train_text: str
     heldout_text: str
@@ -280,7 +280,7 @@ class Settings:
 
 
 def create_runs(cells: Iterable[Cell], settings: Settings) -> list[Run]:
-    """What has to be run for the cells, in an order in which nothing is missing; runs may come twice."""
+    """The runs that the cells need, each after those it depends on; a run may occur twice."""
     folder = settings.output_dir
     cells = list(cells)
     runs = []
@@ -356,7 +356,7 @@ def _fine_tuning_run(cell: Cell, vocab_file: str, settings: Settings) -> Run:
         "max_seq_length": settings.max_seq_length, "train_batch_size": settings.fine_tuning_batch_size,
         "eval_batch_size": settings.fine_tuning_batch_size, "learning_rate": settings.fine_tuning_learning_rate,
         "num_train_epochs": settings.num_train_epochs, "seed": settings.seed,
-        # One seed is not a special case: the same file of results, with a mean of one.
+        # One seed is no special case: it writes the same results file, with a mean over one.
         "num_seeds": settings.num_seeds, "write_tf_records": False, "keep_checkpoint_max": 1,
     }  # fmt: skip
 
@@ -375,26 +375,26 @@ def _fine_tuning_run(cell: Cell, vocab_file: str, settings: Settings) -> Run:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 _TITLES = {
-    5: "Table 5: what is learned in pre-training",
+    5: "Table 5: pre-training objectives",
     6: "Table 6: model sizes",
-    8: "Table 8: what becomes of the tokens to predict (% [MASK] / random / same)",
+    8: "Table 8: masking of the tokens to predict (% [MASK] / random / same)",
 }
 _NOTES = {
-    5: "The losses of masked and of left-to-right models are of different questions: compare the last column.",
+    5: "The losses of masked and left-to-right models measure different predictions: compare the last column.",
     6: "",
-    8: "Each held-out loss is with masks of the row's own kind.",
+    8: "Each held-out loss uses the row's own kind of masks.",
 }
 
 
 def parameters_of(size: str, vocab_size: int) -> int:
-    """Variables' elements of a model in pre-training, heads included."""
+    """The number of a model's parameters in pre-training, including heads."""
     from bert_tf.models.bert.variable_names import expected_shapes
 
     return sum(math.prod(shape) for shape in expected_shapes(BertConfig.from_size(size, vocab_size)).values())
 
 
 def create_records(cells: Iterable[Cell], results: Mapping[str, dict], vocab_size: int) -> list[dict]:
-    """What ablations.json holds of each cell.
+    """The content of ablations.json: a record for each cell.
 
     Args:
       results: from `do_runs`.
@@ -426,7 +426,7 @@ def create_tables(records: Iterable[dict], metric: str, title: str) -> str:
     """The tables as Markdown.
 
     Args:
-      records: from `create_records`. metric: of the fine-tuning, e.g. "eval_accuracy". title: of the last column.
+      records: from `create_records`. metric: of fine-tuning, e.g. "eval_accuracy". title: of the last column.
     """
     records = list(records)
     text = ""
@@ -457,34 +457,34 @@ def create_tables(records: Iterable[dict], metric: str, title: str) -> str:
 def define_flags() -> None:
     """Defines the flags: those of `Settings`, and the choice of cells."""
     define = flags
-    define.DEFINE_string("train_text", None, "Text to pre-train on: a comma list of globs; one sentence per line.")
+    define.DEFINE_string("train_text", None, "Text to pre-train on: globs separated by commas; one sentence per line.")
     define.DEFINE_string("heldout_text", None, "Text to evaluate the pre-training on, in the same form.")
     define.DEFINE_string("task_name", None, "Task of run_classifier.py to fine-tune on, e.g. MRPC.")
-    define.DEFINE_string("data_dir", None, "Folder with the task's files.")
-    define.DEFINE_string("output_dir", None, "Folder for all outputs. A grid found there is resumed.")
+    define.DEFINE_string("data_dir", None, "Directory with the task's files.")
+    define.DEFINE_string("output_dir", None, "Directory for all outputs. A grid found there is resumed.")
     define.DEFINE_list("tables", ["5", "6", "8"], "Tables of the paper: 5 objectives, 6 sizes, 8 masks.")
-    define.DEFINE_string("bert_size", "tiny", "Size of the models of Tables 5 and 8, by run_pretraining.py's names.")
+    define.DEFINE_string("bert_size", "tiny", "Size of the models in Tables 5 and 8, as in run_pretraining.py.")
     define.DEFINE_list("sizes", ["tiny", "L-4_H-128", "mini"], "Sizes of Table 6.")
     define.DEFINE_string("vocab_file", None, "A vocabulary. If unset, one is learned from --train_text.")
     define.DEFINE_integer("vocab_size", 8000, "Without --vocab_file: tokens to learn.", lower_bound=100)
     define.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip accents.")
-    define.DEFINE_integer("max_seq_length", 128, "Tokens a sequence, in pre-training and fine-tuning.", lower_bound=8)
+    define.DEFINE_integer("max_seq_length", 128, "Tokens per sequence, in pre-training and fine-tuning.", lower_bound=8)
     define.DEFINE_integer("num_train_steps", 10000, "Steps of each pre-training, 10% of them warm-up.", lower_bound=1)
-    define.DEFINE_integer("train_batch_size", 32, "Sequences a step of pre-training.", lower_bound=1)
-    define.DEFINE_float("learning_rate", 1e-4, "Peak rate of pre-training; small models take more, about 1e-3.")
+    define.DEFINE_integer("train_batch_size", 32, "Sequences per step of pre-training.", lower_bound=1)
+    define.DEFINE_float("learning_rate", 1e-4, "Peak rate of pre-training; small models need more, about 1e-3.")
     define.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens that masked LM predicts.", 0, 1)
-    define.DEFINE_integer("max_eval_steps", 100, "Most batches of held-out text.", lower_bound=1)
-    define.DEFINE_integer("fine_tuning_batch_size", 32, "Examples a step of fine-tuning.", lower_bound=1)
-    define.DEFINE_float("fine_tuning_learning_rate", 5e-5, "Peak rate of fine-tuning; small models take more.")
+    define.DEFINE_integer("max_eval_steps", 100, "Maximum batches of held-out text.", lower_bound=1)
+    define.DEFINE_integer("fine_tuning_batch_size", 32, "Examples per step of fine-tuning.", lower_bound=1)
+    define.DEFINE_float("fine_tuning_learning_rate", 5e-5, "Peak rate of fine-tuning; small models need more.")
     define.DEFINE_float("num_train_epochs", 3.0, "Passes over the task's training set.")
-    define.DEFINE_integer("num_seeds", 1, "Fine-tune so often, and report the mean.", lower_bound=1)
+    define.DEFINE_integer("num_seeds", 1, "Fine-tune this many times, and report the mean.", lower_bound=1)
     define.DEFINE_integer("seed", 12345, "Seed of everything.")
     define.DEFINE_multi_string(
         "pretraining_flag", [], "A further flag of run_pretraining.py: --pretraining_flag=--dtype=bfloat16."
     )
-    define.DEFINE_multi_string("fine_tuning_flag", [], "A further flag of run_classifier.py, as often as needed.")
+    define.DEFINE_multi_string("fine_tuning_flag", [], "A further flag of run_classifier.py; can be repeated.")
     define.DEFINE_string(
-        "metric", None, "Of eval_results.txt, for the tables. If unset, the main metric of the GLUE task."
+        "metric", None, "Metric of eval_results.txt for the tables. If unset, the main metric of the GLUE task."
     )
     flags.mark_flags_as_required(["train_text", "heldout_text", "task_name", "output_dir"])
 

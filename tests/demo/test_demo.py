@@ -91,7 +91,7 @@ def test_no_text_too_little_text_and_a_foreign_folder(tmp_path):
 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter").write_text("precious")
-    with pytest.raises(demo_folder.DemoError, match="holds files, but not a demo"):
+    with pytest.raises(demo_folder.DemoError, match="has files that are not a demo"):
         demo_folder.claim_output_dir(str(tmp_path / "mine"), {})
     assert os.listdir(tmp_path / "mine") == ["letter"]
 

@@ -171,7 +171,7 @@ def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
     assert table.count("\n## ") + table.startswith("## ") == 2
 
     other = ablations.create_runs(cells, settings(tmp_path / "out", num_train_steps=60))
-    with pytest.raises(ValueError, match=r"has results of other flags \(pretraining-.*now --num_train_steps=60"):
+    with pytest.raises(ValueError, match=r"has results for other flags \(pretraining-.*now --num_train_steps=60"):
         ablations.do_runs(other, chosen.output_dir)
     assert starts(scripts) == []
 
