@@ -66,7 +66,7 @@ def main(_):
     ]
 
     print(f"{size / 1e6:.2f} MB, {len(lines)} lines, best of {FLAGS.repeats}\n")
-    print("| tokenizer | MB/s | times the plain one | same |")
+    print("| tokenizer | MB/s | speed-up over plain | same |")
     print("|---|---|---|---|")
     reference = baseline = None
     for name, function in contenders.items():

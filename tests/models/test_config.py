@@ -199,7 +199,7 @@ def test_vocab_size_check(caplog):
         check(201, 200)
     for lines, vocab_size in [(199, 200 + 128), (190, 199), (0, 200)]:
         with pytest.raises(
-            ValueError, match=rf"v\.txt has {lines} lines but c\.json has vocab_size {vocab_size}: is it"
+            ValueError, match=rf"v\.txt has {lines} lines but c\.json has vocab_size {vocab_size}: does"
         ):
             check(lines, vocab_size)
     with caplog.at_level(python_logging.WARNING):
