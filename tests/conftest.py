@@ -1,4 +1,4 @@
-"""Where tests run: four logical CPU devices, one cache of what XLA compiles, and quick compilation."""
+"""The environment of all tests: four logical CPU devices, a shared cache of XLA's programs, and quick compilation."""
 
 import atexit
 import gc
@@ -17,8 +17,8 @@ from bert_tf.text.wordpiece import FullTokenizer
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    # What XLA compiles for one process all others find. Half of the time of a first step is spent there; code for tiny
-    # models need not be fast (`make test-slow` runs with XLA's own settings).
+    # All processes share what XLA compiles, which is half of the time of a first step. Code for tiny models need not be
+    # fast (`make test-slow` runs with XLA's own settings).
     _COMPILED = tempfile.mkdtemp(prefix="xla-")
     atexit.register(shutil.rmtree, _COMPILED, ignore_errors=True)
     os.environ["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} --tf_xla_persistent_cache_directory={_COMPILED}"
@@ -26,7 +26,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 
 def pytest_sessionstart(session):
-    """Four devices for the tests of several replicas; they must exist before TensorFlow is first used."""
+    """Creates four devices for tests with several replicas; they must exist before TensorFlow is first used."""
     if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
         import tensorflow as tf
 
@@ -36,7 +36,7 @@ def pytest_sessionstart(session):
         warm.start()
 
 
-# Files that take longest are started first, so that all processes of a run end at about the same time.
+# The longest files start first, so that all processes of a run end at about the same time.
 _LONGEST_FIRST = (
     "test_documentation.py", "test_notebooks.py", "test_demo.py", "test_fine_tuning_runs.py", "test_run_pretraining.py",
     "test_shard.py", "test_export.py", "test_loop.py", "test_run_ner.py", "test_task_models.py", "test_export_tasks.py",
@@ -53,14 +53,14 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What has been imported stays: collections of garbage need not look at it again and again."""
+    """Freezes imported objects: garbage collection need not scan them repeatedly."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def collectives_of_its_own():
-    """Two strategies in one process number their collective operations alike, and the second one gets the first's."""
+    """Two strategies in a process give their collective operations the same numbers, so the second gets the first's."""
     import tensorflow as tf
 
     tf.distribute.MirroredStrategy._collective_key_base += 100_000
@@ -68,13 +68,13 @@ def collectives_of_its_own():
 
 @pytest.fixture(autouse=True)
 def verbosity_of_its_own():
-    """A program's main that a test or a fixture calls, and TensorFlow when it saves, change how much is logged."""
+    """Restores the verbosity, which a program's main called by a test, and TensorFlow when it saves, change."""
     logging.get_absl_logger().setLevel("NOTSET")
 
 
 @pytest.fixture(scope="session")
 def clean_process(tmp_path_factory):
-    """Calls exports where there is nothing but TensorFlow: see `ServingProcess.call`."""
+    """Calls exports in a process with nothing but TensorFlow: see `ServingProcess.call`."""
     process = ServingProcess(str(tmp_path_factory.mktemp("clean_process")))
     yield process.call
     process.close()
@@ -88,7 +88,7 @@ def golden() -> pathlib.Path:
 
 @pytest.fixture
 def shared() -> pathlib.Path:
-    """Data that is too large for the repository; tests that need it are skipped where it is not."""
+    """Data too large for the repository; tests that need it are skipped if it is missing."""
     path = TESTS.parents[1] / "shared"
     if not (path / "data").is_dir():
         pytest.skip(f"needs the data folder {path}, which is not part of the project")

@@ -1,4 +1,4 @@
-"""README.md and the pages of docs/: their commands and programs run, and what they name exists.
+"""README.md and the pages of docs/: their commands and programs run, and the files and flags they name exist.
 
 Commands run as they are written, with a temporary folder instead of /tmp.
 """
@@ -21,8 +21,8 @@ from benchmarks import picture
 
 README = (ROOT / "README.md").read_text()
 PAGES = {"README": README, **{path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}}
-PAGES.pop("index", None)  # README.md again, as `make docs` leaves it there
-# The first words of every command, and the number of Python programs, of each page that has any.
+PAGES.pop("index", None)  # the copy of README.md that `make docs` leaves there
+# For each page: the first words of every command, and the number of Python programs.
 COMMANDS = {
     "README": (["run_classifier.py", "run_classifier.py"], 1),
     "checkpoints": (["Google's"], 1),
@@ -55,13 +55,13 @@ def blocks(page, language):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What the pages call /tmp."""
+    """The folder that replaces /tmp."""
     return tmp_path_factory.mktemp("documentation")
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """BERT_BASE_DIR with a tiny model in the form of a released one, and small data sets."""
+    """BERT_BASE_DIR with a tiny model in the form of a released one, and small datasets."""
     from bert_tf.models import initialize
     from bert_tf.models.config import BertConfig
     from bert_tf.models.task_models import BertForPreTraining
@@ -306,7 +306,7 @@ def test_make_targets_are_there():
 
 
 def heading_anchors(page):
-    """Of each heading, what GitHub and `make docs` link to it by."""
+    """The anchors that GitHub and `make docs` give to each heading."""
     headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
@@ -325,7 +325,7 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_named_in_pages_exist(page):
-    """`a/b.py` or `a/`; a bare `c.py` may also be in a folder that the page has named before."""
+    """`a/b.py` or `a/`; a bare `c.py` may also be in a folder named earlier on the page."""
     folders = [ROOT]
     for name in re.findall(r"`(?:python )?([\w/.-]+(?:\.py|\.ipynb|/))(?= |`)", PAGES[page]):
         if name in USERS_FILES:
@@ -365,7 +365,7 @@ def test_the_api_page_has_every_public_name_where_it_is_defined():
     for path in paths:
         module, _, name = path.rpartition(".")
         source = ROOT / f"{path.replace('.', '/')}.py"
-        if not source.exists():  # not a module, so a class or function in one
+        if not source.exists():  # not a module but a class or function in one
             tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
             names = {getattr(node, "name", None) for node in tree.body}
             names |= {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}

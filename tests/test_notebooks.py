@@ -1,7 +1,7 @@
-"""The notebooks from top to bottom in a small form: each in a separate process that can't reach the network.
+"""Runs the notebooks from top to bottom with small settings, each in a separate process without network access.
 
-What they download comes from files here, by the parameters that their cell with the tag "parameters" gives; a cell with
-other values is put behind it, as papermill does. Lines that begin with % or ! are left out, as there is no Jupyter.
+Downloads are replaced by local files through the parameters in the cell tagged "parameters"; a cell with other values
+is inserted after it, as papermill does. Lines that begin with % or ! are left out, since there is no Jupyter.
 """
 
 import ast
@@ -56,7 +56,7 @@ def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions:
     """Runs a notebook's code in `folder`.
 
     Args:
-      parameters: values in place of those in the notebook. expressions: by name, evaluated in the end.
+      parameters: values that replace the notebook's. expressions: by name, evaluated at the end.
 
     Returns:
       The values of the expressions, and what was printed.
@@ -82,7 +82,7 @@ def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions:
             "PYTHONPATH": str(ROOT),
             "MPLBACKEND": "Agg",
             "TF_CPP_MIN_LOG_LEVEL": "2",
-            "KERAS_HOME": str(folder / "keras"),  # where get_file keeps what it fetched
+            "KERAS_HOME": str(folder / "keras"),  # the download cache of get_file
         },
     )
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
@@ -92,7 +92,7 @@ def run_notebook(name: str, folder: pathlib.Path, parameters: dict, expressions:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_form(path):
-    """Without outputs, valid, installing the project first; and with parameters that can be set from outside."""
+    """Notebooks have no outputs, are valid, install the project first, and have parameters that can be set."""
     nbformat = pytest.importorskip("nbformat", reason="nbformat comes with tf-models-official")
     text = path.read_text(encoding="utf-8")
     nbformat.validate(nbformat.reads(text, as_version=4))
@@ -108,7 +108,7 @@ def test_form(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_imports(path):
-    """In small, what running a notebook finds: names that this project has no longer."""
+    """A quick form of running a notebook: all names that it imports still exist."""
     code = [cell["source"] for cell in cells_of(path.stem) if cell["cell_type"] == "code"]
     lines = [line.rstrip() for source in code for line in source if not line.startswith(("%", "!"))]
     imports = [node for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.ImportFrom)]
@@ -211,7 +211,7 @@ def test_look_inside(pretrained, tmp_path):
     habits = np.array(list(values["habits"].values()))
     assert habits.shape == (5, 2, 2) and (habits >= 0).all()
     assert values["guesses"] == ["town", "for"]
-    # What stands in every such sentence surprises less than the last figure of the year.
+    # Words that are in every such sentence surprise less than the last digit of the year.
     pieces, sureness = values["tokens"][1:-1], values["probabilities"]
     assert sureness[pieces.index("known")] > 0.7 > 0.4 > sureness[pieces.index("the") - 1]
     assert values["bars"] == values["probabilities"]
@@ -221,7 +221,7 @@ def test_look_inside(pretrained, tmp_path):
 
 
 def write_archive(path: pathlib.Path) -> None:
-    """Reviews as aclImdb_v1.tar.gz has them, made of words that say all."""
+    """Reviews in the layout of aclImdb_v1.tar.gz, with words that determine the label."""
     draw = random.Random(0)
     words = {"pos": ["great", "lovely", "moving", "brilliant"], "neg": ["dull", "awful", "boring", "terrible"]}
     with tarfile.open(path, "w:gz") as archive:
@@ -236,7 +236,7 @@ def write_archive(path: pathlib.Path) -> None:
 
 
 def write_model_zip(path: pathlib.Path) -> None:
-    """A small random BERT as the released ones are packed."""
+    """A small random BERT, packed like the released models."""
     import keras
 
     from bert_tf import BertConfig, BertForPreTraining
@@ -332,7 +332,7 @@ def test_export_and_serve(reviews, tmp_path):
     )
     assert {"serving_default", "serve_ids", "serve_examples"} <= set(values["signatures"])
     assert values["answers"][:2] == ["positive", "negative"]
-    assert values["labels"] == values["answers"]  # of a process without this project
+    assert values["labels"] == values["answers"]  # from a process without this project
     assert values["difference"] < 1e-4
     assert values["request"] == {"signature_name": "serving_default", "inputs": {"text": texts}}
     assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()

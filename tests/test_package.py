@@ -1,4 +1,4 @@
-"""What `import bert_tf` gives, and that the scripts explain themselves."""
+"""What `import bert_tf` provides, and the scripts' help."""
 
 import pydoc
 import re
@@ -58,7 +58,7 @@ def test_help_explains_every_flag(script):
     assert "Traceback" not in text
     assert "--" in text
     assert "(default" in text
-    if script == "run_pretraining":  # those that all training scripts share
+    if script == "run_pretraining":  # the flags that all training scripts share
         assert "--gradient_accumulation_steps" in text
 
 

@@ -1,6 +1,6 @@
-"""The house stands: imports only go down the floors, there is no circle, and private names stay private.
+"""The layers of the code: imports go only downwards, there are no cycles, and private names stay private.
 
-Every import counts, also those inside functions: an import that waits is still a dependency.
+Every import counts, including those inside functions: a deferred import is still a dependency.
 """
 
 import ast
@@ -12,7 +12,7 @@ import sys
 
 from helpers.paths import ROOT
 
-# Packages of bert_tf on each floor, from the ground up. A module imports from its own package and from lower floors.
+# Packages of bert_tf in each layer, from the bottom up. A module imports from its own package and from lower layers.
 FLOORS = (
     ("system",),
     ("weights",),
@@ -25,7 +25,7 @@ FLOORS = (
     ("serving",),
 )
 FLOOR = {package: number for number, packages in enumerate(FLOORS) for package in packages}
-# The front doors: `from bert_tf import X`, and the original's own module names. Nothing inside the house uses them.
+# The public entrances: `from bert_tf import X`, and the original's own module names. No module inside uses them.
 DOORS = {"bert_tf", "bert_tf.modeling", "bert_tf.optimization", "bert_tf.tokenization"}
 
 
@@ -124,7 +124,7 @@ def test_private_names_stay_in_their_module():
     assert not wrong, "\n".join(wrong)
 
 
-# What only some need; each says so if it is missing. Tests need them, so they are in requirements-dev.txt.
+# Optional requirements; an error says so if one is missing. Tests need them, so they are in requirements-dev.txt.
 OPTIONAL = {"torch", "transformers", "apache-beam"}
 # A package that a requirement (tensorflow-datasets 4.9.10) imports without requiring it.
 IMPORTED_BY_OTHERS = {"importlib_resources"}
@@ -132,13 +132,13 @@ IMPORTED_BY_OTHERS = {"importlib_resources"}
 SHARED_NAMES = {"google.protobuf": "protobuf"}
 
 
-@functools.cache  # it looks at every file of every package
+@functools.cache  # it reads every file of every package
 def distributions_by_module() -> dict[str, list[str]]:
     return importlib.metadata.packages_distributions()
 
 
 def distribution_of(module: str) -> str:
-    """The distribution that has a module, as requirements.txt spells it."""
+    """The distribution that provides a module, as spelled in requirements.txt."""
     for name, distribution in SHARED_NAMES.items():
         if module == name or module.startswith(name + "."):
             return distribution
@@ -195,7 +195,7 @@ def test_strings_are_found():
 
 
 def test_special_tokens_are_the_tokenizers():
-    """Rows, padding and continuations come from the `Tokenizer`; other families have other ones."""
+    """Rows, padding and continuations come from the `Tokenizer`, since they differ between families."""
     tokens = ("##", "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]")
     wrong = [
         f"{module}:{line} says {string!r}"
@@ -241,7 +241,7 @@ def test_only_main_reads_flags():
 
 
 def test_files_and_functions_are_short():
-    """About 600 lines a file and 80 a function, docstrings included; a main of at most 60."""
+    """About 600 lines per file and 80 per function, including docstrings; at most 60 for a main."""
     wrong = []
     for module, path in {**MODULES, **SCRIPTS}.items():
         text = path.read_text(encoding="utf-8")

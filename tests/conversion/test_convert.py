@@ -1,4 +1,4 @@
-"""Weights from each format to each, through the functions and through the script; what is refused leaves nothing."""
+"""Conversion between all formats, by function and by script; a refused conversion leaves nothing behind."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ def assert_same_bytes(actual, expected):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """Like a zip of Google's: random values in every variable, heads, vocabulary and Adam state."""
+    """Like one of Google's zips: random values in every variable, heads, vocabulary and Adam state."""
     folder = tmp_path_factory.mktemp("source") / "uncased_L-2_H-32_A-2"
     folder.mkdir()
     config = BertConfig.from_dict(TINY_CONFIG)
@@ -82,7 +82,7 @@ def test_every_format_and_back(source, tmp_path, format):
         assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
     casing = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())
     assert casing["do_lower_case"] is True  # from the source directory's name, through the format's own file
-    # The report has each variable once, and says what the optimizer state came to.
+    # The report has each variable once, and says what happened to the optimizer state.
     rows = {name: (shape, origin, goal) for name, shape, origin, goal in there.rows}
     assert rows["bert/pooler/dense/kernel"][0] == (32, 32)
     assert rows["bert/pooler/dense/kernel/adam_m"][2] == "- (optimizer state)"
@@ -97,15 +97,15 @@ def test_every_format_and_back(source, tmp_path, format):
 def test_optimizer_state_both_ways(source, tmp_path, format):
     convert.convert(str(source), str(tmp_path / "there"), format, with_optimizer=True)
     assert_same_bytes(tensors_of(tmp_path / "there"), tensors_of(source))
-    if format == "tf1":  # a run of the original, and one of ours, resumes from such a directory
+    if format == "tf1":  # runs of the original and of this project resume from such a directory
         assert tf.train.latest_checkpoint(str(tmp_path / "there")).endswith("model.ckpt-7")
         assert open_weights.open_weights(str(tmp_path / "there"))["global_step"].dtype == np.int64
 
 
 def test_steps_of_the_original_go_on_after_a_conversion(golden, tmp_path):
-    """The original's checkpoint of step 6 through our format and back: the six variables the golden step 12 depends on.
+    """Converts the original's checkpoint of step 6 to our format and back.
 
-    tests/training/test_optimization.py runs the steps from the same tensors to the original's ckpt-12.
+    tests/training/test_optimization.py trains from the same tensors to the original's ckpt-12.
     """
     folder = golden / "optimizer"
     there = tmp_path / "there"
@@ -198,7 +198,7 @@ def test_words_and_positions_are_added(source, tmp_path):
 
 
 def refused(source, tmp_path, error, message, format="bert_tf", **arguments) -> set[str]:
-    """What there is in tmp_path after a conversion to tmp_path/target that must fail."""
+    """The content of tmp_path after a conversion to tmp_path/target, which must fail."""
     with pytest.raises(error, match=message):
         convert.convert(str(source), str(tmp_path / "target"), format, **arguments)
     return {path.name for path in tmp_path.iterdir()}

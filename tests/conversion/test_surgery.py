@@ -1,4 +1,4 @@
-"""Rows added to the tables of a model: which, how they start, and that nothing else changes."""
+"""Rows added to a model's tables: which, their initial values, and that nothing else changes."""
 
 import dataclasses
 import itertools
@@ -63,7 +63,7 @@ def test_appended_rows_start_as_the_mean_of_their_pieces():
     old = make_weights()
     tokens = ["playings", "zzz", "play", "##ings"]
     new, vocabulary, report = surgery.add_tokens(make_weights(reads=reads), VOCABULARY, tokens, do_lower_case=True)
-    assert reads == []  # nothing is read before it is asked for
+    assert reads == []  # tensors are read on request only
     assert vocabulary == [*VOCABULARY, "playings", "zzz", "##ings"]
     table, bias = old[WORD_TABLE], old[surgery.OUTPUT_BIAS]
     actual = new[WORD_TABLE]
@@ -111,7 +111,7 @@ def test_all_else_passes_through():
 
 
 def test_pieces_of_the_rest_of_a_word():
-    """What stands after ## is cut as it would be inside a word, not as a word of its own."""
+    """The part after ## is split as inside a word, not as a separate word."""
     old = make_weights()
     tokens = ["##ab", "##sings", "##sab"]
     new, _, report = surgery.add_tokens(old, VOCABULARY, tokens, do_lower_case=True)
@@ -147,7 +147,7 @@ def test_idle_rows_of_a_padded_table_are_used_first():
         padded, VOCABULARY, ["one", "two"], do_lower_case=True, initialization="mean"
     )
     table, bias = padded[WORD_TABLE], padded[surgery.OUTPUT_BIAS]
-    expected = mean_of(table[7:12])  # without the idle row
+    expected = mean_of(table[7:12])  # without the unused row
     np.testing.assert_array_equal(new[WORD_TABLE], [*table[:12], expected, expected])
     np.testing.assert_array_equal(new[surgery.OUTPUT_BIAS], [*bias[:12], *[mean_of(bias[7:12])] * 2])
     assert not new[WORD_TABLE + "/adam_m"][12:].any() and len(new[WORD_TABLE + "/adam_m"]) == 14
@@ -228,7 +228,7 @@ def test_tokens_that_no_text_comes_to(token, message):
 
 @pytest.mark.parametrize(("do_lower_case", "strip_accents"), [(True, None), (True, False), (False, None)])
 def test_what_is_accepted_is_what_the_tokenizer_gives(tmp_path, do_lower_case, strip_accents):
-    """Every string of one or two of these characters: accepted if and only if text with it comes to it."""
+    """Every string of one or two of these characters is accepted if and only if the tokenizer can produce it."""
     characters = "eEé\u0301ςßİ,$中국\u1112が\u200d\x01😀"
     weights, file, accepted = make_weights(), tmp_path / "vocab.txt", 0
     for text in [*characters, *map("".join, itertools.product(characters, repeat=2))]:
@@ -290,7 +290,9 @@ def test_a_changed_model_gives_the_old_tokens_the_old_scores_and_reads_longer_te
     changed = BertConfig.from_dict(changed, allow_unknown=True)
     before = logits(config, str(folder / "bert_model.ckpt"), inputs)
     after = logits(changed, str(tmp_path / "bert_model.ckpt"), inputs)
-    np.testing.assert_allclose(after[..., :-1], before, rtol=0, atol=1e-6)  # another width may be added up otherwise
+    np.testing.assert_allclose(
+        after[..., :-1], before, rtol=0, atol=1e-6
+    )  # another width may change the order of additions
     assert config.max_position_embeddings == 64 and longer == 69
     ids = np.full((1, longer), config.vocab_size)
     assert np.isfinite(

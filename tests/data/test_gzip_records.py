@@ -1,4 +1,4 @@
-"""Gzip-compressed record files: the same records in the same order, damage is named, any kind of gzip file is read."""
+"""Gzip-compressed record files: same records in the same order, errors name the damage, any gzip file can be read."""
 
 import gzip
 import itertools
@@ -17,7 +17,7 @@ COUNT = 61
 
 
 def example(number: int) -> bytes:
-    """A record that holds its own number, and bytes that can't be compressed."""
+    """A record with its own number, and incompressible bytes."""
     filling = np.random.default_rng(number).bytes(100 + 40 * (number % 9))
     features = {
         "number": tf.train.Feature(int64_list=tf.train.Int64List(value=[number])),
@@ -41,7 +41,7 @@ def plain(tmp_path):
 
 
 def frames() -> list[bytes]:
-    """The 61 records as they stand in a file."""
+    """The 61 records as they are in a file."""
     sizes = [len(example(number)) + 16 for number in range(COUNT)]
     ends = list(itertools.accumulate(sizes))
     return list(zip([0, *ends], ends, strict=False))
@@ -102,7 +102,7 @@ def test_members_of_whole_blocks_give_the_batches_of_the_plain_file(plain, tmp_p
 
 @pytest.mark.parametrize("size", [None, 1000, *slow(100, 65536)])
 def test_any_gzip_file_is_read(plain, tmp_path, size, caplog):
-    """One member, as TensorFlow writes it; members that end anywhere, as other tools write them."""
+    """A single member, as written by TensorFlow; members that end anywhere, as written by other tools."""
     path = tmp_path / "one"
     if size is None:
         with tf.io.TFRecordWriter(str(path), options="GZIP") as writer:
@@ -185,7 +185,7 @@ def test_damaged_member(plain, tmp_path, member, place):
 
 
 def test_damaged_file_of_members_that_end_anywhere(plain, tmp_path):
-    """What began in a member before and ends in the damaged one is lost, too, and so is the rest."""
+    """A record that began in an earlier member and ends in the damaged one is lost, too, and so is the rest."""
     path = tmp_path / "many"
     cuts = list(range(3000, plain.stat().st_size, 3000))
     offsets = members(plain, path, cuts)
@@ -236,7 +236,7 @@ def test_file_that_decays_after_indexing(plain, tmp_path):
     offsets = write_blocks(plain, path)
     index = records.index_records([str(path)], FEATURES)
     content = bytearray(path.read_bytes())
-    content[offsets[4] - 6] ^= 1  # in a checksum, so that every record of the member still looks well
+    content[offsets[4] - 6] ^= 1  # in a checksum, so that every record of the member still looks intact
     path.write_bytes(content)
     os.utime(path, ns=(index.file_times[0], index.file_times[0]))
     text = failure(index)

@@ -1,4 +1,4 @@
-"""Records: the order is a function of (files, seed, step), and damaged files are named."""
+"""Records: the order is a function of (files, seed, step), and errors name damaged files."""
 
 import json
 import os
@@ -17,7 +17,7 @@ FEATURES = {"number": tf.io.FixedLenFeature([2], tf.int64), "weight": tf.io.Fixe
 
 
 def example(number: int, values: int = 2) -> bytes:
-    """A record that holds its own number, and is longer the larger that is."""
+    """A record with its own number; larger numbers give longer records."""
     features = {
         "number": tf.train.Feature(int64_list=tf.train.Int64List(value=[number] * values)),
         "weight": tf.train.Feature(float_list=tf.train.FloatList(value=[number / 2])),
@@ -27,7 +27,7 @@ def example(number: int, values: int = 2) -> bytes:
 
 
 def write(path, payloads) -> list[int]:
-    """Writes the records and returns the byte offset of each, and the file's length as the last."""
+    """Writes the records and returns the byte offset of each, followed by the file's length."""
     offsets = [0]
     with tf.io.TFRecordWriter(str(path)) as writer:
         for payload in payloads:
@@ -50,7 +50,7 @@ def small_blocks(monkeypatch):
 
 @pytest.fixture
 def three_files(tmp_path, small_blocks):
-    """100 records numbered through: 50 in the first file, 1 in the second, 49 in the third."""
+    """100 consecutively numbered records: 50 in the first file, 1 in the second, 49 in the third."""
     paths = [tmp_path / f"part-{k}.tfrecord" for k in range(3)]
     for path, (first, last) in zip(paths, [(0, 50), (50, 51), (51, 100)], strict=True):
         write(path, [example(number) for number in range(first, last)])
@@ -89,7 +89,7 @@ def test_each_record_once_an_epoch(three_files, window):
     ("window", "batch_size"), [(20, 7), (1000, 250), *slow((1000, 7), (20, 64), (1000, 64), (20, 250))]
 )
 def test_resumed_run_gets_the_same_batches(three_files, window, batch_size):
-    """Starts inside a window, at its border, several epochs on; batches reach over epochs or hold several."""
+    """Starts inside a window, at its border, several epochs later; batches span or contain several epochs."""
     index = records.index_records(three_files, FEATURES)
 
     def batches(start_step):
@@ -104,7 +104,7 @@ def test_resumed_run_gets_the_same_batches(three_files, window, batch_size):
 
 
 def test_order_is_fixed_for_all_time(three_files):
-    """A new NumPy or TensorFlow must not change it: runs are continued after an upgrade. Numbers of NumPy 2.4."""
+    """A new NumPy or TensorFlow must not change it: runs are resumed after an upgrade. Numbers of NumPy 2.4."""
     index = records.index_records(three_files, FEATURES)
     batches = records.training_batches(index, FEATURES, batch_size=10, seed=1234, shuffle_window=40)
     assert numbers(batches, 1)[0].tolist() == [89, 93, 62, 66, 61, 96, 56, 76, 98, 52]
@@ -130,7 +130,7 @@ def test_order_matches_a_plain_computation(three_files):
 
 
 def test_step_far_away(three_files):
-    """Step 10 billion (epoch 2 billion) is found by arithmetic, and still holds each record once."""
+    """Step 10 billion (epoch 2 billion) is found by arithmetic, and its epoch still has each record once."""
     index = records.index_records(three_files, FEATURES)
     batches = records.training_batches(
         index, FEATURES, batch_size=20, seed=9, shuffle_window=30, start_step=10_000_000_000
@@ -142,7 +142,7 @@ def test_step_far_away(three_files):
 
 
 def test_same_batches_in_another_process_with_op_determinism(three_files):
-    """What a run started again with --deterministic sees."""
+    """A run restarted with --deterministic sees the same."""
     index = records.index_records(three_files, FEATURES)
     here = numbers(records.training_batches(index, FEATURES, batch_size=9, seed=2, shuffle_window=20), 40)
     code = f"""
@@ -328,7 +328,7 @@ def test_empty_files(one_file, tmp_path):
 
 
 def test_checksum_of_a_length_field(tmp_path):
-    """The masked CRC-32C of eight bytes, against what TensorFlow wrote."""
+    """The masked CRC-32C of eight bytes, compared with TensorFlow's."""
     write(tmp_path / "a", [example(7)])
     header = (tmp_path / "a").read_bytes()[:12]
     assert struct.unpack("<I", header[8:])[0] == gzip_records.masked_crc32c(header[:8])
@@ -466,7 +466,7 @@ def test_index_is_kept(three_files, tmp_path, scans):
     ]
     np.testing.assert_array_equal(*batches)
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
-    # What the flags say is still compared with the records.
+    # The flags are still compared with the records.
     with pytest.raises(records.RecordError, match="expected 3"):
         records.index_records(three_files, {"number": tf.io.FixedLenFeature([3], tf.int64)}, cache_file=cache)
 

@@ -41,11 +41,11 @@ def test_semicolons_with_decimal_commas_and_quoted_newlines(tmp_path, caplog):
 def test_commas_in_names_and_single_columns(tmp_path, caplog):
     with caplog.at_level("INFO"):
         assert rows_of(tmp_path, "text,label\na;b,1\n")[1] == (2, ["a;b", "1"])
-        # One column: no other character than the comma would be known to be meant.
+        # One column: only the comma is unambiguous.
         assert rows_of(tmp_path, "text\na; b | c\n", columns=("text",))[1] == (2, ["a; b | c"])
-        # By number, the first row may be an example like any other.
+        # With columns by number, the first row may be an example.
         assert rows_of(tmp_path, "so; la la,1\n", columns=None) == [(1, ["so; la la", "1"])]
-        # The caller says which column is missing.
+        # The caller reports which column is missing.
         assert rows_of(tmp_path, "words,label\na,1\n")[0] == (1, ["words", "label"])
     assert "the delimiter is" not in caplog.text  # the comma goes without saying
     assert rows_of(tmp_path, '"text, or so";label\na,b;1\n', columns=("text, or so",))[1] == (2, ["a,b", "1"])
@@ -54,8 +54,8 @@ def test_commas_in_names_and_single_columns(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("content", "columns"),
     [
-        ("words;label\na;1\n", NAMES),  # a name is missing under the only one that cuts
-        ("text;label;x,label,y\na;b,c\n", ("label",)),  # the name is there under two
+        ("words;label\na;1\n", NAMES),  # a name is missing with the only delimiter that splits
+        ("text;label;x,label,y\na;b,c\n", ("label",)),  # two delimiters give the name
         ("good;1\n", None),  # by number
         ("a;b|c\n1;2|3\n", ()),
     ],

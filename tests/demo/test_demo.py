@@ -1,4 +1,4 @@
-"""`python -m demo --quick`, as `make demo` runs it but small: its files, resuming, starting over, bad input."""
+"""`python -m demo --quick`, a small `make demo`: its files, resuming, starting over, bad input."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def run(output_dir, *arguments, cwd=ROOT):
 
 @pytest.mark.slow
 def test_demo(tmp_path):
-    """From docstrings to filled masks; then the same again goes on or starts over, as the folder's state says."""
+    """From docstrings to filled masks; run again, it resumes or starts over, depending on the folder's state."""
     output = tmp_path / "output"
     result = run(output, "--quick")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -39,7 +39,7 @@ def test_demo(tmp_path):
     for script in ("create_vocab.py", "create_pretraining_data.py", "run_pretraining.py"):
         assert f"{script} \\\n    --input_file=" in result.stdout
     results = json.loads((output / "results.json").read_text())
-    # It learned: better than the frequencies of words on documents that are not in the training text.
+    # It learned: it beats word frequencies on documents that are not in the training text.
     assert results["heldout"]["masked_lm_loss"] < results["baselines"]["masked_lm_loss"] - 0.05
     training = set((output / "train.txt").read_text().splitlines()) - {""}
     assert not training & set((output / "heldout.txt").read_text().splitlines())
@@ -49,7 +49,7 @@ def test_demo(tmp_path):
         assert row["text"].count("[MASK]") == 1
     assert json.loads((output / "demo.json").read_text())["finished"]
 
-    # Interrupted after the records: what is there is kept.
+    # Interrupted after the records: existing files are kept.
     state = json.loads((output / "demo.json").read_text())
     (output / "demo.json").write_text(json.dumps({**state, "finished": False}))
     before = (output / "train.tfrecord").stat().st_mtime_ns

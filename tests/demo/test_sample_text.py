@@ -1,4 +1,4 @@
-"""Sentences and documents from anybody's text and from docstrings."""
+"""Sentences and documents from a user's text and from docstrings."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_documents_end_at_files_and_blank_lines_once_long_enough(tmp_path):
 
 
 def test_cut_to_even_shares(tmp_path):
-    """A short file leaves its share to the long ones; what is kept is the beginning of each."""
+    """A short file leaves its share to the long ones; the beginning of each is kept."""
     line = "Nine bytes.\n"
     documents = read(tmp_path, line * 2, line * 100, line * 100, max_bytes=len(line) * 42)
     assert sorted(map(len, documents)) == [2, 20, 20]
@@ -143,7 +143,7 @@ def test_module_sentences(tmp_path):
 
 @pytest.mark.slow
 def test_docstring_documents():
-    """The same twice, no sentence twice, about as much as was asked for."""
+    """Repeatable, without repeated sentences, and about as long as requested."""
     documents = sample_text.docstring_documents(100_000, show_progress=False)
     assert documents == sample_text.docstring_documents(100_000, show_progress=False)
     assert 100_000 <= len(sample_text.to_text(documents)) < 200_000

@@ -1,4 +1,4 @@
-"""The grid of the paper's ablations: its cells, the commands they become, going on after any end, and the tables."""
+"""The grid of the paper's ablations: its cells, their commands, resuming after any end, and the tables."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from helpers import warm
 from experiments import ablations
 from experiments.ablations import Pretraining, Run, Settings
 
-# In place of the scripts: they take no time, and count how often they were started.
+# Replacements of the scripts: they take no time, and count their starts.
 SCRIPT = """
 import os, sys, time
 flags = dict(part.lstrip("-").split("=", 1) for part in sys.argv[1:])
@@ -44,7 +44,7 @@ NAMES = ("create_vocab.py", "create_pretraining_data.py", "run_pretraining.py", 
 
 @pytest.fixture
 def scripts(tmp_path, monkeypatch):
-    """A folder with such scripts; `starts()` are those that were started since the last call."""
+    """A folder with such scripts; `starts()` returns those started since the last call."""
     folder = tmp_path / "scripts"
     folder.mkdir()
     for name in NAMES:
@@ -83,7 +83,7 @@ def test_cells_are_those_of_the_paper():
     assert ltr.pretraining == lstm.pretraining == Pretraining("tiny", "ltr", nsp=False)
     assert (ltr.lstm_on_top, lstm.lstm_on_top) == (False, True)
     assert cells[0].pretraining == cells[4].pretraining == cells[7].pretraining == Pretraining("tiny")
-    # Names for files are as different as what they name.
+    # Different things have different file names.
     assert len({cell.pretraining.name for cell in cells}) == len({cell.pretraining for cell in cells}) == 10
     assert len({cell.fine_tuning_name for cell in cells}) == 12
     with pytest.raises(ValueError, match="--tables=7 is not one of 5, 6, 8"):
@@ -118,7 +118,7 @@ def test_commands(tmp_path):
 
 
 def test_flags_are_those_of_the_scripts(tmp_path):
-    """Every flag of a command is one that its script knows, with a value that it takes."""
+    """Every script knows the flags of its command, and accepts their values."""
     runs = ablations.create_runs(ablations.create_grid([5, 8], "tiny", []), settings(tmp_path))
     program = """
         import importlib, json, sys

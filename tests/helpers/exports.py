@@ -23,7 +23,7 @@ CONFIG = {
 
 
 def save(folder, model_class, config=None, **arguments) -> str:
-    """A model with random weights, large enough that its outputs differ."""
+    """Saves a model with random weights, large enough for its outputs to differ."""
     model = model_class(BertConfig.from_dict({**CONFIG, **(config or {})}, allow_unknown=True), **arguments)
     model.build()
     generator = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""Rows of tokens, and masks drawn for them."""
+"""Token rows, and masks drawn for them."""
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,7 @@ def masking(**settings):
 
 
 def random_pairs(count, lengths, seed=0) -> list[tuple[list[int], list[int]]]:
-    """([CLS] A [SEP], B [SEP]) with so many tokens in all."""
+    """Pairs ([CLS] A [SEP], B [SEP]) with these total lengths."""
     generator = np.random.default_rng(seed)
     pairs = []
     for length in generator.integers(*lengths, count):
@@ -26,7 +26,7 @@ def random_pairs(count, lengths, seed=0) -> list[tuple[list[int], list[int]]]:
 
 
 def rows_of(packed, length, most) -> dict[str, tf.Tensor]:
-    """Lists of pairs, one a row -> the tensors that are read."""
+    """A list of pairs for each row -> the tensors as read from records."""
     ids, lengths = np.zeros((len(packed), length), "int32"), np.zeros((len(packed), 2 * most), "int32")
     labels = np.zeros((len(packed), most), "int32")
     for number, pairs in enumerate(packed):

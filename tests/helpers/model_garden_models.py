@@ -29,7 +29,7 @@ HEADS = ("cls/predictions/", "cls/seq_relationship/")
 
 
 def randomise(model, seed=0):
-    """Every variable to noise, so that no two agree and none is all zeros."""
+    """Sets every variable to noise, so that no two are equal and none is all zeros."""
     generator = np.random.default_rng(seed)
     for variable in model.variables:
         variable.assign(generator.normal(1.0 if "gamma" in variable.name else 0.0, 0.3, variable.shape))
@@ -78,7 +78,7 @@ def norm_values(name, layer):
 
 
 def encoder_values(encoder, pooler=None):
-    """The original's name -> array, through the attributes of their classes."""
+    """The original's name -> array, read through the attributes of the library's classes."""
     embeddings = "bert/embeddings"
     values = {
         f"{embeddings}/word_embeddings": encoder._embedding_layer.embeddings,
@@ -117,7 +117,7 @@ def output_values(scope, dense):
 
 
 def pretrainer_values(pretrainer, pooler=None):
-    """All values; the pooler is that of the next-sentence head, unless another is given."""
+    """All values; the pooler is the next-sentence head's, unless another is given."""
     heads = pretrainer.classification_heads
     values = encoder_values(pretrainer.encoder_network, pooler or (heads[0].dense if heads else None))
     values |= masked_lm_values(pretrainer.masked_lm)
@@ -129,7 +129,7 @@ def write(folder, name, **objects):
 
 
 def make_encoder_with_list_outputs():
-    """As the older classes want it."""
+    """An encoder as the older classes expect it."""
     return networks.BertEncoder(
         vocab_size=CONFIG.vocab_size,
         hidden_size=CONFIG.hidden_size,
@@ -142,7 +142,7 @@ def make_encoder_with_list_outputs():
 
 
 def export(folder, pretrainer, kind, with_mlm):
-    """The SavedModel that their tool makes for TensorFlow Hub; returns the prefix of its variables."""
+    """Writes the SavedModel that the library's tool makes for TensorFlow Hub; returns the prefix of its variables."""
     encoder = pretrainer.encoder_network
     objects = pretrainer.checkpoint_items if with_mlm else {"model": encoder, "encoder": encoder}
     sizes = {

@@ -1,11 +1,11 @@
-"""Directories as versions before head_config.json left them: bert_config.json said what the model is for, too."""
+"""Directories from versions before head_config.json: bert_config.json described the head, too."""
 
 import json
 import pathlib
 
 
 def make_old(folder, **keys) -> None:
-    """Puts what an old bert_config.json said, in Hugging Face's words, into that of a model's directory."""
+    """Puts the keys of an old bert_config.json, under Hugging Face's names, into that of a model directory."""
     path = pathlib.Path(folder) / "bert_config.json"
     (path.parent / "head_config.json").unlink(missing_ok=True)
     values = {**json.loads(path.read_text()), **keys}

@@ -1,4 +1,4 @@
-"""Where the project and its golden files are."""
+"""The paths of the project and its golden files."""
 
 import pathlib
 

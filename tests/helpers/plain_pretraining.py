@@ -1,11 +1,11 @@
-"""Pre-training instances in plain Python, step by step as the original makes them: what the compiled code is compared
-with, in results and in speed.
+"""Pre-training instances in plain Python, step by step as in the original: the reference for the compiled code, in
+results and in speed.
 
-Every draw from the one random stream is made where the original's create_pretraining_data.py makes it. A sentence is a
-list of tokens, a document a list of sentences. A token is its id in tests; benchmarks/create_data.py takes the strings,
-as the original does: nothing here depends on it.
+Every draw from the single random stream is made where the original's create_pretraining_data.py makes it. A sentence is
+a list of tokens, a document a list of sentences. Tests use ids as tokens, benchmarks/create_data.py strings, as the
+original does; nothing here depends on it.
 
-Dimensions: S max_seq_length, P max_predictions_per_seq.
+Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
 
 import random
@@ -22,7 +22,7 @@ Document = list[Sentence]
 
 
 def read_documents(input_files: Sequence[str], tokenize: Callable[[str], Sentence]) -> list[Document]:
-    """One sentence a line, a blank line between documents; a line without any token ends no document."""
+    """One sentence per line, a blank line between documents; a line without tokens does not end a document."""
     documents: list[Document] = [[]]
     for path in input_files:
         for line in map(str.strip, read_text_lines(path)):
@@ -69,7 +69,7 @@ def create_instances_from_documents(
     rng: random.Random,
     do_whole_word_mask: bool = False,
 ) -> list[TrainingInstance]:
-    """Goes dupe_factor times over the documents, with fresh pairs and masks each time, and shuffles what comes out."""
+    """Goes over the documents dupe_factor times, with new pairs and masks each time, and shuffles the result."""
     rng.shuffle(documents)
     instances: list[TrainingInstance] = []
     for _ in range(dupe_factor):
@@ -103,13 +103,13 @@ def create_instances_from_document(
     """One pass over one document (original: create_instances_from_document).
 
     Sentences are gathered until they fill the target length. The first few of them are A; B is the rest or, half of
-    the time and whenever there is no rest, sentences from a random place of the text. In that case the rest is not
-    lost but begins the next instance.
+    the time and whenever there is no rest, sentences from a random place of the text. In that case the rest begins the
+    next instance.
     """
     document = all_documents[document_index]
     max_num_tokens = max_seq_length - 3  # [CLS], [SEP], [SEP]
     target_length = max_num_tokens
-    # Once a document and pass, not once an instance: this is the original's way.
+    # Once per document and pass, not once per instance, as in the original.
     if rng.random() < short_seq_prob:
         target_length = rng.randint(2, max_num_tokens)
 
@@ -152,7 +152,7 @@ def create_instances_from_document(
 def _random_next(
     all_documents: Sequence[Document], document_index: int, target_length: int, rng: random.Random
 ) -> list[Token]:
-    """Sentences from a random place of, if ten draws find one, another document: at least one, until they are long
+    """Sentences from a random place of another document (if ten draws find one): at least one, until they are long
     enough or their document ends."""
     for _ in range(10):
         random_index = rng.randint(0, len(all_documents) - 1)
@@ -168,9 +168,9 @@ def _random_next(
 
 
 def truncate_seq_pair(tokens_a: list[Token], tokens_b: list[Token], max_num_tokens: int, rng: random.Random) -> None:
-    """Shortens the longer of the two (B if they are equal) one token at a time, in place, until both together fit.
+    """Shortens the longer of the two (B on a tie) one token at a time, in place, until both together fit.
 
-    A coin decides each time whether the first or the last token goes (original: truncate_seq_pair).
+    A coin decides each time whether to drop the first or the last token (original: truncate_seq_pair).
     """
     while len(tokens_a) + len(tokens_b) > max_num_tokens:
         longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
@@ -188,14 +188,14 @@ def create_masked_lm_predictions(
     rng: random.Random,
     do_whole_word_mask: bool = False,
 ) -> tuple[list[Token], list[int], list[Token]]:
-    """Chooses positions to predict and hides what stands there (original: create_masked_lm_predictions).
+    """Chooses positions to predict and masks their tokens (original: create_masked_lm_predictions).
 
-    Of the chosen positions 80% become [MASK], 10% stay and 10% become any token of the vocabulary. The number of them
-    is masked_lm_prob of all tokens, [CLS] and [SEP] counted, rounded half to even, at least 1 and at most P. With
-    do_whole_word_mask a word that would exceed it is passed over, so there may be fewer, even none.
+    Of the chosen positions 80% become [MASK], 10% stay and 10% become a random token. Their number is masked_lm_prob of
+    all tokens, including [CLS] and [SEP], rounded half to even, at least 1 and at most P. With do_whole_word_mask a
+    word that would exceed it is skipped, so there may be fewer, even none.
 
     Returns:
-      (masked tokens, increasing positions, what stood there).
+      (masked tokens, increasing positions, the original tokens there).
     """
     num_to_predict = min(max_predictions_per_seq, max(1, round(len(tokens) * masked_lm_prob)))
     positions = [k for k, token in enumerate(tokens) if token not in (vocabulary.cls_id, vocabulary.sep_id)]
@@ -236,7 +236,7 @@ def word_sets(tokens: Sequence[Token], positions: Sequence[int], continuations: 
 
 
 class ExampleEncoder:
-    """Instances to the bytes of a tf.train.Example."""
+    """Encodes instances as the bytes of a tf.train.Example."""
 
     def __init__(self, max_seq_length: int, max_predictions_per_seq: int):
         self.max_seq_length = max_seq_length
@@ -252,7 +252,7 @@ class ExampleEncoder:
                 f"an instance of {length} tokens with {num_predictions} predictions doesn't fit "
                 f"max_seq_length={self.max_seq_length}, max_predictions_per_seq={self.max_predictions_per_seq}"
             )
-        # Zeros and ones are single bytes, which makes the lists of nothing else easy.
+        # Zeros and ones are single bytes, so lists of only these are easy.
         zeros, zero_predictions = bytes(padding), bytes(padding_predictions)
         segments = bytes(instance.second_start) + b"\x01" * (length - instance.second_start) + zeros
         weights = [1.0] * num_predictions + [0.0] * padding_predictions

@@ -1,5 +1,5 @@
-"""The tokenizer in the plainest form, pass by pass as the original has it: what the fast one is compared with, in
-results and in speed."""
+"""The tokenizer in its plainest form, pass by pass as in the original, to compare the fast one with, in results and in
+speed."""
 
 import unicodedata
 
@@ -9,7 +9,7 @@ MAX_CHARACTERS = 200
 
 
 def is_chinese(code: int) -> bool:
-    """Whether a character is a token of its own."""
+    """Whether a character is a separate token."""
     return (
         0x4E00 <= code <= 0x9FFF
         or 0x3400 <= code <= 0x4DBF
@@ -23,7 +23,7 @@ def is_chinese(code: int) -> bool:
 
 
 class PlainTokenizer:
-    """The rules one character at a time, as they are worded: the yardstick, and an independent check. Uncased."""
+    """The rules one character at a time, as they are worded: a baseline, and an independent check. Uncased."""
 
     def __init__(self, vocab):
         self.vocab = vocab
@@ -72,7 +72,7 @@ class PlainTokenizer:
         return "".join(output)
 
     def split_punctuation(self, word: str) -> list[str]:
-        """A word cut around its punctuation marks."""
+        """A word split around its punctuation marks."""
         parts, is_new = [], True
         for char in word:
             if characters.is_punctuation(char):

@@ -1,4 +1,4 @@
-"""Reading pre-training records, and their digests as tests/golden/pretraining has them."""
+"""Reads pre-training records, and computes digests as in tests/golden/pretraining."""
 
 import hashlib
 

@@ -4,7 +4,7 @@ from bert_tf.system.progress import progress_bar
 
 
 def show_progress_at_once(monkeypatch, module) -> list[dict]:
-    """Takes the delay from the progress bars of a module; returns a list of the options that each is given."""
+    """Removes the delay of a module's progress bars; returns a list that collects the options of each."""
     given = []
 
     def without_delay(iterable, **options):

@@ -1,4 +1,4 @@
-"""A script with many settings, all in one process: a start of the script takes longer than a tiny run."""
+"""Runs a script with many settings in one process: starting the script takes longer than a tiny run."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from bert_tf.models import open_weights
 from helpers import warm
 from helpers.paths import TESTS
 
-# For each line of the input: a fresh set of flags, and the script's main.
+# For each line of the input: resets the flags, and calls the script's main.
 _PROGRAM = """
 import importlib, json, sys
 from absl import flags
@@ -41,13 +41,13 @@ def arguments_of(values: dict) -> list[str]:
 
 
 def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
-    """Runs a script's main once for each case, in their order.
+    """Runs a script's main once for each case, in order.
 
     Args:
       script: its name without ".py". cases: name -> {flag: value}.
 
     Returns:
-      Two dicts by name: "done" or the error as "ValueError: ...", and what the case wrote on stderr.
+      Two dicts by name: "done" or the error as "ValueError: ...", and what the case wrote to stderr.
     """
     lines = [json.dumps([name, arguments_of(values)]) + "\n" for name, values in cases.items()]
     result = warm.run(
@@ -64,7 +64,7 @@ def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
 
 
 def selected_cases(request, cases: dict, slow: set) -> dict:
-    """The cases that the selected tests of a fixture's file look at: those named slow are for its slow tests only."""
+    """The cases that a file's selected tests need: those in `slow` are for its slow tests only."""
     assert slow <= set(cases), slow - set(cases)
     tests = (item for item in request.session.items if item.path == request.path)
     if any(test.get_closest_marker("slow") for test in tests):
@@ -73,13 +73,13 @@ def selected_cases(request, cases: dict, slow: set) -> dict:
 
 
 def results_of(folder, suffix="") -> dict[str, float]:
-    """What a script wrote to eval_results<suffix>.txt."""
+    """The results that a script wrote to eval_results<suffix>.txt."""
     lines = (folder / f"eval_results{suffix}.txt").read_text().splitlines()
     return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
 
 
 def assert_in_order(message: str, outcome: str) -> None:
-    """Asserts that the parts of a message, with "*" between them, are in an outcome one after the other."""
+    """Asserts that an outcome contains the parts of a message, separated by "*", in order."""
     place = 0
     for part in message.split("*"):
         assert part in outcome[place:], outcome
@@ -87,7 +87,7 @@ def assert_in_order(message: str, outcome: str) -> None:
 
 
 def kill_at_checkpoint(script: str, arguments: dict, step: int) -> list[str]:
-    """Runs a script until it has saved a step, then kills it; the index files of the checkpoints that it has left."""
+    """Runs a script until it has saved a step, then kills it; returns the index files of the checkpoints it left."""
     folder = pathlib.Path(arguments["output_dir"])
     process = warm.Popen(
         [sys.executable, str(TESTS.parent / f"{script}.py"), *arguments_of(arguments)],

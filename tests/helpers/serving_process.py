@@ -1,4 +1,4 @@
-"""A process that knows TensorFlow and tensorflow_text and nothing of this project, as a server does."""
+"""A process with TensorFlow and tensorflow_text and nothing of this project, like a server."""
 
 import base64
 import json
@@ -50,7 +50,7 @@ class ServingProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                cwd=self._directory,  # from where bert_tf can't be imported by accident
+                cwd=self._directory,  # so that bert_tf can't be imported by accident
                 env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
                 text=True,
             )

@@ -1,4 +1,4 @@
-"""Tiny taggers, and what run_ner.py makes of sentences with them."""
+"""Tiny taggers, and run_ner.py's results for sentences with them."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def tagger(folder, scheme) -> tuple[str, list[str]]:
 
 
 def tags_of_the_script(path, labels, scheme) -> tuple[list[list[str]], np.ndarray]:
-    """What run_ner.py does with sentences: tags, and the probability of the likeliest tag of each word."""
+    """The results of run_ner.py: tags, and the probability of the likeliest tag of each word."""
     sentences = [make_sentence(words) for words in SENTENCES]
     rows = ner_encode.encode_sentences(sentences, FullTokenizer(VOCAB), 64)
     model = task_models.BertForTokenClassification.from_pretrained(path)

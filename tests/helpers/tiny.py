@@ -1,4 +1,4 @@
-"""The smallest model and records for it."""
+"""A minimal model and records for it."""
 
 import pathlib
 

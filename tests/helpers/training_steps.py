@@ -27,7 +27,7 @@ def one_device():
 
 
 def mirrored(replicas):
-    # Collectives of groups of two sizes can't live in one process, so only pairs use them here.
+    # A process can't have collectives for groups of two sizes, so only pairs use them here.
     operations = None if replicas == 2 else tf.distribute.ReductionToOneDevice()
     return tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(replicas)], cross_device_ops=operations)
 
@@ -65,6 +65,6 @@ def run(strategy, batches, *, parts=1, scale=1.0, calls=1, **options):
 def assert_same(one, other, tolerance):
     assert one.keys() == other.keys()
     for name, value in one.items():
-        # The true gradient of a key bias is zero (softmax doesn't see it); Adam makes steps out of its rounding noise.
+        # The true gradient of a key bias is zero (softmax ignores it); Adam turns its rounding noise into steps.
         allowed = 1e-1 if "key/bias" in name else tolerance
         np.testing.assert_allclose(other[name], value, rtol=0, atol=allowed, err_msg=name)

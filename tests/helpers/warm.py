@@ -1,9 +1,9 @@
-"""`subprocess.run` and `subprocess.Popen` for Python programs that begin where a fresh process has done its imports.
+"""`subprocess.run` and `subprocess.Popen` for Python programs, with all imports already done.
 
-A start of a script takes longer than a tiny run of it: five seconds go to imports. Here one process has made them
-(`warm_server`), and forks a child for each run: with flags, command line, environment, directory, output, exit code and
-death by signals of its own. What concerns the start itself (imports, environment read by them, encoding of the
-terminal, hashes of strings) is for `subprocess`.
+Starting a script takes longer than a tiny run of it: imports take five seconds. Here one process has done them
+(`warm_server`) and forks a child for each run, with its own flags, command line, environment, directory, output, exit
+code and signals. Tests of the start itself (imports, environment read by them, encoding of the terminal, string hashes)
+need `subprocess`.
 """
 
 import atexit
@@ -21,7 +21,7 @@ import tempfile
 from subprocess import DEVNULL, PIPE, STDOUT, CompletedProcess, TimeoutExpired
 
 _SERVER = pathlib.Path(__file__).with_name("warm_server.py")
-# Read by Python, TensorFlow, Keras and Numba as they are started or imported.
+# Python, TensorFlow, Keras and Numba read these when they are started or imported.
 _FIXED = (
     "KERAS_BACKEND", "KERAS_HOME", "LANG", "LC_ALL", "MPLBACKEND", "OMP_NUM_THREADS", "PYTHONHASHSEED",
     "PYTHONIOENCODING", "PYTHONUTF8", "TF_USE_LEGACY_KERAS", "TF_XLA_FLAGS", "XLA_FLAGS",
@@ -61,7 +61,7 @@ def _connection() -> socket.socket:
 
 
 class Popen:
-    """A run; arguments and attributes as those of `subprocess.Popen`, as far as tests need them."""
+    """A run; arguments and attributes are those of `subprocess.Popen` that tests need."""
 
     def __init__(
         self, args, *, stdin=None, stdout=None, stderr=None, cwd=None, env=None, text=False, encoding=None,
@@ -98,7 +98,7 @@ class Popen:
             status, end = os.pipe()
             self._status = os.fdopen(status, "rb", buffering=0)
             files.append(theirs.enter_context(os.fdopen(end, "wb")))
-            # In a file, as a message of a socket is limited.
+            # In a file, since the size of a socket message is limited.
             files.append(theirs.enter_context(tempfile.TemporaryFile()))
             files[-1].write(json.dumps(request).encode())
             files[-1].seek(0)
@@ -119,7 +119,7 @@ class Popen:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple:
-        """What went into the one pipe there is, once the process and whoever shares the pipe have ended."""
+        """The output of the only pipe, once the process and all others that share the pipe have ended."""
         if self.stdout and self.stderr:
             raise ValueError("one pipe only, as the other would fill up meanwhile; `run` has no such limit")
         written = {}
@@ -142,7 +142,7 @@ class Popen:
 
 
 def run(args, *, input=None, capture_output=False, text=False, encoding=None, check=False, timeout=None, **options):
-    """`subprocess.run`; output goes to files, so that nothing fills up."""
+    """`subprocess.run`; output goes to files, so that no pipe fills up."""
     with contextlib.ExitStack() as stack:
         mode = {"mode": "w+" if text or encoding else "w+b", "encoding": encoding}
 

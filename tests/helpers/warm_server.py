@@ -1,8 +1,8 @@
-"""The parent of the scripts that tests run: it has imported everything, and forks a child for each run.
+"""The parent process of scripts that tests run: it has imported everything, and forks a child for each run.
 
-TensorFlow starts its devices and thread pools on first use, in the child: no fork would survive them. The child takes
-over the files, directory, environment and command line of its request (see `warm`), and runs as the main program up to
-its natural end.
+TensorFlow starts its devices and thread pools on first use, in the child, since they would not survive a fork. The
+child takes over the files, directory, environment and command line of its request (see `warm`), and runs as the main
+program to its normal end.
 """
 
 import atexit
@@ -34,7 +34,7 @@ def import_everything() -> None:
 
 
 def report_ended(running: dict[int, int]) -> None:
-    """Writes the exit codes of children that have ended, each to its own pipe."""
+    """Writes the exit code of each child that has ended to its pipe."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             pipe = running.pop(ended[0])
@@ -44,12 +44,12 @@ def report_ended(running: dict[int, int]) -> None:
 
 
 def serve(listening: socket.socket) -> dict:
-    """Forks a child per request. Returns in the children only, with what each of them is to run.
+    """Forks a child for each request. Returns only in the children, with the request.
 
-    Ends the process when the last of the connections is closed.
+    Ends the process when the last connection is closed.
     """
     connections: list[socket.socket] = []
-    running: dict[int, int] = {}  # process -> the pipe that takes its exit code
+    running: dict[int, int] = {}  # process -> the pipe for its exit code
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
@@ -91,7 +91,7 @@ def serve(listening: socket.socket) -> dict:
 
 
 def become(request: dict) -> None:
-    """Gives this process the directory, the environment and the random state of a fresh one."""
+    """Gives this process the directory, environment and random state of a fresh one."""
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
@@ -117,7 +117,7 @@ def run(arguments: list[str]) -> None:
 
 
 def leave() -> None:
-    """The last of a child's exit functions: nobody needs the half second in which Python takes itself apart."""
+    """The last of a child's exit functions: skips Python's finalization, which takes half a second."""
     if exit_code is not None:
         sys.stdout.flush()
         sys.stderr.flush()

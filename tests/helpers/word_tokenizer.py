@@ -1,4 +1,4 @@
-"""A small tokenizer of another kind than WordPiece, with other special tokens, rows and padding."""
+"""A small tokenizer that is not WordPiece, with other special tokens, rows and padding."""
 
 import re
 
@@ -6,7 +6,7 @@ from bert_tf.text.tokenizer import Tokenizer
 
 
 class WordTokenizer(Tokenizer):
-    """Words between spaces, with the rows of RoBERTa: `<s> a </s></s> b </s>`, one segment, padding 1."""
+    """Words separated by spaces, with the rows of RoBERTa: `<s> a </s></s> b </s>`, one segment, padding 1."""
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
     pad_id = 1

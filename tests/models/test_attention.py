@@ -1,4 +1,4 @@
-"""BertModel's return_attention: the numbers, and that asking for them changes no others."""
+"""BertModel's return_attention: the numbers, and that returning them changes no other outputs."""
 
 import keras
 import numpy as np
@@ -51,7 +51,7 @@ def test_probabilities_are_those_of_the_paper(model, inputs):
     for number, x in enumerate(layer_inputs):
         expected = by_hand(model, np.float64(np.asarray(x)), inputs["input_mask"], number)
         np.testing.assert_allclose(attention[number], expected, atol=2e-6)
-        assert expected.max() > 0.8  # far from even: a transposed or shuffled result would show
+        assert expected.max() > 0.8  # far from uniform: a transposed or shuffled result would show
         np.testing.assert_allclose(attention[number].sum(-1), 1, atol=1e-6)
         assert not attention[number][1, :, :, 4:].any()
 

@@ -1,4 +1,4 @@
-"""Model, heads and optimizer are plain Keras: `fit` on any backend makes the original's twelve steps."""
+"""Model, heads and optimizer are plain Keras: `fit` on any backend reproduces the original's twelve steps."""
 
 import importlib.util
 import json
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers.paths import ROOT
 
-# A process of its own, since a Keras backend is chosen at import.
+# A separate process, since the Keras backend is chosen at import.
 PROGRAM = """
 import json, sys
 import numpy as np

@@ -101,7 +101,7 @@ def test_layer_norm_eps_is_written_only_where_it_is_not_the_originals():
 
 
 def test_what_is_not_of_the_model_is_left_out(caplog):
-    """Earlier versions kept it in bert_config.json."""
+    """Keys about the head, which earlier versions kept in bert_config.json."""
     of_head = {
         "architectures": ["BertForSequenceClassification"],
         "id2label": {"0": "no"},
@@ -113,7 +113,7 @@ def test_what_is_not_of_the_model_is_left_out(caplog):
         config = BertConfig.from_dict({"vocab_size": 5, "pad_token_id": 1, **of_head})
     assert not caplog.records
     expected = BertConfig(5)
-    expected.pad_token_id = 1  # which a conversion to Hugging Face needs
+    expected.pad_token_id = 1  # a conversion to Hugging Face needs it
     assert config == expected
     with pytest.raises(ValueError, match="unknown key num_labels.*gelu_erf"):
         BertConfig.from_dict({"vocab_size": 5, "num_labels": 3, **of_head})
@@ -208,7 +208,7 @@ def test_vocab_size_check(caplog):
         check(201, 200, allow_mismatch=True)
         check(50, 200, allow_mismatch=True)
     assert caplog.text.count("(allowed)") == 2
-    # A token that comes twice takes a line of its own, so the count is of lines, not of different tokens.
+    # A repeated token takes another line, so lines count, not different tokens.
     check_vocab_size(BertConfig(3), {"a": 2, "b": 1})
 
 

@@ -59,7 +59,7 @@ def test_a_flag_may_repeat_the_directory_but_not_contradict_it():
         text_casing.resolve_casing(None, True, known)
     korean = Casing(True, False, "korean/tokenizer_config.json")
     assert text_casing.resolve_casing(None, None, korean).strip_accents is False
-    # Nobody says anything: the original's default, or the flag.
+    # Nothing is known: the original's default, or the flag.
     assert text_casing.resolve_casing(None, None, Casing()).do_lower_case is True
     assert text_casing.resolve_casing(False, True, Casing()) == Casing(False, True, "the flag")
 

@@ -1,4 +1,4 @@
-"""Families of models: what is asked by configuration, by name and by the names of variables."""
+"""Model families: look-up by configuration, by name and by variable names."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The list of formats: each finds its own weights and no other's, and says so before TensorFlow is there."""
+"""The list of formats: each finds its own weights and no other's, without importing TensorFlow."""
 
 import subprocess
 import sys

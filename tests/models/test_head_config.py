@@ -1,4 +1,4 @@
-"""head_config.json: what lies beside a model's configuration, and where it was before."""
+"""head_config.json beside a model's configuration, and directories from before it existed."""
 
 import json
 
@@ -119,7 +119,7 @@ MODELS = {
         baselines.create_config("cnn", 100, embedding_size=8, hidden_size=9), 2, "cnn", labels=["a", "b"]
     ),
 }
-# What earlier versions kept in the configuration for each of them.
+# The keys that earlier versions kept in the configuration for each of them.
 OLD_KEYS = {
     "classifier": {**numbered("a", "b"), "problem_type": "single_label_classification"},
     "regression": {"problem_type": "regression"},
@@ -140,7 +140,7 @@ def outputs_of(model):
 
 
 def same_head(one: HeadConfig, other: HeadConfig) -> bool:
-    """single_label_classification is what a model is of which nothing is said."""
+    """Compares heads; single_label_classification is the default problem type."""
     kinds = {head.problem_type or "single_label_classification" for head in (one, other)}
     return len(kinds) == 1 and {**one.to_dict(), "problem_type": 0} == {**other.to_dict(), "problem_type": 0}
 
@@ -158,7 +158,7 @@ def test_directories_of_now_and_before(name, tmp_path):
     files = read_model_files(str(folder))
     assert files.config == model.config
     expected = model.head_config
-    if name == "lstm":  # of which an old directory did not say that it is a classifier
+    if name == "lstm":  # an old directory did not say that it is a classifier
         assert files.head == HeadConfig(lstm_on_top=True)
     else:
         assert same_head(files.head, expected)
@@ -182,7 +182,7 @@ def test_keras_files_of_now_and_before(name, tmp_path):
     again = keras.models.load_model(path)
     assert again.head_config == model.head_config and again.config == model.config
     np.testing.assert_array_equal(outputs_of(again), expected)
-    # Before, the configuration had it all, and the arguments were fewer.
+    # Earlier, the configuration had everything, and there were fewer arguments.
     old = model.get_config()
     old["config"] |= OLD_KEYS[name]
     old = {key: value for key, value in old.items() if key not in ("labels", "lstm_on_top", "kind")}

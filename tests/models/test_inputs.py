@@ -1,4 +1,4 @@
-"""Names of a model's inputs: Hugging Face's are understood everywhere, and what no model reads is an error."""
+"""Names of a model's inputs: Hugging Face's are accepted everywhere, and unknown ones are errors."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""Objectives of the fine-tuned models against NumPy, and that parts of a batch add up to the whole."""
+"""Objectives of fine-tuned models compared with NumPy, and that the parts of a batch add up to the whole."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def objective_cases():
     yield objectives.MultiLabelObjective, logits, {"label_ids": several}, losses.mean(), metrics
 
     start, end = generator.normal(size=(2, 6, 5))
-    starts, ends = start.argmax(-1), np.array([0, 1, 2, 3, 7, end[5].argmax()])  # 7 lies outside
+    starts, ends = start.argmax(-1), np.array([0, 1, 2, 3, 7, end[5].argmax()])  # 7 is outside
     losses = (softmax_losses(start, starts) + softmax_losses(end, ends)) / 2
     right = end.argmax(-1) == ends
     accuracies = {"start_accuracy": 1.0, "end_accuracy": right.mean(), "exact_match": right.mean()}
@@ -84,7 +84,7 @@ def test_loss_and_metrics_of_an_objective(objective, outputs, features, loss, me
 
 @pytest.mark.parametrize(("objective", "outputs", "features", "loss", "metrics"), CASES, ids=CASE_NAMES)
 def test_parts_of_a_batch_add_up(objective, outputs, features, loss, metrics):
-    """However a batch is cut (micro-batches, replicas), and with rows that only fill it up."""
+    """However a batch is split (micro-batches, replicas), and with padding rows."""
     count = 6
     filler = np.zeros(2, int)  # two more copies of row 0, which must not count
 
@@ -100,7 +100,7 @@ def test_parts_of_a_batch_add_up(objective, outputs, features, loss, metrics):
     total = {name: sum(float(part[name]) for part in sums) for name in objective.sum_names}
     actual = as_floats(objective.metrics(total))
     np.testing.assert_allclose([actual[name] for name in metrics], list(metrics.values()), rtol=2e-5)
-    nothing = rows_of(features, slice(6, 8))  # a batch without any example: 0, not 0/0
+    nothing = rows_of(features, slice(6, 8))  # a batch without examples: 0, not 0/0
     sums = objective.sums(rows_of(outputs, slice(6, 8)), nothing)
     assert float(objective.loss(sums, objective.totals(nothing))) == 0.0
     assert set(as_floats(objective.metrics(sums)).values()) == {0.0}

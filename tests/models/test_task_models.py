@@ -39,7 +39,7 @@ def load(golden, name, checkpoint, model_class, **arguments):
     model = model_class(BertConfig.from_json_file(str(folder / "bert_config.json")), **arguments)
     result = initialize.load_weights(model, str(folder / checkpoint))
     assert not result.missing
-    inputs = select(np.load(folder / "inputs.npz"), model.known_inputs)  # the file has those of all models
+    inputs = select(np.load(folder / "inputs.npz"), model.known_inputs)  # the file has the inputs of all models
     return model, inputs, dict(np.load(folder / "outputs.npz"))
 
 
@@ -67,7 +67,7 @@ def test_classifier_equals_the_original(golden, name):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_evaluation_of_a_classifier_equals_the_original(golden, name):
-    """An example that is not real counts in the original's loss, but in neither of its metrics."""
+    """A padding example counts in the original's loss, but in neither of its metrics."""
     model, inputs, _ = load(golden, name, "classifier.ckpt", BertForSequenceClassification, num_labels=3)
     assert not inputs["is_real_example"].all()
     expected = json.loads((golden / "model" / name / "eval_metrics.json").read_text())["classifier"]
@@ -170,7 +170,7 @@ def test_tokens_and_choices_have_the_same_head_as_the_classifier(golden):
 
 
 def test_dropout_of_the_head():
-    """The head as the identity shows what dropout leaves: a tenth is zero, the rest is divided by 0.9."""
+    """With the identity as head, a tenth of the values is zero and the rest is divided by 0.9."""
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = BertForTokenClassification(config, num_labels=config.hidden_size)
     model.build()
@@ -217,7 +217,7 @@ TASKS = {
 
 
 def some_of(*often) -> list:
-    """All tasks; those that share their head or objective with one of `often` are for `make test-slow`."""
+    """All tasks; only those in `often` run in `make test`, others share their head or objective."""
     return [pytest.param(task, marks=[pytest.mark.slow] * (task not in often)) for task in TASKS]
 
 
@@ -250,7 +250,7 @@ def make(task, config=None, **arguments):
 
 
 def batch_of(task, rows=8, length=12):
-    """Inputs; the labels of `labels_of` can be seen in them."""
+    """Inputs from which the labels of `labels_of` can be predicted."""
     generator = np.random.default_rng(2)
     shape = (rows, 3, length) if task == "choices" else (rows, length)
     mask = np.ones(shape, "int32")
@@ -293,19 +293,19 @@ def test_fit_needs_no_loss_and_lowers_it(request, task):
     np.testing.assert_allclose(history["loss"][0], before["loss"], rtol=2e-3)
     assert after["loss"] < 0.6 * before["loss"], (before, after)
 
-    # Metrics of batches of unequal size are those of all examples at once.
+    # Metrics over batches of unequal size equal those over all examples at once.
     uneven = model.evaluate(x, y, batch_size=3, verbose=0, return_dict=True)
     labelled = objectives.features_with_labels(model.objective, x, y)
     expected = as_floats(model.objective.metrics(model.objective.sums(model(x), labelled)))
     assert set(uneven) == {"loss", *expected}
     assert {name: uneven[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    # Labels may stand among the features, as in a dataset made from records.
+    # Labels may be among the features, as in a dataset made from records.
     np.testing.assert_allclose(model.evaluate(labelled, verbose=0, return_dict=True)["loss"], after["loss"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_fit_traces_a_step_once_per_replica(replicas, monkeypatch):
-    """Variables that the first trace made would have the step traced again, which takes as long as all else."""
+    """Variables created in the first trace would cause a second trace, which takes as long as everything else."""
     traced = []
     compute_loss = BertForSequenceClassification.compute_loss
 
@@ -395,7 +395,7 @@ def test_inputs_may_be_ids_alone():
 @pytest.mark.slow  # in small: training/test_loop.py
 @pytest.mark.parametrize("task", ["tokens", "classification"])
 def test_two_replicas_and_two_micro_batches_make_the_same_steps(task):
-    """With dropout, whose masks hang on the place in the batch and not on who computes it.
+    """With dropout, whose masks depend on the place in the batch, not on the replica.
 
     ReductionToOneDevice, because TensorFlow's collective operations mix up two models of one process. The gradient norm
     is left out: over replicas it counts the rows of the word-embedding gradient one by one, over micro-batches their

@@ -1,4 +1,4 @@
-"""A corpus as one text: ranges against a plain count of all documents, formats, compression, bad input, memory."""
+"""A corpus as one text: ranges compared with a plain count of documents, formats, compression, bad input, memory."""
 
 import bz2
 import gzip
@@ -29,7 +29,7 @@ COMPRESS = {
 
 
 def written(folder, contents, suffix=".txt"):
-    """Paths of files f0.txt, f1.txt, ... with these bytes."""
+    """Writes files f0.txt, f1.txt, ... with these bytes; returns their paths."""
     paths = []
     for number, data in enumerate(contents):
         path = folder / f"f{number}{suffix}"
@@ -233,7 +233,7 @@ def test_every_cut_of_random_records(tmp_path, monkeypatch, make, input_format, 
             for base, (_, found) in zip((0, sizes[0]), files, strict=True)
             for begin, lines in found
         ]
-        # The name says nothing here: an empty file is of no form.
+        # The name does not matter here: an empty file has no format.
         paths = written(tmp_path, [data for data, _ in files], suffix="")
         corpus = Corpus(paths, TextSettings(input_format=input_format))
         for cut in range(sum(sizes) + 1):
@@ -297,7 +297,7 @@ def test_bad_records_are_named_by_file_and_line(tmp_path, monkeypatch, line, exp
     paths = written(tmp_path, [data + b"\n"], suffix=".jsonl")
     message = error_of(paths)
     assert "f0.jsonl, line 5: " in message and expected in message and len(message) < 500
-    corpus = Corpus(paths)  # also where the line was not counted to
+    corpus = Corpus(paths)  # also without having counted lines up to there
     with pytest.raises(ValueError, match="f0.jsonl, line 5: "):
         list(corpus.blocks(33))
     assert documents(corpus, 0, 33) == [["one"], ["two"]]

@@ -228,7 +228,7 @@ def test_unknown_tokens_are_warned_of(letters, tmp_path, caplog):
 
 def test_full_disk_leaves_what_was_there(golden, tmp_path):
     (tmp_path / "b.tfrecord").write_text("of an earlier run")
-    # A limit on the size of any file written stands for the full disk.
+    # A limit on file sizes simulates a full disk.
     program = (
         "import resource, sys; from bert_tf.pretraining import create as p; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); "

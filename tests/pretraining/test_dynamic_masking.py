@@ -1,4 +1,4 @@
-"""Masks drawn in tf.data: exactly the rules, the distribution of the static masks, a function of (seed, step, row)."""
+"""Masks drawn in tf.data: the exact rules, the distribution of the static masks, a function of (seed, step, row)."""
 
 import collections
 import gzip
@@ -32,7 +32,7 @@ def count_of(length, prob=0.15, limit=20):
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_features_of_a_row(most):
-    """Everything but the choice of positions, against plain loops."""
+    """Everything but the choice of positions, compared with plain loops."""
     packed = packed_rows(30, most)
     rows = rows_of(packed, 64, most)
     features = mask(rows)
@@ -78,7 +78,7 @@ def test_features_of_a_row(most):
 
 
 def plain_choice(pairs, bits, limit, prob, whole_words) -> list[int]:
-    """Positions chosen in a row of pairs when words are taken in the order of `bits`, by the static code's loop."""
+    """Positions that the static code's loop chooses in a row of pairs if words are ordered by `bits`."""
     chosen, begin, number = [], 0, 0
     for first, second in pairs:
         tokens, words = first + second, []
@@ -89,7 +89,7 @@ def plain_choice(pairs, bits, limit, prob, whole_words) -> list[int]:
                 words[-1].append(position)
             else:
                 words.append([position])
-        # A word's number in the row, or its position, says which random number is its own.
+        # A word's number in the row, or its position, selects its random number.
         keys = [bits[number + k if whole_words else begin + word[0]] for k, word in enumerate(words)]
         number += len(words)
         taken: list[int] = []
@@ -171,7 +171,7 @@ DRAWS = 3000
 
 @pytest.fixture(scope="module", params=[False, True], ids=["pieces", "whole_words"])
 def drawn(request):
-    """(pairs, static masks, dynamic masks): what became of each pair in each of many draws, as (position, id)s."""
+    """(pairs, static masks, dynamic masks): the (position, id)s of each pair in each of many draws."""
     pairs = random_pairs(12, (5, 60), seed=4)
     continuations = frozenset(number for token, number in VOCAB.items() if token.startswith("##"))
     vocabulary = VocabularyIds(CLS, SEP, MASK, list(VOCAB.values()), continuations)
@@ -194,7 +194,7 @@ def drawn(request):
 
 
 def assert_same_mean(one, other):
-    """Within 4 standard errors; of numbers that are all the same, equal."""
+    """Means within 4 standard errors; equal if all numbers are the same."""
     one, other = np.asarray(one, float), np.asarray(other, float)
     error = np.sqrt(one.var() / one.size + other.var() / other.size)
     assert abs(one.mean() - other.mean()) <= 4 * error + 1e-12
@@ -220,7 +220,7 @@ def test_every_position_is_chosen_as_often_as_by_the_static_masks(drawn):
         ]
         for position in range(len(first + second)):
             assert_same_mean(held[0][:, position], held[1][:, position])
-        # And two of them together, which a rule about words would show in.
+        # And two of them jointly, where a rule about words would show.
         for position in range(len(first + second) - 1):
             assert_same_mean(*(one[:, position] & one[:, position + 1] for one in held))
 
@@ -241,7 +241,7 @@ def test_what_stands_there_is_as_in_the_static_masks(drawn):
     for one, other, share in zip(*kinds, (0.8 + 0.001, 0.1 + 0.001, 0.1 - 0.002), strict=True):
         assert_same_mean(one, other)
         assert abs(other.mean() - share) < 4 * np.sqrt(share * (1 - share) / len(other)) + 2e-4
-    # Any id of the vocabulary comes, [PAD] and [CLS] included; [MASK] counts above and the token itself there, too.
+    # Any id can occur, including [PAD] and [CLS]; [MASK] and the token itself are also counted above.
     counts = np.bincount(replaced[1], minlength=100)
     mean = counts[[0, 1, 2, 3]].sum() / 4
     assert len(counts) == 100
@@ -326,7 +326,7 @@ def test_resumed_reading_draws_the_same_masks(tmp_path):
         for expected, batch in zip(whole[start : start + 5], batches(start), strict=False):
             for name, value in expected.items():
                 np.testing.assert_array_equal(batch[name], value)
-    # Every row comes again in later epochs, with other masks.
+    # Every row occurs again in later epochs, with other masks.
     seen = collections.defaultdict(set)
     for batch in whole:
         for row in range(8):
@@ -481,7 +481,7 @@ def test_a_run_on_packed_records_goes_on_bit_for_bit(data, tmp_path):
     assert_bit_identical(values(tmp_path / "whole", 20), values(tmp_path / "resumed", 20))
     results = [(tmp_path / name / "eval_results.txt").read_text() for name in ("whole", "resumed")]
     assert results[0] == results[1]
-    # Other masks are told.
+    # A change of masks is reported.
     result = run(unmasked_command(data, tmp_path / "resumed", num_train_steps=22, masked_lm_prob=0.2))
     assert result.returncode == 0, result.stderr[-3000:]
     assert "do_whole_word_mask True -> False" in result.stderr

@@ -29,7 +29,7 @@ def compiled_instances(
     rng,
     do_whole_word_mask=False,
 ) -> list[TrainingInstance]:
-    """`plain.create_training_instances` by the compiled code."""
+    """`plain.create_training_instances` with the compiled code."""
     settings = InstanceSettings(
         max_seq_length, max_predictions_per_seq, dupe_factor, short_seq_prob, masked_lm_prob, do_whole_word_mask
     )
@@ -98,7 +98,7 @@ def test_digests_of_the_letters_corpus(
 
 
 class RecordingRandom(random.Random):
-    """Writes down each draw from the generator, whatever method asked for it."""
+    """Records each draw from the generator, by whatever method."""
 
     def __init__(self, seed):
         super().__init__(seed)
@@ -155,7 +155,7 @@ def test_every_draw_is_the_originals(letters):
 
 
 def test_compiled_draws_are_those_of_random():
-    """Words, `random`, `randrange` and `shuffle` from the same state, over several turns of the generator."""
+    """Words, `random`, `randrange` and `shuffle` from the same state, over several blocks of the generator."""
     rng = random.Random(3)
     state = mersenne_twister.generator_state(rng)
     for turn in range(1500):
@@ -172,7 +172,7 @@ def test_compiled_draws_are_those_of_random():
     restored = random.Random()
     mersenne_twister.restore(restored, state)
     assert restored.getstate() == rng.getstate()
-    rng.random()  # in the middle of a turn
+    rng.random()  # in the middle of a block
     assert mersenne_twister._next_word(mersenne_twister.generator_state(rng)) == rng.getrandbits(32)
 
 
@@ -183,7 +183,7 @@ RANDOM_CASES = [(seed, whole, *SIZES[seed % 4]) for seed, whole in enumerate([Fa
 
 @pytest.mark.parametrize(("seed", "whole_words", "max_seq_length", "max_predictions", "short", "prob"), RANDOM_CASES)
 def test_random_corpora(seed, whole_words, max_seq_length, max_predictions, short, prob, tmp_path):
-    """Documents of one sentence and of many, sentences of one token and of hundreds, one document only."""
+    """Documents of one sentence and of many, sentences of one token and of hundreds, a single document."""
     generator = random.Random(seed)
     (tmp_path / "vocab.txt").write_text("\n".join(LETTERS) + "\n")
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
@@ -199,7 +199,7 @@ def test_random_corpora(seed, whole_words, max_seq_length, max_predictions, shor
         mine, reference = random.Random(seed), random.Random(seed)
         found = compiled_instances(*arguments, mine, whole_words)
         assert found == plain.create_training_instances(*arguments, reference, whole_words)
-        assert mine.getstate() == reference.getstate()  # the stream is where the original would have left it
+        assert mine.getstate() == reference.getstate()  # the stream is in the state where the original leaves it
 
 
 def test_instances_go_on_where_a_call_ended(golden, tmp_path, monkeypatch):
@@ -229,7 +229,7 @@ def test_records_are_those_of_the_plain_encoder(letters, tmp_path):
 
 
 def test_checksums_of_any_length():
-    """The standard's check value, and the masked form of every length around the eight bytes of a turn."""
+    """The standard's check value, and the masked form for all lengths around the eight bytes of an iteration."""
     crc = kernel_checksum(b"123456789")
     assert crc == masked(0xE3069283)
     data = bytes(range(200))
@@ -276,7 +276,7 @@ def test_words_join_over_the_separator():
         assert labels == [tokens[position] for position in positions]
         assert all(masked[k] == tokens[k] for k in range(len(tokens)) if k not in positions)
         outcomes.add(tuple(positions))
-    # Three of eight tokens: the word of three alone, or the two others together with no room left for it.
+    # Three of eight tokens: either the word of three alone, or the two others, which leave no room for it.
     assert outcomes == {(2, 3, 5), (1, 6)}
 
 
@@ -317,7 +317,7 @@ def test_truncation_shortens_the_longer_and_b_on_a_tie():
 
 
 def test_target_length_is_drawn_once_a_document_and_pass():
-    # One token a sentence and short_seq_prob 1: without random nexts all instances but the last are equally long.
+    # One token per sentence and short_seq_prob 1: without random nexts, all instances but the last have equal length.
     documents = [[[5]] * 60]
     vocabulary = VocabularyIds.from_vocab({token: index for index, token in enumerate(LETTERS)})
     lengths = set()
@@ -383,8 +383,8 @@ def test_shares_of_masks_and_random_nexts_on_novels(golden, shared, tmp_path, wh
 
 
 def assert_shares(corpus, tokenizer, whole_words, dupe_factor):
-    """15% are predicted; of these 80% are [MASK], 10% any token, 10% themselves, within three sigma; half of the pairs
-    that could follow each other don't."""
+    """15% are predicted; of these 80% are [MASK], 10% random, 10% unchanged, within three sigma; half of the pairs
+    that could be consecutive are not."""
     vocabulary = VocabularyIds.from_vocab(tokenizer.vocab)
     instances = compiled_instances(corpus, tokenizer, 128, dupe_factor, 0.1, 0.15, 20, random.Random(5), whole_words)
     assert len(instances) > 1000

@@ -1,4 +1,4 @@
-"""Left-to-right models: what a token sees, what it predicts, the loss, and that fine-tuning keeps to it."""
+"""Left-to-right models: what a token attends to, what it predicts, the loss, and that fine-tuning keeps this."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_no_token_sees_what_follows(fused, training):
         after = sequence_output(model, changed, training)
         np.testing.assert_array_equal(after[:, :place], before[:, :place])
         assert (np.abs(after[:, place:] - before[:, place:]).max(-1) > 1e-4).all()
-    # The original looks both ways.
+    # The original's attention is bidirectional.
     values = {key: value for key, value in CONFIG.items() if key != "attention"}
     both = BertModel(BertConfig.from_dict(values))
     both.build()
@@ -72,14 +72,14 @@ def test_no_token_sees_what_follows(fused, training):
 
 
 def test_padding_and_packed_rows():
-    """A row with padding, and two sequences in one row, give what each sequence gives alone."""
+    """A row with padding, and two sequences in one row, give the same as each sequence alone."""
     model, ids = model_of(), random_ids(1)
     alone = [model(part) for part in (ids[:, :5], ids[:, 5:])]
     mask = (np.arange(LENGTH) < 5).astype("int32")[None]
     padded = model({"input_ids": ids, "input_mask": mask})
     np.testing.assert_allclose(padded["pooled_output"], alone[0]["pooled_output"], atol=1e-5)
     np.testing.assert_allclose(padded["sequence_output"][:, :5], alone[0]["sequence_output"], atol=1e-5)
-    # The last token is what is pooled, since [CLS] sees nothing.
+    # The last token is pooled, since [CLS] attends only to itself.
     last = alone[0]["sequence_output"][:, -1]
     expected = np.tanh(last @ model.pooler.dense.kernel + model.pooler.dense.bias)
     np.testing.assert_allclose(padded["pooled_output"], expected, atol=1e-5)
@@ -112,7 +112,7 @@ def test_a_bilstm_on_top_reads_all_tokens_and_travels_with_the_model(tmp_path):
     model.save_pretrained(str(tmp_path / "model"))
     again = BertForSequenceClassification.from_pretrained(str(tmp_path / "model"))
     np.testing.assert_array_equal(again({"input_ids": ids, "input_mask": mask}), logits)
-    # Without the BiLSTM they would be another model's.
+    # Without the BiLSTM they would belong to another model.
     assert json.loads((tmp_path / "model" / "head_config.json").read_text())["lstm_on_top"] is True
 
 
@@ -196,7 +196,7 @@ def test_loss_is_that_of_plain_numpy():
     objective = objectives.pretraining_objective("ltr", nsp=False)
     sums = objective.sums(outputs, features)
     assert set(sums) == set(objective.sum_names)
-    # Each prefix alone: the logits of its last token are what predicts the token that follows.
+    # Each prefix alone: the logits of its last token predict the token that follows.
     ids, ends = rows["input_ids"].numpy(), (6, 8)
     losses, right = [], []
     for row, end in enumerate(ends):
@@ -253,7 +253,7 @@ def test_without_next_sentences_the_masked_lm_part_stays_as_it_was():
 
 
 def test_named_sizes_have_the_published_parameters():
-    """In millions; heads of pre-training included but for the large model, whose figure is the encoder's."""
+    """In millions, including the pre-training heads, except for the large model, whose figure is the encoder's."""
     published = {"tiny": 4.4, "mini": 11.3, "small": 29.1, "medium": 41.7, "base": 110.1, "large": 335.1}
     assert list(NAMED_SIZES) == list(published)
     for size, millions in published.items():
@@ -280,7 +280,7 @@ def test_named_sizes_have_the_published_parameters():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """What run_pretraining.py and, on its model, run_classifier.py make of many settings."""
+    """Runs of run_pretraining.py and, on its model, run_classifier.py with many settings."""
     folder = tmp_path_factory.mktemp("runs")
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{number}" for number in range(95)]
     (folder / "vocab.txt").write_text("".join(token + "\n" for token in vocab))
@@ -329,7 +329,7 @@ def test_a_left_to_right_run(runs):
     assert abs(results["next_token_loss"] - np.log(100)) < 0.4
     assert json.loads((folder / "ltr" / "bert_config.json").read_text()) == {**TINY_CONFIG, "attention": "causal"}
     assert "attention is causal, here and wherever this model is used" in logs["ltr"]
-    # What has no part in the loss stays as it was initialised: no decay, no moments.
+    # Variables without influence on the loss stay as initialised: no decay, no moments.
     reader = tf.train.load_checkpoint(str(folder / "ltr" / "model.ckpt-4"))
     start = tf.train.load_checkpoint(str(folder / "ltr" / "model.ckpt-2"))
     for name in ("bert/pooler/dense/kernel", "cls/seq_relationship/output_weights"):

@@ -1,4 +1,4 @@
-"""The vocabulary beside a pre-trained model: which one it is, and what does not fit together."""
+"""The vocabulary beside a pre-trained model: which one it is, and mismatches."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ def find_vocabulary(vocab_file, init_checkpoint, record_files, vocab_size=100):
 
 
 def make(folder, name="train", pieces=PIECES, **flags):
-    """Records of a small text, with their vocabulary beside them; returns the path of the records."""
+    """Creates records of a small text, with their vocabulary beside them; returns the path of the records."""
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.txt").write_text("The house stands.\nOn a hill.\n\nA hill.\nThe house.\n")
     (folder / f"{name}_vocab.txt").write_text("\n".join(pieces) + "\n")
@@ -70,7 +70,7 @@ def test_a_given_vocabulary_must_be_that_of_the_records(tmp_path, caplog):
         ValueError, match=r"--vocab_file=.*other\.txt is not the vocabulary .*train_vocab\.txt \(.*json"
     ):
         find_vocabulary(str(other), None, {"--input_file": [records]})
-    # Nothing is known of these records; whether text is lower-cased is guessed by the pieces, and said.
+    # Nothing is known about these records; lower-casing is guessed from the pieces, and the log says so.
     (tmp_path / "data" / "pretraining_data.train.json").unlink()
     assert find_vocabulary(str(other), None, {"--input_file": [records]}).casing.do_lower_case
     assert "do_lower_case=True is a guess from the pieces" in caplog.text

@@ -1,4 +1,4 @@
-"""Several pairs in one row: everything that is computed of a pair is what it is in a row of its own."""
+"""Several pairs in one row: everything computed for a pair is the same as in a separate row."""
 
 import keras
 import numpy as np
@@ -61,7 +61,7 @@ def packed_batch(rows=ROWS, step=0) -> dict[str, np.ndarray]:
 
 
 def unpacked(batch, rows=ROWS):
-    """The same pairs with the same masks, each in a row, and where they stood: (row, begin, length, predictions)."""
+    """The same pairs and masks, one pair per row, and where they were: (row, begin, length, predictions)."""
     found, places = [], []
     for number, pairs in enumerate(rows):
         begin = 0
@@ -91,7 +91,7 @@ def build(dtype=None):
     keras.utils.set_random_seed(3)
     model = BertForPreTraining(BertConfig.from_dict(CONFIG), dtype=dtype)
     model.build()
-    for variable in model.trainable_variables:  # larger than at the start, so that nothing is hidden by small numbers
+    for variable in model.trainable_variables:  # larger than initially, so that small numbers hide nothing
         if "gamma" not in variable.path:
             variable.assign(variable + np.random.default_rng(len(variable.path)).normal(0, 0.2, variable.shape))
     return model
@@ -131,7 +131,7 @@ def test_outputs_of_a_pair_are_those_of_the_unpacked_pair(kind):
 
 @pytest.mark.parametrize("left_out", ["sequence_ids", "position_ids", "pooled_positions"])
 def test_each_of_the_inputs_matters(left_out):
-    """The test above would see it if one of them had no effect."""
+    """The test above would notice if one of them had no effect."""
     model, batch = build(), packed_batch()
     whole = model.encode(batch)
     part = model.encode({name: value for name, value in batch.items() if name != left_out})
@@ -241,7 +241,7 @@ def test_evaluation_leaves_filling_rows_out():
     for strategy, rows in ((one_device(), 3), (mirrored(4), 4)):
         model, _ = build_for_training(strategy)
         part = {name: value[:rows].copy() for name, value in batch.items()}
-        # The weights of pairs stay, to see that those of rows are enough.
+        # The weights of pairs are kept, to check that those of rows are enough.
         part["example_weights"] = (np.arange(rows) < 3).astype("float32")
         part["masked_lm_weights"][3:] = 0.0
         evaluate = train_step.make_evaluate_function(model, PretrainingObjective, strategy)

@@ -75,7 +75,7 @@ def test_shards_do_not_depend_on_the_number_of_processes(corpus, tmp_path):
 
 @pytest.mark.parametrize("damage", ["removed", "cut", "summary lost", "summary lost before shards' own"])
 def test_a_finished_run_is_mended(corpus, tmp_path, damage, monkeypatch):
-    """One shard is made again, or nothing but the summary; what a run leaves is the same as ever."""
+    """One shard is made again, or only the summary; the run's output is the same as always."""
     flags = {"num_shards": 4, "num_workers": 1}
     if damage == "summary lost before shards' own":  # killed between its last shard and the end
         monkeypatch.setattr(create, "_merged_summary", lambda *_: os.kill)
@@ -163,7 +163,7 @@ def test_finished_shards_are_not_made_again(corpus, tmp_path, monkeypatch):
     folder = tmp_path / "out"
     whole = make(corpus, folder, num_shards=4, num_workers=1)
     made = contents(folder)
-    # As a killed run leaves it: two shards finished with their summaries, one without, one half-written.
+    # The state after a kill: two shards finished with their summaries, one without, one half-written.
     (folder / "pretraining_data.out.json").unlink()
     for shard in (0, 1):
         text = json.dumps(whole["shards"][shard])
@@ -241,7 +241,7 @@ def run_script(corpus, folder, *flags, **options):
 
 
 def workers(pid: int) -> list[int]:
-    """Processes that another one, started by pid, has forked."""
+    """Processes forked by a process that `pid` started."""
     found = []
     for server in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         if "multiprocessing.forkserver" in pathlib.Path(f"/proc/{server}/cmdline").read_text():
@@ -251,7 +251,7 @@ def workers(pid: int) -> list[int]:
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="finds the workers in /proc")
 def test_a_killed_worker_and_a_killed_run(corpus, tmp_path):
-    """A worker killed in the middle of a shard, then all of it killed, then started again: nothing lost or doubled."""
+    """A worker killed in the middle of a shard, then the whole run killed and restarted: nothing lost or doubled."""
     for number in range(3):
         write_corpus(tmp_path / "text" / f"{number}.txt", documents=1500, seed=number)
     expected = make(corpus, tmp_path / "expected", num_shards=12, num_workers=1)
@@ -266,7 +266,7 @@ def test_a_killed_worker_and_a_killed_run(corpus, tmp_path):
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    _, log = process.communicate()  # returns once the workers, who share the log, are gone as well
+    _, log = process.communicate()  # returns once the workers, which share the log, have ended, too
     assert "A worker process died; restarting its work" in log
     finished = {path.name: path.stat().st_mtime_ns for path in folder.glob("pretraining_data.out-*.json")}
     assert 5 <= len(finished) < 12
@@ -329,7 +329,7 @@ print(summary["instances"], summary["documents"])
 
 
 def check_memory(tmp_path, golden, megabytes_of_text, megabytes_of_memory):
-    """All memory that the process may take beyond what it has after a small run is less than the text."""
+    """The process may take less additional memory, after a small run, than the size of the text."""
     source = (golden / "pretraining" / "corpus_0.txt").read_bytes() + b"\n"
     (tmp_path / "warm.txt").write_bytes(source)
     repeats = megabytes_of_text * 1_000_000 // len(source)
@@ -423,7 +423,7 @@ def test_unmasked_records_hold_each_pair_once(corpus, tmp_path):
         assert len(first) + len(second) <= 128
         assert mask_id not in first + second
     assert sum(label for *_, label in pairs) == summary["random_next"]
-    # Pairs that follow each other cover the text: each of its tokens comes about once.
+    # Consecutive pairs cover the text: each of its tokens occurs about once.
     follows = sum(len(first) + len(second) - 3 for first, second, label in pairs if not label)
     firsts = sum(len(first) - 2 for first, _, label in pairs if label)
     assert 0.85 < (follows + firsts) / summary["tokens"] <= 1
@@ -467,7 +467,7 @@ def test_packing_is_tight_and_complete():
 
 
 def test_compressed_records(corpus, tmp_path, monkeypatch):
-    """Members of a block each: what every reader of gzip takes for one stream."""
+    """One member per block, which every gzip reader takes for one stream."""
     monkeypatch.setattr("bert_tf.pretraining.record_writer.RECORDS_PER_BLOCK", 100)
     make(corpus, tmp_path / "plain")
     make(corpus, tmp_path / "gzip", compression="gzip")

@@ -1,4 +1,4 @@
-"""Text to tokens on disk, by compiled code: the ids are those of the tokenizer."""
+"""Text to tokens on disk by compiled code, with the tokenizer's ids."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ VOCAB_FILE = str(GOLDEN / "vocab.txt")
 
 
 def sentences_of(lines: list[str], tokenizer: FullTokenizer, directory, lines_at_once: int = 7) -> list[list[int]]:
-    """Tokens of the lines that have any."""
+    """The tokens of all lines that have any."""
     pieces = ("\n".join([*lines[k : k + lines_at_once], ""]) for k in range(0, len(lines), lines_at_once))
     store = token_store.tokenize(pieces, tokenizer, str(directory))
     return [part.tolist() for part in np.split(store.tokens, store.sentence_ends[:-1])]
@@ -23,7 +23,7 @@ def sentences_of(lines: list[str], tokenizer: FullTokenizer, directory, lines_at
 
 @pytest.fixture(scope="module")
 def texts():
-    """The golden strings, a line each, with the original's ids by casing; None where Unicode has changed since."""
+    """The golden strings, one per line, with the original's ids by casing; None where Unicode has changed since."""
     found = {True: [], False: []}
     with gzip.open(GOLDEN / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
         for line in file:
@@ -55,7 +55,7 @@ def test_every_ascii_character_in_every_place(tmp_path):
     lines = [form.replace("@", character) for character in characters for form in forms]
     expected = [ids for ids in tokenizer.encode_batch(lines) if ids]
     assert sentences_of(lines, tokenizer, tmp_path) == expected
-    assert len(expected) < len(lines)  # of control characters nothing is left
+    assert len(expected) < len(lines)  # nothing is left of control characters
 
 
 def test_words_up_to_200_characters_are_cut(tmp_path):
@@ -75,7 +75,7 @@ def test_words_up_to_200_characters_are_cut(tmp_path):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_vocabularies(tmp_path, seed):
-    """Pieces that are beginnings of each other, of one to four bytes a character, with and without "##"."""
+    """Pieces that are prefixes of each other, with one to four bytes per character, with and without "##"."""
     generator = random.Random(seed)
     letters = "abéψ가日😀"
     pieces = {"".join(generator.choices(letters, k=generator.randint(1, 4))) for _ in range(60)}

@@ -84,7 +84,7 @@ def test_declaration_of_human_rights(tmp_path, language):
     assert assert_covered(tokenizer, text) > 100
     if language == "korean":
         assert any(len(token) > 1 and re.fullmatch("[\uac00-\ud7a3]+", token) for token in tokens)
-    # The marks are still there: nothing was folded away but case.
+    # The marks are still there: only case was folded.
     pieces = "".join(piece.removeprefix("##") for piece in tokenizer.tokenize(text))
     assert pieces == re.sub(r"\s", "", "".join(BasicTokenizer(False).tokenize(text)).lower())
 
@@ -225,9 +225,9 @@ def test_script_gives_the_same_bytes_every_time(tmp_path):
 
 
 def run_main(*cases: dict) -> list[str]:
-    """Calls create_vocab.main once for each case's flags; returns the messages of errors, "" where all went well.
+    """Calls create_vocab.main once for each case's flags; returns error messages, "" for success.
 
-    In a process of its own, because every script defines flags of the same names.
+    In a separate process, because all scripts define flags of the same names.
     """
     code = (
         "import json, sys, create_vocab\n"

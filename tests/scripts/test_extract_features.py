@@ -45,7 +45,7 @@ def tiny():
 
 
 def read_json(path):
-    """[([token, ...], values [T, L, H]), ...] and the numbers of the lines."""
+    """[([token, ...], values [T, L, H]), ...] and the line numbers."""
     objects = [json.loads(line) for line in path.read_text().splitlines()]
     lines = [
         (
@@ -70,7 +70,7 @@ def write_lines(path, count, seed=0, longest=25):
 
 @pytest.mark.parametrize("static_padding", [False, True])
 def test_output_is_the_originals(original, tmp_path, static_padding):
-    """Byte by byte, but for the last digits of the numbers."""
+    """Byte by byte, except for the last digits of numbers."""
     output = tmp_path / "output.jsonl"
     extract_features(
         *original, str(GOLDEN / "input.txt"), str(output), layers=LAYERS, max_seq_length=24, batch_size=2,
@@ -127,7 +127,7 @@ def test_a_second_text_without_tokens_makes_no_pair(small):
 
 
 def test_all_formats_hold_the_same(tiny, small, tmp_path):
-    """Also: many windows give what one gives, in the lines' order; padding changes nothing; two devices neither."""
+    """Also: several windows give the same as one, in order; neither padding nor two devices change anything."""
     source = tmp_path / "input.txt"
     lines = write_lines(source, 45)
     mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -156,7 +156,7 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
     assert [tokens[begin:end] for begin, end in spans] == [
         small.convert_ids_to_tokens(encode_line(line, small, 20).ids) for line in lines
     ]
-    row = 5  # what the model says of a line alone
+    row = 5  # the model's outputs for a line alone
     batch = {"input_ids": ids[None, slice(*spans[row])]}
     alone = tiny(batch, return_all_layers=True)["encoder_layers"]
     np.testing.assert_allclose(values[slice(*spans[row]), 0], alone[0][0], atol=1e-5)
@@ -239,17 +239,17 @@ def test_words(tiny, small, tmp_path, pooling):
 
 def test_words_of_a_line_that_is_cut(small):
     encoded = encode_line("w1 abc w2 ||| abc abc", small, 8, "mean")
-    # 5 tokens have room: the pair is cut at the end of the longer text, or of the second.
+    # There is room for 5 tokens: the pair is cut at the end of the longer text, or of the second.
     assert encoded.truncated
     assert small.convert_ids_to_tokens(encoded.ids) == ["[CLS]", "w1", "a", "##b", "[SEP]", "a", "##b", "[SEP]"]
     assert (encoded.words, encoded.sizes) == (["[CLS]", "w1", "abc", "[SEP]", "abc", "[SEP]"], [1, 1, 2, 1, 2, 1])
     encoded = encode_line("w1 w2 w3 ||| w4", small, 4, "mean")
-    # Nothing of the second text is left, and so neither is its [SEP], as in the original.
+    # Nothing is left of the second text, nor of its [SEP], as in the original.
     assert (encoded.words, encoded.sizes, len(encoded.ids)) == (["[CLS]", "w1", "[SEP]"], [1, 1, 1], 3)
 
 
 def test_words_have_the_tokens_of_the_line_in_any_script(english):
-    """Words are cut where the tokenizer cuts, whatever the script and its spaces."""
+    """Words are split where the tokenizer splits, whatever the script and its spaces."""
     lines = (TESTS / "golden" / "extract_features" / "input.txt").read_text().splitlines()
     lines += [
         "Γειά σου Κόσμε ΑΣ",
@@ -271,7 +271,7 @@ def test_words_have_the_tokens_of_the_line_in_any_script(english):
 
 
 def test_memory_does_not_grow_with_the_input(tiny, small, tmp_path):
-    """2,000 lines make 16 MB of values; windows of 500 kB are held twice, and a batch."""
+    """2,000 lines give 16 MB of values; memory holds two windows of 500 kB and a batch."""
     source = tmp_path / "input.txt"
     peaks, written = [], []
     for count in (250, 2000):
@@ -295,7 +295,7 @@ def test_nothing_half_written(tiny, small, tmp_path, monkeypatch):
     sizes = extract.check_input(str(source), small, 32)
     options = {"max_seq_length": 32, "layers": (-1,), "batch_size": 4, "window_bytes": 2000}
 
-    # It became shorter, or longer, after it was looked at.
+    # It became shorter, or longer, after it was first read.
     for output_format, count in (("json", 12), ("npz", 24), ("hdf5", 12), ("tfrecord", 24)):
         write_lines(source, count)
         with pytest.raises(ValueError, match="input.txt changed while it was read"):
@@ -308,7 +308,7 @@ def test_nothing_half_written(tiny, small, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(extract, "_features", fail)  # in the thread that writes
+    monkeypatch.setattr(extract, "_features", fail)  # in the writer thread
     with pytest.raises(OSError, match="No space"):
         extract_features(tiny, small, str(source), str(output), **options)
     assert output.read_text() == "older" and len(list(tmp_path.iterdir())) == 2

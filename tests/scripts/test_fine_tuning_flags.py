@@ -1,4 +1,4 @@
-"""Flags of the fine-tuning scripts: one default for script and notebook, and mistakes answered without TensorFlow."""
+"""Flags of the fine-tuning scripts: the same defaults in scripts and notebooks, and errors before TensorFlow loads."""
 
 import json
 import subprocess
@@ -14,9 +14,9 @@ SETTINGS = {
     "run_ner": "ner.settings.NerSettings",
     "run_swag": "choice.settings.ChoiceSettings",
 }
-# The scripts have the original's own defaults here; evaluation has a batch size of its own in run_classifier.py only.
+# The scripts have the original's own defaults here; only run_classifier.py has a separate batch size for evaluation.
 OF_SCRIPTS = {"run_squad": {"max_seq_length": 384}, "run_classifier": {"eval_batch_size": 8}}
-# What counts where nothing else is known: the settings have None there, which says that the flag was not given.
+# The defaults if nothing else is known: the settings have None there, which means that the flag was not given.
 IF_NOT_GIVEN = {
     "do_lower_case": True, "learning_rate": 5e-5, "null_score_diff_threshold": 0.0, "model": "bert",
     "embedding_size": 300, "hidden_size": 300, "document_context": False, "lstm_size": 768, "lstm_layers": 2,

@@ -1,4 +1,4 @@
-"""What all four fine-tuning scripts promise of a run: killed and resumed, on two devices, again, anew, with seeds."""
+"""Runs of all four fine-tuning scripts: killed and resumed, on two devices, repeated, started over, with seeds."""
 
 import json
 import shutil
@@ -12,12 +12,12 @@ from bert_tf.tasks.table import TASKS
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *(f"w{number}" for number in range(93))]
 SCRIPTS = {"run_classifier": "classification", "run_squad": "squad", "run_ner": "ner", "run_swag": "multiple_choice"}
-STEPS, KILLED_AT = 24, 10  # 32 examples, 8 a step, 6 epochs
+STEPS, KILLED_AT = 24, 10  # 32 examples, 8 per step, 6 epochs
 EVALUATED = [8, 16, 24]
 
 
 def texts_of(count, seed):
-    """(words, whether "good" is among them, its place, or else that of "bad")."""
+    """(words, whether "good" is among them, its position or that of "bad")."""
     generator = np.random.default_rng(seed)
     for number in range(count):
         words = [f"w{word}" for word in generator.integers(0, 93, generator.integers(2, 9))]
@@ -50,7 +50,7 @@ def write_choices(path, texts):
     path.write_text("\n".join(lines) + "\n")
 
 
-# script -> (writes a file, the end of its name, flags of its own)
+# script -> (function that writes a file, its suffix, the script's own flags)
 WORLDS = {
     "run_classifier": (write_classification, "csv", {"task_name": "custom", "text_a": "text", "label": "verdict"}),
     "run_squad": (write_questions, "json", {"version_2_with_negative": True, "doc_stride": 8, "max_query_length": 4}),
@@ -60,7 +60,7 @@ WORLDS = {
 
 
 def cases_of(script, folder) -> dict:
-    """Case -> flags, in the order in which they run; later ones build on what earlier ones left."""
+    """Case -> flags, in the order in which they run; later cases build on earlier ones."""
     _, ending, own = WORLDS[script]
     out = folder / "out"
     test = "predict_file" if script == "run_squad" else "test_file"
@@ -79,7 +79,7 @@ def cases_of(script, folder) -> dict:
         "whole": whole,
         "kept": {**training, **kept},
         "killed": {**training, **kept, "save_checkpoints_steps": 5, "iterations_per_loop": 1},
-        # Dropout depends on the part of the batch: two parts on one device have the masks of two devices.
+        # Dropout depends on the micro-batch: two micro-batches on one device have the masks of two devices.
         "one device": {**short, **kept, "gradient_accumulation_steps": 2},
         "two devices": {**short, **kept, "distribution_strategy": "mirrored"},
         "seeds": {**short, "num_seeds": 2},
@@ -102,7 +102,7 @@ def cases_of(script, folder) -> dict:
 
 # Two devices and further epochs of one script are in test_run_classifier_cases.py and test_loop.py, too.
 SLOW = {"one device", "two devices", "longer"}
-# One run serves all four. What is each task's own is in the script's own tests.
+# The tests share a run. Each script's own tests cover what is specific to its task.
 OFTEN = "run_classifier"
 
 
@@ -110,7 +110,7 @@ OFTEN = "run_classifier"
     scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name != OFTEN)) for name in WORLDS]
 )
 def ran(request, tmp_path_factory):
-    """Script, folder of the output directories, outcomes by case, what each wrote on stderr."""
+    """Script, folder of the output directories, outcomes by case, what each wrote to stderr."""
     script, folder = request.param, tmp_path_factory.mktemp(request.param)
     write, ending, _ = WORLDS[script]
     write_encoder(folder, PIECES)
@@ -187,7 +187,7 @@ def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):
     assert before["whole"]["loss.png"][:4] == b"\x89PNG"
     assert ("confusion_matrix.png" in before["whole"]) == (script != "run_squad")
     assert json.loads(before["whole"]["run.json"])["finished_step"] == STEPS
-    # The end says what came out, where the model lies and how Python uses it.
+    # The end of the log gives the results, the model's place and how to use it in Python.
     end = logs["whole"]
     assert f"Best model: {out}/whole/best_model (step " in end and "Results: eval_" in end
     assert f"from bert_tf import {TASKS[SCRIPTS[script]].answerer}" in end
@@ -204,10 +204,10 @@ def test_two_devices_make_the_same_steps(ran):
     name = "bert/encoder/layer_0/attention/self/value/kernel"
     assert np.abs(one[name] - start[name]).max() > 3e-3
     for name, value in one.items():
-        if "adam" not in name and "key/bias" not in name:  # keys' biases have no gradient but rounding errors
+        if "adam" not in name and "key/bias" not in name:  # the gradient of key biases is only rounding errors
             difference = np.abs(two[name] - value)
-            # Where a norm is clipped, it is that of the unmerged rows of the word table, as the original's; of parts
-            # that were added up they are merged. So these steps differ a little in their size, not in their direction.
+            # The clipped norm uses the unmerged rows of the word table, as in the original; the rows of accumulated
+            # micro-batches are merged. So these steps differ slightly in size, not in direction.
             clipped = script in ("run_squad", "run_ner")
             assert difference.max() < (4e-3 if clipped else 1e-3), name
             assert np.mean(difference > 1e-3) < 0.05, name
@@ -217,14 +217,14 @@ def test_a_finished_run_stays_as_it_is(ran):
     script, _, outcomes, logs, before, after = ran
     assert outcomes["again"] == outcomes["predicted"] == "done"
     assert f"finished at step {STEPS}" in logs["again"]
-    assert "finished at step" not in logs["predicted"]  # nothing was to be trained
+    assert "finished at step" not in logs["predicted"]  # there was nothing to train
     new = {name for name in after["whole"] if name not in before["whole"]}
     assert {name for name in new if "predictions" in name}
     changed = {name for name, value in before["whole"].items() if after["whole"].get(name) != value}
     assert not {name for name in changed if "ckpt" in name or name.startswith("best_model/")}
     assert not changed & {"evaluations.jsonl", "run.json", "train.tf_record"}
-    # run_squad.py writes the results on --predict_file there, as the original's tools do, if nothing else is evaluated.
-    # The original's `loss` of run_swag.py is a mean over batches, and these have another size now.
+    # run_squad.py writes the results for --predict_file there, like the original's tools, if nothing else is evaluated.
+    # The `loss` of run_swag.py is a mean over batches, as in the original, and their size has changed.
     assert "eval_results.txt" not in changed or script in ("run_squad", "run_swag")
 
 

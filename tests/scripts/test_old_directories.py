@@ -1,4 +1,4 @@
-"""Runs that a version before head_config.json left: resumed, used, exported, and refused, as runs of today."""
+"""Runs of a version before head_config.json: resumed, used, exported, and refused, like runs of today."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def write_data(folder) -> None:
 
 
 def runs_of(folder) -> dict[str, dict]:
-    """Run -> flags of its training, which ends with predictions of the best model."""
+    """Run -> flags of its training, which ends with the best model's predictions."""
     train = {
         "max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 1, "write_tf_records": False, "seed": 1,
         "keep_checkpoint_max": 1, "do_train": True, "do_eval": True, "do_predict": True, "use_best_model": True,
@@ -77,7 +77,7 @@ def ran(tmp_path_factory):
         old = folder / "old" / name
         make_old(old, **OLD_KEYS[name])
         make_old(old / "best_model", **OLD_KEYS[name])
-        # Labels and kind of head come from the directory.
+        # Labels and the kind of head come from the directory.
         kept = ("max_seq_length", "task_name", "text_a", "label", "test_file", "do_predict")
         predict = {key: flags[key] for key in kept if key in flags}
         predicted = folder / "predicted" / name
@@ -100,7 +100,7 @@ def test_they_predict_and_resume_as_runs_of_today(ran, name):
     assert predictions[0] == predictions[1] and predictions[0].count("\n") == 16
     assert "Resuming at step 2 from" in logs[f"{name} resumed"]
     assert int(open_weights.open_weights(str(folder / "old" / name))["global_step"]) == 4
-    # The folder of a resumed run is one of today.
+    # A resumed run writes a current directory.
     for file in ("bert_config.json", "head_config.json"):
         assert (folder / "old" / name / file).read_bytes() == (folder / "new" / name / file).read_bytes()
     for path in (folder / "new" / name, folder / "new" / name / "best_model"):

@@ -1,4 +1,4 @@
-"""run_classifier.py as its users start it: on a tiny model and tiny data."""
+"""run_classifier.py as users start it, on a tiny model and tiny data."""
 
 import json
 import sys

@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 
 
 def cases_of(folder, golden) -> dict:
-    """Case -> flags, in the order in which they run; later ones build on what earlier ones left."""
+    """Case -> flags, in the order in which they run; later cases build on earlier ones."""
     encoder = {"init_checkpoint": folder / "encoder"}
     columns = {"task_name": "custom", "text_a": "first", "text_b": "second", "label": "label"}
     files = {f"{name}_file": folder / f"{name}.tsv" for name in ("train", "dev", "test")}
@@ -129,7 +129,7 @@ def cases_of(folder, golden) -> dict:
 
 @pytest.fixture(scope="module")
 def ran(request, folder):
-    """The folder of the cases' output directories, outcomes by case, and what each wrote on stderr."""
+    """The folder of the cases' output directories, outcomes by case, and what each wrote to stderr."""
     # Seeds have a small form in test_fine_tuning_runs.py.
     cases = selected_cases(request, cases_of(folder, TESTS / "golden"), slow={"seeds"})
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
@@ -165,7 +165,7 @@ def test_evaluation_and_prediction_equal_the_original(ran, golden):
 
 
 def test_two_devices_and_two_parts_of_one_make_the_same_steps(ran):
-    """With dropout, whose masks hang on the part of the batch (so a batch in one part has others)."""
+    """With dropout, whose masks depend on the micro-batch (so an undivided batch has others)."""
     out, outcomes, logs = ran
     assert outcomes["one device"] == outcomes["two devices"] == outcomes["accumulated"] == "done"
     assert "2 replicas" in logs["two devices"] and "1 replica," in logs["accumulated"]
@@ -173,7 +173,7 @@ def test_two_devices_and_two_parts_of_one_make_the_same_steps(ran):
     start = weights_of(out.parent / "encoder")
     assert one.keys() == other.keys() and int(one["global_step"]) == int(other["global_step"]) == 10
     for name, value in one.items():
-        # Keys' biases have no gradient but rounding errors, of which Adam makes steps.
+        # The gradient of key biases is only rounding errors, which Adam turns into steps.
         allowed = 1e-2 if "key/bias" in name else 1e-4
         np.testing.assert_allclose(other[name], value, rtol=0, atol=allowed, err_msg=name)
     name = "bert/pooler/dense/kernel"
@@ -206,7 +206,7 @@ def test_seeds_are_runs_of_their_own(ran):
 def test_patience_ends_a_run_for_good(ran):
     out, outcomes, logs = ran
     assert outcomes["patience"] == outcomes["patience again"] == "done"
-    # With such a learning rate nothing gets better: steps 4 and 6 are no better than step 2.
+    # With this learning rate nothing improves: steps 4 and 6 are no better than step 2.
     steps = [json.loads(line)["step"] for line in (out / "patience" / "evaluations.jsonl").read_text().splitlines()]
     assert steps == [2, 4, 6]
     assert "Stopping early at step 6 of 10" in logs["patience"]
@@ -260,7 +260,7 @@ def test_a_predictor_shows_progress_only_where_it_takes_long(ran, monkeypatch, c
 
 
 def test_labels_come_with_the_model(ran):
-    """Neither labels nor a training file are given: only the directory of the model."""
+    """Neither labels nor a training file are given, only the model's directory."""
     out, outcomes, _ = ran
     assert outcomes["from the best model"] == "done"
     records = [
@@ -326,7 +326,7 @@ def test_every_case_is_looked_at(folder, golden):
 
 @pytest.mark.slow
 def test_an_evaluation_that_a_kill_prevented_is_made_up_for(ran, folder, golden):
-    """The last checkpoint was saved, but neither the evaluation after it nor the end of the script came about."""
+    """The kill came after the last checkpoint, before the evaluation after it and the end of the script."""
     out, _, _ = ran
     lost = folder / "lost"
     shutil.copytree(out / "seeds" / "seed-3", lost)

@@ -37,7 +37,7 @@ def sentences_of(count, seed, longest=20):
 
 
 def write_sentences(path, count, seed, scheme="iob2", separator="\t", columns="{word}{s}{tag}", every=5, longest=20):
-    """A file with a document every so many sentences."""
+    """Writes a file with a new document every few sentences."""
     lines = []
     for number, (words, entities) in enumerate(sentences_of(count, seed, longest)):
         if number % every == 0:
@@ -75,7 +75,7 @@ SHORT = {
 
 
 def cases_of(folder) -> dict:
-    """Case -> flags, in the order in which they run; later ones build on what earlier ones left."""
+    """Case -> flags, in the order in which they run; later cases build on earlier ones."""
     out, iob1 = folder / "out", {"tag_scheme": "iob1"}
     training = {
         **SHORT, **iob1, "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True,
@@ -145,7 +145,7 @@ SLOW = {"parts", "documents", "plain", "entities by a plain model"}
 
 @pytest.fixture(scope="module")
 def ran(request, folder):
-    """Output folder, outcomes by case, and what each wrote on stderr."""
+    """Output folder, outcomes by case, and what each wrote to stderr."""
     keras.utils.set_random_seed(0)
     shallow = BertForTokenClassification(BertConfig.from_dict(TINY_CONFIG), 5)
     shallow.build()
@@ -207,7 +207,7 @@ def test_predictions_keep_the_file(ran, folder):
         )
     }
     assert results["test_f1"] >= 0.9
-    # Sentences longer than a row are among them.
+    # Some sentences are longer than a row.
     tokenizer = FullTokenizer(str(folder / "vocab.txt"))
     assert max(len(tokenizer.encode(" ".join(sentence.words))) for sentence in file.sentences) > 60
     records = lines_of(out / "predicted" / "predictions.jsonl")
@@ -252,7 +252,7 @@ def test_bilstms_learn_and_bert_stays_as_it_is(ran, folder):
     before, after = weights_of(folder / "encoder"), weights_of(out / "frozen" / "best_model")
     assert all(np.array_equal(values, after[name]) for name, values in before.items())
     assert sum("bilstm_" in name for name in after) == 2 * 3  # directions, variables of an LSTM
-    # The directory says that it is such a model, and of which features.
+    # The directory records that it is such a model, and its features.
     lines = (out / "frozen predicted" / "test_results.txt").read_text().splitlines()
     test = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
     assert test["test_f1"] >= 0.7 * learned

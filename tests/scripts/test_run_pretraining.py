@@ -1,4 +1,4 @@
-"""The script as a user runs it: resume after any kind of end, several devices, bad input."""
+"""run_pretraining.py as users run it: resuming after any end, several devices, bad input."""
 
 import json
 import os
@@ -49,7 +49,7 @@ DEVICES = {
 
 @pytest.fixture(scope="module", params=["one_device", *slow("mirrored")])
 def finished(request, data, tmp_path_factory):
-    """A run that nobody disturbed, with evaluation on held-out records at its end."""
+    """An undisturbed run, with evaluation on held-out records at its end."""
     output_dir = tmp_path_factory.mktemp(request.param)
     extra = {**DEVICES[request.param], "do_eval": True, "eval_input_file": f"{data}/heldout.tfrecord"}
     result = run(command(data, output_dir, **extra))
@@ -79,7 +79,7 @@ def test_a_run_says_what_it_decided_and_writes_its_files(finished):
 
 def test_run_that_is_stopped_and_killed_resumes_bit_for_bit(finished, data, tmp_path):
     devices, output_dir, _ = finished
-    # No checkpoint is due before the end: the one that is found there was made on the signal.
+    # No checkpoint is due before the end: the one found there was saved on the signal.
     process = start(command(data, tmp_path, **devices, save_checkpoints_steps=1000, log_every_steps=1))
     wait_for(tmp_path / "train_log.jsonl", process)
     process.terminate()
@@ -95,7 +95,7 @@ def test_run_that_is_stopped_and_killed_resumes_bit_for_bit(finished, data, tmp_
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / f"model.ckpt-{STEPS}.index").exists(), "too late to test anything"
-    # What the kill may have left half-written must not disturb.
+    # Half-written files after the kill must do no harm.
     (tmp_path / "model.ckpt-999.writing").mkdir()
     result = run(arguments)
     assert result.returncode == 0, result.stderr[-3000:]
@@ -118,11 +118,11 @@ def test_finished_run_started_again_only_evaluates(finished, data):
 def test_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
     arguments = command(data, tmp_path, num_train_steps=20)
     assert run(arguments).returncode == 0
-    # A limit on the size of any file written stands for the full disk.
+    # A limit on file sizes simulates a full disk.
     limit = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); "
     limit += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     longer = command(data, tmp_path, num_train_steps=40)
-    # Without a share in the cache of what XLA compiled: the limit is for checkpoints.
+    # Without the shared cache of XLA's programs: the limit is meant for checkpoints.
     environment = {**os.environ, "TF_XLA_FLAGS": ""}
     result = subprocess.run([longer[0], "-c", limit, *longer[1:]], capture_output=True, text=True, env=environment)
     assert result.returncode != 0

@@ -36,7 +36,7 @@ def instances_of(corpus, folder, seed=1, **changes):
 
 
 def shares(instances, tokenizer) -> tuple[float, float, float, int]:
-    """Of the tokens to predict: masked, another token, the same; and how many there are."""
+    """Shares of the tokens to predict: masked, another token, unchanged; and their number."""
     mask_id = tokenizer.vocab[MASK]
     now = np.array([item.token_ids[place] for item in instances for place in item.masked_lm_positions])
     before = np.array([label for item in instances for label in item.masked_lm_ids])
@@ -55,7 +55,7 @@ def test_static_masks_have_the_rates(corpus, tmp_path, rates):
     *found, count = shares(instances, corpus[0])
     assert count > 1500
     for share, rate in zip(found, rates, strict=True):
-        # Four standard errors; a random token is now and then the same or [MASK], 1 in 30,522.
+        # Four standard errors; a random token is the same or [MASK] once in 30,522 times.
         assert abs(share - rate) <= 4 * np.sqrt(rate * (1 - rate) / count) + 2e-3
         assert rate or share <= 2e-3
     assert instances == instances_of(corpus, tmp_path, **given)
@@ -81,13 +81,13 @@ def test_dynamic_masks_have_the_rates(rates):
         assert abs(share - rate) <= 4 * np.sqrt(rate * (1 - rate) / count) + 1e-9
     again, default = mask(rows, masked_lm_prob=0.5, **given), mask(rows, masked_lm_prob=0.5)
     np.testing.assert_array_equal(again["input_ids"], features["input_ids"])
-    # The same tokens are predicted, whatever becomes of them.
+    # The same tokens are predicted, whatever replaces them.
     np.testing.assert_array_equal(default["masked_lm_positions"], features["masked_lm_positions"])
     assert (default["input_ids"] == features["input_ids"]).all() == (rates == RATES[0])
 
 
 def plain_single_sequences(documents, max_seq_length, dupe_factor, short_seq_prob, rng) -> list[list[int]]:
-    """What --nsp=false makes of documents, in plain Python, without [CLS] and [SEP]."""
+    """The result of --nsp=false for documents, in plain Python, without [CLS] and [SEP]."""
     rng.shuffle(documents)
     limit, found = max_seq_length - 2, []
     for document in documents * dupe_factor:
@@ -124,7 +124,7 @@ def test_single_sequences_are_those_of_plain_python(corpus, tmp_path):
 
 
 def test_records_of_single_sequences(tmp_path, golden):
-    """Static, dynamic and packed hold the same sequences, and counts and features that say so."""
+    """Static, dynamic and packed records have the same sequences, with matching counts and features."""
     common = {
         "input_file": str(golden / "pretraining" / "corpus_*.txt"), "vocab_file": str(golden / "vocab.txt"),
         "nsp": False, "max_seq_length": 48, "dupe_factor": 2, "random_seed": 3, "show_progress": False,
@@ -154,7 +154,7 @@ def test_records_of_single_sequences(tmp_path, golden):
     for name in ("dynamic", "packed"):
         assert summaries[name]["instance_tokens"] == tokens and summaries[name]["random_next"] == 0
     assert summaries["packed"]["padding_share"] == pytest.approx(1 - tokens / (48 * len(found["packed"])))
-    # What training makes of a packed row: one label of next sentences for each, and segments that are all 0.
+    # In training, a packed row has one next-sentence label per sequence, and all segments are 0.
     tokenizer = FullTokenizer(common["vocab_file"])
     masking = dynamic_masking.Masking.from_vocab(tokenizer.vocab, "v.txt", max_predictions_per_seq=8)
     rows = {

@@ -28,7 +28,7 @@ WINDOWS = WindowSettings(32, 12, 4)
 
 
 def write_questions(path, count, seed, version_2=True, broken=()):
-    """Which word is marked? One in three contexts has none (version 2); `broken` ones give a wrong place."""
+    """Questions: which word is marked? One in three contexts has none (version 2); `broken` ones have a wrong place."""
     generator = np.random.default_rng(seed)
     paragraphs = []
     for number in range(count):
@@ -88,7 +88,7 @@ def training_of(folder) -> dict:
 
 
 def cases_of(folder) -> dict:
-    """Case -> flags, in the order in which they run; later ones build on what earlier ones left."""
+    """Case -> flags, in the order in which they run; later cases build on earlier ones."""
     golden, out = TESTS / "golden", folder / "out"
     original = {
         "vocab_file": golden / "classifier" / "end_to_end" / "vocab.txt", "max_seq_length": 48, "doc_stride": 16,
@@ -154,7 +154,7 @@ def cases_of(folder) -> dict:
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, outcomes by case, and what each wrote on stderr."""
+    """Output folder, outcomes by case, and what each wrote to stderr."""
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
     return folder / "out", *run_cases("run_squad", cases)
 
@@ -230,7 +230,7 @@ def test_the_threshold_stays_with_the_model(ran):
     assert min(abs(value - official) for value in odds.values()) < 1e-3
     following = min((value for value in odds.values() if value > official + 1e-3), default=official + 1.0)
     assert threshold == pytest.approx((official + following) / 2, abs=1e-3)
-    # What the command line says goes before it.
+    # The command line takes precedence.
     assert set(json_of(out / "threshold" / "predictions.json").values()) == {""}
     assert json_of(out / "threshold" / "null_odds.json") == odds
     end = json_of(out / "trained" / "question_answering.json")["null_score_diff_threshold"]
@@ -245,7 +245,7 @@ def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
     answers = answerer.predict([(question["question"], context) for question, context in asked])
     predictions = json_of(out / "predicted" / "predictions.json")
     odds = json_of(out / "predicted" / "null_odds.json")
-    # The threshold keeps clear of every question's odds, so that rounding decides on none.
+    # The threshold keeps its distance from every question's odds, so that rounding decides no question.
     assert min(abs(value - answerer.predictions.null_score_diff_threshold) for value in odds.values()) > 1e-4
     for answer, (question, context) in zip(answers, asked, strict=True):
         assert answer["answer"] == predictions[question["id"]]
@@ -255,7 +255,7 @@ def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
 
 @pytest.mark.parametrize("case", ["two devices", "static"])
 def test_predictions_hang_neither_on_devices_nor_on_padding(ran, folder, case):
-    """The last batch is a part of one in each, and every window counts."""
+    """The last batch is partial in each case, and every window counts."""
     out, outcomes, logs = ran
     assert outcomes[case] == "done"
     windows = build_windows(

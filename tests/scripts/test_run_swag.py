@@ -16,7 +16,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "right", *(f"w{number}" 
 
 
 def examples_of(count, num_choices, seed):
-    """(context, question, choices, label): the right choice has the word `right`."""
+    """(context, question, choices, label): the correct choice has the word `right`."""
     generator = np.random.default_rng(seed)
 
     def words(most):
@@ -67,7 +67,7 @@ SHORT = {
 
 
 def cases_of(folder) -> dict:
-    """Case -> flags, in the order in which they run; later ones build on what earlier ones left."""
+    """Case -> flags, in the order in which they run; later cases build on earlier ones."""
     training = {
         **SHORT, "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True, "num_train_epochs": 6,
         "train_file": folder / "train.csv", "dev_file": folder / "dev.csv", "eval_every_steps": 24,
@@ -111,7 +111,7 @@ def cases_of(folder) -> dict:
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, outcomes by case, and what each wrote on stderr."""
+    """Output folder, outcomes by case, and what each wrote to stderr."""
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
     return folder / "out", *run_cases("run_swag", cases)
 
@@ -173,7 +173,7 @@ def test_static_padding_and_two_devices_give_the_same(ran):
 
 
 def test_any_number_of_choices(ran):
-    """A model that learned from four choices, asked for one of six; and one that learns from two."""
+    """A model trained on four choices predicts one of six; another one trains on two."""
     out, outcomes, _ = ran
     assert outcomes["six"] == outcomes["numbered"] == "done"
     records = predictions_of(out / "six")

@@ -1,4 +1,4 @@
-"""ChoicePredictor on directories and exports: the choices of run_swag.py."""
+"""ChoicePredictor on directories and exports makes the same choices as run_swag.py."""
 
 import json
 

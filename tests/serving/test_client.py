@@ -1,4 +1,4 @@
-"""The client against servers that speak TensorFlow Serving's own gRPC and REST forms and run an export's functions."""
+"""The client with servers that use TensorFlow Serving's own gRPC and REST formats and run an export's functions."""
 
 import concurrent.futures
 import http.server

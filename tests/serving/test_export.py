@@ -1,4 +1,4 @@
-"""Exported models answer as the scripts' models do, in a process that knows nothing of this project."""
+"""Exported models answer like the scripts' models, in a process without this project."""
 
 import concurrent.futures
 import json
@@ -52,7 +52,7 @@ def classifier(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(classifier, tmp_path_factory):
-    """The classifier as version 42, by defaults."""
+    """The classifier as version 42, with defaults."""
     return export.export_saved_model(classifier, str(tmp_path_factory.mktemp("exported")), version=42)
 
 
@@ -113,7 +113,7 @@ def test_a_clean_process_gives_the_predictors_answers(classifier, predictor, exp
     ],
 )
 def test_texts_of_mixed_length_give_what_each_gives_alone(classifier, exported, tmp_path, kind, freeze):
-    """Texts of a batch share rows, but for an LSTM on top and a causal model, which stay as they are."""
+    """Texts of a batch share rows, except with an LSTM on top or causal attention."""
     model_dir, path = classifier, exported
     if (kind, freeze) != ("bert", True):
         config = {"attention": "causal"} if kind == "causal" else {}
@@ -191,7 +191,7 @@ def test_bfloat16_is_close(classifier, predictor, tmp_path):
 
 
 def test_predictor_takes_an_export(predictor, loaded, versions, monkeypatch):
-    """The directory of versions or (in `test_the_script`) a version; single texts and pairs; eight threads at once."""
+    """From the directory of versions (`test_the_script`: a version); single texts and pairs; eight threads at once."""
     newest = os.path.join(versions, "10")
     assert loaded_export.find_export(versions) == loaded_export.find_export(newest) == newest
     mixed = [*TEXTS, *PAIRS]
@@ -304,7 +304,7 @@ def test_multiple_choice(tmp_path, clean_process):
     found = clean_process(path, context=context, question=question, choices=choices)
     predictor_rows = [(context[row], f"{question[row]} {choice}") for row in range(2) for choice in choices[row]]
     single = Predictor(save(tmp_path / "same", task_models.BertForSequenceClassification, num_labels=1))
-    # The same random numbers in the same order: one score a pair.
+    # The same random numbers in the same order: one score per pair.
     scores = single.logits(predictor_rows).reshape(2, 3)
     expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
@@ -332,7 +332,7 @@ def test_what_lies_in_a_version(exported, signatures):
     records = tf.data.TFRecordDataset(str(path / "assets.extra" / "tf_serving_warmup_requests"))
     requests = [prediction_log_pb2.PredictionLog.FromString(r.numpy()).predict_log.request for r in records]
     assert len(requests) == 2
-    for request in requests:  # they are requests that the signatures take
+    for request in requests:  # the signatures accept them
         inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
         assert signatures[request.model_spec.signature_name](**inputs)["label"].shape[0] in (1, 8)
 

@@ -1,4 +1,4 @@
-"""Exported taggers and question answerers against run_ner.py's and QuestionAnswerer's own results."""
+"""Exported taggers and question answerers compared with the results of run_ner.py and QuestionAnswerer."""
 
 import json
 
@@ -98,7 +98,7 @@ def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze):
     export = serving_export.export_saved_model(str(folder), str(tmp_path / "out"), freeze=freeze)
     description = json.loads((tmp_path / "out/1/export.json").read_text())
     assert description["max_seq_length"] == 48
-    assert description["frozen"] == bool(freeze)  # not by default: float32, and questions
+    assert description["frozen"] == bool(freeze)  # not by default for questions in float32
     pairs = [
         ("Who met Ada?", "Her teacher met Ada Brown (1801-1852) in London, where she was born. " * 4),
         ("누가 왔나요?", "김철수는 서울에 왔다. 이영희는 부산에 갔다."),

@@ -28,7 +28,7 @@ def make_model(vocab_size=16):  # as many as TOKENS has
         intermediate_size=32,
         max_position_embeddings=12,
         type_vocab_size=2,
-        initializer_range=0.5,  # so that the guesses differ from place to place
+        initializer_range=0.5,  # so that the guesses differ between positions
     )
     model = BertForPreTraining(config)
     model.build()
@@ -63,7 +63,7 @@ def test_equals_the_model_for_any_number_of_masks_and_lengths(tokenizer):
 
 
 def test_many_texts_keep_their_order(tokenizer):
-    """More than one batch holds."""
+    """More texts than one batch takes."""
     model = make_model()
     texts = [f"{'abcdefgh'[number % 8]} [MASK]{' c' * (number % 5)}" for number in range(70)]
     together = fill_mask(model, tokenizer, texts, top_k=2)
@@ -76,7 +76,7 @@ def test_many_texts_keep_their_order(tokenizer):
 
 
 def test_rows_beyond_the_vocabulary_are_never_guessed(tokenizer):
-    """A table rounded up to more rows than the vocabulary has: their probability goes to the others."""
+    """The probability of rows beyond the vocabulary, in a table that was rounded up, goes to the others."""
     guesses = fill_mask(make_model(vocab_size=64), tokenizer, ["a [MASK]"], top_k=len(TOKENS))[0][0]
     assert sorted(token for token, _ in guesses) == sorted(TOKENS)
     assert sum(probability for _, probability in guesses) == pytest.approx(1)

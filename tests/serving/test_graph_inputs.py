@@ -9,7 +9,7 @@ from bert_tf.serving.graph_inputs import TextEncoder, fold, unfolded
 
 
 def dense(lengths: list[int]) -> dict[str, tf.Tensor]:
-    """Rows of those lengths, padded to the longest; every id is another, and segments change half-way."""
+    """Rows of these lengths, padded to the longest; all ids differ, and segments change half-way."""
     width = max(lengths, default=1)
     inside = np.arange(width) < np.array(lengths, int).reshape(-1, 1)
     ids = np.arange(1, len(lengths) * width + 1).reshape(-1, width) * inside
@@ -27,7 +27,7 @@ def check_each_text_is_there(features, folded, lengths) -> None:
         np.testing.assert_array_equal(found["input_ids"][row, tokens], features["input_ids"][text, :length])
         np.testing.assert_array_equal(found["segment_ids"][row, tokens], features["segment_ids"][text, :length])
         np.testing.assert_array_equal(found["position_ids"][row, tokens], np.arange(length))
-        seen = found["input_mask"][row, tokens]  # [length, W]: its own tokens and nothing else
+        seen = found["input_mask"][row, tokens]  # [length, W]: its own tokens only
         np.testing.assert_array_equal(
             seen, np.tile(np.isin(np.arange(seen.shape[1]), range(start, start + length)), (length, 1))
         )
@@ -37,10 +37,10 @@ def check_each_text_is_there(features, folded, lengths) -> None:
     ("lengths", "rows"),
     [
         ([50, 3, 20, 8, 30, 5, 12, 9], 4),
-        ([3, 50, 8], 2),  # the one in the middle has a row of its own
+        ([3, 50, 8], 2),  # the one of medium length has a separate row
         ([50, 50, 2, 2], 2),
         ([20, 20, 20, 20], 4),  # nothing to save
-        ([20, 15, 18, 19], 4),  # next to nothing
+        ([20, 15, 18, 19], 4),  # almost nothing to save
         ([7], 1),
         ([2, 2], 2),
         ([], 0),

@@ -1,4 +1,4 @@
-"""SquadServing gives what QuestionAnswerer gives, with ops only."""
+"""SquadServing gives the same answers as QuestionAnswerer, with ops only."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def make_settings(**values) -> QuestionAnsweringSettings:
 
 
 def as_dicts(outputs) -> list[dict]:
-    """The tensors in the form of QuestionAnswerer.predict, and null_score; the list without what fills it up."""
+    """The tensors in the form of QuestionAnswerer.predict, with null_score, and the n-best list without padding."""
     arrays = {name: value.numpy() for name, value in outputs.items()}
     assert set(arrays) == KEYS
 
@@ -80,7 +80,7 @@ def as_dicts(outputs) -> list[dict]:
 
 
 class Numbers:
-    """In place of a model: logits that depend on a token, its place and the tokens' sum, all of them integers."""
+    """Replaces a model: integer logits that depend on a token, its position and the sum of the tokens."""
 
     def __init__(self, limit, null):
         self.config = types.SimpleNamespace(max_position_embeddings=limit)
@@ -100,7 +100,7 @@ class Numbers:
 
 
 def expected(model, tokenizer, settings, pairs) -> list[dict]:
-    """The project's own windows and predictions."""
+    """The windows and predictions of the Python code."""
     examples = [
         SquadExample(str(number), question, Paragraph.from_context(context))
         for number, (question, context) in enumerate(pairs)
@@ -165,7 +165,7 @@ def test_equal_to_the_last_tie(tokenizer, null, values):
         assert {k: v for k, v in one.items() if k != "numbers"} == {k: v for k, v in other.items() if k != "numbers"}
         for entry in one["nbest"]:
             assert entry["start"] is None or context[entry["start"] : entry["end"]] == entry["text"]
-    # All kinds of results came about.
+    # All kinds of results occurred.
     answered = {bool(result["answer"]) for result in wanted}
     assert answered == {True, False}
     if values.get("n_best_size") in (1, 2):  # an answer from outside the n-best
@@ -173,7 +173,7 @@ def test_equal_to_the_last_tie(tokenizer, null, values):
 
 
 def test_windows_as_those_of_the_features(tokenizer):
-    """All lengths and strides: where windows begin, and which knows a token best."""
+    """All lengths and strides: where windows begin, and which gives a token the most context."""
     counts, query = [*range(40), 251, 260, 300, 451, 640, 701], 2
     serving = SquadServing(Numbers(40, 0), tokenizer, make_settings(**SIZES))
     for room, stride in ((10, 1), (10, 3), (10, 10), (10, 11), (7, 4), (1, 5), (250, 200), (250, 50)):
@@ -246,7 +246,7 @@ def answer(serving):
 
 
 def check_equal(outputs, wanted) -> None:
-    """The same entries with the same scores; two that are closer than 1e-5 may have changed places."""
+    """The same entries with the same scores; two that are closer than 1e-5 may have been swapped."""
     for one, other in zip(outputs, wanted, strict=True):
         scores = [entry["score"] for entry in other["nbest"]]
         assert [entry["score"] for entry in one["nbest"]] == pytest.approx(scores, abs=1e-4)
@@ -257,7 +257,7 @@ def check_equal(outputs, wanted) -> None:
                 for candidate in other["nbest"]
                 if abs(candidate["score"] - wanted_entry["score"]) < 1e-5
             ]
-            # The last may have changed places with one that is not listed; "none" comes on top of the list.
+            # The last may have been swapped with one that is not listed; "no answer" is extra.
             last = place >= len(scores) - 2 and scores[place] - scores[-1] < 1e-5
             assert found in near or last
         assert one["score"] == pytest.approx(other["score"], abs=1e-4)
@@ -271,7 +271,7 @@ def test_equal_to_the_answerer(answerer, answer):
     outputs = as_dicts(answer(*zip(*pairs, strict=True)))
     check_equal(outputs, wanted)
     assert {bool(result["answer"]) for result in wanted} == {True, False}
-    # A row's result is its own: alone it is the same.
+    # A row's result does not depend on other rows.
     for place in (0, 17, 40):
         (alone,) = as_dicts(answer(*([text] for text in pairs[place])))
         check_equal([alone], [outputs[place]])
@@ -280,7 +280,7 @@ def test_equal_to_the_answerer(answerer, answer):
 
 @pytest.mark.slow
 def test_real_questions(shared, tmp_path):
-    """SQuAD and its kin: English, Chinese, Japanese, Korean, Vietnamese."""
+    """SQuAD and similar datasets: English, Chinese, Japanese, Korean, Vietnamese."""
     folder = shared / "data" / "squad_multilingual"
     english, vietnamese = shared / "data" / "squad" / "dev-v1.1.json", folder / "vi" / "dev-v2.0.json"
     paths = [english, *sorted(folder.glob("*.json")), vietnamese]
@@ -301,7 +301,7 @@ def test_real_questions(shared, tmp_path):
 
 
 def test_bad_input(answerer, answer):
-    """What has no sense has a result, and the rows beside it keep theirs."""
+    """Meaningless input has a result, and does not affect other rows."""
     good = ("which?", "ab cd (e) " * 9)
     broken = b"\xff ab\xe4\xba cd \xf0\x9f\xe4\xba\xac \xed\xa0\x80e\xc3"
     bad = [("", ""), ("which?", ""), ("which?", " \n\u3000\u202f"), ("", "ab cd"), ("\x00", "\u200d\x00"),
@@ -420,7 +420,7 @@ def test_in_a_process_that_knows_nothing_of_this_project(serving, answer, tmp_pa
             ]
         else:
             np.testing.assert_allclose(values, results[name], atol=1e-5)
-    # Nothing of Python, and of tensorflow-text one op.
+    # No Python ops, and a single op of tensorflow-text.
     definition = serve_default.get_concrete_function().graph.as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
     ops = {node.op for node in nodes} - {function.signature.name for function in definition.library.function}

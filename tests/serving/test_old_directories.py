@@ -1,4 +1,4 @@
-"""Directories that a version before head_config.json left: recognised, answering and exported as those of today."""
+"""Directories from before head_config.json: recognised, used and exported like those of today."""
 
 import json
 import pathlib
@@ -39,7 +39,7 @@ SINGLE = {"problem_type": "single_label_classification"}
 )  # fmt: skip
 def test_they_answer_and_are_exported(tmp_path, task, answerer, model_class, arguments, keys):
     path = save(tmp_path / "model", model_class, {"num_hidden_layers": 1}, **arguments)
-    if task == "ner":  # which is seen from this file, of any age
+    if task == "ner":  # recognised by this file in all versions
         (tmp_path / "model" / "token_classification.json").write_text("{}")
     questions = [(text, ["yes", "no"]) for text in TEXTS] if task == "multiple_choice" else TEXTS
     expected = answerer(path).predict(questions)

@@ -22,7 +22,7 @@ PIECES += [f"w{number}" for number in range(100 - len(PIECES))]
 
 
 def save(folder, settings=None):
-    """A model whose best answer is the token "gold", and "none" where it isn't there."""
+    """Saves a model whose best answer is the token "gold", or "no answer" without it."""
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
     keras.utils.set_random_seed(0)
     model = BertForQuestionAnswering(BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1}))
@@ -32,7 +32,7 @@ def save(folder, settings=None):
     table[:, :2] = 0.0
     table[PIECES.index("gold"), 0] = table[PIECES.index("[CLS]"), 1] = 20.0
     weights["bert/embeddings/word_embeddings"].assign(table)
-    for name in ("attention/output", "output"):  # what the layer adds to its input
+    for name in ("attention/output", "output"):  # the parts that a layer adds to its input
         for part in ("kernel", "bias"):
             variable = weights[f"bert/encoder/layer_0/{name}/dense/{part}"]
             variable.assign(np.zeros(variable.shape))
@@ -59,7 +59,7 @@ def version_2(tmp_path_factory):
 
 
 def check_spans(result, context):
-    """All of the n-best list is in the context where it says."""
+    """All entries of the n-best list are in the context at their offsets."""
     for entry in [{"text": result["answer"], **result}, *result["nbest"]]:
         if entry["start"] is None:
             assert entry["end"] is None and entry["text"] == ""
@@ -133,7 +133,7 @@ def test_a_model_that_may_find_no_answer(version_2):
     for result, context in ((found, there), (none, missing)):
         assert "" in [entry["text"] for entry in result["nbest"]]
         check_spans(result, context)
-    # What the caller says goes before what is stored.
+    # The caller's settings take precedence over stored ones.
     lenient = QuestionAnswerer(version_2, null_score_diff_threshold=1e6)
     result = lenient("which ?", missing)
     assert result["answer"] and result["start"] is not None
@@ -144,7 +144,7 @@ def test_a_model_that_may_find_no_answer(version_2):
 
 
 def test_other_scripts(plain):
-    """Syllables that come apart, characters without spaces between them: spans are still those of the context."""
+    """Decomposed syllables, characters without spaces between them: spans still refer to the context."""
     answerer = QuestionAnswerer(plain, n_best_size=50, max_answer_length=4)
     context = "세종대왕 gold은 한글"
     result = answerer("?", context)
@@ -162,7 +162,7 @@ def test_settings(plain, version_2):
     result = short("which ?", "w1 w2 w3 gold w4 " * 9)
     assert result["answer"] == "gold" and result["start"] % 17 == 9 and len(result["nbest"]) <= 3
     assert all(" " not in entry["text"] for entry in result["nbest"])
-    # Without anything stored the model's own length is the limit.
+    # Without stored settings, the model's own length is the limit.
     assert (QuestionAnswerer(plain).windows.max_seq_length, QuestionAnswerer(plain).windows.max_query_length) == (32, 8)
     for settings, message in (
         ({"doc_strid": 3, "n_best": 1}, "No such settings: doc_strid, n_best"),

@@ -1,4 +1,4 @@
-"""Tagger on directories and exports: the tags of run_ner.py, and entities where the text has them."""
+"""Tagger on directories and exports: the same tags as run_ner.py, and entities at the right places."""
 
 import functools
 import json
@@ -35,7 +35,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Of a scheme, the directory of a tagger, its labels, and the directory of its export; made once."""
+    """For a scheme: a tagger's directory, its labels, and the directory of its export; made once."""
 
     @functools.cache
     def make(scheme: str) -> tuple[str, list[str], str]:
@@ -83,7 +83,7 @@ def test_words_get_the_scripts_tags(exported, loaded, scheme):
 
 
 def test_entities_are_those_of_the_scripts_file(tmp_path):
-    """predictions.jsonl of run_ner.py, by the very function that it calls."""
+    """The same as predictions.jsonl of run_ner.py, by the function that it calls."""
     path, labels = tagger(tmp_path / "model", "iob2")
     conll = tmp_path / "test.conll"
     conll.write_text("\n".join("".join(f"{word}\n" for word in words) for words in SENTENCES[:2]))
@@ -170,7 +170,7 @@ def test_models_of_other_tasks(tmp_path):
 
 
 def test_a_tagger_on_features_of_a_frozen_bert(tmp_path):
-    """Its directory and its export answer with the BiLSTMs, whose sizes lie beside the weights."""
+    """Its directory and its export use the BiLSTMs, whose sizes are stored beside the weights."""
     labels = ner_data.tag_set("iob2", ["LOC", "PER"])
     sizes = {"features": "second_to_last", "lstm_size": 6, "lstm_layers": 1}
     path = save(tmp_path / "model", BertFeatureTagger, num_labels=len(labels), labels=labels, **sizes)

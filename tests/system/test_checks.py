@@ -1,4 +1,4 @@
-"""Paths that flags name: what is wrong is said before TensorFlow is imported."""
+"""Paths that flags name: errors appear before TensorFlow is imported."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def test_what_can_be_written_and_what_can_not(tmp_path, monkeypatch):
         checks.check_output_dir(str(tmp_path / "file" / "run"), "--output_dir")
     with pytest.raises(ValueError, match=r"--output_file=.* is a directory; name a file in it"):
         checks.check_output_file(str(tmp_path), "--output_file")
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever runs the tests may be allowed everything
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # the tests may run as root
     with pytest.raises(OSError, match=r"--output_dir=.*/new: there is no permission to write into"):
         checks.check_output_dir(str(tmp_path / "new"), "--output_dir")
     assert os.listdir(tmp_path) == ["file"]
@@ -100,7 +100,7 @@ def test_a_fault_of_the_program_is_shown_whole(tmp_path):
 
 
 def test_every_script_starts_tensorflow_quietly(tmp_path):
-    """All but serve_client.py, which needs no TensorFlow, come to it by `script.start_tensorflow`."""
+    """All but serve_client.py, which needs no TensorFlow, load it with `script.start_tensorflow`."""
     scripts = [path for path in ROOT.glob("*.py") if path.name != "serve_client.py"]
     assert len(scripts) > 8
     for path in scripts:

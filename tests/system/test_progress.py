@@ -1,4 +1,4 @@
-"""Progress bars whose first call compiles: its seconds are not in the rate and the remaining time."""
+"""Progress bars whose first call compiles: rate and remaining time don't include it."""
 
 import io
 

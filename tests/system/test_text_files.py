@@ -1,4 +1,4 @@
-"""Which files a flag names; reading lines is tested with the tokenizer, whose input they are."""
+"""The files that a flag names. (The tokenizer's tests cover reading lines.)"""
 
 import os
 

@@ -11,7 +11,7 @@ from bert_tf.system import workers
 
 
 def _die(marker: str, number: int) -> int:
-    """Dies the first time, and where the marker is 'always' each time."""
+    """Dies the first time, or every time if the marker is 'always'."""
     if number == 1 and (marker == "always" or not os.path.exists(marker)):
         if marker != "always":
             pathlib.Path(marker).touch()
@@ -40,7 +40,7 @@ def test_an_error_of_a_task_is_raised(num_workers):
 
 
 def _wait_and_add(number: int, seen: list, offset: int) -> tuple[int, int]:
-    time.sleep(0.2 * (number == 0))  # the first task is not the first to be done
+    time.sleep(0.2 * (number == 0))  # the first task is not the first to finish
     seen.append(number)
     return number + offset, len(seen)
 
@@ -50,7 +50,7 @@ def test_results_in_order_and_what_tasks_share(num_workers):
     tasks, seen = [(number,) for number in range(6)], []
     results = list(workers.map_tasks(_wait_and_add, tasks, num_workers, shared=(seen, 10)))
     assert [result for result, _ in results] == list(range(10, 16))
-    # What a process is given stays with it from task to task, and other processes have their own.
+    # Each process keeps its copy of the shared arguments from task to task.
     counts = [count for _, count in results]
     assert max(counts) > 1 and (
         counts == [1, 2, 3, 4, 5, 6] and seen == list(range(6)) if num_workers == 1 else not seen

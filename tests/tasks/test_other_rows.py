@@ -1,4 +1,4 @@
-"""Every task makes its rows as the tokenizer says: with those of RoBERTa, `<s> a </s></s> b </s>` and padding 1."""
+"""Every task builds rows by the tokenizer's rules, here RoBERTa's: `<s> a </s></s> b </s>` and padding 1."""
 
 import pytest
 from helpers.word_tokenizer import WordTokenizer

@@ -16,7 +16,7 @@ from bert_tf.training.settings import FineTuningSettings
 
 
 class CountingTask(ClassificationTask):
-    """Counts how often a set is computed."""
+    """Records each computation of a set."""
 
     computed = ()
 

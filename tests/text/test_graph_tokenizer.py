@@ -1,12 +1,12 @@
-"""The tokenizer as a graph against `FullTokenizer`: the same ids and offsets for every text, here and in an export.
+"""The tokenizer as a graph compared with `FullTokenizer`: same ids and offsets for every text, here and in an export.
 
-Speed, MB of text a second of CPU on one core of the machine this was written on, its other core busy (the novels of the
-data folder, 106 bytes a line, inside one graph, so that Python's share of a call is not counted):
+Speed, in MB of text per CPU second on one core of the author's machine, with the other core busy (the novels of the
+data folder, 106 bytes per line, inside one graph, so that Python's share of a call does not count):
 
-    rows a batch                                    1      32    1024
-    encode, lines as they are (99.2 % ASCII)      2.8    19.2    24.4   (56, 176, 4440 us a batch)
+    rows per batch                                   1      32    1024
+    encode, lines as they are (99.2 % ASCII)      2.8    19.2    24.4   (56, 176, 4440 us per batch)
     tokenize (with offsets)                       2.3     9.6    27.0
-    encode, each line with — “café”               1.5     7.4    12.7   (113, 629, 11736 us a batch)
+    encode, each line with — “café”               1.5     7.4    12.7   (113, 629, 11736 us per batch)
     tokenize                                      1.0     5.8     9.9
     FullTokenizer.encode_batch, new text          2.4     5.9     4.7
     FullTokenizer.encode_batch, text seen before  8.5    12.0    10.6
@@ -53,7 +53,7 @@ def tokenizer_of(path, tokens, mode) -> FullTokenizer:
 
 
 def assert_equal(tokenizer, texts, split_unknown=False, graph=None) -> int:
-    """The graph gives for `texts`, str or bytes, what the tokenizer gives; returns how many ids that were."""
+    """The graph gives the same as the tokenizer for `texts`, str or bytes; returns the number of ids."""
     graph = graph or GraphTokenizer.from_tokenizer(tokenizer, split_unknown)
     found = graph.tokenize(tf.constant(texts, tf.string))
     assert all(part.dtype == tf.int32 for part in found)
@@ -97,9 +97,9 @@ def small_graph(tmp_path_factory):
         ("\u039f\u03a3 \u039f\u03a3\u039f", [10, 11, 12], [0, 3, 5], [2, 5, 6]),  # a sigma at the end, one inside
         ("\u039f\u03a3.\u039f", [11, 0, 0], [0, 2, 3], [2, 3, 4]),  # the full stop does not end the word for it
         ("\u039f\u03a3\u0301\u00ad", [10], [0], [3]),  # nor do an accent and a soft hyphen: they don't count
-        ("\u0130 i\u0307", [13, 13], [0, 2], [1, 4]),  # lower-cased to two characters; with its accent
+        ("\u0130 i\u0307", [13, 13], [0, 2], [1, 4]),  # lower-cased to two characters; includes its accent
         ("i\u535ae\u0301\u0301", [13, 14, 15], [0, 1, 2], [1, 2, 5]),
-        ("\u2260\u0301x", [16, 0], [0, 2], [2, 3]),  # decomposed, then a token of its own
+        ("\u2260\u0301x", [16, 0], [0, 2], [2, 3]),  # decomposed, then a separate token
         ("un\u200bwant\x00\ufffded", [1, 2, 3], [0, 3, 9], [2, 7, 11]),
         ("1!", [17, 0], [0, 1], [1, 2]),
         ("", [], [], []),
@@ -147,9 +147,9 @@ def test_all_golden_strings(golden, english, english_graph, do_lower_case):
     [("uncased", True), *slow(*((mode, False) for mode in ("uncased", "cased", "lower", "stripped")))],
 )
 def test_every_code_point(tmp_path, mode, thinned):
-    """Alone and between letters, with a vocabulary that tells all characters apart that a token can hold.
+    """Alone and between letters, with a vocabulary that distinguishes all characters that a token can contain.
 
-    Ideographs, Hangul and what is unassigned, which fill whole blocks alike, can be thinned."""
+    Ideographs, Hangul and unassigned code points, which fill whole blocks of equals, can be thinned out."""
     codes = [code for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF and (code < 0x1F000 or code % 97 < 2)]
     codes += [code for code in range(0xE0000, 0xE0200) if code % 97 >= 2]
     if thinned:
@@ -173,7 +173,7 @@ SPECIAL = list("ABab.,'#$: \t\n\0\ufffd\u200b\u00ad\u200d\u0130\u03a3\u03c3\u00d
 SPECIAL += list("\u0344\u0f73\u034f\u0345\u2019\u3042\U0002f800\U0001d15f\U0001f4a9")
 ASSIGNED = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")]
 MARKS = [char for char in ASSIGNED if unicodedata.category(char)[0] == "M"]
-# Marks that accents' stripping leaves and that change places with others.
+# Marks that accent stripping keeps and that are reordered.
 MOVING = [char for char in MARKS if unicodedata.combining(char) and unicodedata.category(char) != "Mn"]
 
 
@@ -185,7 +185,7 @@ def odd_text(rng: random.Random, longest: int) -> str:
 
 
 def odd_vocabulary(rng: random.Random, basic: BasicTokenizer, texts, size: int) -> list[str]:
-    """Parts of what `texts` hold, with flaws that published vocabularies have: a blank line, a duplicate."""
+    """Parts of `texts`, with flaws of published vocabularies: a blank line, a duplicate."""
     parts = set()
     for token in itertools.chain.from_iterable(map(basic.tokenize, texts)):
         first = rng.randrange(len(token))
@@ -202,7 +202,7 @@ def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
     for size in (100, 5000):
         texts = [odd_text(rng, rng.choice([3, 8, 40])) for _ in range(2000)]
         basic = BasicTokenizer(*MODES[mode])
-        if basic.strip_accents:  # the test holds marks that change places inside a token
+        if basic.strip_accents:  # the test has marks that are reordered inside a token
             moved = [places for text in texts for _, places in basic.tokenize_with_origins(text)]
             assert sum(places != sorted(places) for places in moved) > 100
         tokenizer = tokenizer_of(tmp_path / "vocab.txt", odd_vocabulary(rng, basic, texts, size), mode)
@@ -212,7 +212,7 @@ def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
 @pytest.mark.usefixtures("untraced")
 @variants
 def test_ascii_in_pairs(tmp_path, mode, split_unknown, golden):
-    """The way of ASCII rows, which the op splits by itself; control characters send a row the other way."""
+    """The path of ASCII rows, which the op splits by itself; control characters send a row along the other path."""
     chars = [chr(code) for code in range(128)]
     texts = [f"{''.join(pair)} x{''.join(pair)}Y" for pair in itertools.product(chars, chars)]
     tokens = [
@@ -317,8 +317,8 @@ def test_threads_share_it(english, english_graph):
 
 # ---- in an export ----------------------------------------------------------------------------------------------------
 
-# What a server has to have: ops of TensorFlow's core and one of tensorflow-text. Nothing that calls Python, no table,
-# no variable (the ops that save and restore are in every SavedModel).
+# The ops that a server needs: TensorFlow's core ops and one of tensorflow-text. Nothing that calls Python, no table, no
+# variable (the ops that save and restore are in every SavedModel).
 OPS = """
     AddN AddV2 All Any BitwiseAnd Cast ConcatV2 Const Cumsum Equal FastWordpieceTokenizeWithOffsets Fill GatherNd
     GatherV2 Greater GreaterEqual Identity Less LogicalAnd LogicalNot LogicalOr LowerBound Maximum MergeV2Checkpoints
@@ -351,7 +351,7 @@ print(json.dumps({
 
 
 class Exported(tf.Module):
-    """The tokenizer inside a module with a serving signature, as an exporter has it."""
+    """The tokenizer inside a module with a serving signature, as in an export."""
 
     def __init__(self, graph_tokenizer):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What every tokenizer does: ids of special tokens, rows of texts and pairs, arrays for a model."""
+"""Functions of every tokenizer: ids of special tokens, rows of texts and pairs, arrays for a model."""
 
 import itertools
 import pickle

@@ -1,4 +1,4 @@
-"""The tokenizer against what the original computed, through the plain and the remembering path; files and bad input."""
+"""The tokenizer compared with the original's results, with and without cache; files and bad input."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def write(path, lines) -> str:
 
 
 def comparable(record) -> bool:
-    """Unassigned in the Unicode version of the golden data, or newer there than here: the answer may rightly differ."""
+    """Whether the result must be equal: no character is unassigned in the golden data's Unicode version, or newer."""
     return not record["has_unassigned"]
 
 
@@ -90,7 +90,7 @@ def test_every_code_point(do_lower_case):
             if tokenizer.tokenize(f"a{chr(code)}b") != expected[kind](chr(code)):
                 different.append(hex(code))
     assert compared > 130_000
-    # A newer Unicode may have changed a property of a few characters; with the golden data's there is no excuse.
+    # A newer Unicode may have changed properties of a few characters; with the golden data's version none may differ.
     assert len(different) <= (0 if unicodedata.unidata_version == "14.0.0" else 8), different
 
 
@@ -136,7 +136,7 @@ def test_word_level_labels_recipe(tokenizers):
 
 
 def test_sigma_depends_on_its_word(tokenizers):
-    """The lower-case of a capital sigma is another letter at the end of a word; the cache must keep the two apart."""
+    """A capital sigma has another lower-case form at the end of a word; the cache must distinguish the two."""
     basic = tokenizers[True].basic_tokenizer
     assert basic.tokenize("\u039f\u03a3 \u039f\u03a3\u039f") == ["\u03bf\u03c2", "\u03bf\u03c3\u03bf"]
     assert basic.tokenize("\u039f\u03a3.\u039f") == ["\u03bf\u03c3", ".", "\u03bf"]
@@ -234,7 +234,7 @@ def test_load_vocab_follows_the_original(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes("\ufeff[PAD]\r\n\u3000b \n\nc\rd\nb".encode())
     vocab = text_vocab.load_vocab(str(path))
-    # BOM kept, Unicode spaces stripped, a blank line takes an id, a carriage return vanishes, the last duplicate wins.
+    # BOM kept, Unicode spaces stripped, a blank line takes an id, carriage returns dropped, the last duplicate wins.
     assert list(vocab.items()) == [("\ufeff[PAD]", 0), ("b", 4), ("", 2), ("cd", 3)]
 
 
@@ -292,7 +292,7 @@ def test_read_text_lines(tmp_path, monkeypatch, chunk):
     assert list(text_files.read_text_lines(str(path)))[-1] == "last"
     path.write_bytes(b"")
     assert list(text_files.read_text_lines(str(path))) == []
-    path.write_bytes(b"\xc3\r\xa9\n")  # the carriage return vanishes before decoding, as in the original
+    path.write_bytes(b"\xc3\r\xa9\n")  # the carriage return is dropped before decoding, as in the original
     assert list(text_files.read_text_lines(str(path))) == ["\u00e9"]
 
 

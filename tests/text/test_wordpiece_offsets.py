@@ -1,4 +1,4 @@
-"""Token ids with the characters they stand for: the same ids as without, and offsets that fit in every script."""
+"""Token ids with the characters they cover: the same ids as without offsets, and correct offsets in every script."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ def tokenizer(tmp_path_factory):
 
 
 def pieces_of(tokenizer, text, **options):
-    """[(piece, the text it stands for)]"""
+    """[(piece, the text it covers)]"""
     ids, offsets = tokenizer.encode_with_offsets(text, **options)
     tokens = tokenizer.convert_ids_to_tokens(ids)
     return [(token, text[first:last]) for token, (first, last) in zip(tokens, offsets, strict=True)]
@@ -38,7 +38,7 @@ def test_golden_strings_have_the_ids_of_encode_and_offsets_in_order(golden):
             assert len(offsets) == len(ids)
             starts = [first for first, _ in offsets]
             assert starts == sorted(starts) and all(0 <= first < last <= len(text) for first, last in offsets)
-            if text.isascii() and text.isprintable():  # nothing vanishes: a piece is its text
+            if text.isascii() and text.isprintable():  # nothing is dropped: a piece equals its text
                 for token, (first, last) in zip(tokenizer.convert_ids_to_tokens(ids), offsets, strict=True):
                     written = text[first:last].lower() if record["do_lower_case"] else text[first:last]
                     assert token == "[UNK]" or token in (written, "##" + written), (record["index"], token)
@@ -63,9 +63,9 @@ def test_basic_tokens_with_origins_are_the_basic_tokens(golden):
     ("text", "expected"),
     [
         ("Beyoncé ab", [("beyonce", "Beyoncé"), ("ab", "ab")]),
-        ("Beyonce\u0301\tab", [("beyonce", "Beyonce\u0301"), ("ab", "ab")]),  # the accent is a character of its own
+        ("Beyonce\u0301\tab", [("beyonce", "Beyonce\u0301"), ("ab", "ab")]),  # the accent is a separate character
         ("aBc", [("ab", "aB"), ("##c", "c")]),
-        ("a\u200bbc", [("ab", "a\u200bb"), ("##c", "c")]),  # what vanishes inside belongs to the piece
+        ("a\u200bbc", [("ab", "a\u200bb"), ("##c", "c")]),  # a character dropped inside belongs to the piece
         ("東京は", [("東", "東"), ("京", "京"), ("は", "は")]),
         ("한국", [("한", "한"), ("##국", "국")]),  # in Jamo in the vocabulary
         ("\u0130", [("i", "\u0130")]),  # lower-cased to two characters, the second of which is stripped
@@ -93,7 +93,7 @@ def test_pieces_of_one_syllable_share_its_character(tmp_path):
 def test_unknown_words_are_one_piece_or_cut_to_what_is_known(tokenizer):
     text = "ab 東京です はでxす abxc"
     whole = [("ab", "ab"), ("東", "東"), ("京", "京"), ("[UNK]", "です"), ("[UNK]", "はでxす"), ("[UNK]", "abxc")]
-    # で comes apart into て and a mark that is stripped, so that the vocabulary's ##で is not met.
+    # で is decomposed into て and a mark that is stripped, so that the vocabulary's ##で never matches.
     assert pieces_of(tokenizer, text) == whole
     cut = pieces_of(tokenizer, text, split_unknown=True)
     assert cut[:3] == whole[:3] and cut[3:] == [

@@ -1,4 +1,4 @@
-"""The best model of a run: which one is kept, when to stop, and what a kill at any moment leaves."""
+"""The best model of a run: which one is kept, when to stop, and the state after a kill at any moment."""
 
 import json
 
@@ -44,7 +44,7 @@ def evaluate(keeper, model, step, f1) -> None:
 
 
 def saved_step(run) -> tuple:
-    """The step by the weights and by the results of what lies there."""
+    """The step according to the saved weights, and to the saved results."""
     directory = run / "best_model"
     weights = BertForSequenceClassification.from_pretrained(str(directory)).head.output_bias.numpy()[0]
     return int(weights), json.loads((directory / "eval_results.json").read_text())["step"]
@@ -73,9 +73,9 @@ def test_patience_counts_evaluations_since_the_best(make, model):
         evaluate(keeper, model, step, f1)
         told.append(keeper.should_stop())
     assert told == [False, False, False, False, True]
-    assert make(5, patience=2).should_stop()  # started again, the run stays stopped
+    assert make(5, patience=2).should_stop()  # a restarted run stays stopped
     assert not make(5, patience=3).should_stop() and not make(5).should_stop()
-    assert not make(4, patience=2).should_stop()  # step 5 is to be made again
+    assert not make(4, patience=2).should_stop()  # step 5 must be repeated
 
 
 def test_smaller_is_better(make, model, tmp_path):
@@ -121,7 +121,7 @@ def test_a_run_that_starts_anew_does_not_heed_an_old_best_model(make, model, tmp
 
 @pytest.mark.parametrize("moment", ["before the weights", "after the weights", "before the list"])
 def test_a_kill_while_the_best_model_is_written(make, model, tmp_path, monkeypatch, moment):
-    """Whatever it leaves, weights and results belong together, and the repeated evaluation ends as if undisturbed."""
+    """Weights and results always belong together, and the repeated evaluation ends as if undisturbed."""
     evaluate(make(), model, 10, 0.5)
     write_model, write_text_file = pretrained.write_model, best_model.write_text_file
 

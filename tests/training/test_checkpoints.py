@@ -40,7 +40,7 @@ def test_written_files_are_the_originals_format(golden, tmp_path):
 
 
 def test_a_checkpoint_of_the_original_program(shared):
-    """One that somebody's run of the original wrote, with moments and step."""
+    """A checkpoint from somebody's run of the original, with moments and step."""
     folder = shared / "data" / "tf1_tiny"
     prefix = str(folder / "bert_model.ckpt")
     shapes = dict(tf.train.list_variables(prefix))

@@ -21,7 +21,7 @@ from bert_tf.training.optimization import create_optimizer
 
 
 def make_batches(batch_size, steps, seed=0):
-    """Batches in which the rows have different numbers of predictions, so that a mean of means would be wrong."""
+    """Batches whose rows have different numbers of predictions, so that a mean of means would be wrong."""
     generator = np.random.default_rng(seed)
     shape, length, predictions = (steps, batch_size), 16, 4
     ids = generator.integers(5, CONFIG["vocab_size"], (*shape, length))
@@ -45,7 +45,7 @@ def make_batches(batch_size, steps, seed=0):
 
 @functools.cache
 def whole_batches(optimizer="adamw"):
-    """Ten steps of one device, and what they were made on."""
+    """Ten steps on one device, and their batches."""
     batches = make_batches(batch_size=8, steps=10)
     return batches, *run(one_device(), batches, optimizer=optimizer, rate=1e-3)
 
@@ -73,12 +73,12 @@ def test_accumulation_equals_the_whole_batch(parts):
 
 @pytest.mark.slow
 def test_replicas_draw_different_dropout_masks_and_repeat_them():
-    """Two replicas draw the masks that two micro-batches on one device draw, and these differ from each other."""
+    """Two replicas draw the same masks as two micro-batches on one device, and these differ from each other."""
     batches = make_batches(batch_size=8, steps=5)
     on_replicas, _ = run(mirrored(2), batches, dropout=0.3, rate=1e-3)
     in_parts, _ = run(one_device(), batches, dropout=0.3, parts=2, rate=1e-3)
     assert_same(on_replicas, in_parts, 1e-5)
-    # Both halves alike: with the same masks in both, the whole batch's step would equal that of one half alone.
+    # Both halves are equal: with the same masks, the whole batch's step would equal that of one half.
     half = {name: value[:, :4] for name, value in batches.items()}
     doubled = {name: np.concatenate([value, value], 1) for name, value in half.items()}
     one_half, _ = run(one_device(), half, dropout=0.3, rate=1e-3)
@@ -112,7 +112,7 @@ def test_xla_step_equals_the_plain_one(replicas):
 
 @pytest.mark.slow
 def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
-    """As on a TPU: one XLA program with static shapes for the step with its optimizer, one for each of the others."""
+    """As on a TPU: one XLA program with static shapes for the step with its optimizer, and one each for the others."""
     batches = make_batches(batch_size=4, steps=3)
     expected, _ = run(one_device(), batches, dropout=0.1, rate=1e-3)
     strategy = one_device()
@@ -144,7 +144,7 @@ def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
 @functools.cache
 def losses(**options):
     batches = make_batches(batch_size=16, steps=40)
-    # The same few batches again and again, so that there is something to learn.
+    # The same few batches repeatedly, so that there is something to learn.
     batches = {name: np.concatenate([value[:4]] * 10) for name, value in batches.items()}
     _, results = run(one_device(), batches, dropout=0.0, rate=3e-3, calls=8, **options)
     return np.array([result["loss"] / result["steps"] for result in results]), results

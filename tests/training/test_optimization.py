@@ -1,4 +1,4 @@
-"""Optimizers and schedule against the original's twelve steps (tests/golden/optimizer)."""
+"""Optimizers and schedule compared with the original's twelve steps (tests/golden/optimizer)."""
 
 import json
 
@@ -37,7 +37,7 @@ def pretraining_at_step(golden, step):
 
 
 def batch_for(model, folder):
-    """Of the features of all models those that this one reads."""
+    """The features that this model reads, out of those of all models."""
     features = select(np.load(folder / "inputs.npz"), model.known_inputs)
     return {name: tf.constant(value) for name, value in features.items()}
 
@@ -79,7 +79,7 @@ def test_twelve_pretraining_steps_equal_the_original(golden, fused, accumulation
 
 
 def test_going_on_from_the_originals_own_checkpoint(golden):
-    """Weights, moments and step of the original after 6 steps, 6 more here: the original's checkpoint of step 12."""
+    """The original's weights, moments and step after 6 steps, and 6 more here, give its checkpoint of step 12."""
     model, optimizer, batch = pretraining_at_step(golden, 6)
     plan = TrainingPlan(num_train_steps=20, batch_size=4)
     run = make_train_function(model, optimizer, PretrainingObjective, tf.distribute.OneDeviceStrategy("/cpu:0"), plan)
@@ -103,7 +103,7 @@ def test_gradients_equal_the_original(golden):
 
 
 def test_eight_squad_steps_equal_the_original(golden):
-    """Its norm counts the rows of the word-embedding gradient one by one, and the pooler gets no gradient at all."""
+    """Its norm counts the rows of the word-embedding gradient separately, and the pooler gets no gradient."""
     folder = golden / "optimizer"
     model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
     model.build()

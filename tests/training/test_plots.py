@@ -1,4 +1,4 @@
-"""What plots show: read back from the figures, and that files are whole or not there."""
+"""The content of plots, read back from the figures; files are written completely or not at all."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_masked_words(tmp_path):
         assert texts_of(axes.texts) == [f"{probability:.0%}" for _, probability in mask]
         heights = [bar.get_y() for bar in axes.patches]
         assert heights == sorted(heights) and axes.get_ylim()[0] > axes.get_ylim()[1]  # the best on top
-    # What stands between dollar signs is text, also when a notebook draws the figure later.
+    # Text between dollar signs is no formula, even if a notebook draws the figure later.
     assert not figure._suptitle.get_parse_math()
     assert not any(label.get_parse_math() for label in figure.axes[0].get_yticklabels())
     assert png.read_bytes().startswith(PNG_HEADER)
@@ -106,7 +106,7 @@ def test_masked_words_that_do_not_fit(tmp_path, text, guesses, message):
 
 
 def test_letters_that_no_font_has_become_numbers(caplog):
-    # Linear A is in hardly any font.
+    # Hardly any font has Linear A.
     tokens = ["[CLS]", "\U00010600"]
     figure = plot_attention(np.eye(2), tokens)
     assert texts_of(figure.axes[0].get_xticklabels()) == ["0", "1"]
@@ -135,7 +135,7 @@ def test_plot_training_log(tmp_path):
         {"kind": "train", "step": 10, "masked_lm_loss": 9.0, "masked_lm_accuracy": 0.1},
         {"kind": "eval", "step": 10, "masked_lm_loss": 8.5},
         {"kind": "train", "step": 20, "masked_lm_loss": 7.5},
-        {"kind": "train", "step": 20, "masked_lm_loss": 7.0},  # the run was killed, went on, and came by again
+        {"kind": "train", "step": 20, "masked_lm_loss": 7.0},  # the run was killed, resumed, and repeated this step
     ]
     log = write_log(tmp_path / "log.jsonl", records, end='{"kind": "tr')
     read = read_training_log(log)
@@ -163,7 +163,7 @@ def lines_of(axes) -> dict[str, list[tuple]]:
 
 
 def test_plot_of_a_fine_tuning_log(tmp_path):
-    """The loss of training beside that of the evaluations, and the first two metrics."""
+    """The training loss with that of the evaluations, and the first two metrics."""
     scores = {"eval_accuracy": 0.5, "eval_f1": 0.4, "eval_mcc": 0.1, "eval_loss": 0.9, "loss": 0.8, "time": 3.0}
     records = [
         {"kind": "train", "step": 1, "loss": 1.5, "accuracy": 0.2, "example_loss": 1.5, "learning_rate": 1e-5},

@@ -1,4 +1,4 @@
-"""A run of pre-training from Python: settings in, a model's directory out, which describes itself."""
+"""A pre-training run from Python: settings in, a complete model directory out."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands"
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory) -> str:
-    """Records of a small text; the vocabulary lies elsewhere."""
+    """Records of a small text; the vocabulary is elsewhere."""
     folder = tmp_path_factory.mktemp("records")
     (folder / "text.txt").write_text("The house stands.\nOn a hill.\n\nA hill.\nThe house.\n" * 10)
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
@@ -45,7 +45,7 @@ def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
     assert results["global_step"] == 2 and results["masked_lm_loss"] > 0
     folder = str(tmp_path / "model")
     assert f"The model is in {folder}. To use it:" in caplog.text
-    # The line of Python that the log ends with.
+    # The Python line at the end of the log.
     use = caplog.text[caplog.text.index("  from bert_tf import") :].splitlines()[:3]
     assert [line[:2] for line in use] == ["  "] * 3
     exec("\n".join(line.strip() for line in use), {})
@@ -55,9 +55,9 @@ def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
     assert guess[0][0] in PIECES
     kept = json.loads((tmp_path / "model" / "run.json").read_text())
     assert (kept["seed"], kept["nsp"], kept["distribution_strategy"]) == (3, True, "one_device")
-    assert "vocab_file" not in kept and "mask_rate" not in kept  # they play no part with masked records
+    assert "vocab_file" not in kept and "mask_rate" not in kept  # they don't apply to masked records
 
-    # Started again: it resumes at the end, with the vocabulary that lies there.
+    # Started again, it resumes at the end, with the vocabulary in the directory.
     caplog.clear()
     (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
     again = pretrain(dataclasses.replace(settings, do_eval=False, num_train_steps=3), training)

@@ -1,4 +1,4 @@
-"""bert_tf.download against a server on this machine: what arrives whole, what breaks off, what is refused."""
+"""bert_tf.download from a local server: complete downloads, broken transfers, errors."""
 
 import base64
 import functools
@@ -104,7 +104,7 @@ def test_the_small_models_and_the_first_ones(server, fetch, tmp_path):
     assert folder == str(tmp_path / "cache" / NAME)
     assert contents(folder) == FILES
     assert server.requests == [(f"/bert_models/2020_02_20/{NAME}.zip", None)]
-    # The first models lie in a folder of their own within the archive.
+    # In the archives of the first models, the files are in a folder.
     name = "cased_L-12_H-768_A-12"
     server.archive = zipped({f"{name}/{file}": content for file, content in FILES.items()})
     assert contents(fetch(name)) == FILES
@@ -127,7 +127,7 @@ def test_a_broken_transfer_is_continued(server, fetch, length):
 
 
 def test_what_arrived_is_kept_for_the_next_call(server, fetch, tmp_path):
-    # Of each attempt the first request tells the size, and is not read where there is something to continue.
+    # The first request of each attempt gives the size; it is not read if there is a transfer to resume.
     server.break_after = [1000, 0, 1000, 0, 1000]
     with pytest.raises(OSError, match=r"2020_02_20/uncased_L-4_H-256_A-4.zip could not be downloaded: the connection "
                        r"ended after 3,000 of 1\d\d,\d\d\d bytes. Is there a network\?"):  # fmt: skip
@@ -221,7 +221,7 @@ def test_the_names():
     assert released_models.MODELS["uncased_L-12_H-768_A-12"] == "2018_10_18/uncased_L-12_H-768_A-12"
     again = "2020_02_20/uncased_L-12_H-768_A-12"
     assert released_models.MODELS[again] == again
-    # The folder's name says how the text is cased.
+    # The folder's name implies the casing.
     for name in released_models.MODELS:
         uncased = "uncased" in name or name.startswith(("chinese", "multilingual"))
         assert read_casing(f"cache/{name}").do_lower_case is uncased, name

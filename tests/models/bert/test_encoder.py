@@ -1,4 +1,4 @@
-"""Encoder and heads against the original's outputs (tests/golden/model), and what Keras users expect of them."""
+"""Encoder and heads compared with the original's outputs (tests/golden/model), and as Keras layers."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ def load(golden, name, dtype=None):
     model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")), dtype=dtype)
     model.build()
     initialize.initialize(initialize.model_variables(model), str(folder / "bert_model.ckpt"), must_have_all=True)
-    inputs = select(np.load(folder / "inputs.npz"), model.known_inputs)  # the file has those of all models
+    inputs = select(np.load(folder / "inputs.npz"), model.known_inputs)  # the file has the inputs of all models
     return model, inputs, dict(np.load(folder / "outputs.npz")), folder
 
 
@@ -142,7 +142,7 @@ def test_initial_values_are_a_truncated_normal():
     model.build()
     table = model.get_embedding_table().numpy()
     assert np.abs(table).max() <= 2 * 0.02 + 1e-6
-    assert abs(table.std() / 0.02 - 0.8796) < 0.01  # deviation of a normal cut at two deviations
+    assert abs(table.std() / 0.02 - 0.8796) < 0.01  # standard deviation of a normal truncated at two
     for variable in model.trainable_variables:
         if "bias" in variable.path or "beta" in variable.path:
             assert not variable.numpy().any()
@@ -181,7 +181,7 @@ def test_fused_and_plain_kernels_give_the_same_numbers(golden, hidden_act):
 def test_layer_norm_epsilon(fused):
     generator = np.random.default_rng(0)
     x, gamma, beta = (generator.normal(size=s).astype("float32") for s in ((3, 5, 8), 8, 8))
-    x *= 0.01  # so that the epsilon counts
+    x *= 0.01  # so that the epsilon matters
     centered = x - x.mean(-1, keepdims=True)
     tensor = tf.constant(x)
     try:

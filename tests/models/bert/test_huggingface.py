@@ -1,4 +1,4 @@
-"""Hugging Face's names, configurations and files; their own model as the oracle where it is installed."""
+"""Hugging Face's names, configurations and files, with their own model as the oracle if it is installed."""
 
 import json
 
@@ -53,7 +53,7 @@ NAMES = {
 
 
 def write_directory(folder, *, prefix="bert.", heads=True, change=None, config=None):
-    """A directory of theirs with random weights, made from the table of names above all by hand."""
+    """One of their directories with random weights, written by hand with the table of names above."""
     generator = np.random.default_rng(0)
     tensors = {}
     for name, shape in expected_shapes(BertConfig.from_dict(TINY_CONFIG)).items():
@@ -174,7 +174,7 @@ def test_config_both_ways(tmp_path):
     assert (config.layer_norm_eps, config.pad_token_id, config.type_vocab_size) == (1e-6, 3, 4)
     head = huggingface.head_from_huggingface(values, "config.json")
     assert head == HeadConfig("BertForTokenClassification", ("O", "B-PER"))
-    # Through the files in which such a model waits as tf1 or bert_tf.
+    # By way of the files of such a model as tf1 or bert_tf.
     for name, text in config_files(config, head).items():
         (tmp_path / name).write_text(text)
     files = read_model_files(str(tmp_path))
@@ -364,7 +364,7 @@ def test_real_weights_on_real_sentences(transformers, shared, tmp_path):
 
 
 def test_their_tokenizer_reads_what_we_write(transformers, shared, tmp_path):
-    """vocab.txt and tokenizer_config.json carry the casing to them, and their tokenizer.json to us."""
+    """vocab.txt and tokenizer_config.json give them the casing, and their tokenizer.json gives it to us."""
     model = pretrained.from_pretrained(BertModel, str(shared / "weights" / "minilm-l6-h384"))
     pretrained.save_pretrained(model, str(tmp_path / "ours"), format="huggingface")
     text = "Ünaffable Réading, 你好 and Tokyo!"

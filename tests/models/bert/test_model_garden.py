@@ -1,4 +1,4 @@
-"""Weights of tf-models-official in: its own classes write the files, and values are compared by the bit."""
+"""Reading weights of tf-models-official: its own classes write the files, and values are compared bit by bit."""
 
 import pathlib
 import shutil
@@ -57,7 +57,7 @@ def official(tmp_path_factory):
         files[f"{version} in items"] = write(folder, f"{version}_i", **pretrainer.checkpoint_items), items, 3
         both = write(folder, f"{version}_pi", model=pretrainer, **pretrainer.checkpoint_items)
         files[f"{version} in items and model"] = both, values, 3
-        # One more unused: do_lower_case. A counter of saves is not in a SavedModel.
+        # One more unused entry: do_lower_case. A SavedModel has no save counter.
         files[f"{version} in a SavedModel"] = export(folder, pretrainer, kind, False), alone, 1
         with_masked_lm = alone | masked_lm_values(pretrainer.masked_lm)
         files[f"{version} in a SavedModel with masked LM"] = export(folder, pretrainer, kind, True), with_masked_lm, 1
@@ -147,7 +147,7 @@ def test_values_and_names(official, kind):
 
 
 def test_the_trained_pooler_counts(official):
-    """Where a head has its own pooler the encoder's is reported; where both are equal nothing is."""
+    """If a head has its own pooler, the encoder's is reported, unless both are equal."""
     prefix, _, _ = official["BertEncoderV2 in a pretrainer"]
     weights = model_garden.open_weights(prefix)
     suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -181,7 +181,7 @@ def batch_with_padding(config=CONFIG, seed=0):
 
 
 def our_outputs(weights, config, inputs):
-    """Outputs of this project's model with the values that `weights` has; nothing else may stay random."""
+    """Outputs of this project's model with the values of `weights`; nothing may stay random."""
     model = BertPretrainingModel(config)
     model.build()
     variables = initialize.model_variables(model)
@@ -237,7 +237,7 @@ def test_outputs_with_other_settings(official, settings):
 
 
 def test_reference_outputs_are_those_of_the_pretrainer(tmp_path):
-    """Against a direct call of BertPretrainerV2; mask and segments may be left out."""
+    """Compared with a direct call of BertPretrainerV2; mask and segments may be left out."""
     pretrainer = randomise(make_pretrainer(networks.BertEncoderV2), 3)
     prefix = write(tmp_path, "p", model=pretrainer)
     inputs = batch_with_padding()
@@ -261,7 +261,7 @@ def test_reference_outputs_are_those_of_the_pretrainer(tmp_path):
 
 
 def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
-    """Its variables are those of a post-norm encoder; the settings beside them say it."""
+    """Its variables are those of a post-norm encoder; only the settings beside them show it."""
     source = pathlib.Path(official["BertEncoderV2 in a SavedModel"][0]).parents[1]
     target = tmp_path / "hub"
     shutil.copytree(source, target)
@@ -278,7 +278,7 @@ def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "as" not in kind.split()])
 def test_theirs_to_ours_to_theirs(official, tmp_path, kind):
-    """Whatever was read is written with all names, and reads back with the same bits."""
+    """All weights that were read are written with all names, and read back with the same bits."""
     weights = model_garden.open_weights(official[kind][0])
     prefix = str(tmp_path / "x.ckpt")
     assert set(model_garden.save(prefix, weights, weights.hints["num_attention_heads"])) == set(weights)

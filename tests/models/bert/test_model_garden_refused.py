@@ -35,14 +35,14 @@ def saved(tmp_path_factory):
 
 
 def write_variables(prefix, values):
-    """A checkpoint with variables of these full names: one flat list, as in a SavedModel."""
+    """Writes a checkpoint with variables of these full names: one flat list, as in a SavedModel."""
     tree = tf.train.Checkpoint()
     tree.variables = [tf.Variable(value, name=name) for name, value in values.items()]
     return tree.write(str(prefix))
 
 
 def older_names(config=CONFIG, split_heads=True):
-    """Full name -> array in the spelling of the releases of 2019, and the original's name -> array."""
+    """Full name -> array in the spelling of the 2019 releases, and the original's name -> array."""
     weights = random_weights(config, leave_out=("cls/seq_relationship/",))
     renamed = [
         ("bert/embeddings/word_embeddings", "bert_model/word_embeddings/embeddings"),
@@ -78,7 +78,7 @@ def test_names_of_older_releases(tmp_path, split_heads):
     weights = model_garden.open_weights(write_variables(tmp_path / "older", values))
     assert_same_bits(weights, expected)
     assert weights.hints == ({"num_attention_heads": 3} if split_heads else {})
-    # A position table of the time between.
+    # A position table from the time in between.
     values["position_embeddings/embeddings"] = values.pop("bert_model/embedding_postprocessor/position_embeddings")
     assert_same_bits(model_garden.open_weights(write_variables(tmp_path / "between", values)), expected)
 
@@ -91,7 +91,7 @@ def test_half_precision_is_widened(tmp_path):
 
 
 def test_heads_that_do_not_fit_are_listed(tmp_path):
-    """A pooler of the head's own width leaves nothing of the head; the encoder's pooler then counts."""
+    """A pooler with the head's own width invalidates the head; the encoder's pooler then counts."""
     pretrainer = models.BertPretrainerV2(
         make_encoder(networks.BertEncoderV2),
         classification_heads=[next_sentence_head(5), layers.ClassificationHead(12, 3, name="topic")],

@@ -1,4 +1,4 @@
-"""Weights out to tf-models-official: its own classes restore what we write, and values are compared by the bit."""
+"""Writing weights for tf-models-official: its own classes restore our files, and values are compared bit by bit."""
 
 import subprocess
 import sys
@@ -84,7 +84,7 @@ def test_their_pretrainer_restores_what_we_write(saved, kind):
         randomise(pretrainer)
         if way == "items":
             restore(saved.prefix, **pretrainer.checkpoint_items)
-        else:  # then nothing of the file may stay unused, either
+        else:  # then nothing in the file may stay unused, either
             items = pretrainer.checkpoint_items if way == "both" else {}
             tf.train.Checkpoint(model=pretrainer, **items).restore(saved.prefix).assert_consumed()
 
@@ -102,7 +102,7 @@ def test_their_pretrainer_restores_what_we_write(saved, kind):
 
 @pytest.mark.slow
 def test_their_hub_export_takes_what_we_write(saved, tmp_path):
-    """The tool restores by itself, and what it exports reads back as the same weights."""
+    """The tool restores our files, and its export reads back as the same weights."""
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
     sizes = {key: value for key, value in CONFIG.to_dict().items() if key.endswith("size") or key.startswith("num")}
     export_tfhub_lib.export_model(
@@ -126,10 +126,10 @@ def test_reading_back_what_we_write(saved):
     stored = dict(tf.train.list_variables(saved.prefix))
     assert set(saved.origins.values()) <= set(stored)
     query = saved.origins["bert/encoder/layer_1/attention/self/query/kernel"]
-    # The shortest of the ways to it: the functional encoder's numbered layers, of which four are embeddings.
+    # The shortest path to it: the functional encoder's numbered layers, four of which are embeddings.
     assert query == "layer_with_weights-5/_attention_layer/_query_dense/kernel/.ATTRIBUTES/VARIABLE_VALUE"
     assert stored[query] == [12, 3, 4]
-    # The head's own pooler is a second copy of two tensors, and the counter the third entry without a place.
+    # The head's own pooler is a second copy of two tensors, and the counter is the third entry without an equivalent.
     assert sorted(reason.split(" as ")[0] for reason in weights.unused.values()) == [
         "a counter",
         "the same values",
@@ -187,8 +187,8 @@ def golden_config(golden, name="config1"):
 def test_golden_outputs_in_their_model(golden, tmp_path):
     """The original's weights in their encoder and heads give the original's outputs.
 
-    Without the last row, which has no key to attend to: there the original's soft mask (-10000) attends to all keys by
-    their scores, and theirs (-1e9) to all alike.
+    Except for the last row, which has no key to attend to: there the original's soft mask (-10000) attends to all keys
+    by their scores, and theirs (-1e9) to all equally.
     """
     folder, config, inputs, outputs = golden_config(golden)
     weights = open_weights.open_weights(str(folder / "bert_model.ckpt"))

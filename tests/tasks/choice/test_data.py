@@ -1,4 +1,4 @@
-"""Reading examples of multiple choice: SWAG's layout, others, and what is refused."""
+"""Reading multiple-choice examples: SWAG's layout, others, and errors."""
 
 import json
 

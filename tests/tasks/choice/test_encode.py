@@ -1,4 +1,4 @@
-"""Rows of token ids of multiple choice: by hand, in batches, as records, and as an export makes them."""
+"""Token rows of multiple choice: by hand, in batches, as records, and as in an export."""
 
 import itertools
 
@@ -92,7 +92,7 @@ def test_batches(small):
         assert batch["input_ids"].shape[:2] == (4, 5)
         seen.append(batch["input_mask"].numpy().sum(-1).astype(np.float32))
     assert sorted({batch["input_ids"].shape[2] for batch in batches}) == [16, 24]
-    # Row by row in the order of the examples again.
+    # Row by row, in the order of the examples.
     tokens = token_rows.in_order(rows, 4, seen)
     assert np.array_equal(tokens.reshape(-1), np.diff(rows.offsets))
     first, again = (

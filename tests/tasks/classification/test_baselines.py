@@ -26,7 +26,7 @@ def make(kind, num_labels=3, seed=0, **arguments):
     keras.utils.set_random_seed(seed)
     model = BaselineClassifier(create_config(kind, 20, embedding_size=5, hidden_size=12), num_labels, kind, **arguments)
     model.build()
-    for variable in model.trainable_variables:  # biases are zeros at first, which would hide a missing one
+    for variable in model.trainable_variables:  # biases start at zero, which would hide a missing one
         variable.assign(np.random.default_rng(len(variable.path)).normal(0, 0.5, variable.shape))
     return model, {name: variable.numpy() for name, variable in initialize.model_variables(model).items()}
 
@@ -90,7 +90,7 @@ def test_training(kind):
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     for gradient, variable in zip(gradients, model.trainable_variables, strict=True):
         assert np.abs(tf.convert_to_tensor(gradient)).max() > 0, variable.path
-    # In bfloat16 the numbers are about the same, and logits stay in float32.
+    # In bfloat16 the numbers are similar, and logits stay in float32.
     low, _ = make(kind, dtype="mixed_bfloat16")
     assert low(BATCH).dtype == "float32"
     np.testing.assert_allclose(low(BATCH), model(BATCH), atol=0.1)
@@ -153,7 +153,7 @@ def folder(tmp_path_factory):
 
 
 def cases_of(folder) -> dict:
-    """Case -> flags, in the order in which they run; later ones build on what earlier ones left."""
+    """Case -> flags, in the order in which they run; later cases build on earlier ones."""
     data = {"task_name": "custom", "text_a": "text", "label": "verdict", "max_seq_length": 16, "seed": 3}
     data |= {"write_tf_records": False, "embedding_size": 16, "hidden_size": 12}
     files = {f"{name}_file": folder / f"{name}.tsv" for name in ("train", "dev", "test")}
@@ -186,7 +186,7 @@ def cases_of(folder) -> dict:
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """Output folder, outcomes by case, and what each wrote on stderr."""
+    """Output folder, outcomes by case, and what each wrote to stderr."""
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
     return folder / "out", *run_cases("run_classifier", cases)
 

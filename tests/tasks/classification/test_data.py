@@ -1,4 +1,4 @@
-"""Reading classification examples: official layouts, their traps, the user's own files, and what is refused."""
+"""Reading classification examples: official layouts, their pitfalls, users' own files, and errors."""
 
 import json
 
@@ -9,7 +9,7 @@ from bert_tf.tasks.classification import data, glue
 
 STS_B = ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2"]
 GLUE_LAYOUTS = {
-    # task: {file: (header, rows)}, as the official downloads have them
+    # task: {file: (header, rows)}, as in the official downloads
     "cola": {
         "train.tsv": (None, [["gj04", "1", "", 'An "unbalanced one.'], ["bc01", "0", "*", "Two"]]),
         "dev.tsv": (None, [["gj04", "0", "*", "Three"]]),
@@ -168,7 +168,7 @@ def test_custom_files_by_name(tmp_path, kind):
     path = tmp_path / f"train.{kind}"
     path.write_text(CUSTOM[kind])
     task = data.custom_task(str(path), None, str(path), text_a="text", label="stars")
-    assert task.labels == ("3", "10")  # numbers by size
+    assert task.labels == ("3", "10")  # sorted as numbers
     examples = data.read_examples(task, task.train)
     assert [(example.text_a, example.label) for example in examples] == [('so "so', "3"), ("fine", "10")]
     assert data.read_examples(task, task.test["test"])[0].label is None
@@ -225,7 +225,7 @@ def test_numbers_are_expected_for_a_regression(tmp_path):
 
 
 def test_data_of_another_task_are_noticed(tmp_path):
-    """Every training file read as every other task: refused, but where layout and labels are the same."""
+    """Every training file read as every other task is refused, unless layout and labels are the same."""
     for name, layout in GLUE_LAYOUTS.items():
         for file, (header, rows) in layout.items():
             write_rows(tmp_path / name / file, header, rows)
@@ -283,7 +283,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        # The row with the mistake begins in line 4: line 2 holds a field of two lines.
+        # The row with the mistake begins in line 4, since a field spans lines 2 and 3.
         ("a.csv", 'text,label\n"x\ny",1\n"z\nz"\n', r"a\.csv, line 4: 1 columns, but column 1"),
         ("a.csv", 'text,label\n"x\ny",1\n"z\nz" z,2\n', r"a\.csv, line 4: not CSV"),
         ("a.csv", "text,label\nx,1\ny,\n", r"a\.csv, line 3: there is no label"),
@@ -334,7 +334,7 @@ def test_given_classes_keep_their_order_and_nothing_else_is_taken(tmp_path):
 
 @pytest.fixture(scope="module")
 def entailment_data_set(tmp_path_factory):
-    """A data set as tensorflow-datasets keeps it on disk; no network is asked for one that is there."""
+    """A dataset as tensorflow-datasets stores it on disk; for an existing one it does not use the network."""
     import tensorflow_datasets as tfds
 
     class TinyEntailment(tfds.core.GeneratorBasedBuilder):
@@ -368,7 +368,7 @@ def entailment_data_set(tmp_path_factory):
 def test_tensorflow_datasets(entailment_data_set):
     task, examples = data.tfds_task(entailment_data_set)
     assert task.labels == ("no", "yes") and list(examples) == ["train", "dev_matched", "test"]
-    # The premise comes first whatever the order in the data set, and in training rows without label are left out.
+    # The premise comes first whatever the order in the dataset, and training skips rows without label.
     labels = {"0": "no", "1": "yes"}
     assert len(examples["train"]) == 3
     for example in examples["train"] + examples["dev_matched"]:
@@ -405,7 +405,7 @@ def test_labels_in_a_test_set_and_blank_lines_are_told(tmp_path, caplog):
 
 
 def test_semicolons(tmp_path, caplog):
-    """As spreadsheets write CSV where the comma is the decimal point."""
+    """CSV as spreadsheets write it in locales with a decimal comma."""
     text = '\ufefftext;score\r\n"Gut; sehr gut";1\r\nFür 3,50 Euro, nun ja;0\r\n'
     (tmp_path / "train.csv").write_text(text, encoding="utf-8", newline="")
     columns = {"text_a": "text", "label": "score"}

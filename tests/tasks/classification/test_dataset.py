@@ -1,4 +1,4 @@
-"""as_dataset: a table's texts and labels for Keras `fit`, `evaluate` and `predict`; labels by their names."""
+"""as_dataset: a table's texts and labels for Keras `fit`, `evaluate` and `predict`; labels by name."""
 
 import inspect
 import re
@@ -65,7 +65,7 @@ def test_shuffling_is_of_seed_and_epoch(english):
     assert sorted(first) == sorted(second) == sorted(plain)
     again = as_dataset(texts, list(range(100)), tokenizer=english, batch_size=8, seed=3)
     assert rows_of(again) == first
-    numbers = labels_of(again)  # the second epoch: each label is still that of its text
+    numbers = labels_of(again)  # the second epoch: each text still has its label
     assert [plain[number] for number in numbers] == second
 
 
@@ -116,7 +116,7 @@ def test_what_is_refused(english, arguments, error, message):
 
 
 def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
-    """The lines of the docstring, word for word, with a small model where the downloaded one would be."""
+    """The lines of the docstring, word for word, with a small model instead of the downloaded one."""
     lines = [
         line.strip() for line in inspect.getdoc(as_dataset).split("ten lines:")[1].split("After it")[0].splitlines()
     ]
@@ -139,7 +139,7 @@ def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = []
     monkeypatch.setattr(bert_tf, "download", lambda name: asked.append(name) or str(tmp_path / "small"))
-    program = "\n".join(lines).replace("2e-5", "3e-3")  # so small a model learns only so
+    program = "\n".join(lines).replace("2e-5", "3e-3")  # such a small model needs it to learn
     values = {}
     exec(program, values)
     assert asked == ["uncased_L-4_H-256_A-4"]
@@ -150,7 +150,7 @@ def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
     assert predictor.labels == ["negative", "positive"]
     found = predictor.predict(["The film was awful, seen 3 times.", "The film was lovely, seen 5 times."])
     assert [prediction["label"] for prediction in found] == ["negative", "positive"]
-    # The same by the data set: its order is kept where nothing is shuffled.
+    # The same through the dataset, whose order is kept without shuffling.
     data = as_dataset(
         ["The film was awful, seen 3 times.", "The film was lovely, seen 5 times."],
         tokenizer=values["tokenizer"],

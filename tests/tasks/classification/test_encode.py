@@ -1,4 +1,4 @@
-"""Token ids equal the original's; batches lose no example; metrics and files."""
+"""Token ids equal the original's; batches lose no examples; metrics and files."""
 
 import gzip
 import json
@@ -45,7 +45,7 @@ def test_features_equal_the_originals(golden, tokenizer, name, kind, length):
         return
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]
-    expected = [record for record in records if record["is_real_example"]]  # the others fill up a batch of a TPU
+    expected = [record for record in records if record["is_real_example"]]  # the others pad a batch of a TPU
     task = glue.find_task(name)
     split = task.train if kind == "train" else next(iter((task.dev if kind == "dev" else task.test).values()))
     examples = classification_data.read_examples(task, split, str(golden / "classifier" / name))
@@ -104,21 +104,22 @@ def test_training_rows_are_a_function_of_seed_and_step(window):
     for start in (1, 7, 13):
         assert rows(1, start, 20) == whole[start : start + 20]
     assert rows(2, 0, 5) != whole[:5]
-    # Every window has the rows of its part of the epochs: after 100 windows of 1 (or 25 of 4), each row 16 times.
+    # Every window has the rows of its part of the epochs: after 100 windows of 1 (or 25 of 4), each row occurred 16
+    # times.
     counts = np.bincount(np.concatenate(rows(3, 0, 100)), minlength=50)
     assert counts.tolist() == [16] * 50
 
 
 @pytest.mark.parametrize("count", [5, 50, 403])
 def test_every_epoch_has_every_row_once(count):
-    """Also where an epoch is not a whole number of batches, or less than one batch."""
+    """Even if an epoch is not a whole number of batches, or less than one."""
     lengths = make_encoded(count).lengths
     plain = token_rows.training_rows(lengths, 8, 1, 0, window_batches=1)
     stream = np.concatenate([next(plain) for _ in range(3 * count + 28)])
     epochs = stream[: len(stream) // count * count].reshape(-1, count)
     assert (np.sort(epochs, axis=1) == np.arange(count)).all()
     assert (epochs[0] != epochs[1]).any()
-    # Sorting by length goes on inside a window only: after any number of windows the same rows have been there.
+    # Rows are sorted by length only inside a window: after any number of windows the same rows have occurred.
     sorted_by_length = token_rows.training_rows(lengths, 8, 1, 0, window_batches=7)
     for window in range(4):
         rows = np.concatenate([next(sorted_by_length) for _ in range(7)])
@@ -136,7 +137,7 @@ def test_batches_have_rows_of_similar_length():
 
     (sorted_spread, means), (plain_spread, _) = spread(50), spread(1)
     assert plain_spread > 110 and sorted_spread < 6
-    # ... but the batches themselves come in no order of length.
+    # ... but the batches themselves are not sorted by length.
     assert abs(np.corrcoef(means[:50], np.arange(50))[0, 1]) < 0.4
 
 
@@ -271,5 +272,5 @@ def test_the_best_model_is_kept_and_patience_counts(tmp_path):
     again.forget_after(20)
     assert again.steps == {10, 20}
     for step in (30, 40):
-        again.update(step, {"eval_accuracy": 0.8}, model)  # as good is not better
+        again.update(step, {"eval_accuracy": 0.8}, model)  # equally good is not better
     assert again.should_stop() and again.best["step"] == 20

@@ -1,4 +1,4 @@
-"""Metrics, reports and what is summed up over seeds, against numbers worked out by hand and by the libraries."""
+"""Metrics, reports and summaries over seeds, compared with numbers computed by hand and by libraries."""
 
 import json
 
@@ -34,7 +34,7 @@ def test_hand_numbers():
     # F1 of the classes: 0.5, 0.8, 0.
     results = evaluate(three, logits_for([0, 0, 1, 1, 1], 3), np.array([0, 2, 0, 1, 1]), 5)
     assert results["eval_macro_f1"] == pytest.approx((0.5 + 0.8 + 0) / 3)
-    # Of every probability e / (1 + e) for the class taken: -log of it where right, 1 more where wrong.
+    # The chosen class has probability e / (1 + e): the loss is its -log if right, 1 more if wrong.
     right = np.log(1 + np.exp(-1))
     results = evaluate(glue.find_task("rte"), logits, labels, 3)
     assert results["eval_loss"] == pytest.approx(right + 2 / 8)
@@ -110,14 +110,14 @@ def test_several_labels_equal_scikit_learns():
     results = evaluate(SEVERAL, logits, labels, 8)
     for kind in ("micro", "macro"):
         assert results[f"eval_{kind}_f1"] == sklearn_metrics.f1_score(labels, logits > 0, average=kind)
-    alone = Task("custom", ("a",), None, metrics=("micro_f1",), multi_label=True)  # one label that holds or not
+    alone = Task("custom", ("a",), None, metrics=("micro_f1",), multi_label=True)  # one label that applies or not
     expected = sklearn_metrics.f1_score(labels[:, 0], logits[:, 0] > 0, average="micro")
     assert evaluate(alone, logits[:, :1], labels[:, :1], 8)["eval_micro_f1"] == pytest.approx(expected)
 
 
 def test_report_and_confusion_matrix(tmp_path):
     task = glue.find_task("mnli")
-    labels, logits = np.array([0, 1, 1, 0]), logits_for([0, 1, 0, 0], 3)  # a class that never comes up
+    labels, logits = np.array([0, 1, 1, 0]), logits_for([0, 1, 0, 0], 3)  # a class that never occurs
     classification_outputs.write_analysis(str(tmp_path), "_dev", task, logits, labels)
     table = (tmp_path / "classification_report_dev.txt").read_text()
     rows = {line.split()[0]: line.split()[1:] for line in table.splitlines() if line.strip()}

@@ -1,4 +1,4 @@
-"""Files in CoNLL style: what is read from every layout and scheme, what is written back, and what is refused."""
+"""CoNLL-style files: reading every layout and scheme, writing, and errors."""
 
 import re
 
@@ -8,7 +8,7 @@ import pytest
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner.data import Entity, Layout, read_conll, write_conll
 
-# Written for this test, in the layout of CoNLL-2003 as published: four columns, IOB1, documents.
+# Written for this test, in the published layout of CoNLL-2003: four columns, IOB1, documents.
 NEWS = """-DOCSTART- -X- O O
 
 Anna NNP I-NP I-PER
@@ -100,7 +100,7 @@ def test_entities_to_tags_and_back(scheme):
 
 
 def test_lenient_reading_is_that_of_conlleval():
-    """seqeval's port of conlleval is the oracle, on tags that mostly break every scheme."""
+    """seqeval's port of conlleval is the oracle, on tags that mostly violate every scheme."""
     from seqeval.metrics.sequence_labeling import get_entities
 
     generator = np.random.default_rng(1)
@@ -176,7 +176,7 @@ def test_separators_columns_and_comments(write):
     file = read_conll(tabs, layout)
     assert [sentence.words for sentence in file.sentences] == [["New York", "\u00a0"], ["b"]]
     assert [sentence.tags for sentence in file.sentences] == [["O", "B-A"], ["#tag"]]
-    spaces = write("  Ø\u00a0l   O  \n\u2028 \tB-A\n", "spaces")  # only spaces and tabs part columns
+    spaces = write("  Ø\u00a0l   O  \n\u2028 \tB-A\n", "spaces")  # only spaces and tabs separate columns
     assert read_conll(spaces, Layout(column_separator="space")).sentences[0].words == ["Ø\u00a0l", "\u2028"]
     words = read_conll(write("one\n\ntwo\n"), Layout())
     assert [sentence.tags for sentence in words.sentences] == [None, None]
@@ -253,7 +253,7 @@ def test_tag_sets():
     ],
 )
 def test_wnut_17(shared, name, sentences, words, entities):
-    """The counts of its README and of `grep B-`; blank lines of the training file hold a tab."""
+    """The counts from its README and `grep B-`; blank lines of the training file contain a tab."""
     file = read_conll(str(shared / "data" / "ner" / "wnut17" / name), Layout())
     assert len(file.sentences) == sentences
     assert sum(len(sentence.words) for sentence in file.sentences) == words

@@ -1,4 +1,4 @@
-"""Words to rows of token ids: every word is learned and predicted exactly once, where most stands around it."""
+"""Words to token rows: every word is learned and predicted exactly once, where it has the most context."""
 
 import numpy as np
 import pytest
@@ -39,8 +39,8 @@ def test_long_sentences_are_cut_where_words_see_most(small):
     """Ten words, windows of six pieces with a stride of three: the middle of the overlap changes hands."""
     words, tags = ["a", "b", "c", "a", "b", "c", "a", "b", "c", "a"], ["O"] * 10
     rows = encode_sentences([sentence(" ".join(words), " ".join(tags))], small, 8, label_ids=LABELS, doc_stride=3)
-    # Windows 0-5, 3-8, 6-9. Piece 3: 2 from the edge of the first, 0 of the second; piece 4: 1 and 1; piece 5: 0 and 2;
-    # piece 7: 1 of the second and 1 of the third; piece 8: 0 and 1.
+    # Windows 0-5, 3-8, 6-9. Piece 3: 2 from the edge of the first, 0 from the second; piece 4: 1 and 1; piece 5: 0 and
+    # 2; piece 7: 1 from the second and 1 from the third; piece 8: 0 and 1.
     assert rows.word_rows.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
     assert rows.word_positions.tolist() == [1, 2, 3, 4, 5, 3, 4, 5, 3, 4]
     assert (rows.labels["label_ids"] >= 0).sum(1).tolist() == [5, 3, 2]
@@ -83,7 +83,7 @@ def test_document_context_joins_sentences_of_a_document(small):
 
 
 def test_a_word_longer_than_a_window(small):
-    """Its first piece is tagged; windows of its inside, which no word needs, are left out."""
+    """Its first piece is tagged; windows inside the word, which no word needs, are left out."""
     rows = encode_sentences([sentence("a " + "x" + "yz" * 15 + " b", "O B-A O")], small, 8, label_ids=LABELS)
     assert rows.word_rows.tolist() == [0, 0, 1]
     assert rows.lengths.tolist()[0] == 8 and len(rows) == 2
@@ -112,7 +112,7 @@ def test_batches_have_labels_as_wide_as_their_ids(small):
 
 
 def test_logits_come_back_word_by_word(small):
-    """A model whose score of a token is its id and its place; rows of all lengths, batches of three."""
+    """A model that scores a token by its id and position; rows of all lengths, batches of three."""
     generator = np.random.default_rng(2)
     sentences = [
         sentence(" ".join("abc"[kind] for kind in generator.integers(0, 3, n))) for n in (1, 30, 4, 70, 9, 9, 12)

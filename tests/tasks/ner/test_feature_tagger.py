@@ -1,4 +1,4 @@
-"""BiLSTMs on the outputs of a frozen BERT, and what a trained tagger remembers."""
+"""BiLSTMs on the outputs of a frozen BERT, and the settings saved with a trained tagger."""
 
 import keras
 import numpy as np
@@ -39,7 +39,7 @@ def test_which_layers_are_taken():
 
 
 def test_padding_changes_nothing():
-    """The backward LSTM begins at a row's own end: wider batches give the same logits."""
+    """The backward LSTM starts at the end of a row: wider batches give the same logits."""
     keras.utils.set_random_seed(0)
     model = BertFeatureTagger(CONFIG, 3, "sum_last_four", lstm_size=8)
     model.build()
@@ -49,7 +49,7 @@ def test_padding_changes_nothing():
     for row, length in enumerate((5, 12, 1)):
         alone = {name: values[row : row + 1, :length] for name, values in wide.items()}
         np.testing.assert_allclose(ops.convert_to_numpy(model(alone))[0], logits[row, :length], atol=1e-5)
-    # What stands behind a word counts, too.
+    # The words after a word count, too.
     changed = {**wide, "input_ids": wide["input_ids"].copy()}
     changed["input_ids"][1, 11] += 1 if changed["input_ids"][1, 11] < 99 else -1
     assert np.abs(ops.convert_to_numpy(model(changed))[1, 0] - logits[1, 0]).max() > 1e-6
@@ -130,7 +130,7 @@ def test_scores_from_logits():
     results, report = ner_outputs.score(sentences, logits, labels, TaggingSettings())
     assert results["loss"] == pytest.approx(-np.mean(np.log([0.8, 0.6, 0.3])))
     assert results["accuracy"] == 0.5 and results["f1"] == 0.0 and "god" in report
-    # I- after O is read as conlleval does: an entity that begins.
+    # I- after O begins an entity, as in conlleval.
     raw = np.log(np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.1, 0.1, 0.8], [0.9, 0.05, 0.05]]))
     assert ner_outputs.predicted_tags(sentences, raw, labels, "iob2") == [["O", "B-a", "I-a"], ["O"]]
     assert ner_outputs.predicted_tags(sentences, raw, labels, "iob1") == [["O", "I-a", "I-a"], ["O"]]

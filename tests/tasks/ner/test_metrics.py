@@ -1,4 +1,4 @@
-"""Scores of entities on cases counted by hand."""
+"""Entity scores on cases counted by hand."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_all_right():
 
 
 def test_only_whole_entities_count():
-    """Four gold; predicted five: one too short, one of another type, one too many, two right."""
+    """Four gold entities, five predicted: one too short, one of another type, one too many, two right."""
     results = evaluate("B-A O O B-A", "O B-A B-A", "B-B")
     assert results == pytest.approx({"precision": 2 / 5, "recall": 2 / 4, "f1": 4 / 9, "accuracy": 5 / 8})
 

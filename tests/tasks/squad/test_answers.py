@@ -77,7 +77,7 @@ def test_where_the_original_crashed(shared, golden, english):
     rescued = 0
     for number, prediction in enumerate(predictions):
         assert prediction.nbest and prediction.best and prediction.best.text in " ".join(examples[number].doc_tokens)
-        # The text of the best span may come from another of equal score; its score and the odds are fixed.
+        # The text of the best span may be that of another with equal score; its score and the odds are fixed.
         rows = np.flatnonzero(windows.example_index == number)
         null = min(float(starts[row][0]) + float(ends[row][0]) for row in rows)
         assert prediction.null_odds == pytest.approx(null - prediction.best.score, abs=1e-12)
@@ -226,12 +226,12 @@ def test_equal_scores_keep_the_order_of_windows_and_tokens(small):
 
 
 def test_windows_of_one_question_compete(small):
-    """A start needs the window that shows most around it, an end only the context; "none" is the least of all."""
+    """A start needs the window with the most context, an end only the context; "no answer" has the lowest score."""
     examples = ask("ada brown met ( 1801 ) ada met")  # 8 pieces; room for 6, stride 3: pieces 0-5 and 3-7
     starts = [logits(12, {0: 5.0, 9: 3.0}), logits(11, {0: 1.0, 5: 9.0, 8: 2.0, 9: 1.0})]
     ends = [logits(12, {0: 1.0, 9: 2.0, 10: 1.0}), logits(11, {0: 2.0, 5: 9.0, 8: 1.0, 9: 4.0})]
     (prediction,) = predict(small, examples, starts, ends, 12, 3, version_2_with_negative=True, n_best_size=5)
-    # Token 5 of the second window, "(", stands better in the first; its start counts for nothing there.
+    # Token 5 of the second window, "(", has more context in the first; its start does not count there.
     assert [answer.text for answer in prediction.nbest[:2]] == ["ada met", "1801"]
     assert [answer.score for answer in prediction.nbest[:2]] == [6.0, 5.0]
     assert prediction.null_odds == 3.0 - 6.0 and prediction.text == "ada met"
@@ -242,7 +242,7 @@ def test_windows_of_one_question_compete(small):
 
 @pytest.mark.parametrize("answer_from", ["words", "offsets"])
 def test_no_candidate_but_none(small, answer_from):
-    """With n_best_size 1 only [CLS] is among the candidates: the best span outside them counts."""
+    """With n_best_size 1 only [CLS] is a candidate: the best span outside the candidates counts."""
     (prediction,) = predict(
         small, ask("ada brown met"),
         [logits(9, {0: 9.0, 5: 1.0, 6: 2.0}, -5)], [logits(9, {0: 9.0, 5: 4.0, 7: 2.5}, -5)],
@@ -282,7 +282,7 @@ def test_only_empty_contexts(small):
 
 
 def test_logits_longer_than_the_window(small):
-    """As under --static_padding: padding takes places among the n-best, as in the original."""
+    """As with --static_padding: padding takes places among the n-best, as in the original."""
     starts, ends = logits(16, {12: 9.0, 5: 1.0, 6: 0.5}), logits(16, {13: 9.0, 6: 1.0})
     (one,) = predict(small, ask("ada brown"), [starts], [ends], n_best_size=2)
     assert [answer.text for answer in one.nbest] == ["ada brown"]
@@ -304,7 +304,7 @@ def test_many_windows_at_once_change_nothing(small, monkeypatch):
 
 
 def test_against_the_definition(small):
-    """All spans of all windows, without any shortcut."""
+    """All spans of all windows, without shortcuts."""
     generator = np.random.default_rng(1)
     examples = ask(*("ada brown met ( 1801 ) " * count for count in (1, 2, 3)))
     windows = build_windows(examples, small, WindowSettings(12, 3, 4), False)

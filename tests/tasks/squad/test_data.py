@@ -1,4 +1,4 @@
-"""Files in SQuAD's format: the original's examples, answers that are not found, and what is not a SQuAD file."""
+"""Files in SQuAD's format: the original's examples, answers that are not found, and other files."""
 
 import gzip
 import json
@@ -51,7 +51,7 @@ def test_words_are_split_where_the_original_splits_them():
     paragraph = Paragraph.from_context(" \tone\u202ftwo\u00a0three\r\n\u3000 four\u2003five")
     assert paragraph.words == ["one", "two\u00a0three", "\u3000", "four\u2003five"]
     assert paragraph.word_starts == [2, 6, 17, 19]
-    # A space belongs to the word before it; those before the first word to none.
+    # A space belongs to the word before it; spaces before the first word belong to none.
     assert [paragraph.word_at(place) for place in (0, 1, 2, 4, 5, 6, 15, 16, 17, 18, 19, 27)] == [
         -1, -1, 0, 0, 0, 1, 1, 1, 2, 2, 3, 3,
     ]  # fmt: skip
@@ -102,7 +102,7 @@ def test_the_log_lists_ten_of_many(file, caplog):
 
 
 def test_how_exact_an_answer_must_stand_there(file):
-    """Words: anywhere in the words it touches, spaces aside. Offsets: right there."""
+    """Words: anywhere in the words it touches, ignoring spaces. Offsets: exactly there."""
 
     def kept(answer, answer_from, context=CONTEXT):
         path = write(file, question(answers=[answer]), context=context)
@@ -115,7 +115,7 @@ def test_how_exact_an_answer_must_stand_there(file):
     # An answer that begins in the spaces before the first word: lost in the original.
     assert not kept((" Ada", 0), "words", " Ada Brown") and kept((" Ada", 0), "offsets", " Ada Brown")
     assert kept(("Ada ", 0), "words", "Ada Brown") and kept(("Ada ", 0), "offsets", "Ada Brown")
-    # Characters, not words, where a no-break space joins two words, or nothing parts them.
+    # Characters, not words, if a no-break space joins two words, or nothing separates them.
     assert kept(("Brown", 4), "words", "Ada\u00a0Brown") and kept(("Brown", 4), "offsets", "Ada\u00a0Brown")
     assert kept(("京都", 2), "words", "私は京都に") is kept(("私は", 0), "offsets", "私は京都に") is True
     assert kept(("京", 0), "words", "私は京都に") and not kept(("京", 0), "offsets", "私は京都に")
@@ -139,7 +139,7 @@ def test_numbers_as_ids_and_a_byte_order_mark(file):
     file.write_bytes(b"\xef\xbb\xbf" + content.encode())
     data = read_squad_examples([str(file)], False)
     assert [example.qas_id for example in data.examples] == ["7"]
-    assert data.articles[0]["paragraphs"][0]["qas"][0]["id"] == "7"  # as the metrics look it up
+    assert data.articles[0]["paragraphs"][0]["qas"][0]["id"] == "7"  # as the metrics expect it
 
 
 def test_equal_ids(file, caplog):
@@ -236,7 +236,7 @@ def test_the_wrong_version_is_refused_in_both_directions(file):
     for is_training in (True, False):
         with pytest.raises(ValueError, match="SQuAD 1.1 data: .* Leave out --version_2_with_negative"):
             read_squad_examples([path], is_training, True)
-    # Where nothing contradicts, both can be meant.
+    # Without a contradiction, both are possible.
     for flag in (False, True):
         assert read_squad_examples([write(file, question(is_impossible=False))], True, flag).examples
         assert read_squad_examples([write(file, {"id": "1", "question": "2"})], False, flag).examples

@@ -1,4 +1,4 @@
-"""Exact match and F1: the official figures of published systems, and the best threshold worked out by hand."""
+"""Exact match and F1: the official figures of published systems, and the best threshold computed by hand."""
 
 import copy
 import dataclasses
@@ -13,7 +13,7 @@ from bert_tf.tasks.squad.data import read_articles, read_squad_examples
 from bert_tf.tasks.squad.metrics import evaluate
 from bert_tf.tasks.squad.windows import WindowSettings
 
-# As the README of the data has them: exact match, F1 and, of 2.0, each with HasAns and NoAns (F1 and exact match of
+# From the README of the data: exact match, F1 and, for 2.0, each with HasAns and NoAns (F1 and exact match of
 # unanswerable questions are the same).
 PUBLISHED = {
     "1.1/BERT_ensemble": (86.20624, 92.19558),
@@ -64,10 +64,10 @@ def articles_of(questions):
 def test_version_1_by_hand():
     articles = articles_of({"a": ["The  Ada-Brown!"], "b": ["one", "two three"], "c": ["x y"], "d": ["z"]})
     predictions = {"a": "adabrown", "b": "three", "c": "y x w", "d": ""}
-    # a: right but for articles, case and punctuation. b: F1 of 1 in 1 and 1 in 2. c: 2 in 3 and 2 in 2. d: nothing.
+    # a: right except for articles, case and punctuation. b: F1 of 1 in 1 and 1 in 2. c: 2 in 3 and 2 in 2. d: nothing.
     scores = evaluate(articles, predictions)
     assert scores == pytest.approx({"exact_match": 25.0, "f1": 100 * (1 + 2 / 3 + 4 / 5 + 0) / 4})
-    del predictions["a"]  # no prediction is a wrong one
+    del predictions["a"]  # a missing prediction counts as wrong
     assert evaluate(articles, predictions) == pytest.approx({"exact_match": 0.0, "f1": 100 * (2 / 3 + 4 / 5) / 4})
 
 
@@ -80,7 +80,7 @@ def test_version_2_by_hand():
     articles = articles_of(QUESTIONS)
     at_zero = {key: text if ODDS[key] <= 0 else "" for key, text in BEST.items()}
     scores = evaluate(articles, at_zero, True)
-    # Right: a and d. b has an answer that it should not have, c and e have none.
+    # Right: a and d. b has an answer but should not, c and e have none.
     third = 100 / 3
     parts = {"HasAns_exact": third, "HasAns_f1": third, "NoAns_exact": 50.0, "NoAns_f1": 50.0}
     assert scores == pytest.approx({"exact_match": 40.0, "f1": 40.0, **parts})
@@ -150,7 +150,7 @@ def test_the_chosen_threshold_reaches_the_score_it_promised(data):
     applied = squad_outputs.apply_threshold(predictions_at(0.0), 3.0)
     assert applied == predictions_at(2.0) and [prediction.text for prediction in applied].count("") == 1
     assert squad_outputs.score(data, applied, True)["eval_f1"] == pytest.approx(70.0)
-    # Other results choose nothing, and without odds there is nothing to apply.
+    # Other results don't choose a threshold, and without odds there is nothing to apply it to.
     assert squad_outputs.choose_threshold(settings, {"eval_f1": 1.0}, applied) is settings
     plain = [dataclasses.replace(prediction, null_odds=None) for prediction in predictions_at(0.0)]
     assert squad_outputs.apply_threshold(plain, 1e9) == plain
@@ -167,7 +167,7 @@ def test_the_chosen_threshold_reaches_the_score_it_promised(data):
     ],
 )
 def test_the_chosen_threshold_keeps_clear_of_every_question(data, odds, official, chosen):
-    """All answers stay as by the official threshold, and do so when the odds are a little off."""
+    """All answers are as with the official threshold, even if the odds are slightly off."""
     predictions = []
     for key, text in BEST.items():
         best = None if odds[key] is None else Answer(text, 1.0, 1.0, 0.5)

@@ -26,7 +26,7 @@ CONTEXT = "Her teacher met Ada Brown (1801-1852)."
 
 
 def example(context=CONTEXT, answer="1801", start=None, question="Which year?", number=0):
-    """An example to train on, positions as the reader gives them."""
+    """A training example, with positions as from the reader."""
     paragraph = Paragraph.from_context(context)
     if answer is None:
         return SquadExample(str(number), question, paragraph, "", -1, -1, True)
@@ -101,7 +101,7 @@ def decoded(path):
 
 @pytest.mark.parametrize("version", ["v1.1", "v2.0"])
 def test_training_records_in_the_order_of_the_original(golden, english, tmp_path, version):
-    """The original shuffles the questions, then cuts them: the golden features, by question in that order."""
+    """The original shuffles the questions, then makes windows: the golden features, by question in that order."""
     folder = golden / "squad"
     examples = read_squad_examples([str(folder / f"train-{version}.json")], True, version == "v2.0").examples
     order = list(range(len(examples)))
@@ -127,7 +127,7 @@ def test_training_records_in_the_order_of_the_original(golden, english, tmp_path
             "is_impossible": [int(feature["is_impossible"])],
         }
     assert [sum(record["is_impossible"][0] for record in records) > 0] == [version == "v2.0"]
-    # The same as to shuffle the questions themselves.
+    # The same as shuffling the questions themselves.
     assert_windows_equal(windows, build_windows([examples[number] for number in order], english, settings, True))
     assert [path.name for path in tmp_path.iterdir()] == ["train.tf_record"]
 
@@ -199,7 +199,7 @@ def test_an_answer_is_narrowed_down_to_its_own_pieces(small):
     offsets = dataclasses.replace(settings, answer_from="offsets")
     windows = build_windows([example("Met teachers (1801-1801).", "1801", 19)], small, offsets, True)
     assert labels_of(windows) == [(11, 11)]
-    # What is not a sequence of pieces stays the whole word, or the pieces its characters are part of.
+    # An answer that is not a sequence of pieces becomes the whole word, or the pieces that its characters are part of.
     for way, labels in ((settings, (6, 12)), (offsets, (7, 9))):
         windows = build_windows([example("met teachers(1801-1852)", "s(18")], small, way, True)
         assert labels_of(windows) == [labels]
@@ -207,7 +207,7 @@ def test_an_answer_is_narrowed_down_to_its_own_pieces(small):
 
 @pytest.mark.parametrize("answer_from", ["words", "offsets"])
 def test_spaces_of_all_kinds(small, answer_from):
-    """A word of nothing but odd spaces has no piece; the words around it keep their places."""
+    """A word of nothing but unusual spaces has no pieces; the words around it keep their places."""
     context = " \u3000 her\u00a0teacher \u00a0 met\u202fada\u2003brown \u200b"
     paragraph = Paragraph.from_context(context)
     settings = WindowSettings(32, 128, 4, answer_from)
@@ -376,7 +376,7 @@ def test_no_cache(small, tmp_path, monkeypatch):
 
 
 def share_that_comes_back(examples, tokenizer, settings):
-    """(answers whole in a window, how many of them their labels lead back to)"""
+    """(answers complete in a window, how many of them their labels give back)"""
     windows = build_windows(examples, tokenizer, settings, True, num_processes=1)
     texts = AnswerTexts(examples, windows, tokenizer, settings.answer_from)
     found = {}
@@ -407,7 +407,7 @@ def test_answers_in_scripts_without_spaces_come_back(english, context, answers):
 
 
 def test_the_original_way_loses_korean_answers(english):
-    """Why there is another: syllables come apart, so that the texts have no common length."""
+    """The reason for offsets: decomposed syllables give the texts different lengths."""
     context = "세종대왕은 1443년에 한글을 만들었다."
     examples = [example(context, answer, question="?") for answer in ("세종대왕", "1443년", "한글")]
     counts = [share_that_comes_back(examples, english, WindowSettings(64, 32, 16, way)) for way in ("words", "offsets")]
