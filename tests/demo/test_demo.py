@@ -55,7 +55,7 @@ def test_demo(tmp_path):
     before = (output / "train.tfrecord").stat().st_mtime_ns
     again = run(output, "--quick")
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "Resuming the demo" in again.stdout
+    assert "Resuming the interrupted demo" in again.stdout
     assert (output / "train.tfrecord").stat().st_mtime_ns == before
     assert json.loads((output / "results.json").read_text())["heldout"] == results["heldout"]
 

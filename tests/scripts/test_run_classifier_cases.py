@@ -303,7 +303,7 @@ REFUSED = {
     "another task's directory": ["--output_dir", "--task_name=RTE", "QNLI", "--init_checkpoint="],
     "columns of one's own": ["--regression is for --task_name=custom", "RTE has its own files"],
     "no dev file named": ["--do_eval", "--dev_file"],
-    "no text table": ["train.parquet", ".tsv, .csv and .jsonl"],
+    "no text table": ["train.parquet", ".tsv, .csv or .jsonl"],
     "no step": ["40 training examples", "--train_batch_size=100", "less than one step"],
 }
 
