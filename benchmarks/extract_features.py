@@ -25,7 +25,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("text", None, "Lines of text.")
 flags.DEFINE_string("model", None, "Directory of a model with its vocabulary, of any format.")
 flags.DEFINE_integer("lines", 1000, "Number of lines of the text to use.")
-flags.DEFINE_integer("batch_size", 32, "Lines a batch.")
+flags.DEFINE_integer("batch_size", 32, "Lines per batch.")
 flags.DEFINE_integer("max_seq_length", 128, "Maximum tokens per line, to which the original pads.")
 flags.DEFINE_string("layers", "-1,-2,-3,-4", "Layers to write.")
 flags.DEFINE_string("dtype", "float32", "Keras dtype policy: float32 or mixed_bfloat16.")

@@ -20,9 +20,9 @@ from absl import app, flags
 from bert_tf.data import records
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("max_seq_length", 128, "Tokens a record.")
+flags.DEFINE_integer("max_seq_length", 128, "Tokens per record.")
 flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions per record.")
-flags.DEFINE_integer("batch_size", 32, "Records a batch.")
+flags.DEFINE_integer("batch_size", 32, "Records per batch.")
 flags.DEFINE_integer("num_records", 100_000, "Number of records written for the measurement.")
 flags.DEFINE_integer("num_files", 4, "Number of files for them.")
 flags.DEFINE_float("seconds", 8.0, "Duration of each measurement, after the first batch.")

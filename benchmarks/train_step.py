@@ -29,7 +29,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Arithmetic of the matrix products.")
 flags.DEFINE_integer("num_hidden_layers", 12, "Encoder layers; 12 of width 768 are BERT-Base.")
 flags.DEFINE_integer("hidden_size", 768, "Width of the model; each head has 64.")
-flags.DEFINE_integer("batch_size", 16, "Examples a step.")
+flags.DEFINE_integer("batch_size", 16, "Examples per step.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens per example.")
 flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions per example.")
 flags.DEFINE_integer("rounds", 7, "Timed steps of each, in turn.")

@@ -105,7 +105,7 @@ def small(tmp_path_factory, request):
 
 @pytest.fixture(scope="session")
 def english():
-    """A tokenizer with a vocabulary of usual size."""
+    """A tokenizer with a vocabulary of normal size."""
     return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
 
 

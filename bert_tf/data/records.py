@@ -345,7 +345,7 @@ def evaluation_batches(
       features: name -> tf.io.FixedLenFeature; int64 ones come out as int32.
       batch_size: records per step, over all replicas.
       repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small
-        data sets count several times). False: each record at most once, and the last batch is padded with zeros.
+        datasets count several times). False: each record at most once, and the last batch is padded with zeros.
       max_steps: maximum number of batches; None: all.
       prepare: called in the graph with each padded batch and its number from 0, int64; its result becomes the batch.
 

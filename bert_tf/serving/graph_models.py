@@ -60,7 +60,7 @@ class ServedModel(tf.Module):
         self.max_seq_length = max_seq_length
 
     def __setattr__(self, name, value):
-        # tf.Module would track the Keras model, and a SavedModel of it would need Keras to be loaded; of the others it
+        # tf.Module would track the Keras model, whose SavedModel needs Keras to be loaded; with the other attributes it
         # would trace and write tf.functions that no signature calls.
         super().__setattr__(name, value) if name not in _UNTRACKED else object.__setattr__(self, name, value)
 

@@ -157,7 +157,7 @@ def define_fine_tuning_flags() -> None:
         "num_seeds",
         1,
         "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. On "
-        "small data sets, results vary by several points.",
+        "small datasets, results vary by several points.",
         lower_bound=1,
     )
     flags.DEFINE_integer(

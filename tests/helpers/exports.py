@@ -35,5 +35,5 @@ def save(folder, model_class, config=None, **arguments) -> str:
 
 
 def load_no_graphs(monkeypatch) -> None:
-    """Opened exports are what export.json says, and can't answer: for what is refused by that alone."""
+    """Makes opened exports have no graphs, only their export.json: for tests of what is refused by that alone."""
     monkeypatch.setattr(tf.saved_model, "load", lambda path: types.SimpleNamespace(signatures={}))

@@ -1,4 +1,4 @@
-"""TensorFlow functions run without being traced."""
+"""Runs TensorFlow functions without tracing them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def op_by_op(wanted: bool = True) -> Iterator[None]:
-    """Runs the ops of tf.functions one by one: tracing a function takes longer than all of them on a small input.
+    """Runs the ops of tf.functions one by one: on a small input, tracing takes longer than running all of them.
 
-    For one of several tests of the same function: another must trace it."""
+    Only for some of the tests of a function: another must trace it."""
     tf.config.run_functions_eagerly(wanted)
     try:
         yield

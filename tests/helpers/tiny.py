@@ -22,12 +22,12 @@ TINY_CONFIG = {
     "type_vocab_size": 2,
     "initializer_range": 0.02,
 }
-# For runs of whole scripts, where most of the time is spent on tracing: a second layer would test nothing more.
+# For runs of whole scripts, which spend most of their time tracing: a second layer would not test anything more.
 ONE_LAYER = {**TINY_CONFIG, "num_hidden_layers": 1}
 
 
 def write_encoder(folder: pathlib.Path, pieces: list[str], config: dict = ONE_LAYER) -> None:
-    """Writes the vocabulary of some pieces to vocab.txt, and a random encoder to encoder/, always the same one."""
+    """Writes a vocabulary of these pieces to vocab.txt, and a random encoder, always the same, to encoder/."""
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
     keras.utils.set_random_seed(0)
     model = BertModel(BertConfig.from_dict(config))

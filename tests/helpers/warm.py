@@ -30,7 +30,7 @@ _ADDRESS = "BERT_TF_WARM_SERVER"  # in the environment, so that pytest's process
 
 
 def start() -> None:
-    """Starts the server, for this process and those that it starts from now on."""
+    """Starts the server, for this process and all that it starts from now on."""
     folder = tempfile.TemporaryDirectory(prefix="warm-")
     address = os.path.join(folder.name, "socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
@@ -43,7 +43,7 @@ def start() -> None:
             pass_fds=[listening.fileno()],
         )
     os.environ[_ADDRESS] = address
-    connection = _connection()  # the server ends with its last one
+    connection = _connection()  # the server ends with its last connection
 
     def end():
         connection.close()

@@ -86,7 +86,7 @@ def test_other_names_give_the_same(name):
     assert not np.allclose(next(iter(arrays_of(without_mask).values())), next(iter(arrays_of(expected).values())))
     assert_same(model({**batch, "input_mask": None, "attention_mask": batch["input_mask"]}), expected)
     assert_same(model(collections.UserDict(renamed(batch))), expected)
-    model.run_eagerly = name != "pretraining"  # which has inputs of all kinds; a trace of each takes long
+    model.run_eagerly = name != "pretraining"  # tracing all models takes long; this one has inputs of all kinds
     assert_same(model.predict(renamed(batch), verbose=0), expected)
 
 
@@ -149,7 +149,7 @@ def test_fit_reads_the_mask_under_either_name():
     def losses(features):
         keras.utils.set_random_seed(1)
         model = BertForSequenceClassification(CONFIG, num_labels=3, dropout_rate=0.0, seed=1)
-        model.bert.trainable = False  # the mask counts on the way forward, and gradients take the longest
+        model.bert.trainable = False  # the mask matters in the forward pass, and gradients take longest
         model.compile(optimizer="sgd", run_eagerly=True)
         return model.fit(features, labels, epochs=2, verbose=0).history["loss"]
 

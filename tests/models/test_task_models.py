@@ -282,7 +282,7 @@ def test_fit_needs_no_loss_and_lowers_it(request, task):
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     has_dropout = task not in ("spans", "masked_lm", "next_sentence")
     model = make(task, config, **({"dropout_rate": 0.0} if has_dropout else {}))
-    # One of the small forms is enough to trace: that takes as long as all the steps.
+    # Tracing one of the small forms is enough: a trace takes as long as all the steps.
     is_slow = request.node.get_closest_marker("slow") is not None
     eager = {"run_eagerly": not is_slow and task != "classification"}
     model.compile(optimizer=AdamWeightDecay(5e-3), jit_compile=False, **eager)

@@ -63,7 +63,7 @@ def predictor(classifier):
 
 @pytest.fixture(scope="module")
 def versions(exported, tmp_path_factory):
-    """The directory of versions; there is an older one than the exported."""
+    """The directory of versions, with one that is older than the export."""
     folder = tmp_path_factory.mktemp("versions")
     (folder / "9").mkdir()
     shutil.copytree(exported, folder / "10")
@@ -242,7 +242,7 @@ def test_regression_and_several_labels(tmp_path, clean_process):
 
 @pytest.mark.parametrize("freeze", [False, *slow(True)])
 def test_encoder(tmp_path, clean_process, caplog, freeze):
-    """It has no class of its own and is called by its signature."""
+    """It has no predictor class and is called by its signature."""
     folder = save(tmp_path / "model", BertModel)
     logging.set_verbosity(logging.INFO)
     path = export.export_saved_model(folder, str(tmp_path / "out"), freeze=freeze, warm_up=freeze)

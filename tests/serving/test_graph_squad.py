@@ -152,7 +152,7 @@ def test_equal_to_the_last_tie(tokenizer, null, values):
     model = Numbers(24, null)
     pairs = random_pairs(80, seed=null)
     pairs += [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 300 + "b")]
-    # Traced are that with most windows and, below, one with "no answer".
+    # Only the case with most windows and, below, one with "no answer" are traced.
     with op_by_op(values.get("doc_stride") != 1):
         answer = compiled(SquadServing(model, tokenizer, settings, window_batch=16))
         outputs = as_dicts(answer(*zip(*pairs, strict=True)))

@@ -70,7 +70,7 @@ def assert_equal(tokenizer, texts, split_unknown=False, graph=None) -> int:
 
 @pytest.fixture
 def untraced(request):
-    """In the small forms, the graph's ops one by one; tests without this trace it."""
+    """Small forms run the graph's ops one by one; tests without this fixture trace the graph."""
     with op_by_op(request.node.get_closest_marker("slow") is None):
         yield
 

@@ -123,7 +123,7 @@ def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
     lines = [line for line in lines if line]
     assert len(lines) == 10
     keras.utils.set_random_seed(1)
-    # A step takes ten times as long with a vocabulary of usual size.
+    # A step takes ten times as long with a vocabulary of normal size.
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "the", "film", "was", ",", "seen", "times", "."]
     pieces += ["lovely", "great", "awful", "dull", *map(str, range(100))]
     (tmp_path / "pieces.txt").write_text("\n".join(pieces))
