@@ -243,7 +243,7 @@ def _known_label(task: Task, label: str, path: str, line: int) -> str:
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
-# The order of the texts in the data sets of tensorflow-datasets.
+# The order of the texts in the datasets of tensorflow-datasets.
 _TFDS_TEXTS = ("premise", "hypothesis", "question", "sentence")
 
 
@@ -343,7 +343,7 @@ def tfds_task(
     text_b: str | None = None,
     label: str | None = None,
 ) -> tuple[Task, dict[str, list[InputExample]]]:
-    """A data set of tensorflow-datasets, e.g. "glue/mrpc": downloaded on first use.
+    """A dataset of tensorflow-datasets, e.g. "glue/mrpc": downloaded on first use.
 
     Args:
       labels: other names for its classes, in the order of their ids.
@@ -351,21 +351,21 @@ def tfds_task(
         number for a regression.
 
     Returns:
-      the task, and its examples by set ("train", "dev", "test" or what the data set calls them). In training and dev
+      the task, and its examples by set ("train", "dev", "test" or what the dataset calls them). In training and dev
       sets, examples without label are left out.
 
     Raises:
-      ValueError: there is no such data set, or its features are not texts and label.
+      ValueError: there is no such dataset, or its features are not texts and label.
     """
     import tensorflow_datasets as tfds
 
     try:
         datasets, info = tfds.load(name, with_info=True)
     except tfds.core.DatasetNotFoundError as error:
-        raise ValueError(f"--tfds_name={name} is not a data set that tensorflow-datasets knows.") from error
+        raise ValueError(f"--tfds_name={name} is not a dataset that tensorflow-datasets knows.") from error
     features = info.features
     texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]
-    # The data set's own order is not always kept on disk.
+    # The dataset's own order is not always kept on disk.
     texts.sort(key=lambda key: (_TFDS_TEXTS.index(key) if key in _TFDS_TEXTS else len(_TFDS_TEXTS), key))
     chosen = [column for column in (text_a, text_b) if column] if text_a else texts
     label = label or "label"

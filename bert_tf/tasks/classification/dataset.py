@@ -1,4 +1,4 @@
-"""Texts and labels, from a table or from lists, as a data set for Keras `fit`, `evaluate` and `predict`."""
+"""Texts and labels, from a table or from lists, as a dataset for Keras `fit`, `evaluate` and `predict`."""
 
 import itertools
 from collections.abc import Iterator, Sequence

@@ -108,7 +108,7 @@ def read_articles(path: str) -> list[dict]:
             for k, question in enumerate(part(paragraph, place, "qas", list)):
                 inner = f"{place}.qas[{k}]"
                 if isinstance(question, dict) and isinstance(question.get("id"), int):
-                    question["id"] = str(question["id"])  # some data sets number their questions
+                    question["id"] = str(question["id"])  # some datasets number their questions
                 part(question, inner, "id", str)
                 part(question, inner, "question", str)
                 if not isinstance(question.get("is_impossible", False), bool):

@@ -389,7 +389,7 @@ def test_tensorflow_datasets_that_are_refused(entailment_data_set):
             data.tfds_task(entailment_data_set, **columns)
     with pytest.raises(ValueError, match="--labels: 3 names for the classes 'no', 'yes'"):
         data.tfds_task(entailment_data_set, ["a", "b", "c"])
-    with pytest.raises(ValueError, match="--tfds_name=no_such_data_set is not a data set"):
+    with pytest.raises(ValueError, match="--tfds_name=no_such_data_set is not a dataset"):
         data.tfds_task("no_such_data_set")
 
 
