@@ -72,7 +72,7 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None) -> str:
       path, columns: see `read_rows`.
 
     Raises:
-      ValueError: it is ambiguous: the comma gives a single column and several other characters are possible, or several
+      ValueError: it is ambiguous: the comma gives a single column and no other delimiter is certain, or several
         delimiters give the named columns. Says what was tried.
     """
     first = {delimiter: _first_row(path, delimiter) for delimiter in CSV_DELIMITERS}
