@@ -45,7 +45,7 @@ class TextSettings:
         choices = {"input_format": ("auto", "text", "jsonl", "wikiextractor"), "errors": ("strict", "replace")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"--{name}={getattr(self, name)}: it is one of {', '.join(allowed)}")
+                raise ValueError(f"--{name}={getattr(self, name)}: choose one of {', '.join(allowed)}")
         for name in ("text_key", "language"):
             if not getattr(self, name):
                 raise ValueError(f"--{name} is empty")

@@ -9,7 +9,7 @@ create_pretraining_data.py), so that the same seed gives the same instances. The
 uint32: the 624 words of MT19937 and the number of words used up, as in `random.Random.getstate()`, followed by the 624
 outputs of these words.
 
-Dimensions: S max_seq_length, P max_predictions_per_seq.
+Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
 
 import numpy as np

@@ -4,7 +4,7 @@ The same text, vocabulary and seed give the original's instances in the original
 stream is made where the original makes it. The loops themselves are in `instance_kernels`; their results
 are kept on disk, so that memory does not limit the size of the text.
 
-Dimensions: S max_seq_length, P max_predictions_per_seq.
+Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
 
 import dataclasses

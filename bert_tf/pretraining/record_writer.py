@@ -10,7 +10,7 @@ is TFRecord's: length, its checksum, payload, its checksum):
 
 Under --nsp=false both hold single sequences: no `B [SEP]`, segment ids and labels 0.
 
-Dimensions: S max_seq_length, P max_predictions_per_seq, M pairs per row.
+Shape legend: S max_seq_length, P max_predictions_per_seq, M pairs per row.
 """
 
 import gzip

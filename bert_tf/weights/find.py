@@ -65,5 +65,5 @@ def find_bundle(path: str, usual_name: str) -> str | None:
     indices = sorted(tf.io.gfile.glob(posixpath.join(path, "*" + INDEX_SUFFIX)))
     if len(indices) > 1:
         holds = some(sorted(tf.io.gfile.listdir(path)))
-        raise FileNotFoundError(f"{path} has several checkpoints: give the prefix of one of them. It holds {holds}.")
+        raise FileNotFoundError(f"{path} has several checkpoints: give the prefix of one of them. It contains {holds}.")
     return indices[0].removesuffix(INDEX_SUFFIX) if indices else None

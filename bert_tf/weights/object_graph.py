@@ -107,7 +107,7 @@ def open_object_checkpoint(prefix: str, path: str):
 def read_graph(reader, path: str) -> ObjectGraph:
     if not reader.has_tensor(bundle.OBJECT_GRAPH):
         raise ValueError(
-            f"{path} is not an object-based checkpoint (no {bundle.OBJECT_GRAPH}). It holds "
+            f"{path} is not an object-based checkpoint (no {bundle.OBJECT_GRAPH}). It contains "
             f"{some(sorted(reader.get_variable_to_shape_map()))}."
         )
     try:

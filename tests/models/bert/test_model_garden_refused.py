@@ -182,7 +182,7 @@ def test_a_checkpoint_of_the_original_is_none_of_theirs(golden):
     assert not object_graph.is_object_checkpoint(prefix)
     assert not object_graph.is_object_checkpoint(prefix + ".nothing")
     with pytest.raises(
-        ValueError, match="is not an object-based checkpoint .* It holds bert/embeddings/LayerNorm/beta"
+        ValueError, match="is not an object-based checkpoint .* It contains bert/embeddings/LayerNorm/beta"
     ):
         model_garden.open_weights(prefix)
 
