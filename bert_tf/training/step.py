@@ -7,7 +7,8 @@ counts that a loss divides by are at hand. AutoGraph is off: nothing here needs 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -81,20 +82,20 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
         # The counts of the whole batch: each replica's loss is then its exact share of the batch's loss.
         totals = objective.totals(batch)
         seed = tf.stack([tf.constant(_signed(plan.seed)), tf.cast(optimizer.iterations.value, tf.int32)])
-        sums, gradients = replica_gradients(batch, totals, seed, loss_scale)
-        updated = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
-        gradients = [gradient for gradient, _ in updated]
+        sums, gradients, squares = replica_gradients(batch, totals, seed, loss_scale)
+        updated = [(g, s, v) for g, s, v in zip(gradients, squares, variables, strict=True) if g is not None]
+        gradients, squares, _ = zip(*updated, strict=True)
         if replicas > 1:
-            sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
-            gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+            add = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
+            sums, gradients, squares = _map_values(add, (sums, gradients, squares))
         # Clipped after the sum, so that any number of replicas gives the same step.
-        norm = tf.linalg.global_norm(gradients) / loss_scale
+        norm = _global_norm(gradients, squares) / loss_scale
         finite = tf.math.is_finite(norm) & tf.math.is_finite(sums["loss"])
         factor = _CLIP_NORM / (tf.maximum(norm, _CLIP_NORM) * loss_scale)
         learning_rate = tf.convert_to_tensor(optimizer.learning_rate)
 
         def apply(strategy, gradients, *scalars):
-            for gradient, (_, variable) in zip(gradients, updated, strict=True):
+            for gradient, (*_, variable) in zip(gradients, updated, strict=True):
                 strategy.extended.update(
                     variable.value,
                     lambda var, grad, *scalars: optimizer.update_step(grad, var, *scalars),
@@ -113,10 +114,14 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
 
 
 def _make_replica_gradients(model, variables: list, objective, replicas: int, plan: TrainingPlan) -> Callable:
-    """Builds gradients(batch, totals, seed, loss_scale) -> (sums, gradients) of a replica's share of the whole batch.
+    """Builds gradients(batch, totals, seed, loss_scale) of a replica's share of the whole batch.
 
-    The share is worked on in `plan.gradient_accumulation_steps` parts, one after the other. A variable that the loss
-    does not depend on has the gradient None.
+    The share is worked on in `plan.gradient_accumulation_steps` parts, one after the other.
+
+    Returns:
+      A function that returns (sums, gradients, squares). A variable that the loss does not depend on has the gradient
+      None. squares: for each gradient None, or, where it is made of slices of a table (a row for each token), half the
+      sum of their squares, a scalar.
     """
     parts = plan.gradient_accumulation_steps
     part_size = plan.batch_size // (replicas * parts)
@@ -129,7 +134,8 @@ def _make_replica_gradients(model, variables: list, objective, replicas: int, pl
             loss = objective.loss(sums, totals)
             scaled_loss = loss * loss_scale
         gradients = tape.gradient(scaled_loss, [variable.value for variable in variables])
-        return {"loss": loss, **sums}, gradients
+        squares = [_half_square(g.values) if isinstance(g, tf.IndexedSlices) else None for g in gradients]
+        return {"loss": loss, **sums}, gradients, squares
 
     if plan.use_xla:
         part_gradients = tf.function(part_gradients, jit_compile=True, autograph=False)
@@ -142,32 +148,53 @@ def _make_replica_gradients(model, variables: list, objective, replicas: int, pl
             features = {name: _rows(tensor, number * part_size, part_size) for name, tensor in batch.items()}
             return part_gradients(features, totals, kernels.fold_in(seed, number, word=1), loss_scale)
 
-        sums, gradients = part(0)
-        return (sums, gradients) if parts == 1 else _add_parts(part, parts, sums, gradients)
+        first = part(0)
+        return first if parts == 1 else _add_parts(part, parts, first)
 
     return replica_gradients
 
 
-def _add_parts(part: Callable, parts: int, sums: dict, gradients: list) -> tuple[dict, list]:
-    """Adds the sums and gradients of part(1), part(2), ... to those of part(0).
+def _add_parts(part: Callable, parts: int, first: tuple) -> tuple:
+    """Adds what part(1), part(2), ... return to what part(0) returned.
 
     A loop in the graph, so that only one micro-batch's activations are alive at a time.
     """
-    has_gradient = [gradient is not None for gradient in gradients]
-    dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
 
-    def body(number, sums, total):
-        new_sums, new = part(number)
-        new = [tf.convert_to_tensor(gradient) for gradient in new if gradient is not None]
+    def body(number, *total):
+        new = [tf.convert_to_tensor(value) for value in tf.nest.flatten(part(number)) if value is not None]
         # The dependency keeps TensorFlow from making one op of this addition and those before it (the gradients of
         # an embedding table add up from two places): with packed rows that op failed in a loop inside a loop.
-        with tf.control_dependencies([new_sums["loss"]]):
-            total = tf.nest.map_structure(tf.add, total, new)
-        return number + 1, tf.nest.map_structure(tf.add, sums, new_sums), total
+        with tf.control_dependencies(new[:1]):
+            return number + 1, *map(tf.add, total, new)
 
-    _, sums, dense = tf.while_loop(lambda number, *_: number < parts, body, (1, sums, dense), parallel_iterations=1)
-    dense = iter(dense)
-    return sums, [next(dense) if has else None for has in has_gradient]
+    def add(values):
+        start = (1, *map(tf.convert_to_tensor, values))
+        return tf.while_loop(lambda number, *_: number < parts, body, start, parallel_iterations=1)[1:]
+
+    return _map_values(add, first)
+
+
+def _map_values(function: Callable[[list], Sequence], structure):
+    """The structure with what a function makes of the list of its values; None stays None."""
+    values = tf.nest.flatten(structure)
+    new = iter(function([value for value in values if value is not None]))
+    return tf.nest.pack_sequence_as(structure, [None if value is None else next(new) for value in values])
+
+
+def _half_square(tensor):
+    """Half the sum of the squares of a tensor."""
+    return tf.nn.l2_loss(tf.cast(tensor, tf.float32))
+
+
+def _global_norm(gradients: Sequence, squares: Sequence):
+    """The norm of all gradients together, as the original's clipping takes it on CPU and GPU.
+
+    The gradient of a table that is only looked up has a row for each token, and counts by these: rows of the same token
+    are not added up first. So that the norm is the same however a batch is cut, the rows' squares are summed where the
+    rows are, and the rows' sum (the gradient) does not count itself.
+    """
+    halves = [_half_square(g) if square is None else square for g, square in zip(gradients, squares, strict=True)]
+    return tf.sqrt(2.0 * tf.reduce_sum(tf.stack(halves)))
 
 
 def make_train_function(model, optimizer, objective, strategy, plan: TrainingPlan) -> Callable:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
+from helpers.training_steps import mirrored, one_device
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -102,25 +103,34 @@ def test_gradients_equal_the_original(golden):
         np.testing.assert_allclose(gradient, expected[name], atol=1e-5, err_msg=name)
 
 
-def test_eight_squad_steps_equal_the_original(golden):
-    """Its norm counts the rows of the word-embedding gradient separately, and the pooler gets no gradient."""
+@pytest.mark.parametrize(
+    ("replicas", "parts", "use_xla"), [(1, 1, False), (1, 2, False), (2, 1, False), *slow((2, 2, True), (1, 4, True))]
+)
+def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
+    """However a batch is cut: every norm is above 1 and counts the rows of the word table's gradient separately.
+
+    The pooler gets no gradient.
+    """
     folder = golden / "optimizer"
-    model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
-    model.build()
+    strategy = one_device() if replicas == 1 else mirrored(replicas)
+    with strategy.scope():
+        model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
+        model.build()
+        optimizer = create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=2)
+        optimizer.build(model.trainable_variables)
     variables = initialize.model_variables(model)
     start = golden / "model" / "config1" / "squad.ckpt"
     initialize.initialize(variables, str(start), must_have_all=True)
-    optimizer = create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=2)
-    optimizer.build(model.trainable_variables)
     inputs = batch_for(model, folder)
-    plan = TrainingPlan(num_train_steps=10, batch_size=4)
-    run = make_train_function(model, optimizer, model.objective, tf.distribute.OneDeviceStrategy("/cpu:0"), plan)
+    plan = TrainingPlan(num_train_steps=10, batch_size=4, gradient_accumulation_steps=parts, use_xla=use_xla)
+    run = make_train_function(model, optimizer, model.objective, strategy, plan)
     iterator = iter(tf.data.Dataset.from_tensors(inputs).repeat())
     steps = json.loads((folder / "squad_steps.json").read_text())["steps"]
     for expected in steps:
         result = run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))
         np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
         np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
+        assert expected["global_norm"] > 1
     assert len(steps) == 8
     saved = checkpoints.training_variables(model, optimizer)
     moments = [name for name in saved if name.startswith("bert/pooler") and name.endswith(("adam_m", "adam_v"))]
