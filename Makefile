@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEXT ?=
-# Two processes: most of the tests' time is spent in one thread. A file's tests stay together, as they share models; the
-# order of the files is tests/conftest.py's.
+# Two processes: tests spend most of their time in one thread. A file's tests stay together, as they share models;
+# tests/conftest.py sets the order of the files.
 PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
@@ -19,7 +19,7 @@ $(STAMP): requirements.txt pyproject.toml
 	$(BIN)/pip install -r requirements.txt -e .
 	touch $@
 
-# What tests and checks need on top: pytest, ruff, and transformers with PyTorch as an oracle.
+# Further requirements of tests and checks: pytest, ruff, and transformers with PyTorch as an oracle.
 $(DEV_STAMP): $(STAMP) requirements-dev.txt
 	$(BIN)/pip install -r requirements-dev.txt
 	touch $@
@@ -27,7 +27,7 @@ $(DEV_STAMP): $(STAMP) requirements-dev.txt
 test: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
 
-# The long ones, each of which has a small form among the others; XLA compiles as it does for users.
+# The long tests, each of which has a small form in `make test`; XLA compiles with its default settings.
 test-slow: $(DEV_STAMP)
 	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
 
