@@ -132,8 +132,8 @@ flags.DEFINE_enum(
     "compression",
     None,
     ["gzip"],
-    "Compress the records; run_pretraining.py detects it automatically. A third of the size (unmasked records: half), "
-    "and slower to write.",
+    "Compress the records to a third of the size (unmasked records: half); writing is slower. run_pretraining.py "
+    "detects compression automatically.",
 )
 flags.DEFINE_enum(
     "input_format",

@@ -62,7 +62,7 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
         "adamw: the original's Adam with weight decay. lamb: for batches of thousands of examples.",
     )
     define_unknown_keys_flag()
-    flags.DEFINE_integer("seed", 12345, "Seed of initial weights, data order and dropout; another seed is another run.")
+    flags.DEFINE_integer("seed", 12345, "Seed of initial weights, data order and dropout; change it to vary a run.")
     flags.DEFINE_bool(
         "deterministic",
         False,
