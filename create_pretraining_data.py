@@ -145,7 +145,7 @@ flags.DEFINE_enum(
 flags.DEFINE_string("text_key", "text", "JSONL: the key of the document's text.")
 flags.DEFINE_bool("split_sentences", False, "Lines are paragraphs: split them into sentences.")
 flags.DEFINE_string(
-    "language", "en", "--split_sentences: the language, as in Wikipedia's addresses: en, de, ko, zh, ..."
+    "language", "en", "Language for --split_sentences, as in Wikipedia's addresses: en, de, ko, zh, ..."
 )
 flags.DEFINE_enum(
     "errors",
