@@ -16,7 +16,7 @@ _PUBLIC = {
     "BertForTokenClassification": ("models.task_models", "A class for every token, e.g. for named entities"),
     "BertForQuestionAnswering": ("models.task_models", "Where in a context the answer to a question begins and ends"),
     "BertForMultipleChoice": ("models.task_models", "Which of several choices is correct"),
-    "BertForMaskedLM": ("models.task_models", "The words behind [MASK]"),
+    "BertForMaskedLM": ("models.task_models", "The words hidden by [MASK]"),
     "BertForNextSentencePrediction": ("models.task_models", "Whether a text follows another"),
     "BertForPreTraining": ("models.task_models", "Both pre-training objectives"),
     "BertPretrainingModel": ("models.task_models", "Another name for BertForPreTraining"),
