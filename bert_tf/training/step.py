@@ -1,9 +1,9 @@
 """One training step and one evaluation step, as graph functions: replicas, micro-batches, clipping, loss scale.
 
-The shape that works on every strategy (Keras `fit` has none of it on several replicas): a loop in the graph around
-`strategy.run(step)`, micro-batches inside the step, XLA on forward and backward only, the sum over replicas before the
-clipping. Every replica is given the whole batch and takes its rows, so that one plain iterator feeds them all and the
-counts that a loss divides by are at hand. AutoGraph is off: nothing here needs it, and it doubles the tracing time.
+This structure works with every strategy (Keras `fit` supports none of it on several replicas): a loop in the graph
+around `strategy.run(step)`, micro-batches inside the step, XLA on forward and backward only, the sum over replicas
+before clipping. Every replica gets the whole batch and takes its rows, so that one plain iterator feeds them all and
+each knows the counts that a loss divides by. AutoGraph is off: nothing here needs it, and it doubles the tracing time.
 """
 
 import dataclasses
@@ -24,16 +24,16 @@ class TrainingPlan:
     """How long and how to train; the fields are the flags of the same names.
 
     Attributes:
-      num_train_steps: optimizer steps in all, those of an earlier run in the same directory included.
+      num_train_steps: optimizer steps in total, including those before the run was resumed.
       batch_size: examples per step, over all replicas and micro-batches.
-      gradient_accumulation_steps: micro-batches that a replica's share is cut into.
-      seed: seed of dropout (of the data order, too, where the caller uses it for that).
+      gradient_accumulation_steps: micro-batches into which a replica's share is split.
+      seed: seed of dropout (and of the data order, if the caller uses it for that).
       loss_scaling: dynamic loss scale, for float16.
       use_xla: compile forward and backward.
       skip_nonfinite_steps: skip and count steps with a NaN or infinite loss, instead of stopping.
-      iterations_per_loop: most steps in one call of the graph.
+      iterations_per_loop: maximum steps in one call of the graph.
       save_checkpoints_steps, log_every_steps, eval_every_steps: in steps; eval_every_steps=0 means never.
-      eval_at_end: evaluate the last step, too, if eval_every_steps is not 0.
+      eval_at_end: also evaluate the last step, if eval_every_steps is not 0.
       keep_checkpoint_max: 0 keeps all.
       save_first: save a checkpoint before the first step, as the original does.
       tokens_per_example, flops_per_example: for the log; model FLOPs of forward and backward.
@@ -69,8 +69,8 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
 
     Returns:
       step(batch, loss_scale) -> (sums, gradient norm, whether both are finite), the same on every replica. Each
-      replica is given the whole batch and takes its rows. A step that is not finite changes nothing except, if such
-      steps are skipped, the count of steps.
+      replica gets the whole batch and takes its rows. A step that is not finite changes nothing except, if such steps
+      are skipped, the step count.
     """
     variables = list(model.trainable_variables)
     replicas = strategy.num_replicas_in_sync
@@ -79,7 +79,7 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
 
     def step(batch, loss_scale):
         context = tf.distribute.get_replica_context()
-        # The counts of the whole batch: each replica's loss is then its exact share of the batch's loss.
+        # The counts of the whole batch make each replica's loss its exact share of the batch's loss.
         totals = objective.totals(batch)
         seed = tf.stack([tf.constant(_signed(plan.seed)), tf.cast(optimizer.iterations.value, tf.int32)])
         sums, gradients, squares = replica_gradients(batch, totals, seed, loss_scale)
@@ -88,7 +88,7 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
         if replicas > 1:
             add = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
             sums, gradients, squares = _map_values(add, (sums, gradients, squares))
-        # Clipped after the sum, so that any number of replicas gives the same step.
+        # Clip after the sum, so that any number of replicas gives the same step.
         norm = _global_norm(gradients, squares) / loss_scale
         finite = tf.math.is_finite(norm) & tf.math.is_finite(sums["loss"])
         factor = _CLIP_NORM / (tf.maximum(norm, _CLIP_NORM) * loss_scale)
@@ -116,11 +116,11 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
 def _make_replica_gradients(model, variables: list, objective, replicas: int, plan: TrainingPlan) -> Callable:
     """Builds gradients(batch, totals, seed, loss_scale) of a replica's share of the whole batch.
 
-    The share is worked on in `plan.gradient_accumulation_steps` parts, one after the other.
+    The share is processed in `plan.gradient_accumulation_steps` parts, one after the other.
 
     Returns:
-      A function that returns (sums, gradients, squares). A variable that the loss does not depend on has the gradient
-      None. squares: for each gradient None, or, where it is made of slices of a table (a row for each token), half the
+      A function that returns (sums, gradients, squares). The gradient of a variable that the loss does not depend on is
+      None. squares: for each gradient None, or, if it consists of slices of a table (a row for each token), half the
       sum of their squares, a scalar.
     """
     parts = plan.gradient_accumulation_steps
@@ -155,15 +155,15 @@ def _make_replica_gradients(model, variables: list, objective, replicas: int, pl
 
 
 def _add_parts(part: Callable, parts: int, first: tuple) -> tuple:
-    """Adds what part(1), part(2), ... return to what part(0) returned.
+    """Adds the values of part(1), part(2), ... to those of part(0), which are `first`.
 
     A loop in the graph, so that only one micro-batch's activations are alive at a time.
     """
 
     def body(number, *total):
         new = [tf.convert_to_tensor(value) for value in tf.nest.flatten(part(number)) if value is not None]
-        # The dependency keeps TensorFlow from making one op of this addition and those before it (the gradients of
-        # an embedding table add up from two places): with packed rows that op failed in a loop inside a loop.
+        # The dependency keeps TensorFlow from fusing this addition with earlier ones (the gradients of an embedding
+        # table come from two places): with packed rows the fused op failed in a nested loop.
         with tf.control_dependencies(new[:1]):
             return number + 1, *map(tf.add, total, new)
 
@@ -175,7 +175,7 @@ def _add_parts(part: Callable, parts: int, first: tuple) -> tuple:
 
 
 def _map_values(function: Callable[[list], Sequence], structure):
-    """The structure with what a function makes of the list of its values; None stays None."""
+    """Applies a function to the list of a structure's values; None stays None."""
     values = tf.nest.flatten(structure)
     new = iter(function([value for value in values if value is not None]))
     return tf.nest.pack_sequence_as(structure, [None if value is None else next(new) for value in values])
@@ -187,23 +187,23 @@ def _half_square(tensor):
 
 
 def _global_norm(gradients: Sequence, squares: Sequence):
-    """The norm of all gradients together, as the original's clipping takes it on CPU and GPU.
+    """The norm of all gradients together, as the original's clipping computes it on CPU and GPU.
 
-    The gradient of a table that is only looked up has a row for each token, and counts by these: rows of the same token
-    are not added up first. So that the norm is the same however a batch is cut, the rows' squares are summed where the
-    rows are, and the rows' sum (the gradient) does not count itself.
+    The gradient of a table that is only looked up has a row for each token, and each row counts: rows of the same token
+    are not added up first. To make the norm independent of how a batch is split, the rows' squares are summed where the
+    rows are computed, and the gradient that merges them does not count.
     """
     halves = [_half_square(g) if square is None else square for g, square in zip(gradients, squares, strict=True)]
     return tf.sqrt(2.0 * tf.reduce_sum(tf.stack(halves)))
 
 
 def make_train_function(model, optimizer, objective, strategy, plan: TrainingPlan) -> Callable:
-    """Builds the graph function that runs several optimizer steps; arguments as of `make_replica_step`.
+    """Builds the graph function that runs several optimizer steps; for the arguments see `make_replica_step`.
 
     Returns:
       train(iterator, steps, loss_scale, good_steps) -> dict of tensors, summed over the steps run: the objective's
       `sums`; `loss`, `steps`, `skipped`; and the last `gradient_norm`, `failed`, `loss_scale`, `good_steps`. It stops
-      early, before changing anything, at a step that is not finite, unless such steps are to be left out.
+      early, before changing anything, at a step that is not finite, unless such steps are to be skipped.
     """
     step = make_replica_step(model, optimizer, objective, strategy, plan)
 
@@ -246,7 +246,7 @@ def make_train_function(model, optimizer, objective, strategy, plan: TrainingPla
 
 
 def _rows(tensor, start, count):
-    """Rows start..start+count of a tensor; sizes that are known stay known (XLA and TPUs need that)."""
+    """Rows start to start + count (exclusive) of a tensor; static sizes stay static, as XLA and TPUs need."""
     sizes = [-1 if size is None else size for size in tensor.shape[1:]]
     return tf.slice(tensor, [start] + [0] * len(sizes), [count, *sizes])
 
@@ -269,7 +269,7 @@ def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], d
     """Builds evaluate(batches) -> {metric: float, "loss": float}.
 
     `loss` is the plain mean of the batches' losses, as the original's Estimator reported it; the metrics weight every
-    prediction alike. The batch size must divide by the number of replicas.
+    prediction equally. The batch size must be divisible by the number of replicas.
     """
     replicas = strategy.num_replicas_in_sync
 
@@ -292,7 +292,7 @@ def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], d
             losses.append(loss)
             total = sums if total is None else tf.nest.map_structure(tf.add, total, sums)
         if total is None:
-            raise ValueError("Nothing to evaluate: the evaluation data has no batch.")
+            raise ValueError("Nothing to evaluate: the evaluation data has no batches.")
         metrics = {name: float(value) for name, value in objective.metrics(total).items()}
         return {**metrics, "loss": float(tf.reduce_mean(tf.stack(losses)))}
 
@@ -300,9 +300,9 @@ def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], d
 
 
 def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
-    """Builds predict(batches) -> iterator of the model's outputs for each batch, as NumPy arrays.
+    """Builds predict(batches) -> iterator over the model's outputs for each batch, as NumPy arrays.
 
-    All rows of a batch come out in their order, whatever the number of replicas, which must divide the batch size.
+    The rows of a batch stay in order for any number of replicas, which must divide the batch size.
     """
     replicas = strategy.num_replicas_in_sync
 
