@@ -1,6 +1,7 @@
 """Reads rows of TSV, CSV and JSON lines files, and cells of named or numbered columns."""
 
 import csv
+import functools
 from collections.abc import Collection, Iterator
 
 from absl import logging
@@ -27,8 +28,9 @@ def read_rows(
         header, since columns are given by number.
 
     Raises:
-      ValueError: the format is not supported, bytes are not UTF-8, CSV or JSON is malformed, the delimiter can't be
-        detected, or one is given for a file that is not .csv. Names file and line.
+      ValueError: the format is not supported, bytes are not UTF-8, CSV or JSON is malformed, a CSV row has more fields
+        than the first one, the delimiter can't be detected, or one is given for a file that is not .csv. Names file
+        and line.
     """
     kind = _kind(path)
     if kind in _NOT_READ:
@@ -66,7 +68,7 @@ def parse_csv_delimiter(value: str | None) -> str | None:
 
 
 def find_csv_delimiter(path: str, columns: Collection[str] | None) -> str:
-    """Detects the delimiter of a .csv file from its first row; one other than the comma is logged.
+    """Detects the delimiter of a .csv file from its first row; one other than the comma is logged, once a file.
 
     Args:
       path, columns: see `read_rows`.
@@ -80,14 +82,19 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None) -> str:
     found = [delimiter for delimiter in cut if columns and set(columns) <= set(first[delimiter])]
     if not cut or (not found and "," in cut):
         return ","  # a single column; or a required column is missing, which the caller reports
-    if columns is not None and not columns:
+    if columns is not None and not found:
         found = cut
     if len(found) == 1:
         if found != [","]:
-            logging.info("%s: the delimiter is the %s, according to the header.", path, CSV_DELIMITERS[found[0]])
+            _log_delimiter(path, CSV_DELIMITERS[found[0]])
         return found[0]
     tried = "; ".join(f"{CSV_DELIMITERS[delimiter]}: {quoted(fields)}" for delimiter, fields in first.items())
     raise ValueError(f"{path}, line 1: the delimiter is ambiguous: give --csv_delimiter. Tried: {tried}.")
+
+
+@functools.cache
+def _log_delimiter(path: str, name: str) -> None:
+    logging.info("%s: the delimiter is the %s, according to the header.", path, name)
 
 
 def _first_row(path: str, delimiter: str) -> list[str]:
@@ -110,10 +117,16 @@ def _lines(path: str) -> Iterator[str]:
 
 def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((line + "\n" for line in _lines(path)), delimiter=delimiter, strict=True)
-    first = 1
+    first, width = 1, 0
     try:
         for row in reader:
             if row:
+                width = width or len(row)
+                if len(row) > width:  # read on, it would give a text its first half and a class the second
+                    raise ValueError(
+                        f"{path}, line {first}: {len(row)} fields, but the first row has {width}. A field that "
+                        f"contains the delimiter {delimiter!r} must stand in double quotes."
+                    )
                 yield first, row
             first = reader.line_num + 1
     except csv.Error as error:

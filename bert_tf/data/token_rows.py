@@ -10,6 +10,7 @@ Shape legend: B batch, n rows.
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import google_crc32c
 import numpy as np
 
 from bert_tf.text.tokenizer import Tokenizer
@@ -41,6 +42,14 @@ class TokenRows:
     def lengths(self) -> np.ndarray:
         """Tokens of each row, including [CLS] and [SEP]."""
         return np.diff(self.offsets).astype(np.int32)
+
+    @property
+    def checksum(self) -> str:
+        """Of all that a model is trained on."""
+        checksum = google_crc32c.Checksum()
+        for array in (self.ids, self.offsets, self.second_starts, *(self.labels[name] for name in sorted(self.labels))):
+            checksum.update(np.ascontiguousarray(array).tobytes())
+        return checksum.hexdigest().decode()
 
     @property
     def inner_shape(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf.models.families import FAMILIES
+from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.messages import some
 from bert_tf.weights.mapping import Weights
@@ -133,7 +133,7 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
 
 
 def log_initialization(result: Initialization, model: keras.Model) -> None:
-    """Logs a line on what was loaded, and a warning with what stays random."""
+    """Logs a line on what was loaded, and what stays random: a warning, unless it is only a new output layer."""
     variables = model_variables(model)
     parameters = sum(int(np.prod(variables[name].shape)) for name in result.initialized if name in variables)
     total = sum(int(np.prod(variable.shape)) for variable in variables.values())
@@ -148,7 +148,9 @@ def log_initialization(result: Initialization, model: keras.Model) -> None:
         f" ({some(result.unused)})" if result.unused else "",
     )
     if result.missing:
-        logging.warning(
+        encoder_is_whole = not any(map(is_encoder_variable, result.missing))
+        logging.log(
+            logging.INFO if encoder_is_whole else logging.WARNING,
             "%d variables are not in %s and keep their random initial values: %s",
             len(result.missing),
             result.checkpoint,

@@ -4,9 +4,11 @@ The scripts create them first, so that a wrong flag fails at once.
 """
 
 import dataclasses
+import os
 
 from bert_tf.models.config import BertConfig
 from bert_tf.system import checks
+from bert_tf.weights import released_models
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 
@@ -86,6 +88,8 @@ def check_settings(settings: PretrainingSettings) -> None:
     if settings.eval_input_file:
         checks.check_input_files(settings.eval_input_file, "--eval_input_file")
     checks.check_output_dir(settings.output_dir, "--output_dir")
+    if not os.path.isdir(settings.output_dir) or not os.listdir(settings.output_dir):  # else it may resume without
+        released_models.check_path(settings.init_checkpoint, "--init_checkpoint")
 
 
 # --- create_pretraining_data.py ---------------------------------------------------------------------------------------

@@ -18,20 +18,24 @@ def task_in(model_dir: str) -> str:
       ValueError: it could be for several; the message names --task.
     """
     weights = open_weights.open_weights(model_dir)
-    if TASKS["squad"].output_layer in weights:
-        return "squad"
     if feature_tagger.OUTPUT_LAYER in weights:
         return "ner"
-    if "output_weights" in weights:
-        if tf.io.gfile.exists(posixpath.join(casing.directory_of(model_dir), TASKS["ner"].settings_file)):
-            return "ner"
-        head, outputs = model_directory.read_model_files(model_dir).head, weights.shapes["output_weights"][0]
-        if head.architecture == TASKS["multiple_choice"].architecture:
-            return "multiple_choice"
-        if outputs == 1 and head.problem_type is None:
-            raise ValueError(f"{model_dir} has one output: give --task=regression or --task=multiple_choice.")
-        return "regression" if head.problem_type == "regression" else "classification"
-    return "masked_lm" if TASKS["masked_lm"].output_layer in weights else "encoder"
+    entries = [entry for entry in TASKS.values() if entry.output_layer and entry.output_layer in weights]
+    if not entries:
+        return "encoder"
+    # Several tasks have the same output layer: what is beside the weights decides.
+    entries = [entry for entry in entries if entry.output_layer == entries[0].output_layer]
+    folder = casing.directory_of(model_dir)
+    for entry in entries:
+        if entry.settings_file and tf.io.gfile.exists(posixpath.join(folder, entry.settings_file)):
+            return entry.name
+    head, outputs = model_directory.read_model_files(model_dir).head, weights.shapes[entries[0].output_layer][0]
+    named = [entry for entry in entries if entry.architecture == head.architecture]
+    if len(entries) == 1 or len(named) == 1:
+        return (named or entries)[0].name
+    if outputs == 1 and head.problem_type is None:
+        raise ValueError(f"{model_dir} has one output: give --task=regression or --task=multiple_choice.")
+    return "regression" if head.problem_type == "regression" else "classification"
 
 
 def check_task(model_dir: str, task: str) -> ModelFiles:

@@ -22,7 +22,7 @@ class _BrokenTransfer(Exception):
 
 
 def download_file(url: str, path: str, attempts: int = 3) -> None:
-    """Downloads `url` to a local path.
+    """Downloads `url` to a local path, whose directory is made once the server has answered.
 
     The bytes of a broken transfer stay beside `path`; the next attempt or the next call completes them, as long as the
     server offers the same file (by its ETag). If the server publishes a checksum (`x-goog-hash: md5=...`, as Google
@@ -72,6 +72,7 @@ def _transfer(url: str, path: str) -> None:
     key = hashlib.sha256(etag.encode()).hexdigest() if etag else uuid.uuid4().hex
     part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key[:12]}.part")
     have = os.path.getsize(part) if os.path.exists(part) else 0
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
         if total and have > total:
             have = 0

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -30,6 +31,11 @@ def run(main) -> None:
             sys.exit(f"{os.path.basename(sys.argv[0])}: error: {' '.join(argv[1:])} is not a flag; --help lists them.")
         try:
             main(argv)
+        except KeyboardInterrupt:
+            if show_all:
+                raise
+            print(f"{os.path.basename(sys.argv[0])}: interrupted", file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
         except Exception as error:
             innermost = traceback.extract_tb(error.__traceback__)[-1].filename
             script = os.path.abspath(sys.argv[0])

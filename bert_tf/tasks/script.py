@@ -40,6 +40,8 @@ from bert_tf.training.step import TrainingPlan
 
 LOGGED_EXAMPLES = 3
 LEARNING_RATE = 5e-5  # the original's
+_FEW_STEPS = 50
+_MANY_UNKNOWN = 0.05  # of all tokens
 
 
 @dataclasses.dataclass
@@ -214,6 +216,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
         count = task.num_training_examples()
         num_train_steps = fine_tuning.number_of_steps(count, run.train_batch_size, run.num_train_epochs)
+        warn_of_training_data(task.train_rows, tokenizer, files.vocab_file, num_train_steps)
     if run.overwrite_output_dir:
         run_directory.remove_run(run.output_dir)
     if run.num_seeds == 1:
@@ -231,6 +234,25 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         print(seeds.write_summary(run.output_dir, results, task.main_metric))
         _tell(task, run, results[best])
     return results[best]
+
+
+def warn_of_training_data(rows: TokenRows, tokenizer: Tokenizer, vocab_file: str, num_train_steps: int) -> None:
+    """Warns of what makes a model bad without any other sign: hardly a step, or a vocabulary of other languages."""
+    if num_train_steps < _FEW_STEPS:
+        logging.warning(
+            "Only %d training steps: the model will hardly learn. A smaller --train_batch_size or more "
+            "--num_train_epochs make more of them.",
+            num_train_steps,
+        )
+    unknown = float(np.mean(rows.ids == tokenizer.unk_id))
+    if unknown > _MANY_UNKNOWN:
+        logging.warning(
+            "%.0f %% of the training tokens are %s: %s does not fit the language of the texts. The multilingual models "
+            "know 104 languages, for example multi_cased_L-12_H-768_A-12.",
+            100 * unknown,
+            tokenizer.unk_token,
+            vocab_file,
+        )
 
 
 def _tell(task: FineTuningTask, run: FineTuningSettings, results: Mapping[str, float]) -> None:
@@ -291,8 +313,11 @@ class _Run:
         return self.evaluate_and_predict(step, is_last=step == last_step)
 
     def recorded_settings(self) -> dict:
-        """What run.json keeps: all settings."""
-        return {**dataclasses.asdict(self.task.settings), **dataclasses.asdict(self.run), "seed": self.seed}
+        """What run.json keeps: all settings, and what the training data was."""
+        task = self.task
+        data = f"{task.num_training_examples()} examples, checksum {task.train_rows.checksum}"
+        settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.run), "seed": self.seed}
+        return {**settings, run_directory.TRAINING_DATA: data}
 
     # --- train
 

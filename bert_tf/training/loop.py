@@ -73,6 +73,7 @@ def train(
     Raises:
       NonFiniteLossError: the loss was NaN or infinite; nothing of that step was applied, and it is not saved.
       SystemExit: with EXIT_CODE_TERMINATED, after SIGTERM; a checkpoint of the step reached was saved.
+      KeyboardInterrupt: after Ctrl-C, likewise; after a second Ctrl-C at once.
     """
     step = int(optimizer.iterations.numpy())
     if step >= plan.num_train_steps:
@@ -86,7 +87,7 @@ def train(
     saved_step = step
     if plan.save_first and checkpoints.latest_checkpoint(output_dir) is None:
         calls.save(step, chief)
-    with _termination_flag() as terminated, TrainingLog(output_dir, plan, step, active=chief) as log:
+    with _stop_signals() as stopped_by, TrainingLog(output_dir, plan, step, active=chief) as log:
         while step < plan.num_train_steps:
             result = calls.run(step)
             step += int(result["steps"] + result["skipped"])
@@ -94,12 +95,15 @@ def train(
             at_end = step >= plan.num_train_steps
             if step % plan.log_every_steps == 0 or at_end:
                 log.write(step, objective, float(optimizer.learning_rate))
-            if step % plan.save_checkpoints_steps == 0 or at_end or terminated.is_set():
+            if step % plan.save_checkpoints_steps == 0 or at_end or stopped_by:
                 calls.save(step, chief)
                 saved_step = step
-            if terminated.is_set():
+            if signal.SIGTERM in stopped_by:
                 logging.warning("SIGTERM: saved step %d, leaving with exit code %d.", saved_step, EXIT_CODE_TERMINATED)
                 raise SystemExit(EXIT_CODE_TERMINATED)
+            if stopped_by:
+                logging.warning("Interrupted: saved step %d; the same command resumes there.", saved_step)
+                raise KeyboardInterrupt
             due = plan.eval_every_steps and (step % plan.eval_every_steps == 0 or (plan.eval_at_end and at_end))
             if evaluate and due:
                 log.write_evaluation(step, evaluate(step))
@@ -212,14 +216,26 @@ def _read_loss_scale(output_dir: str, plan: TrainingPlan):
 
 
 @contextlib.contextmanager
-def _termination_flag():
-    """An event that SIGTERM sets; the loop checks it between calls. Outside the main thread it is never set."""
-    terminated = threading.Event()
+def _stop_signals():
+    """The list of received signals that ask for an end (SIGTERM, SIGINT), which the loop reads between calls.
+
+    A second SIGINT interrupts at once. Outside the main thread the list stays empty.
+    """
+    received = []
     if threading.current_thread() is not threading.main_thread():
-        yield terminated
+        yield received
         return
-    previous = signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+
+    def note(number, _):
+        if number == signal.SIGINT:
+            if received:
+                raise KeyboardInterrupt
+            logging.warning("Interrupted: the run ends after this step, with a checkpoint. Ctrl-C again: at once.")
+        received.append(number)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield terminated
+        yield received
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

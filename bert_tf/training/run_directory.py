@@ -70,6 +70,7 @@ def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
 _SETTINGS = "run.json"
 SEEDS = "seeds.json"
 _VERSION = "version of "
+TRAINING_DATA = "training_data"  # in run.json: number and checksum of the training examples
 FINISHED = "finished_step"  # in run.json: the step at which a fine-tuning run ended; null until then
 
 # Changing these between two starts of a run does not change its model.
@@ -96,6 +97,7 @@ def _with_versions(settings: dict) -> dict:
 def _changes(old: Mapping, new: Mapping) -> dict[str, tuple]:
     """Changed settings that lead to another model: name -> (what it was, what it is now)."""
     names = sorted({*old, *new} - _WITHOUT_EFFECT) if old else []
+    names = [name for name in names if name != TRAINING_DATA or name in old]  # runs of earlier versions did not note it
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 
 
@@ -136,7 +138,8 @@ def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
             f"keeps it). {advice}"
         )
     if changes:
-        different = "; ".join(f"--{name}: {before} there, {now} now" for name, (before, now) in changes.items())
+        shown = {name: "the training data" if name == TRAINING_DATA else f"--{name}" for name in changes}
+        different = "; ".join(f"{shown[name]}: {old} there, {new} now" for name, (old, new) in changes.items())
         raise ValueError(
             f"--output_dir={output_dir} holds a finished run with other settings ({different}). {advice} To use its "
             "model, leave out --do_train."

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from bert_tf.system.checks import check_file
+from bert_tf.weights import released_models
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
@@ -156,6 +157,7 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
             raise ValueError("--overwrite_output_dir does not work with several workers: remove the directory first.")
         for name in ("bert_config_file", "vocab_file"):
             check_file(getattr(self, name), f"--{name}")
+        released_models.check_path(self.init_checkpoint, "--init_checkpoint")
 
     def check_dev_set(self, there: bool, advice: str) -> None:
         """Refuses flags that choose by results on a dev set if there is none.
@@ -186,6 +188,8 @@ def checked_settings(
     Raises:
       ValueError, FileNotFoundError: a setting makes no sense, or a file does not exist; names the flag.
     """
+    if "init_checkpoint" in given and values["init_checkpoint"] == "":
+        raise ValueError("--init_checkpoint is empty: did the command that should have printed a path fail?")
     run, own = settings_of(FineTuningSettings, values, given), settings_of(kind, values, given)
     run.check()
     own.check(run)

@@ -4,10 +4,12 @@ Source: README.md and multilingual.md of github.com/google-research/bert; the mo
 """
 
 import difflib
+import glob
 import os
 import posixpath
 import tempfile
 
+from bert_tf.system.checks import is_remote
 from bert_tf.system.download import download_file, unpack_zip
 
 ADDRESS = "https://storage.googleapis.com/bert_models"
@@ -43,15 +45,40 @@ def _paths() -> dict[str, str]:
 
 MODELS = _paths()
 
+# What the same models are called on Hugging Face's hub.
+NAMES_ELSEWHERE = {
+    "bert-base-uncased": "uncased_L-12_H-768_A-12",
+    "bert-base-cased": "cased_L-12_H-768_A-12",
+    "bert-large-uncased": "uncased_L-24_H-1024_A-16",
+    "bert-large-cased": "cased_L-24_H-1024_A-16",
+    "bert-base-multilingual-uncased": "multilingual_L-12_H-768_A-12",
+    "bert-base-multilingual-cased": "multi_cased_L-12_H-768_A-12",
+    "bert-base-chinese": "chinese_L-12_H-768_A-12",
+    "bert-large-uncased-whole-word-masking": "wwm_uncased_L-24_H-1024_A-16",
+    "bert-large-cased-whole-word-masking": "wwm_cased_L-24_H-1024_A-16",
+}
+
 
 def hint(path: str) -> str:
     """How to get the released model that `path` names, for the end of a "not found" message; "" if it names none."""
     path = path.rstrip("/")
     name = next((name for name in (path, posixpath.dirname(path)) if name in MODELS), None)
+    name = name or NAMES_ELSEWHERE.get(path.removeprefix("google-bert/"))
     if name is None:
         return ""
     return f""" Google released a model of this name; python -c "import bert_tf; print(bert_tf.download('{name}'))" \
 downloads it and prints its folder: use that."""
+
+
+def check_path(path: str | None, flag: str) -> None:
+    """Refuses a local path of weights at which nothing exists, without TensorFlow.
+
+    Raises:
+      FileNotFoundError: names the flag; says how to get a released model of this name.
+    """
+    if not path or is_remote(path) or os.path.exists(path) or glob.glob(glob.escape(path) + ".*"):
+        return
+    raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
 def download(name: str, cache_dir: str | None = None) -> str:
@@ -78,6 +105,8 @@ def download(name: str, cache_dir: str | None = None) -> str:
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
     if name not in MODELS:
+        if google_name := NAMES_ELSEWHERE.get(name.removeprefix("google-bert/")):
+            raise ValueError(f"{name!r} is the name of this model elsewhere; Google's is {google_name!r}.")
         near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.3)
         raise ValueError(
             f"{name!r} is not the name of a released model. Similar names: {', '.join(near)}."
@@ -91,7 +120,6 @@ def download(name: str, cache_dir: str | None = None) -> str:
     if os.path.isdir(target):
         return target
     folder = os.path.dirname(target)
-    os.makedirs(folder, exist_ok=True)
     archive = f"{target}.zip"
     download_file(f"{ADDRESS}/{MODELS[name]}.zip", archive)
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as temporary:

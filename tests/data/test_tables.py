@@ -38,6 +38,13 @@ def test_semicolons_with_decimal_commas_and_quoted_newlines(tmp_path, caplog):
     assert caplog.text.count("train.csv: the delimiter is the semicolon, according to the header.") == 1
 
 
+def test_a_row_with_more_fields_than_the_first_is_an_error(tmp_path):
+    content = "text;label\nGood tea;praise\n\nMy kettle leaks; please help;repair\n"
+    message = r"train\.csv, line 4: 3 fields, but the first row has 2. A field that contains the delimiter ';' must"
+    with pytest.raises(ValueError, match=message):
+        rows_of(tmp_path, content)
+
+
 def test_commas_in_names_and_single_columns(tmp_path, caplog):
     with caplog.at_level("INFO"):
         assert rows_of(tmp_path, "text,label\na;b,1\n")[1] == (2, ["a;b", "1"])
@@ -47,14 +54,15 @@ def test_commas_in_names_and_single_columns(tmp_path, caplog):
         assert rows_of(tmp_path, "so; la la,1\n", columns=None) == [(1, ["so; la la", "1"])]
         # The caller reports which column is missing.
         assert rows_of(tmp_path, "words,label\na,1\n")[0] == (1, ["words", "label"])
-    assert "the delimiter is" not in caplog.text  # the comma goes without saying
+        assert rows_of(tmp_path, "words;label\na;1\n", name="other.csv")[0] == (1, ["words", "label"])
+    assert caplog.text.count("the delimiter is") == 1  # the comma goes without saying
     assert rows_of(tmp_path, '"text, or so";label\na,b;1\n', columns=("text, or so",))[1] == (2, ["a,b", "1"])
 
 
 @pytest.mark.parametrize(
     ("content", "columns"),
     [
-        ("words;label\na;1\n", NAMES),  # a name is missing with the only delimiter that splits
+        ("words;label|x\na;1\n", NAMES),  # a name is missing with both delimiters that split
         ("text;label;x,label,y\na;b,c\n", ("label",)),  # two delimiters give the name
         ("good;1\n", None),  # by number
         ("a;b|c\n1;2|3\n", ()),

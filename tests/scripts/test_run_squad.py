@@ -350,7 +350,7 @@ REFUSED = {
         "larger.json",
         "[100, 32] there, [100, 64]",
     ],
-    "no checkpoint": ["--init_checkpoint: ", "nowhere: no weights found"],
+    "no checkpoint": ["--init_checkpoint=", "nowhere: there is no such directory, weight file or checkpoint"],
     "no configuration": ["--bert_config_file=", "nothing there.json"],
     "no vocabulary": ["--vocab_file=", "nothing there.txt"],
     "vocabulary of something else": ["--vocab_file: ", "train.json"],

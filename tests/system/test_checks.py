@@ -121,3 +121,11 @@ def test_every_script_starts_tensorflow_quietly(tmp_path):
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "output.jsonl").exists()
     assert "cuInit" not in result.stderr and "I0000" not in result.stderr
+
+
+def test_ctrl_c_ends_in_one_line(tmp_path):
+    (tmp_path / "work.py").write_text(
+        "from bert_tf.system import script\n\ndef main(_):\n    raise KeyboardInterrupt\n\nscript.run(main)\n"
+    )
+    result = run_program(tmp_path / "work.py")
+    assert (result.returncode, result.stderr) == (130, "work.py: interrupted\n")

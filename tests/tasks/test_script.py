@@ -3,15 +3,18 @@
 import importlib
 import json
 
+import numpy as np
 import pytest
 from helpers.paths import ROOT
 from helpers.tiny import write_encoder
 
 import bert_tf
+from bert_tf.data.token_rows import TokenRows, flatten
+from bert_tf.tasks import script
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.script import fine_tune
 from bert_tf.tasks.table import TASKS
+from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -46,7 +49,7 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
         output_dir=str(folder / "run"), init_checkpoint=str(folder / "encoder"), do_train=True, do_eval=True,
         max_seq_length=8, train_batch_size=8, num_train_epochs=2,
     )  # fmt: skip
-    results = fine_tune(task, run)
+    results = script.fine_tune(task, run)
     assert task.computed == ("dev", "dev")  # after each epoch, and not again at the end
     lines = (folder / "run" / "eval_results.txt").read_text().splitlines()
     written = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
@@ -54,7 +57,29 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
     settings = json.loads((folder / "run" / "run.json").read_text())
     assert settings["learning_rate"] == 5e-5 and settings["text_a"] == "text" and settings["finished_step"] == 4
     with pytest.raises(ValueError, match=r"finished run with other settings \(--num_train_epochs: 2 there, 1 now\)"):
-        fine_tune(task, FineTuningSettings(**{**run.__dict__, "num_train_epochs": 1}))
+        script.fine_tune(task, FineTuningSettings(**{**run.__dict__, "num_train_epochs": 1}))
+    # New data under the same name is not what the model was trained on.
+    with (folder / "train.csv").open("a") as file:
+        file.write("good news,1\n")
+    with pytest.raises(ValueError, match=r"finished run with other settings \(the training data: 16 examples, checksum "
+                       r"\w+ there; 17 examples, checksum \w+ now\)\. .* --overwrite_output_dir"):  # fmt: skip
+        script.fine_tune(task, run)
+
+
+def test_what_makes_a_model_bad_is_warned_of(folder, caplog):
+    tokenizer = FullTokenizer(str(folder / "vocab.txt"))
+    for text, steps, warnings in (
+        ("good w1 w2", 50, []),
+        ("good w1 w2", 49, ["Only 49 training steps"]),
+        ("good tea", 50, [r"25 % of the training tokens are [UNK]: here/vocab.txt does not fit the language"]),
+    ):
+        ids, offsets = flatten([tokenizer(text)["input_ids"][0]] * 3)
+        rows = TokenRows(ids, offsets, np.diff(offsets), {}, pad_id=0)
+        caplog.clear()
+        with caplog.at_level("WARNING"):
+            script.warn_of_training_data(rows, tokenizer, "here/vocab.txt", steps)
+        assert len(caplog.messages) == len(warnings)
+        assert all(part in message for part, message in zip(warnings, caplog.messages, strict=True))
 
 
 def test_the_table_of_tasks_names_what_there_is():

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import signal
 
 import keras
 import numpy as np
@@ -202,21 +203,39 @@ def test_a_nan_step_can_be_skipped_and_counted():
     assert all(np.isfinite(value).all() for value in values.values())
 
 
-def train_loop(tmp_path, batches, **plan_options):
+def train_loop(tmp_path, batches, evaluate=None, **plan_options):
     strategy = one_device()
     model, optimizer = build(strategy)
     steps, batch_size = batches["input_ids"].shape[:2]
     plan = train_step.TrainingPlan(num_train_steps=steps, batch_size=batch_size, log_every_steps=2, **plan_options)
     dataset = tf.data.Dataset.from_tensor_slices(batches)
     return loop.train(
-        model, optimizer, PretrainingObjective, strategy, plan, lambda first: dataset.skip(first), str(tmp_path)
-    )
+        model, optimizer, PretrainingObjective, strategy, plan, lambda first: dataset.skip(first), str(tmp_path),
+        evaluate,
+    )  # fmt: skip
 
 
 def test_the_loop_names_the_step_of_a_nan_and_keeps_the_last_checkpoint(tmp_path):
     with pytest.raises(loop.NonFiniteLossError, match=r"step 4 .*model\.ckpt-3"):
         train_loop(tmp_path, with_bad_batch(4), save_checkpoints_steps=3)
     assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path))) == 3
+
+
+def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(tmp_path, caplog):
+    def interrupt(step):
+        signal.raise_signal(signal.SIGINT)
+        if step == 4:
+            signal.raise_signal(signal.SIGINT)
+        return {}
+
+    handler = signal.getsignal(signal.SIGINT)
+    for every in (2, 4):
+        with pytest.raises(KeyboardInterrupt):
+            train_loop(tmp_path / str(every), make_batches(4, 6), interrupt, eval_every_steps=every, save_first=False)
+    assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "2"))) == 4
+    assert "Interrupted: saved step 4; the same command resumes there." in caplog.text
+    assert checkpoints.latest_checkpoint(str(tmp_path / "4")) is None
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_the_loop_writes_checkpoints_and_logs(tmp_path):

@@ -112,6 +112,21 @@ def test_the_small_models_and_the_first_ones(server, fetch, tmp_path):
     assert sorted(os.listdir(tmp_path / "cache")) == sorted([name, NAME])
 
 
+def test_names_elsewhere_and_paths_that_do_not_exist(fetch, tmp_path):
+    for name in ("bert-base-uncased", "google-bert/bert-base-uncased"):
+        with pytest.raises(ValueError, match=f"'{name}' is the name of .* Google's is 'uncased_L-12_H-768_A-12'"):
+            fetch(name)
+    assert set(released_models.NAMES_ELSEWHERE.values()) <= set(released_models.MODELS)
+    assert not (tmp_path / "cache").exists()
+    (tmp_path / "model[1].ckpt.index").write_text("")
+    for path in (None, "", "gs://bucket/none", str(tmp_path), str(tmp_path / "model[1].ckpt")):
+        released_models.check_path(path, "--init_checkpoint")
+    with pytest.raises(FileNotFoundError, match=r"--init_checkpoint=.*none: there is no such directory, weight file"):
+        released_models.check_path(str(tmp_path / "none"), "--init_checkpoint")
+    with pytest.raises(FileNotFoundError, match=r"bert_tf.download\('uncased_L-4_H-256_A-4'\)"):
+        released_models.check_path("uncased_L-4_H-256_A-4", "--init_checkpoint")
+
+
 def test_a_second_call_needs_no_network(server, fetch):
     folder = fetch(NAME)
     server.status = 503

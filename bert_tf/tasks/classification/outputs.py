@@ -37,7 +37,10 @@ def write_predictions(output_dir: str, name: str, task: Task, encoded: EncodedEx
         for guid, record in zip(encoded.guids, described, strict=True)
     ]
     write_text_file(posixpath.join(output_dir, f"predictions{name}.jsonl"), "".join(lines))
-    logging.info("Wrote %d predictions to %s.", len(lines), posixpath.join(output_dir, f"test_results{name}.tsv"))
+    logging.info(
+        "Wrote %d predictions to %s; in test_results%s.tsv their bare numbers.",
+        len(lines), posixpath.join(output_dir, f"predictions{name}.jsonl"), name,
+    )  # fmt: skip
 
 
 def write_analysis(

@@ -6,6 +6,7 @@ import posixpath
 
 from bert_tf.system.checks import check_file, is_remote
 from bert_tf.training.settings import DeviceSettings
+from bert_tf.weights import released_models
 
 _FORMAT_BY_ENDING = {".npz": "npz", ".hdf5": "hdf5", ".h5": "hdf5", ".tfrecord": "tfrecord"}
 
@@ -54,6 +55,7 @@ class FeatureSettings(DeviceSettings):
             )
         for name in ("bert_config_file", "vocab_file"):
             check_file(getattr(self, name), f"--{name}")
+        released_models.check_path(self.init_checkpoint, "--init_checkpoint")
         folder = os.path.dirname(self.output_file)
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
