@@ -117,15 +117,15 @@ def _lines(path: str) -> Iterator[str]:
 
 def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((line + "\n" for line in _lines(path)), delimiter=delimiter, strict=True)
-    first, width = 1, 0
+    first, header, width = 1, 0, 0
     try:
         for row in reader:
             if row:
-                width = width or len(row)
+                header, width = header or first, width or len(row)
                 if len(row) > width:  # read on, it would give a text its first half and a class the second
                     raise ValueError(
-                        f"{path}, line {first}: {len(row)} fields, but the first row has {width}. A field that "
-                        f"contains the delimiter {delimiter!r} must stand in double quotes."
+                        f"{path}, line {first}: {len(row)} columns, but line {header} has {width}. A field that "
+                        f"contains the delimiter {delimiter!r} must be in double quotes."
                     )
                 yield first, row
             first = reader.line_num + 1

@@ -40,7 +40,7 @@ def test_semicolons_with_decimal_commas_and_quoted_newlines(tmp_path, caplog):
 
 def test_a_row_with_more_fields_than_the_first_is_an_error(tmp_path):
     content = "text;label\nGood tea;praise\n\nMy kettle leaks; please help;repair\n"
-    message = r"train\.csv, line 4: 3 fields, but the first row has 2. A field that contains the delimiter ';' must"
+    message = r"train\.csv, line 4: 3 columns, but line 1 has 2. A field that contains the delimiter ';' must"
     with pytest.raises(ValueError, match=message):
         rows_of(tmp_path, content)
 

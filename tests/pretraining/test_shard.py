@@ -249,6 +249,7 @@ def workers(pid: int) -> list[int]:
     return [int(worker) for worker in found]
 
 
+@pytest.mark.slow  # small forms: test_finished_shards_are_not_made_again, and dead processes in test_workers.py
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="finds the workers in /proc")
 def test_a_killed_worker_and_a_killed_run(corpus, tmp_path):
     """A worker killed in the middle of a shard, then the whole run killed and restarted: nothing lost or doubled."""

@@ -130,8 +130,8 @@ def cases_of(folder, golden) -> dict:
 @pytest.fixture(scope="module")
 def ran(request, folder):
     """The folder of the cases' output directories, outcomes by case, and what each wrote to stderr."""
-    # Seeds have a small form in test_fine_tuning_runs.py.
-    cases = selected_cases(request, cases_of(folder, TESTS / "golden"), slow={"seeds"})
+    # Small forms: seeds in test_fine_tuning_runs.py, the same step however it is cut in test_optimization.py.
+    cases = selected_cases(request, cases_of(folder, TESTS / "golden"), slow={"seeds", "two devices", "accumulated"})
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     return folder / "out", *run_cases("run_classifier", cases)
 
@@ -164,6 +164,7 @@ def test_evaluation_and_prediction_equal_the_original(ran, golden):
     assert list(first["probabilities"].values()) == pytest.approx(probabilities[0], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_two_devices_and_two_parts_of_one_make_the_same_steps(ran):
     """With dropout, whose masks depend on the micro-batch (so an undivided batch has others)."""
     out, outcomes, logs = ran

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from helpers import warm
 from helpers.paths import TESTS
-from helpers.script_cases import arguments_of, results_of, run_cases, weights_of
+from helpers.script_cases import arguments_of, results_of, run_cases, selected_cases, weights_of
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import QuestionAnswerer
@@ -129,7 +129,7 @@ def cases_of(folder) -> dict:
             **original, "predict_file": files["v1.1"], "do_lower_case": False,
             "init_checkpoint": folder / "uncased_L-12_H-768_A-12" / "bert_model.ckpt",
         },
-        "no model": {**predict, "init_checkpoint": "", "vocab_file": folder / "vocab.txt"},
+        "no model": {key: value for key, value in predict.items() if key != "init_checkpoint"},
         "random layer": {**predict, "init_checkpoint": folder / "encoder"},
         "no SQuAD": {**training, "train_file": folder / "no.json"},
         "no JSON": {**training, "dev_file": folder / "broken.json"},
@@ -153,9 +153,10 @@ def cases_of(folder) -> dict:
 
 
 @pytest.fixture(scope="module")
-def ran(folder):
+def ran(request, folder):
     """Output folder, outcomes by case, and what each wrote to stderr."""
-    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
+    cases = selected_cases(request, cases_of(folder), slow={"version 1", "offsets"})
+    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     return folder / "out", *run_cases("run_squad", cases)
 
 
@@ -293,6 +294,7 @@ def test_records_are_in_the_order_of_the_original(ran, folder):
     assert not list((out / "predicted").glob("*.tf_record"))
 
 
+@pytest.mark.slow
 def test_two_files_and_steps_by_windows(ran, folder):
     out, outcomes, logs = ran
     assert outcomes["version 1"] == outcomes["offsets"] == "done"
@@ -309,16 +311,16 @@ def test_two_files_and_steps_by_windows(ran, folder):
     assert "2 of 32 questions are left out" in logs["version 1"]
     assert not (out / "version 1" / "null_odds.json").exists() and not (out / "version 1" / "best_model").exists()
     assert len(json_of(out / "version 1" / "predictions.json")) == 11
+    assert len(list((out / "version 1" / "windows").iterdir())) == 2
+    assert not (out / "offsets" / "windows").exists()
+    stored = json_of(out / "offsets" / "question_answering.json")
+    assert stored["answer_from"] == "offsets" and stored["version_2_with_negative"] is False
 
 
 def test_windows_are_cached_where_they_should_be(ran):
     out, _, logs = ran
-    assert len(list((out / "version 1" / "windows").iterdir())) == 2
-    assert not (out / "offsets" / "windows").exists()
     assert len(list((out / "trained" / "windows").iterdir())) == 2
     assert logs["again"].count("windows from ") == 2 and "windows from " not in logs["trained"]
-    stored = json_of(out / "offsets" / "question_answering.json")
-    assert stored["answer_from"] == "offsets" and stored["version_2_with_negative"] is False
 
 
 REFUSED = {

@@ -62,7 +62,7 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
     with (folder / "train.csv").open("a") as file:
         file.write("good news,1\n")
     with pytest.raises(ValueError, match=r"finished run with other settings \(the training data: 16 examples, checksum "
-                       r"\w+ there; 17 examples, checksum \w+ now\)\. .* --overwrite_output_dir"):  # fmt: skip
+                       r"\w+ there, 17 examples, checksum \w+ now\)\. .* --overwrite_output_dir"):  # fmt: skip
         script.fine_tune(task, run)
 
 

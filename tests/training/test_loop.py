@@ -159,6 +159,7 @@ def test_bfloat16_follows_the_loss_curve_of_float32():
     np.testing.assert_allclose(actual, expected, rtol=0.03)
 
 
+@pytest.mark.slow
 def test_float16_scales_the_loss_and_follows_float32():
     expected, _ = losses()
     actual, results = losses(dtype="mixed_float16", loss_scaling=True, scale=2.0**15)

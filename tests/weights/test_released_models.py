@@ -172,7 +172,7 @@ def test_a_wrong_checksum(server, fetch, tmp_path):
     server.md5 = base64.b64encode(bytes(16)).decode()
     with pytest.raises(OSError, match=f"the server publishes md5={'00' * 16}: it was damaged on the way"):
         fetch(NAME)
-    assert os.listdir(tmp_path / "cache") == []
+    assert not list((tmp_path / "cache").glob("*"))
     server.md5 = None
     assert contents(fetch(NAME)) == FILES
 
@@ -183,7 +183,7 @@ def test_an_error_of_the_server(server, fetch, tmp_path, status, requests):
     with pytest.raises(OSError, match=rf"{NAME}.zip could not be downloaded: the server answered {status} "):
         fetch(NAME)
     assert len(server.requests) == requests
-    assert os.listdir(tmp_path / "cache") == []
+    assert not list((tmp_path / "cache").glob("*"))
 
 
 def test_without_a_network(server, fetch, monkeypatch):
@@ -197,7 +197,7 @@ def test_an_archive_that_would_write_elsewhere(server, fetch, tmp_path, name):
     server.archive = zipped({**FILES, name: b"x"})
     with pytest.raises(OSError, match=r"would be outside the folder"):
         fetch(NAME)
-    assert os.listdir(tmp_path / "cache") == [] and os.listdir(tmp_path) == ["cache"]
+    assert not list((tmp_path / "cache").glob("*")) and os.listdir(tmp_path) == ["cache"]
 
 
 @pytest.mark.parametrize(("archive", "message"), [
@@ -209,7 +209,7 @@ def test_an_archive_that_is_none(server, fetch, tmp_path, archive, message):
     server.archive = archive
     with pytest.raises(OSError, match=message):
         fetch(NAME)
-    assert os.listdir(tmp_path / "cache") == []
+    assert not list((tmp_path / "cache").glob("*"))
 
 
 def test_the_cache_folder(server, tmp_path, monkeypatch):

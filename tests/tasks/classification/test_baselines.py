@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.script_cases import assert_in_order, results_of, run_cases
+from helpers.script_cases import assert_in_order, results_of, run_cases, selected_cases
+from helpers.slow import slow
 from helpers.tiny import ONE_LAYER
 
 from bert_tf.models import initialize, open_weights
@@ -177,7 +178,7 @@ def cases_of(folder) -> dict:
         "no vocabulary": {key: value for key, value in train.items() if key != "vocab_file"} | {"model": "cnn"},
         "configuration": {**train, "model": "cnn", "bert_config_file": folder / "bert" / "bert_config.json"},
         "wrong vocabulary": {**train, "model": "cnn", "vocab_file": folder / "train.tsv"},
-        "nothing to predict with": {**predict, "init_checkpoint": "", "model": "cnn",
+        "nothing to predict with": {**data, "do_predict": True, "test_file": files["test_file"], "model": "cnn",
                                     "vocab_file": folder / "vocab.txt"},
         "sizes of a bert": {**train, "init_checkpoint": folder / "bert"},
         "odd size": {**train, "model": "bilstm", "hidden_size": 9},
@@ -185,13 +186,14 @@ def cases_of(folder) -> dict:
 
 
 @pytest.fixture(scope="module")
-def ran(folder):
+def ran(request, folder):
     """Output folder, outcomes by case, and what each wrote to stderr."""
-    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
+    cases = selected_cases(request, cases_of(folder), slow={"cnn"})
+    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     return folder / "out", *run_cases("run_classifier", cases)
 
 
-@pytest.mark.parametrize(("case", "name"), [("bilstm", "BilstmClassifier"), ("cnn", "CnnClassifier")])
+@pytest.mark.parametrize(("case", "name"), [("bilstm", "BilstmClassifier"), *slow(("cnn", "CnnClassifier"))])
 def test_they_learn(ran, case, name):
     out, outcomes, logs = ran
     assert outcomes[case] == "done"
