@@ -63,7 +63,7 @@ def hint(path: str) -> str:
     """How to get the released model that `path` names, for the end of a "not found" message; "" if it names none."""
     path = path.rstrip("/")
     name = next((name for name in (path, posixpath.dirname(path)) if name in MODELS), None)
-    name = name or NAMES_ELSEWHERE.get(path.removeprefix("google-bert/"))
+    name = name or NAMES_ELSEWHERE.get(posixpath.basename(path))
     if name is None:
         return ""
     return f""" Google released a model of this name; python -c "import bert_tf; print(bert_tf.download('{name}'))" \
@@ -105,7 +105,7 @@ def download(name: str, cache_dir: str | None = None) -> str:
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
     if name not in MODELS:
-        if google_name := NAMES_ELSEWHERE.get(name.removeprefix("google-bert/")):
+        if google_name := NAMES_ELSEWHERE.get(posixpath.basename(name)):
             raise ValueError(f"{name!r} is the name of this model elsewhere; Google's is {google_name!r}.")
         near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.3)
         raise ValueError(

@@ -384,7 +384,7 @@ def test_script(tmp_path):
         "is folder": "--output_file=.*hf is a directory",
         "same": "--output_file=.* is --input_file",
         "config": r"large.json does not fit the weights .*layer_2",
-        "no weights": "--init_checkpoint: .*none.ckpt",
+        "no weights": "--init_checkpoint=.*none.ckpt",
         "workers": "--distribution_strategy=multi_worker_mirrored: ",
     }
     for name, pattern in patterns.items():
