@@ -397,9 +397,7 @@ def test_inputs_may_be_ids_alone():
 def test_two_replicas_and_two_micro_batches_make_the_same_steps(task):
     """With dropout, whose masks depend on the place in the batch, not on the replica.
 
-    ReductionToOneDevice, because TensorFlow's collective operations mix up two models of one process. The gradient norm
-    is left out: over replicas it counts the rows of the word-embedding gradient one by one, over micro-batches their
-    sum (see the golden README on both norms). Here it is below the clipping norm, so the steps are the same.
+    ReductionToOneDevice, because TensorFlow's collective operations mix up two models of one process.
     """
     batch = {**batch_of(task), "label_ids": labels_of(task)}
     batch = {name: tf.constant(value) for name, value in batch.items()}
@@ -418,7 +416,6 @@ def test_two_replicas_and_two_micro_batches_make_the_same_steps(task):
         sums = run(iterator, tf.constant(3), tf.constant(1.0), tf.constant(0))
         results.append((as_floats(sums), [np.asarray(v) for v in model.trainable_variables]))
     (one, one_weights), (two, two_weights) = results
-    assert max(one.pop("gradient_norm"), two.pop("gradient_norm")) < 1.0
     assert one == pytest.approx(two, rel=1e-4)
     for value, other in zip(one_weights, two_weights, strict=True):
         np.testing.assert_allclose(value, other, atol=2e-5)
