@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -23,6 +24,7 @@ from bert_tf.training import checkpoints
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.log import TrainingLog
 from bert_tf.training.step import TrainingPlan, make_train_function
+from bert_tf.weights.mapping import Weights
 
 # 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.
 EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
@@ -186,7 +188,7 @@ def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with
     everything = checkpoints.training_variables(model, optimizer) if optimizer else model_only
     newest = checkpoints.latest_checkpoint(output_dir)
     if newest:
-        initialize.initialize(everything, newest, must_have_all=True)
+        _restore_all(everything, open_weights.open_weights(newest))
         step = checkpoints.read_global_step(newest)
         ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if init_checkpoint else ""
         logging.info("Resuming at step %d from %s%s.", step, newest, ignored)
@@ -196,13 +198,31 @@ def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with
             weights = open_weights.open_weights(init_checkpoint)
         except (FileNotFoundError, ValueError) as error:
             raise type(error)(f"--init_checkpoint={init_checkpoint}: {error}") from error
-        result = initialize.initialize(
-            everything if with_optimizer else model_only, weights, must_have_all=with_optimizer
-        )
+        result = _restore_all(everything, weights) if with_optimizer else initialize.initialize(model_only, weights)
         initialize.log_initialization(result, model)
         return int(weights["global_step"]) if with_optimizer else 0
     logging.info("No checkpoint in %s and no --init_checkpoint: starting from random weights.", output_dir)
     return 0
+
+
+def _restore_all(variables: dict[str, keras.Variable], weights: Weights) -> initialize.Initialization:
+    """Restores variables and Adam moments, of which only those of variables without a gradient may be missing.
+
+    The original has no moments for them (the pooler, in run_squad.py); here they are zero, as they would have stayed.
+    """
+    moments = {name for name in variables if name.endswith(("/adam_m", "/adam_v"))}
+    without = sorted({name.rpartition("/")[0] for name in moments if name not in weights.shapes})
+    if not moments & set(weights.shapes):
+        without = []  # no optimizer state at all, which is an error
+    absent = {f"{name}/{moment}" for name in without for moment in ("adam_m", "adam_v")} - set(weights.shapes)
+    result = initialize.initialize(
+        {name: variable for name, variable in variables.items() if name not in absent}, weights, must_have_all=True
+    )
+    if without:
+        for name in absent:
+            variables[name].assign(np.zeros(variables[name].shape, np.float32))
+        logging.info("%s has no Adam moments of %s: they start at zero.", weights.path, ", ".join(without))
+    return result
 
 
 def _read_loss_scale(output_dir: str, plan: TrainingPlan):

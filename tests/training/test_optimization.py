@@ -14,7 +14,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining, BertForQuestionAnswering
-from bert_tf.training import checkpoints
+from bert_tf.training import checkpoints, loop
 from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay, create_optimizer
 from bert_tf.training.step import TrainingPlan, make_train_function
 
@@ -104,7 +104,7 @@ def test_gradients_equal_the_original(golden):
 
 
 @pytest.mark.parametrize(
-    ("replicas", "parts", "use_xla"), [(1, 1, False), (1, 2, False), (2, 1, False), *slow((2, 2, True), (1, 4, True))]
+    ("replicas", "parts", "use_xla"), [(1, 1, False), (1, 2, False), *slow((2, 1, False), (2, 2, True), (1, 4, True))]
 )
 def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
     """However a batch is cut: every norm is above 1 and counts the rows of the word table's gradient separately.
@@ -138,6 +138,31 @@ def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
     for name in moments:  # the original has none: they stay zero here
         assert not saved.pop(name).numpy().any()
     assert_equals_checkpoint(saved, folder / "squad.ckpt-8")
+
+
+def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, caplog):
+    """It has no moments of the pooler, which gets no gradient; a checkpoint without any moments is still an error."""
+    folder = golden / "optimizer"
+    for path in folder.glob("squad.ckpt-8.*"):
+        (tmp_path / path.name.replace("squad", "model")).write_bytes(path.read_bytes())
+    model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    optimizer = create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=2)
+    optimizer.build(model.trainable_variables)
+    variables = checkpoints.training_variables(model, optimizer)
+    variables["bert/pooler/dense/kernel/adam_m"].assign(np.ones(variables["bert/pooler/dense/kernel/adam_m"].shape))
+    with caplog.at_level("INFO"):
+        assert loop.restore(model, optimizer, str(tmp_path), None) == 8
+    missing = "has no Adam moments of bert/pooler/dense/bias, bert/pooler/dense/kernel: they start at zero."
+    assert missing in caplog.text and "Resuming at step 8" in caplog.text
+    saved = dict(variables)
+    for name in [name for name in saved if name.startswith("bert/pooler") and "adam" in name]:
+        assert not saved.pop(name).numpy().any()
+    assert_equals_checkpoint(saved, folder / "squad.ckpt-8")
+    new = str(tmp_path / "new")
+    assert loop.restore(model, optimizer, new, str(folder / "squad.ckpt-8"), with_optimizer=True) == 8
+    with pytest.raises(ValueError, match="squad.ckpt lacks"):
+        loop.restore(model, optimizer, new, str(golden / "model" / "config1" / "squad.ckpt"), with_optimizer=True)
 
 
 # --- single optimizers -----------------------------------------------------------------------------------------------
