@@ -5,6 +5,7 @@ import hashlib
 import http.client
 import os
 import posixpath
+import tarfile
 import urllib.error
 import urllib.request
 import uuid
@@ -137,3 +138,12 @@ def unpack_zip(path: str, directory: str) -> None:
                 archive.extract(entry, directory)
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise OSError(f"{path} is not a complete zip file: {error}") from None
+
+
+def unpack_tar(path: str, directory: str) -> None:
+    """Unpacks a tar file, compressed or not, into a local directory; otherwise as `unpack_zip`."""
+    try:
+        with tarfile.open(path) as archive:
+            archive.extractall(directory, filter="data")
+    except (tarfile.TarError, EOFError) as error:
+        raise OSError(f"{path} is not a complete tar file, or has entries outside of its folder: {error}") from None

@@ -5,12 +5,14 @@ Source: README.md and multilingual.md of github.com/google-research/bert; the mo
 
 import difflib
 import glob
+import hashlib
 import os
 import posixpath
 import tempfile
+from collections.abc import Callable
 
 from bert_tf.system.checks import is_remote
-from bert_tf.system.download import download_file, unpack_zip
+from bert_tf.system.download import download_file, unpack_tar, unpack_zip
 
 ADDRESS = "https://storage.googleapis.com/bert_models"
 CACHE_VARIABLE = "BERT_TF_CACHE"
@@ -113,26 +115,56 @@ def download(name: str, cache_dir: str | None = None) -> str:
             if near
             else f"{name!r} is not the name of a released model. The names are {', '.join(MODELS)}."
         )
+    target = os.path.join(_cache_folder(cache_dir), *name.split("/"))
+    return _unpacked(f"{ADDRESS}/{MODELS[name]}.zip", target, unpack_zip, _model_folder)
+
+
+def download_hub_module(address: str, cache_dir: str | None = None) -> str:
+    """The directory of a module of TensorFlow Hub at an https:// address, downloaded unless it is in the cache.
+
+    Hub addresses give the module as a tar file if asked for one. Kaggle's own pages are no such addresses.
+
+    Args:
+      cache_dir: as of `download`.
+
+    Raises:
+      OSError: it could not be downloaded or unpacked, or is no SavedModel; the message has the address.
+    """
+    target = os.path.join(_cache_folder(cache_dir), "tfhub", hashlib.sha256(address.encode()).hexdigest()[:16])
+    separator = "&" if "?" in address else "?"
+    return _unpacked(f"{address}{separator}tf-hub-format=compressed", target, unpack_tar, _saved_model_folder)
+
+
+def _cache_folder(cache_dir: str | None) -> str:
     cache_dir = cache_dir or os.environ.get(CACHE_VARIABLE) or os.path.join("~", ".cache", "bert_tf")
     if "://" in cache_dir:
         raise ValueError(f"cache_dir={cache_dir} must be a local folder.")
-    target = os.path.join(os.path.expanduser(cache_dir), *name.split("/"))
+    return os.path.expanduser(cache_dir)
+
+
+def _unpacked(address: str, target: str, unpack: Callable, folder_of: Callable[[str, str], str]) -> str:
+    """`target`, with the contents of the archive at an address, downloaded and unpacked unless it is there."""
     if os.path.isdir(target):
         return target
-    folder = os.path.dirname(target)
-    archive = f"{target}.zip"
-    download_file(f"{ADDRESS}/{MODELS[name]}.zip", archive)
-    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as temporary:
+    archive = f"{target}.archive"
+    download_file(address, archive)
+    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=os.path.dirname(target)) as temporary:
         try:
             unpacked = os.path.join(temporary, "model")
-            unpack_zip(archive, unpacked)
-            os.rename(_model_folder(unpacked, archive), target)
+            unpack(archive, unpacked)
+            os.rename(folder_of(unpacked, address), target)
         except OSError:
             if not os.path.isdir(target):  # unless another process has just downloaded it
                 raise
         finally:
             os.remove(archive)
     return target
+
+
+def _saved_model_folder(unpacked: str, address: str) -> str:
+    if not os.path.isfile(os.path.join(unpacked, "saved_model.pb")):
+        raise OSError(f"{address} holds no saved_model.pb: it is not a module of TensorFlow Hub.")
+    return unpacked
 
 
 def _model_folder(unpacked: str, archive: str) -> str:

@@ -68,6 +68,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if server.status != 200:
             return self.send_error(server.status)
         content, start = server.archive, 0
+        # Before the headers are sent: the client's next request may come as soon as it has them.
+        sent = server.break_after.pop(0) if server.break_after else None
         if wanted and self.headers.get("If-Range") == server.etag:
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
         self.send_response(206 if start else 200)
@@ -78,8 +80,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("x-goog-hash", "crc32c=AAAAAA==")
         self.send_header("x-goog-hash", f"md5={md5}")
         self.end_headers()
-        sent = content[start:]
-        self.wfile.write(sent[: server.break_after.pop(0)] if server.break_after else sent)
+        self.wfile.write(content[start:][:sent])
 
     def log_message(self, *_):
         pass

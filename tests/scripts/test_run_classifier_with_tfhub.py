@@ -1,0 +1,76 @@
+"""run_classifier_with_tfhub.py: a module by its directory and by its address, on a server of its own."""
+
+import functools
+import http.server
+import tarfile
+import threading
+
+import numpy as np
+import pytest
+from helpers.paths import TESTS
+from helpers.script_cases import run_cases, weights_of
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Folder, outcomes by case, what each wrote to stderr."""
+    folder, golden = tmp_path_factory.mktemp("tfhub"), TESTS / "golden"
+    module = folder / "module"  # as the original exported it for TF1: no configuration
+    (module / "variables").mkdir(parents=True)
+    (module / "assets").mkdir()
+    for path in (golden / "model" / "config1").glob("bert_model.ckpt.*"):
+        (module / "variables" / path.name.replace("bert_model.ckpt", "variables")).write_bytes(path.read_bytes())
+    vocab = (golden / "classifier" / "end_to_end" / "vocab.txt").read_bytes()
+    (module / "assets" / "vocab.txt").write_bytes(vocab)
+    (module / "saved_model.pb").write_bytes(b"")
+    with tarfile.open(folder / "bert.tar.gz", "w:gz") as archive:
+        archive.add(module, arcname=".")
+    rows = "".join(f"some words {number}\t{'ab'[number % 2]}\n" for number in range(8))
+    (folder / "train.tsv").write_text("text\tlabel\n" + rows)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    flags = {
+        "task_name": "custom", "text_a": "text", "label": "label", "train_file": folder / "train.tsv", "seed": 3,
+        "bert_config_file": golden / "model" / "config1" / "bert_config.json", "do_train": True, "max_seq_length": 16,
+        "train_batch_size": 4, "num_train_epochs": 1, "write_tf_records": False, "deterministic": True,
+    }  # fmt: skip
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        environment.setenv("BERT_TF_CACHE", str(folder / "cache"))
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        cases = {
+            "directory": {"bert_hub_module_handle": module},
+            "address": {"bert_hub_module_handle": f"http://127.0.0.1:{server.server_port}/bert.tar.gz"},
+            "weights, too": {"bert_hub_module_handle": module, "init_checkpoint": module},
+            "no module": {"bert_hub_module_handle": f"http://127.0.0.1:{server.server_port}/train.tsv"},
+            "no such directory": {"bert_hub_module_handle": folder / "none"},
+        }
+        cases = {name: {**flags, "output_dir": folder / "out" / name, **own} for name, own in cases.items()}
+        outcomes, logs = run_cases("run_classifier_with_tfhub", cases)
+        server.shutdown()
+    return folder, outcomes, logs
+
+
+def test_a_module_is_fine_tuned_from_its_directory_and_from_its_address(ran):
+    folder, outcomes, logs = ran
+    assert outcomes["directory"] == outcomes["address"] == "done"
+    assert f"from {folder}/module/variables/variables" in logs["directory"]
+    assert f"from {folder}/cache/" in logs["address"]
+    one, other = (weights_of(folder / "out" / name) for name in ("directory", "address"))
+    for name, value in one.items():
+        np.testing.assert_array_equal(other[name], value, err_msg=name)
+    assert int(one["global_step"]) == 2
+    vocab = (folder / "module" / "assets" / "vocab.txt").read_bytes()
+    assert (folder / "out" / "directory" / "vocab.txt").read_bytes() == vocab
+
+
+def test_refused(ran):
+    folder, outcomes, _ = ran
+    assert outcomes["weights, too"].startswith(
+        "ValueError: --init_checkpoint: here the weights are those of --bert_hub"
+    )
+    assert outcomes["no such directory"].startswith("FileNotFoundError: --init_checkpoint=")
+    assert "is not a complete tar file" in outcomes["no module"] and outcomes["no module"].startswith("OSError: ")
+    assert len(list((folder / "cache" / "tfhub").iterdir())) == 1
+    assert not (folder / "out" / "weights, too").exists() and not (folder / "out" / "no such directory").exists()
