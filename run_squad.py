@@ -51,7 +51,9 @@ flags.DEFINE_enum(
     "How answers are found in the text. words: as in the original, right for most English text. offsets: by "
     "characters, right in every script; splits words that the vocabulary lacks. Train and predict with the same.",
 )
-flags.DEFINE_bool("verbose_logging", False, "Log each question that is left out, and the first windows.")
+flags.DEFINE_bool(
+    "verbose_logging", False, "Log questions left out, the first windows, and answers that could not be aligned."
+)
 flags.DEFINE_string(
     "feature_cache_dir",
     None,

@@ -33,6 +33,8 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
         gcp_project=devices.gcp_project,
         master=devices.master,
     )
+    if devices.strategy == "tpu":
+        log_num_tpu_cores(devices.num_tpu_cores, strategy.num_replicas_in_sync)
     kernels.set_fused(devices.strategy != "tpu")  # a TPU compiles the whole step anyway
     script.hide_note_of_first_compilation()
     return strategy
@@ -101,6 +103,12 @@ def create_strategy(
         ", ".join(_short_name(device) for device in strategy.extended.worker_devices),
     )
     return strategy
+
+
+def log_num_tpu_cores(given: int, found: int) -> None:
+    """Logs that a TPU has another number of cores than --num_tpu_cores says."""
+    if given != found:
+        logging.warning("--num_tpu_cores=%d, but this TPU has %d cores: all of them are used.", given, found)
 
 
 def set_logical_cpu_devices(number: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from json.encoder import encode_basestring_ascii
 
 import numpy as np
+from absl import logging
 
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks.squad.data import SquadExample
@@ -78,19 +79,22 @@ def get_final_text(pred_text: str, orig_text: str, basic_tokenizer: BasicTokeniz
     Both texts are compared without their spaces, character by character; if tokenization changed their number, as it
     does for Korean, the part can't be determined.
     """
-    return _align(pred_text, orig_text, " ".join(basic_tokenizer.tokenize(orig_text)))
+    return _align(pred_text, orig_text, " ".join(basic_tokenizer.tokenize(orig_text)))[0]
 
 
-def _align(pred_text: str, orig_text: str, token_text: str) -> str:
+def _align(pred_text: str, orig_text: str, token_text: str) -> tuple[str, str | None]:
+    """The part of orig_text, and None; or all of it, and the reason why the part can't be determined."""
     start = token_text.find(pred_text)
-    if start < 0 or not pred_text or len(orig_text) - orig_text.count(" ") != len(token_text) - token_text.count(" "):
-        return orig_text
+    if start < 0 or not pred_text:
+        return orig_text, f"not found in {token_text!r}"
+    if len(orig_text) - orig_text.count(" ") != len(token_text) - token_text.count(" "):
+        return orig_text, f"without spaces, {token_text!r} has another length"
     end = start + len(pred_text) - 1
     if token_text[start] == " " or token_text[end] == " ":
-        return orig_text
+        return orig_text, f"begins or ends with a space in {token_text!r}"
     first = start - token_text.count(" ", 0, start)  # number among the characters that are not spaces
     last = end - token_text.count(" ", 0, end)
-    return orig_text[_place_without_spaces(orig_text, first) : _place_without_spaces(orig_text, last) + 1]
+    return orig_text[_place_without_spaces(orig_text, first) : _place_without_spaces(orig_text, last) + 1], None
 
 
 def _place_without_spaces(text: str, number: int) -> int:
@@ -104,10 +108,11 @@ def _place_without_spaces(text: str, number: int) -> int:
 
 
 class AnswerTexts:
-    """Texts of token spans."""
+    """Texts of token spans; `verbose` logs those of which only the surrounding words are known."""
 
-    def __init__(self, examples, windows: Windows, tokenizer: Tokenizer, answer_from: str):
+    def __init__(self, examples, windows: Windows, tokenizer: Tokenizer, answer_from: str, verbose: bool = False):
         self.examples, self.windows, self.tokenizer = examples, windows, tokenizer
+        self.verbose = verbose
         self.by_offsets = answer_from == "offsets"
         if self.by_offsets and windows.starts is None:
             raise ValueError("answer_from=offsets needs windows with offsets (WindowSettings.answer_from).")
@@ -123,7 +128,11 @@ class AnswerTexts:
             return paragraph.context[start:end], start, end
         pred_text = self.tokenizer.decode(windows.ids[base + first : base + last + 1].tolist())
         words = paragraph.words[windows.words[base + first] : windows.words[base + last] + 1]
-        return _align(pred_text, " ".join(words), " ".join(filter(None, map(self._tokens, words)))), None, None
+        orig_text = " ".join(words)
+        text, problem = _align(pred_text, orig_text, " ".join(filter(None, map(self._tokens, words))))
+        if problem and self.verbose:
+            logging.info("Answer %r is taken as all of %r: %s.", pred_text, orig_text, problem)
+        return text, None, None
 
     def _tokens(self, word: str) -> str:
         tokens = self.tokens_of_word.get(word)
@@ -190,6 +199,7 @@ def predict_answers(
     end_logits: Sequence[np.ndarray],
     tokenizer: Tokenizer,
     settings: PredictionSettings,
+    verbose: bool = False,
 ) -> Iterator[Prediction]:
     """Yields the prediction for each example.
 
@@ -198,8 +208,9 @@ def predict_answers(
 
     Args:
       start_logits, end_logits: for each window float32 [S]; S is at least the window's length.
+      verbose: see `AnswerTexts`.
     """
-    texts = AnswerTexts(examples, windows, tokenizer, settings.answer_from)
+    texts = AnswerTexts(examples, windows, tokenizer, settings.answer_from, verbose)
     found = list(_candidates(windows, start_logits, end_logits, settings))
     found = np.concatenate(found) if found else np.zeros((0, 3), np.int64)
     of_example = np.searchsorted(windows.example_index, np.arange(len(examples) + 1))  # first window of each example

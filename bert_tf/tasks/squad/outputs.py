@@ -98,12 +98,13 @@ def answer(
     windows: Windows,
     tokenizer: Tokenizer,
     settings: QuestionAnsweringSettings,
+    verbose: bool = False,
     **batches,
 ) -> list[Prediction]:
-    """Predictions for all questions. batches: batch_size, static_padding of `predict_logits`."""
+    """Predictions for all questions. verbose: see `AnswerTexts`. batches: arguments of `predict_logits`."""
     max_seq_length = settings.windows.max_seq_length
     starts, ends = predict_logits(predict, windows, max_seq_length=max_seq_length, **batches)
-    return list(predict_answers(data.examples, windows, starts, ends, tokenizer, settings.predictions))
+    return list(predict_answers(data.examples, windows, starts, ends, tokenizer, settings.predictions, verbose))
 
 
 def score(data: SquadData, predictions: list[Prediction], version_2_with_negative: bool) -> dict[str, float]:

@@ -336,6 +336,17 @@ def test_offsets_give_the_text_itself(small):
         )
 
 
+def test_answers_that_can_not_be_aligned_are_logged_if_wanted(small, caplog):
+    windows = build_windows(ask("(Ada\u00a0Brown) met"), small, WindowSettings(16, 128, 4), False)
+    place = windows.ids.tolist().index(small.vocab["brown"])
+    problem = "Answer 'brown' is taken as all of '(Ada\\xa0Brown)': without spaces, '( ada brown )' has another length."
+    for verbose in (False, True):
+        texts = AnswerTexts(ask("(Ada\u00a0Brown) met"), windows, small, "words", verbose)
+        with caplog.at_level("INFO"):
+            assert texts.of(0, place, place)[0] == "(Ada\u00a0Brown)"
+        assert (problem in caplog.text) == verbose
+
+
 # --- files
 
 
