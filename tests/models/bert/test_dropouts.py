@@ -1,0 +1,71 @@
+"""Where dropout is, and at which rate: the original's list, for the encoder and every head."""
+
+import keras
+import numpy as np
+import pytest
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.models import kernels, task_models
+from bert_tf.models.config import BertConfig
+
+HIDDEN, ATTENTION, HEAD = 0.25, 0.5, 0.1
+BATCH = {"input_ids": np.full((2, 8), 7, np.int32)}
+PREDICTIONS = {**BATCH, "masked_lm_positions": np.ones((2, 3), np.int32)}
+CHOICES = {"input_ids": np.full((2, 3, 8), 7, np.int32)}
+# (what is computed, its rate, the shape that it has, whether it is the sum with a residual)
+EMBEDDINGS = [("layer norm", 0.0, (2, 8, 32), False), ("dropout", HIDDEN, (2, 8, 32), False)]
+LAYER = [
+    ("attention", ATTENTION, (2, 2, 8, 8), False),
+    ("layer norm", HIDDEN, (2, 8, 32), True),
+    ("layer norm", HIDDEN, (2, 8, 32), True),
+]
+ENCODER = EMBEDDINGS + 2 * LAYER
+
+
+def of_choices(calls):
+    return [(name, rate, (6, *shape[1:]), residual) for name, rate, shape, residual in calls]
+
+
+@pytest.mark.parametrize(
+    ("make", "batch", "expected"),
+    [
+        (task_models.BertModel, BATCH, ENCODER),
+        # The masked positions' own layer norm has none, and next sentence prediction neither.
+        (task_models.BertForPreTraining, PREDICTIONS, [*ENCODER, ("layer norm", 0.0, (2, 3, 32), False)]),
+        (task_models.BertForQuestionAnswering, BATCH, ENCODER),
+        # The heads have the original's 0.1, whatever the configuration says.
+        (lambda c: task_models.BertForSequenceClassification(c, 3), BATCH,
+         [*ENCODER, ("dropout", HEAD, (2, 32), False)]),
+        (lambda c: task_models.BertForTokenClassification(c, 3), BATCH,
+         [*ENCODER, ("dropout", HEAD, (2, 8, 32), False)]),
+        (task_models.BertForMultipleChoice, CHOICES, [*of_choices(ENCODER), ("dropout", HEAD, (6, 32), False)]),
+    ],
+    ids=["encoder", "pretraining", "squad", "classification", "tags", "choice"],
+)  # fmt: skip
+def test_places_and_rates(monkeypatch, make, batch, expected):
+    config = {**TINY_CONFIG, "hidden_dropout_prob": HIDDEN, "attention_probs_dropout_prob": ATTENTION}
+    model = make(BertConfig.from_dict(config))
+    model.build()
+    calls, results = [], []
+
+    def record(name, function):
+        def recorded(x, *arguments, **options):
+            rate = arguments[0] if name == "dropout" else options.get("rate", 0.0)
+            seed = arguments[1] if name == "dropout" else options.get("seed")
+            calls.append((name, rate if seed is not None else 0.0, tuple(x.shape), options.get("residual") is not None))
+            if name == "dropout" and len(calls) == 2:  # of the embeddings: after their layer norm, not before it
+                assert x is results[-1]
+            results.append(function(x, *arguments, **options))
+            return results[-1]
+
+        return recorded
+
+    for name, attribute in (
+        ("layer norm", "layer_norm"), ("attention", "attention_probabilities"), ("dropout", "dropout"),
+    ):  # fmt: skip
+        monkeypatch.setattr(kernels, attribute, record(name, getattr(kernels, attribute)))
+    model(batch, training=True, dropout_seed=keras.ops.convert_to_tensor(np.array([1, 2], np.int32)))
+    assert calls == expected
+    calls.clear()
+    model(batch, training=False)
+    assert calls and not any(rate for _, rate, *_ in calls)
