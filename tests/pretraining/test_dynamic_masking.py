@@ -169,7 +169,7 @@ def test_more_predictions_than_tokens_and_rows_without_any_pair():
 DRAWS = 3000
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["pieces", "whole_words"])
+@pytest.fixture(scope="module", params=[*slow(False), True], ids=["pieces", "whole_words"])
 def drawn(request):
     """(pairs, static masks, dynamic masks): the (position, id)s of each pair in each of many draws."""
     pairs = random_pairs(12, (5, 60), seed=4)

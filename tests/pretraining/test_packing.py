@@ -250,6 +250,7 @@ def test_evaluation_leaves_filling_rows_out():
         np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)
 
 
+@pytest.mark.slow  # in small: the loss and gradients above
 def test_keras_fit_takes_packed_rows():
     model, batch = build(), packed_batch()
     alone = build()

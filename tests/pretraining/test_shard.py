@@ -350,6 +350,7 @@ def check_memory(tmp_path, golden, megabytes_of_text, megabytes_of_memory):
     assert instances > documents
 
 
+@pytest.mark.slow  # in small: a line and a compressed file larger than memory, in test_corpus.py
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA bounds anonymous memory on Linux only")
 def test_a_text_larger_than_memory(golden, tmp_path):
     check_memory(tmp_path, golden, megabytes_of_text=110, megabytes_of_memory=100)

@@ -270,6 +270,7 @@ def test_words_have_the_tokens_of_the_line_in_any_script(english):
 # --- memory, failures ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # in small: windows of a few lines in test_all_formats_hold_the_same
 def test_memory_does_not_grow_with_the_input(tiny, small, tmp_path):
     """2,000 lines give 16 MB of values; memory holds two windows of 500 kB and a batch."""
     source = tmp_path / "input.txt"

@@ -70,6 +70,7 @@ def trained(world, tmp_path_factory):
     return output
 
 
+@pytest.mark.slow  # in small: test_fine_tuning_runs.py and test_run_classifier_cases.py
 def test_a_run_learns_and_writes_its_files(trained):
     results = results_of(trained)
     assert list(results) == ["eval_accuracy", "eval_loss", "eval_macro_f1", "global_step", "loss"]
@@ -87,6 +88,7 @@ def test_a_run_learns_and_writes_its_files(trained):
     assert (trained / "confusion_matrix.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_prediction_alone_takes_model_labels_and_casing_from_the_run(world, trained):
     before = (trained / "test_results.tsv").read_text()
     flags = ["--task_name=custom", "--text_a=text", f"--test_file={world}/test.tsv", "--do_predict", "--static_padding"]

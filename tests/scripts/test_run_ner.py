@@ -141,7 +141,8 @@ def cases_of(folder) -> dict:
     }  # fmt: skip
 
 
-SLOW = {"parts", "documents", "plain", "entities by a plain model"}
+# Frozen features in small: serving/test_tagger.py, tasks/ner/test_feature_tagger.py.
+SLOW = {"parts", "documents", "plain", "entities by a plain model", "frozen", "frozen predicted", "other features"}
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +246,7 @@ def test_words_without_tags(ran, folder):
     assert tags == [record["tags"] for record in lines_of(out / "trained" / "predictions.jsonl")]
 
 
+@pytest.mark.slow
 def test_bilstms_learn_and_bert_stays_as_it_is(ran, folder):
     out, outcomes, _ = ran
     assert outcomes["frozen"] == outcomes["frozen predicted"] == "done"
@@ -321,7 +323,7 @@ def test_tags_that_are_unknown_or_repaired(ran):
         ("empty path", "--init_checkpoint is empty: did the command that should have printed a path fail?"),
         ("random layer", "has no output layer for this task"),
         ("too few layers", "features=concat_last_four needs 4 layers, but the model has 2"),
-        ("other features", "--features=sum_all contradicts *which was trained with embeddings"),
+        *slow(("other features", "--features=sum_all contradicts *which was trained with embeddings")),
         ("not frozen", "--features=last contradicts *which was trained with None"),
         *slow(("entities by a plain model", "--tag_scheme=bioes contradicts *trained on tags of the kind plain")),
         ("other tags", "holds a run of another configuration (labels"),
