@@ -63,7 +63,7 @@ def export_saved_model(
     """
     if dtype not in DTYPES:
         raise ValueError(f"--dtype={dtype}: choose one of {', '.join(DTYPES)}")
-    version = _new_version(export_dir, version)
+    version = new_version(export_dir, version)
     task = task or detect_task.task_in(model_dir)
     served = graphs.create_served_model(
         model_dir, task, dtype=dtype, max_seq_length=max_seq_length, text_pairs=text_pairs, top_k=top_k
@@ -152,7 +152,14 @@ def used_ops(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) ->
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def _new_version(export_dir: str, version: int | None) -> int:
+def new_version(export_dir: str, version: int | None) -> int:
+    """The number of a new export: the one given, else one more than the newest there, also if lower ones are free.
+
+    Servers take the highest number for the newest model.
+
+    Raises:
+      ValueError: it is not positive, or exists.
+    """
     existing = []
     if tf.io.gfile.exists(export_dir):
         names = (name.rstrip("/") for name in tf.io.gfile.listdir(export_dir))

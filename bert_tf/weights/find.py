@@ -12,11 +12,11 @@ from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX
 def latest_checkpoint(output_dir: str) -> str | None:
     """Prefix of the newest complete checkpoint in `output_dir`, or None.
 
-    That is the checkpoint named in the state file. If the file or that checkpoint does not exist, the newest
-    `model.ckpt-<step>` is used, with a warning: a run never starts over beside its own checkpoints.
+    That is the checkpoint named in the state file. If the file or that checkpoint (or a part of it) does not exist, the
+    newest `model.ckpt-<step>` is used, with a warning: a run never starts over beside its own checkpoints.
     """
     newest = tf.train.latest_checkpoint(output_dir)
-    if newest:
+    if newest and _has_data(newest):
         return newest
     steps = []
     for path in tf.io.gfile.glob(posixpath.join(output_dir, "model.ckpt-*.index")):
@@ -30,6 +30,12 @@ def latest_checkpoint(output_dir: str) -> str | None:
         "The newest checkpoint named in %s no longer exists; %s is the newest one left.", output_dir, max(steps)[1]
     )
     return max(steps)[1]
+
+
+def _has_data(prefix: str) -> bool:
+    """Whether a checkpoint has a file of values besides its index."""
+    start = posixpath.basename(prefix) + DATA_SUFFIX[:6]
+    return any(name.startswith(start) for name in tf.io.gfile.listdir(posixpath.dirname(prefix) or "."))
 
 
 def find_file(path: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> str | None:

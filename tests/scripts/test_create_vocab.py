@@ -129,6 +129,11 @@ def test_most_frequent_pieces_come_first_and_size_is_kept(tmp_path):
     assert learn(path, 100, num_unused=0, min_frequency=3)[15:] == ["##ba", "aba"]
 
 
+def test_words_that_occur_very_often_are_counted_in_full(tmp_path):
+    path = write_text(tmp_path, "xyx " * 5000 + "\n" + "aba " * 4500 + "\n")
+    assert learn(path, 15, num_unused=0)[13:] == ["##yx", "xyx"]
+
+
 def test_korean_is_shredded_only_when_accents_are_stripped(tmp_path, caplog):
     path = write_text(tmp_path, unicodedata.normalize("NFC", TEXTS["korean"]))
     with caplog.at_level(python_logging.WARNING, logger="absl"):

@@ -356,6 +356,14 @@ def test_wrong_flags_leave_nothing(classifier, tmp_path, arguments, message):
     assert [entry.name for entry in tmp_path.iterdir()] == ["7"]
 
 
+def test_a_new_version_is_the_highest(tmp_path):
+    assert export.new_version(str(tmp_path / "none"), None) == 1
+    for name in ("1", "3", "9", "10", ".11.tmp", "notes"):
+        (tmp_path / name).mkdir()
+    assert export.new_version(str(tmp_path), None) == 11
+    assert export.new_version(str(tmp_path), 2) == 2
+
+
 def test_no_model_there(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises((FileNotFoundError, ValueError), match="empty"):

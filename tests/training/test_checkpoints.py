@@ -154,6 +154,15 @@ def test_a_lost_state_file_does_not_lose_the_run(tmp_path):
     assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
 
 
+def test_a_checkpoint_without_its_values_is_not_the_newest(tmp_path, caplog):
+    for step in (8, 9, 10):
+        checkpoints.save(str(tmp_path), step, {"a": np.ones(2, "float32")})
+    for step in (9, 10):
+        (tmp_path / f"model.ckpt-{step}.data-00000-of-00001").unlink()
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-8")
+    assert "model.ckpt-8 is the newest one left" in caplog.text
+
+
 def test_a_cut_off_checkpoint_is_named(tmp_path):
     prefix = checkpoints.save(str(tmp_path), 1, initialize.model_variables(tiny_model()))
     data = tmp_path / "model.ckpt-1.data-00000-of-00001"

@@ -249,6 +249,9 @@ def test_the_loop_writes_checkpoints_and_logs(tmp_path):
     for line in lines:
         assert {"loss", "masked_lm_accuracy", "next_sentence_accuracy", "learning_rate"} <= set(line)
     assert list(tmp_path.glob("events.out.tfevents.*"))
+    # Of each pair of steps the mean, not the sum.
+    _, pairs = run(one_device(), make_batches(4, 6), calls=3)
+    assert [line["loss"] for line in lines] == pytest.approx([pair["loss"] / 2 for pair in pairs], rel=1e-5)
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------

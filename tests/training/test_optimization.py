@@ -160,7 +160,10 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
         assert not saved.pop(name).numpy().any()
     assert_equals_checkpoint(saved, folder / "squad.ckpt-8")
     new = str(tmp_path / "new")
+    for variable in variables.values():
+        variable.assign(np.zeros(variable.shape))
     assert loop.restore(model, optimizer, new, str(folder / "squad.ckpt-8"), with_optimizer=True) == 8
+    assert_equals_checkpoint(saved, folder / "squad.ckpt-8")  # its moments and step, too
     with pytest.raises(ValueError, match="squad.ckpt lacks"):
         loop.restore(model, optimizer, new, str(golden / "model" / "config1" / "squad.ckpt"), with_optimizer=True)
 
