@@ -4,7 +4,7 @@ The original's command works unchanged, with the address of a SavedModel or its 
 
     python run_classifier_with_tfhub.py --task_name=MRPC --do_train --do_eval --data_dir=$GLUE_DIR/MRPC \\
       --bert_hub_module_handle=https://tfhub.dev/tensorflow/bert_en_uncased_L-12_H-768_A-12/4 \\
-      --max_seq_length=128 --num_train_epochs=3.0 --output_dir=/tmp/mrpc_output/
+      --max_seq_length=128 --num_train_epochs=3.0 --output_dir=runs/mrpc_output/
 
 The module is kept in ~/.cache/bert_tf, or BERT_TF_CACHE. Vocabulary and casing come from it. A module for TF1 has no
 configuration: give --bert_config_file, too. The result is a model of this project, which the other scripts take.
@@ -14,7 +14,7 @@ from absl import flags
 
 import run_classifier
 from bert_tf.system import script
-from bert_tf.weights.released_models import download_hub_module
+from bert_tf.weights.released_models import check_path, download_hub_module
 
 FLAGS = flags.FLAGS
 
@@ -30,6 +30,7 @@ def main(argv):
     handle = FLAGS.bert_hub_module_handle
     if handle.startswith(("http://", "https://")):
         handle = download_hub_module(handle)
+    check_path(handle, "--bert_hub_module_handle")
     FLAGS["init_checkpoint"].parse(handle)
     run_classifier.main(argv)
 

@@ -5,7 +5,7 @@ The original's commands work unchanged:
     python run_squad.py --vocab_file=$BERT_BASE_DIR/vocab.txt --bert_config_file=$BERT_BASE_DIR/bert_config.json \\
       --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --do_train=True --train_file=$SQUAD_DIR/train-v1.1.json \\
       --do_predict=True --predict_file=$SQUAD_DIR/dev-v1.1.json --train_batch_size=12 --learning_rate=3e-5 \\
-      --num_train_epochs=2.0 --max_seq_length=384 --doc_stride=128 --output_dir=/tmp/squad_base/
+      --num_train_epochs=2.0 --max_seq_length=384 --doc_stride=128 --output_dir=runs/squad_base/
 
 --vocab_file and --bert_config_file may be left out if the files are beside --init_checkpoint, which takes weights of
 any format. If --predict_file has answers, exact match and F1 are computed, too. For Chinese, Japanese, Korean and any

@@ -1,6 +1,6 @@
 """README.md and the pages of docs/: their commands and programs run, and the files and flags they name exist.
 
-Commands run as they are written, with a temporary folder instead of /tmp.
+Commands run as they are written, with a temporary folder instead of runs/.
 """
 
 import ast
@@ -55,7 +55,7 @@ def blocks(page, language):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder that replaces /tmp."""
+    """The folder that replaces runs/."""
     return tmp_path_factory.mktemp("documentation")
 
 
@@ -116,7 +116,7 @@ def environment(tmp_path_factory):
 def run_commands(text, environment, folder):
     """Runs the commands of a block one after the other; returns what they wrote to both streams."""
     written = ""
-    for line in text.replace("/tmp/", f"{folder}/").replace("\\\n", " ").splitlines():
+    for line in text.replace("runs/", f"{folder}/").replace("\\\n", " ").splitlines():
         program, *arguments = shlex.split(string.Template(line).substitute(environment), comments=True) or ["python"]
         assert program == "python"
         if arguments:
@@ -134,7 +134,7 @@ def run(arguments, environment):
 
 def run_python(page, environment, folder):
     """All programs of a page, one after the other in one process, as in a notebook."""
-    run(["-c", "\n".join(blocks(page, "python")).replace("/tmp/", f"{folder}/")], environment)
+    run(["-c", "\n".join(blocks(page, "python")).replace("runs/", f"{folder}/")], environment)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_readme(environment, folder):
         rows = [f'"Film {k}, a {kind} one.",{label}' for k, (kind, label) in enumerate(words)]
         (reviews / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     (reviews / "new.csv").write_text("text\nA warm film.\nTwo hours.\n")
-    train, predict = (text.replace("reviews/", "/tmp/reviews/") for text in blocks("README", "shell"))
+    train, predict = (text.replace("reviews/", "runs/reviews/") for text in blocks("README", "shell"))
     run_commands(train, environment, folder)
     assert "eval_accuracy = " in (reviews / "model" / "eval_results.txt").read_text()
     run_commands(predict, environment, folder)
