@@ -1,7 +1,7 @@
 """Speed, memory and disk usage of create_pretraining_data on one core, compared with the original's way.
 
     python benchmarks/create_data.py
-    python benchmarks/create_data.py --text='../shared/data/novels/train-0*.txt' --noplain
+    python benchmarks/create_data.py --text='novels/train-0*.txt' --noplain
 
 For each of four settings (128 and 512 tokens, masking of single pieces and whole words) one process on one core
 tokenizes the text, builds instances and writes records. A small run comes first, so start-up and compilation don't

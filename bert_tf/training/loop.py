@@ -210,18 +210,19 @@ def _restore_all(variables: dict[str, keras.Variable], weights: Weights) -> init
 
     The original has no moments for them (the pooler, in run_squad.py); here they are zero, as they would have stayed.
     """
-    moments = {name for name in variables if name.endswith(("/adam_m", "/adam_v"))}
-    without = sorted({name.rpartition("/")[0] for name in moments if name not in weights.shapes})
-    if not moments & set(weights.shapes):
+    moments = ("adam_m", "adam_v")
+    trained = [name.removesuffix("/adam_m") for name in variables if name.endswith("/adam_m")]
+    without = [name for name in trained if not any(f"{name}/{moment}" in weights.shapes for moment in moments)]
+    if len(without) == len(trained):
         without = []  # no optimizer state at all, which is an error
-    absent = {f"{name}/{moment}" for name in without for moment in ("adam_m", "adam_v")} - set(weights.shapes)
+    absent = {f"{name}/{moment}" for name in without for moment in moments}
     result = initialize.initialize(
         {name: variable for name, variable in variables.items() if name not in absent}, weights, must_have_all=True
     )
     if without:
         for name in absent:
             variables[name].assign(np.zeros(variables[name].shape, np.float32))
-        logging.info("%s has no Adam moments of %s: they start at zero.", weights.path, ", ".join(without))
+        logging.info("%s has no Adam moments of %s: they start at zero.", weights.path, ", ".join(sorted(without)))
     return result
 
 
