@@ -82,6 +82,12 @@ def whitespace_tokenize(text: str) -> list[str]:
 # ---- the tokenizers -------------------------------------------------------------------------------------------------
 
 
+def join_pieces(pieces: Iterable[str]) -> str:
+    """The text that pieces spell, single spaces between basic tokens (original: run_squad.py, tok_text)."""
+    text = " ".join(pieces)
+    return " ".join(text.replace(" " + CONTINUATION, "").replace(CONTINUATION, "").split())
+
+
 class BasicTokenizer:
     """Splits text into words, punctuation marks and CJK characters (original: BasicTokenizer).
 
@@ -341,9 +347,8 @@ class FullTokenizer(Tokenizer):
         return ids, offsets
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that the pieces spell, single spaces between basic tokens (original: run_squad.py, tok_text)."""
-        text = " ".join(self.convert_ids_to_tokens(ids))
-        return " ".join(text.replace(" " + CONTINUATION, "").replace(CONTINUATION, "").split())
+        """See `join_pieces`."""
+        return join_pieces(self.convert_ids_to_tokens(ids))
 
     @staticmethod
     def is_continuation(token: str) -> bool:

@@ -284,13 +284,25 @@ def _with_probabilities(nbest: list[tuple]) -> list[Answer]:
 
 
 def write_predictions(output_dir: str, ids: Sequence[str], predictions: Sequence[Prediction]) -> None:
-    """Writes predictions.json, nbest_predictions.json and, in version 2, null_odds.json, in the original's format."""
+    """Writes predictions.json, nbest_predictions.json and, in version 2, null_odds.json."""
+    names = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+    write_prediction_files(ids, predictions, *(posixpath.join(output_dir, name) for name in names))
+
+
+def write_prediction_files(
+    ids: Sequence[str],
+    predictions: Sequence[Prediction],
+    prediction_file: str,
+    nbest_file: str,
+    null_odds_file: str | None,
+) -> None:
+    """Writes predictions in the original's format; null_odds_file in version 2 only."""
     by_id = dict(zip(ids, predictions, strict=True))  # of equal ids the last
 
-    def write(name: str, values: dict) -> None:
-        write_text_file(posixpath.join(output_dir, name), json.dumps(values, indent=4) + "\n")
+    def write(path: str, values: dict) -> None:
+        write_text_file(path, json.dumps(values, indent=4) + "\n")
 
-    write("predictions.json", {key: prediction.text for key, prediction in by_id.items()})
+    write(prediction_file, {key: prediction.text for key, prediction in by_id.items()})
     # The same as json.dumps(..., indent=4), which does not use the encoder written in C and is slow.
     lists = (
         f"    {encode_basestring_ascii(key)}: [\n"
@@ -299,9 +311,9 @@ def write_predictions(output_dir: str, ids: Sequence[str], predictions: Sequence
         for key, prediction in by_id.items()
     )  # fmt: skip
     nbest = "{\n" + ",\n".join(lists) + "\n}\n" if by_id else "{}\n"
-    write_text_file(posixpath.join(output_dir, "nbest_predictions.json"), nbest)
+    write_text_file(nbest_file, nbest)
     if any(prediction.null_odds is not None for prediction in by_id.values()):
-        write("null_odds.json", {key: prediction.null_odds for key, prediction in by_id.items()})
+        write(null_odds_file, {key: prediction.null_odds for key, prediction in by_id.items()})
 
 
 def _entry(answer: Answer) -> str:
