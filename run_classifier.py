@@ -86,6 +86,15 @@ flags.DEFINE_bool(
 training_flags.define_fine_tuning_flags()
 
 
+def __getattr__(name: str):
+    """The names of the original, as in `from run_classifier import InputExample`; a run does not load them."""
+    from bert_tf import run_classifier as names
+
+    if name not in names.__all__:
+        raise AttributeError(f"module 'run_classifier' has no attribute {name!r}")
+    return getattr(names, name)
+
+
 def main(_):
     logging.set_verbosity(logging.INFO)
     given = {name for name in FLAGS if FLAGS[name].present} | {"eval_batch_size"}  # it has its own default

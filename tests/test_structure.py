@@ -26,7 +26,8 @@ FLOORS = (
 )
 FLOOR = {package: number for number, packages in enumerate(FLOORS) for package in packages}
 # The public entrances: `from bert_tf import X`, and the original's own module names. No module inside uses them.
-DOORS = {"bert_tf", "bert_tf.modeling", "bert_tf.optimization", "bert_tf.tokenization"}
+ORIGINAL_MODULES = ("modeling", "optimization", "run_classifier", "run_squad", "tokenization")
+DOORS = {"bert_tf", *(f"bert_tf.{name}" for name in ORIGINAL_MODULES)}
 
 
 def module_name(path: pathlib.Path) -> str:

@@ -1,0 +1,336 @@
+"""The original's names: importable as they were, with its results; and docs/names.md, which lists all of them."""
+
+import gzip
+import importlib
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers.paths import ROOT
+from helpers.squad import SQUAD_SIZES
+
+from bert_tf import modeling, optimization, run_classifier, run_squad
+
+# Every public function and class of the original's files.
+NAMES = {
+    "modeling.py": """BertConfig BertModel gelu get_activation get_assignment_map_from_checkpoint dropout layer_norm
+        layer_norm_and_dropout create_initializer embedding_lookup embedding_postprocessor
+        create_attention_mask_from_input_mask attention_layer transformer_model get_shape_list reshape_to_matrix
+        reshape_from_matrix assert_rank""",
+    "optimization.py": "create_optimizer AdamWeightDecayOptimizer",
+    "tokenization.py": """validate_case_matches_checkpoint convert_to_unicode printable_text load_vocab convert_by_vocab
+        convert_tokens_to_ids convert_ids_to_tokens whitespace_tokenize FullTokenizer BasicTokenizer
+        WordpieceTokenizer""",
+    "run_classifier.py": """InputExample PaddingInputExample InputFeatures DataProcessor XnliProcessor MnliProcessor
+        MrpcProcessor ColaProcessor convert_single_example file_based_convert_examples_to_features
+        file_based_input_fn_builder create_model model_fn_builder input_fn_builder convert_examples_to_features main""",
+    "run_squad.py": """SquadExample InputFeatures read_squad_examples convert_examples_to_features create_model
+        model_fn_builder input_fn_builder RawResult write_predictions get_final_text FeatureWriter
+        validate_flags_or_throw main""",
+    "run_pretraining.py": """model_fn_builder get_masked_lm_output get_next_sentence_output gather_indexes
+        input_fn_builder main""",
+    "create_pretraining_data.py": """TrainingInstance write_instance_to_example_files create_int_feature
+        create_float_feature create_training_instances create_instances_from_document MaskedLmInstance
+        create_masked_lm_predictions truncate_seq_pair main""",
+    "extract_features.py": """InputExample InputFeatures input_fn_builder model_fn_builder
+        convert_examples_to_features read_examples main""",
+}  # fmt: skip
+PAGE = (ROOT / "docs" / "names.md").read_text()
+
+
+def rows_of(file: str) -> dict[str, str]:
+    """The table of a file: the original's name -> what the page says of it."""
+    section = PAGE.split(f"\n## {file}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*`) \| (.*) \|$", section, re.MULTILINE)
+    return {name: text for names, text in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+@pytest.mark.parametrize("file", NAMES)
+def test_the_page_has_every_name(file):
+    assert sorted(rows_of(file)) == sorted(NAMES[file].split())
+
+
+def test_what_the_page_names_can_be_imported():
+    paths = set(re.findall(r"`(bert_tf(?:\.\w+)+)", PAGE))
+    assert len(paths) > 60
+    for path in sorted(paths):
+        parts = path.split(".")
+        for length in range(len(parts), 0, -1):
+            try:
+                value = importlib.import_module(".".join(parts[:length]))
+                break
+            except ModuleNotFoundError as error:
+                assert error.name and path.startswith(error.name), path
+        for name in parts[length:]:
+            value = getattr(value, name)
+
+
+@pytest.mark.parametrize(
+    "file", ["modeling.py", "optimization.py", "tokenization.py", "run_classifier.py", "run_squad.py"]
+)
+def test_a_name_that_is_there_is_said_to_be(file):
+    """`bert_tf.modeling.gelu` in the row of `gelu`, if and only if bert_tf/modeling.py has it."""
+    module = file.removesuffix(".py")
+    here = importlib.import_module(f"bert_tf.{module}").__all__
+    for name, text in rows_of(file).items():
+        assert text.startswith(f"`bert_tf.{module}.{name}`") == (name in here), name
+
+
+@pytest.mark.parametrize("script", ["run_classifier", "run_squad"])
+def test_the_scripts_have_the_names_too(script):
+    """Loaded on demand, and without TensorFlow."""
+    code = f"""
+import sys, {script} as script
+print("bert_tf.{script}" in sys.modules)
+from bert_tf import {script} as names
+from {script} import InputFeatures
+print(all(getattr(script, name) is getattr(names, name) for name in names.__all__), InputFeatures.__module__)
+try:
+    script.no_such_name
+except AttributeError as error:
+    print(error)
+print([module for module in ("tensorflow", "keras") if module in sys.modules])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    expected = ["False", f"True bert_tf.{script}", f"module '{script}' has no attribute 'no_such_name'", "[]"]
+    assert result.stdout.splitlines() == expected
+
+
+# --- modeling.py and optimization.py ---------------------------------------------------------------------------------
+
+
+def test_activations():
+    x = np.array([-3.0, 0.0, 1.0], np.float32)
+    np.testing.assert_allclose(modeling.gelu(x), [-0.00363739, 0.0, 0.84119199], atol=1e-6)
+    for name in ("gelu", "GELU"):
+        np.testing.assert_array_equal(modeling.get_activation(name)(x), modeling.gelu(x))
+    np.testing.assert_array_equal(modeling.get_activation("ReLU")(x), [0, 0, 1])
+    np.testing.assert_allclose(modeling.get_activation("tanh")(x), np.tanh(x), rtol=1e-6)
+    assert modeling.get_activation(np.sin) is np.sin
+    assert [modeling.get_activation(name) for name in ("linear", "", None)] == [None] * 3
+    with pytest.raises(ValueError, match="Unsupported activation: 'swish'"):
+        modeling.get_activation("swish")
+
+
+def test_assignment_map(golden):
+    folder = golden / "model" / "config1"
+    model = modeling.BertModel(modeling.BertConfig.from_json_file(str(folder / "bert_config.json")))
+    model.build()
+    assignment, initialized = modeling.get_assignment_map_from_checkpoint(
+        model.trainable_variables, str(folder / "bert_model.ckpt")
+    )
+    assert len(assignment) == 5 + 16 * 2 + 2 and all(key == value for key, value in assignment.items())
+    assert "bert/encoder/layer_1/output/LayerNorm/gamma" in assignment  # and no cls/..., which the encoder lacks
+    assert all(name.startswith("bert/") for name in assignment)
+    assert set(initialized) == {spelling for name in assignment for spelling in (name, name + ":0")}
+    assert set(initialized.values()) == {1}
+    some = model.pooler.trainable_variables
+    assert list(modeling.get_assignment_map_from_checkpoint(some, str(folder / "bert_model.ckpt"))[0]) == [
+        "bert/pooler/dense/bias", "bert/pooler/dense/kernel"
+    ]  # fmt: skip
+    with pytest.raises(FileNotFoundError):
+        modeling.get_assignment_map_from_checkpoint(some, str(folder / "none.ckpt"))
+
+
+def test_initializer():
+    values = np.asarray(modeling.create_initializer(0.5)((1000,)))
+    assert 0.9 < np.abs(values).max() <= 1.0 and 0.4 < values.std() < 0.5
+
+
+def test_optimizer_class():
+    """The specification's trajectory; and nothing is decayed or clipped unless asked for."""
+    import keras
+
+    for rate, expected in ((0.01, [0.18337220237, 0.33874587942, 0.40606288601]), (0.0, None)):
+        variable = keras.Variable([0.5], name="weights")
+        optimizer = optimization.AdamWeightDecayOptimizer(0.1, weight_decay_rate=rate)
+        found = []
+        for gradient in (0.1, -0.2, 0.05):
+            optimizer.apply_gradients([(keras.ops.convert_to_tensor([gradient]), variable)])
+            found.append(float(variable[0]))
+        m = v = 0.0
+        p, plain = 0.5, []
+        for gradient in (0.1, -0.2, 0.05):
+            m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+            p -= 0.1 * (m / (v**0.5 + 1e-6) + rate * p)
+            plain.append(p)
+        np.testing.assert_allclose(found, expected or plain, rtol=2e-6)
+    assert optimizer.global_clipnorm is None and optimizer.name == "AdamWeightDecayOptimizer"
+    excluded = optimization.AdamWeightDecayOptimizer(0.1, 0.01, exclude_from_weight_decay=["bias"])
+    excluded.build([keras.Variable([0.5], name="bias"), keras.Variable([0.5], name="kernel")])
+    assert excluded.decayed == [False, True]
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(excluded))
+    assert type(again) is type(excluded) and again.get_config() == excluded.get_config()
+
+
+def test_create_optimizer(golden):
+    tables = json.loads((golden / "optimizer" / "lr_schedule.json").read_text())
+    for table in tables:
+        arguments = {name: table[name] for name in ("init_lr", "num_train_steps", "num_warmup_steps")}
+        optimizer = optimization.create_optimizer(**arguments)
+        assert (optimizer.weight_decay_rate, optimizer.global_clipnorm) == (0.01, 1.0)
+        assert optimizer.excluded_patterns == ("LayerNorm", "layer_norm", "bias")
+        for step, rate in table["step_and_lr"]:
+            optimizer.iterations.assign(step)
+            assert float(optimizer.learning_rate) == pytest.approx(rate, rel=1e-6)
+    assert (
+        optimization.create_optimizer(2e-5, 20, None).get_config()["learning_rate"]
+        == (optimization.create_optimizer(2e-5, 20, 0).get_config()["learning_rate"])
+    )
+    for arguments, named in (((1.5, 2e-5, 20, 10, False), {}), ((2e-5, 20, 10), {"loss": 1.5})):
+        with pytest.raises(TypeError, match="leave out loss .* and use_tpu"):
+            optimization.create_optimizer(*arguments, **named)
+
+
+# --- run_classifier.py -----------------------------------------------------------------------------------------------
+
+PROCESSORS = {
+    "cola": run_classifier.ColaProcessor,
+    "mnli": run_classifier.MnliProcessor,
+    "mrpc": run_classifier.MrpcProcessor,
+    "xnli": run_classifier.XnliProcessor,
+}
+
+
+KINDS = [(name, kind) for name in PROCESSORS for kind in ("train", "dev", "test")]
+KINDS.remove(("xnli", "test"))  # not in the original
+
+
+@pytest.mark.parametrize("length", [32, 128])
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_processors_and_features_equal_the_originals(golden, english, name, kind, length):
+    folder = golden / "classifier" / name
+    with gzip.open(folder / f"features_{kind}_{length}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        expected = [json.loads(line) for line in lines]
+    processor = PROCESSORS[name]()
+    examples = getattr(processor, f"get_{kind}_examples")(str(folder))
+    if kind == "dev":
+        examples.append(run_classifier.PaddingInputExample())
+    features = run_classifier.convert_examples_to_features(examples, processor.get_labels(), length, english)
+    for example, feature, record in zip(examples, features, expected, strict=True):
+        for key in ("guid", "text_a", "text_b", "label"):
+            assert getattr(example, key, None) == record[key], key
+        for key in ("input_ids", "input_mask", "segment_ids", "label_id", "is_real_example"):
+            assert getattr(feature, key) == record[key], (record["guid"], key)
+
+
+def test_a_processor_of_ones_own(tmp_path, english, caplog):
+    class ReviewProcessor(run_classifier.DataProcessor):
+        def get_dev_examples(self, data_dir):
+            rows = self._read_tsv(f"{data_dir}/dev.tsv")
+            return [run_classifier.InputExample(guid=f"dev-{k}", text_a=a, label=b) for k, (b, a) in enumerate(rows)]
+
+        def get_labels(self):
+            return ["bad", "good"]
+
+    (tmp_path / "dev.tsv").write_text('good\tA "quoted warm film\n\nbad\tTwo hours\n')
+    processor = ReviewProcessor()
+    with pytest.raises(NotImplementedError):
+        processor.get_train_examples(str(tmp_path))
+    examples = processor.get_dev_examples(str(tmp_path))
+    assert [example.text_a for example in examples] == ['A "quoted warm film', "Two hours"]
+    with caplog.at_level("INFO"):
+        feature = run_classifier.convert_single_example(0, examples[0], ["bad", "good"], 6, english)
+        run_classifier.convert_single_example(5, examples[1], ["bad", "good"], 6, english)
+    assert [record.message for record in caplog.records] == ['Example dev-0, label good: [CLS] a " quoted warm [SEP]']
+    assert feature == run_classifier.InputFeatures([101, 1037, 1000, 9339, 4010, 102], [1] * 6, [0] * 6, 1, True)
+    with pytest.raises(ValueError, match="dev-0: the label 'good' is not one of 'no', 'yes'"):
+        run_classifier.convert_single_example(0, examples[0], ["no", "yes"], 6, english)
+    with pytest.raises(ValueError, match="--max_seq_length=2"):
+        run_classifier.convert_single_example(0, examples[0], ["bad", "good"], 2, english)
+
+
+# --- run_squad.py ----------------------------------------------------------------------------------------------------
+
+
+def features_of(examples, tokenizer, size, is_training) -> list:
+    features = []
+    length, stride, query = SQUAD_SIZES[size]
+    run_squad.convert_examples_to_features(
+        examples=examples,
+        tokenizer=tokenizer,
+        max_seq_length=length,
+        doc_stride=stride,
+        max_query_length=query,
+        is_training=is_training,
+        output_fn=features.append,
+    )
+    return features
+
+
+@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
+@pytest.mark.parametrize("mode", ["train", "predict"])
+def test_squad_features_equal_the_originals(golden, english, mode, version):
+    """Also of examples that are made with the original's arguments."""
+    folder, is_training = golden / "squad", mode == "train"
+    examples = run_squad.read_squad_examples(str(folder / f"{mode}-{version}.json"), is_training, version == "v2.0")
+    names = ("qas_id", "question_text", "doc_tokens", "orig_answer_text", "start_position", "end_position")
+    made = [
+        run_squad.SquadExample(*(getattr(example, name) for name in names), example.is_impossible)
+        for example in examples
+    ]
+    assert [example.doc_tokens for example in made] == [example.doc_tokens for example in examples]
+    features = features_of(examples, english, "S64", is_training)
+    assert features_of(made, english, "S64", is_training) == features
+    with gzip.open(folder / f"features-{mode}-{version}-S64.jsonl.gz", "rt", encoding="utf-8") as lines:
+        expected = [json.loads(line) for line in lines]
+    for feature, record in zip(features, expected, strict=True):
+        for key in ("token_to_orig_map", "token_is_max_context"):
+            record[key] = {int(place): value for place, value in record[key].items()}
+        assert vars(feature) == {**record, "is_impossible": bool(record["is_impossible"])}
+
+
+@pytest.mark.parametrize("name", ["v1.1-S64", "v1.1-S64-nbest5-len8", "v2.0-S64", "v2.0-S64-nbest16-len8"])
+def test_squad_answers_equal_the_originals(golden, english, tmp_path, name):
+    folder, (version, size) = golden / "squad", name.split("-")[:2]
+    settings = json.loads((folder / f"output-{name}" / "settings.json").read_text())
+    examples = run_squad.read_squad_examples(str(folder / f"predict-{version}.json"), False, version == "v2.0")
+    features = features_of(examples, english, size, False)
+    with np.load(folder / f"logits-{version}-{size}.npz") as logits:
+        starts, ends = logits["start_logits"].tolist(), logits["end_logits"].tolist()
+        results = list(map(run_squad.RawResult, logits["unique_ids"].tolist(), starts, ends))
+    files = [tmp_path / f"{kind}.json" for kind in ("answers", "nbest", "odds")]
+    further = {key: settings.pop(key) for key in ("version_2_with_negative", "null_score_diff_threshold")}
+    run_squad.write_predictions(
+        examples,
+        features,
+        results[::-1],
+        settings["n_best_size"],
+        settings["max_answer_length"],
+        settings["do_lower_case"],
+        *map(str, files),
+        **further,
+    )
+    for file, original in zip(files, ("predictions", "nbest_predictions", "null_odds"), strict=True):
+        path = folder / f"output-{name}" / f"{original}.json"
+        packed = path.with_name(f"{path.name}.gz")
+        if original == "null_odds" and version == "v1.1":
+            assert not file.exists()
+            continue
+        assert file.read_bytes() == (gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes())
+
+
+def test_squad_mistakes(english, tmp_path):
+    example = run_squad.SquadExample("q", "Which year?", ["Ada", "met", "him", "(1801)"])
+    features = features_of([example], english, "S64", False)
+    paths = [str(tmp_path / name) for name in "abc"]
+    with pytest.raises(ValueError, match="nothing for the unique_id 1000000000 \\(1 missing"):
+        run_squad.write_predictions([example], features, [], 5, 8, True, *paths)
+    results = [run_squad.RawResult(1_000_000_000, [0.0] * 5 + [1.0] + [0.0] * 58, [0.0] * 5 + [1.0] + [0.0] * 58)]
+    with pytest.raises(ValueError, match="output_null_log_odds_file"):
+        run_squad.write_predictions(
+            [example], features, results, 5, 8, True, *paths[:2], None, version_2_with_negative=True
+        )
+    assert not list(tmp_path.iterdir())
+    run_squad.write_predictions([example], features, results, 5, 8, True, *paths)
+    assert json.loads((tmp_path / "a").read_text()) == {"q": "Ada"}
+    with pytest.raises(ValueError, match="--max_seq_length=16"):
+        run_squad.convert_examples_to_features([example], english, 16, 8, 14, False, print)
+
+
+def test_final_texts():
+    assert run_squad.get_final_text("ada brown", "Ada Brown's", True) == "Ada Brown"
+    assert run_squad.get_final_text("ada", "Ada's", False) == "Ada's"
