@@ -39,6 +39,12 @@ flags.DEFINE_string(
 flags.DEFINE_bool("do_train", False, "Train on the task's training set.")
 flags.DEFINE_bool("do_eval", False, "Evaluate on the dev set at the end, and write eval_results.txt.")
 flags.DEFINE_bool("do_predict", False, "Predict the test set, and write test_results.tsv and predictions.jsonl.")
+flags.DEFINE_string(
+    "glue_submission",
+    None,
+    "With --do_predict, add the task's predictions to this directory in the form that GLUE's leaderboard takes (MNLI: "
+    "also those of diagnostic.tsv). Once all 11 files are there, submission.zip is written beside them.",
+)
 
 # Data.
 flags.DEFINE_string("data_dir", None, "Directory with the task's files, as in the GLUE download.")

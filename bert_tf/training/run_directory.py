@@ -31,6 +31,12 @@ def write_eval_results(path: str, results: dict) -> None:
         logging.info("  %s", line.rstrip())
 
 
+def write_test_results(path: str, results: Mapping[str, float], step: int) -> None:
+    """`write_eval_results` of a test set that has labels: `test_` instead of `eval_`, and global_step."""
+    results = {name.replace("eval_", "test_"): value for name, value in results.items()}
+    write_eval_results(path, {**results, "global_step": step})
+
+
 def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD) -> None:
     """Refuses a directory with the checkpoints of another model.
 
@@ -80,7 +86,7 @@ _WITHOUT_EFFECT = {
     "eval_every_steps", "log_every_steps", "save_checkpoints_steps", "keep_checkpoint_max", "iterations_per_loop",
     "use_best_model", "write_tf_records", "verbose_logging", "feature_cache_dir", "n_best_size", "max_answer_length",
     "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
-    "num_tpu_cores", "allow_unknown_config_keys", FINISHED,
+    "num_tpu_cores", "allow_unknown_config_keys", "glue_submission", FINISHED,
 }  # fmt: skip
 
 

@@ -47,7 +47,27 @@ def folder(tmp_path_factory):
     (folder / "qnli").mkdir()
     (folder / "qnli" / "train.tsv").write_text(f"index\tquestion\tsentence\tlabel\n{rows}")
     write_table(folder / "unknown.tsv", 3, 0, lambda number: "abx"[number])
+    write_entailment(folder)
     return folder
+
+
+def write_entailment(folder):
+    """The test sets of MNLI and AX, of their real sizes, and of XNLI, with labels."""
+    (folder / "glue" / "MNLI").mkdir(parents=True)
+    (folder / "glue" / "diagnostic").mkdir()
+    columns = ["index", *"bcdefgh", "sentence1", "sentence2"]
+    for name, count in (("matched", 9796), ("mismatched", 9847)):
+        rows = ["\t".join([str(number), *"bcdefgh", f"the {number}", "so"]) for number in range(count)]
+        text = "\n".join(["\t".join(columns), *rows]) + "\n"
+        (folder / "glue" / "MNLI" / f"test_{name}.tsv").write_text(text)
+    rows = [f"{number}\tthe {number}\tso" for number in range(1104)]
+    text = "\n".join(["index\tsentence1\tsentence2", *rows]) + "\n"
+    (folder / "glue" / "diagnostic" / "diagnostic.tsv").write_text(text)
+    (folder / "xnli").mkdir()
+    labels = ("neutral", "contradiction", "entailment")
+    rows = [f"{'zk'[k % 2]}{'ho'[k % 2]}\t{labels[k % 3]}\ta\tb\tc\td\tthe {k}\tso" for k in range(20)]
+    header = "language\tgold_label\ta\tb\tc\td\tsentence1\tsentence2"
+    (folder / "xnli" / "xnli.test.tsv").write_text("\n".join([header, *rows]) + "\n")
 
 
 def cases_of(folder, golden) -> dict:
@@ -68,13 +88,24 @@ def cases_of(folder, golden) -> dict:
     predict = {**columns, **short, "do_predict": True, "test_file": files["test_file"]}
     rte = {**encoder, **short, "task_name": "RTE", "data_dir": folder / "rte", "do_train": True}
     config1 = golden / "model" / "config1"
+    entailment = {
+        "task_name": "MNLI", "do_predict": True, "max_seq_length": 32, "num_virtual_cpus": 2,
+        "vocab_file": golden / "classifier" / "end_to_end" / "vocab.txt",
+        "bert_config_file": config1 / "bert_config.json", "init_checkpoint": config1 / "classifier.ckpt",
+    }  # fmt: skip
+    submission = {
+        **entailment, "data_dir": folder / "glue" / "MNLI", "predict_batch_size": 1000, "write_tf_records": False,
+        "glue_submission": folder / "submission",
+    }  # fmt: skip
     return {
         "original": {
-            "task_name": "MNLI", "do_eval": True, "do_predict": True, "data_dir": golden / "classifier" / "mnli",
-            "vocab_file": golden / "classifier" / "end_to_end" / "vocab.txt", "max_seq_length": 32,
-            "bert_config_file": config1 / "bert_config.json", "init_checkpoint": config1 / "classifier.ckpt",
-            "eval_batch_size": 4, "predict_batch_size": 4, "num_virtual_cpus": 2,
+            **entailment, "do_eval": True, "data_dir": golden / "classifier" / "mnli", "eval_batch_size": 4,
+            "predict_batch_size": 4,
         },
+        "test set with labels": {
+            **entailment, "task_name": "XNLI", "language": "ko", "data_dir": folder / "xnli", "predict_batch_size": 4,
+        },
+        "submission": submission,
         "one device": one_device,
         "two devices": {**one_device, "distribution_strategy": "mirrored"},
         "accumulated": {**one_device, "gradient_accumulation_steps": 2, "iterations_per_loop": 3},
@@ -124,6 +155,12 @@ def cases_of(folder, golden) -> dict:
         "columns of one's own": {**rte, "regression": True},
         "no dev file named": {**one_device, "do_eval": True},
         "no text table": {**train, "train_file": folder / "train.parquet"},
+        "submission of part of a test set": {**submission, "data_dir": golden / "classifier" / "mnli"},
+        "submission of another task": {**submission, "task_name": "XNLI", "data_dir": folder / "xnli"},
+        "submission of one's own data": {**predict, **encoder, "glue_submission": folder / "submission"},
+        "submission without prediction": {**rte, "glue_submission": folder / "submission"},
+        "submission of several seeds": {**rte, "do_predict": True, "num_seeds": 2, "glue_submission": folder / "s"},
+        "submission into a file": {**submission, "glue_submission": folder / "train.tsv"},
     }  # fmt: skip
 
 
@@ -162,6 +199,34 @@ def test_evaluation_and_prediction_equal_the_original(ran, golden):
     first = json.loads((out / "original" / "predictions.jsonl").read_text().splitlines()[0])
     assert first["guid"] == "test-0" and first["label"] == "contradiction"
     assert list(first["probabilities"].values()) == pytest.approx(probabilities[0], abs=1e-4)
+
+
+def test_a_test_set_with_labels_is_scored(ran):
+    out, outcomes, _ = ran
+    assert outcomes["test set with labels"] == "done"
+    folder = out / "test set with labels"
+    lines = dict(line.split(" = ") for line in (folder / "test_results.txt").read_text().splitlines())
+    assert sorted(lines) == ["global_step", "loss", "test_accuracy", "test_loss"]
+    probabilities = numbers_of(folder / "test_results.tsv")
+    labels = np.array([("neutral", "contradiction", "entailment")[k % 3] for k in range(1, 20, 2)])
+    predicted = np.array(["contradiction", "entailment", "neutral"])[probabilities.argmax(1)]
+    assert float(lines["test_accuracy"]) == pytest.approx(np.mean(predicted == labels), abs=1e-6)
+    assert not (out / "original" / "test_results.txt").exists()  # MNLI's test labels are secret
+
+
+def test_a_submission_of_mnli_has_its_files_and_that_of_the_diagnostics(ran):
+    out, outcomes, logs = ran
+    assert outcomes["submission"] == "done"
+    folder = out.parent / "submission"
+    assert sorted(path.name for path in folder.iterdir()) == ["AX.tsv", "MNLI-m.tsv", "MNLI-mm.tsv"]
+    results = {"MNLI-m": "", "MNLI-mm": "_test_mismatched", "AX": "_diagnostic"}
+    for name, suffix in results.items():
+        header, *lines = (folder / f"{name}.tsv").read_text().splitlines()
+        best = numbers_of(out / "submission" / f"test_results{suffix}.tsv").argmax(1)
+        labels = ("contradiction", "entailment", "neutral")
+        assert lines == [f"{number}\t{labels[label]}" for number, label in enumerate(best)]
+        assert header == "index\tprediction" and len(lines) > 1000
+    assert "has 3 of the 11 files of a submission; missing: CoLA.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv" in logs["submission"]
 
 
 @pytest.mark.slow
@@ -305,6 +370,12 @@ REFUSED = {
     "columns of one's own": ["--regression is for --task_name=custom", "RTE has its own files"],
     "no dev file named": ["--do_eval", "--dev_file"],
     "no text table": ["train.parquet", ".tsv, .csv or .jsonl"],
+    "submission of part of a test set": ["mnli/test_matched.tsv has 10 examples", "MNLI-m.tsv needs 9796"],
+    "submission of another task": ["--glue_submission is for --task_name=ax, cola, mnli,", "not for XNLI"],
+    "submission of one's own data": ["--glue_submission is for --task_name=", "not for custom"],
+    "submission without prediction": ["--glue_submission needs --do_predict"],
+    "submission of several seeds": ["--glue_submission", "--num_seeds"],
+    "submission into a file": ["--glue_submission=", "train.tsv is a file"],
     "no step": ["40 training examples", "--train_batch_size=100", "less than one step"],
 }
 
@@ -315,13 +386,21 @@ def test_what_cannot_be_done_is_refused_before_the_work(ran, case):
     assert outcomes[case] != "done"
     for part in REFUSED[case]:
         assert part in outcomes[case], outcomes[case]
-    assert outcomes[case].startswith(("ValueError: ", "FileNotFoundError: "))
+    assert outcomes[case].startswith(("ValueError: ", "FileNotFoundError: ", "NotADirectoryError: "))
     assert not (out / case).exists() or not list((out / case).iterdir())
 
 
 def test_every_case_is_looked_at(folder, golden):
     done = {"original", "one device", "two devices", "accumulated", "seeds", "patience", "patience again"}
-    done |= {"several", "several predicted", "numbers", "from the best model", "no dev file"}
+    done |= {
+        "test set with labels",
+        "submission",
+        "several",
+        "several predicted",
+        "numbers",
+        "from the best model",
+        "no dev file",
+    }
     assert set(cases_of(folder, golden)) == done | set(REFUSED)
 
 

@@ -82,6 +82,4 @@ class ChoiceTask(FineTuningTask):
             return
         logging.info("Step %d, test:", step)
         results = outputs.evaluate(examples.rows, logits, batch_size)
-        results = {name.replace("eval_", "test_"): value for name, value in results.items()}
-        path = posixpath.join(output_dir, "test_results.txt")
-        run_directory.write_eval_results(path, {**results, "global_step": step})
+        run_directory.write_test_results(posixpath.join(output_dir, "test_results.txt"), results, step)

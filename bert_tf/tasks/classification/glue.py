@@ -102,7 +102,7 @@ TASKS = {
         NLI_LABELS,
         Split("multinli/multinli.train.{language}.tsv", 0, 1, 2, "train", header_names={0: "premise", 2: "label"}),
         {"dev": Split("xnli.dev.tsv", 6, 7, 1, "dev", header_names=_XNLI_NAMES, keep=(0, "{language}"))},
-        {"test": Split("xnli.test.tsv", 6, 7, None, "test", header_names=_XNLI_NAMES, keep=(0, "{language}"))},
+        {"test": Split("xnli.test.tsv", 6, 7, 1, "test", header_names=_XNLI_NAMES, keep=(0, "{language}"))},
         label_aliases={"contradictory": "contradiction"},
         language="zh",  # the only one of the original
     ),

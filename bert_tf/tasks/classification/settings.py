@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 
-from bert_tf.system.checks import check_file
-from bert_tf.tasks.classification import glue
+from bert_tf.system.checks import check_file, check_output_dir
+from bert_tf.tasks.classification import glue, glue_submission
 from bert_tf.tasks.classification.data import Split, Task, check_columns, custom_split
 from bert_tf.training.settings import FineTuningSettings
 
@@ -41,6 +41,7 @@ class ClassificationSettings:
     embedding_size: int | None = None
     hidden_size: int | None = None
     lstm_on_top: bool = False
+    glue_submission: str | None = None
 
     @property
     def is_custom(self) -> bool:
@@ -53,6 +54,8 @@ class ClassificationSettings:
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.
         """
+        if self.glue_submission:
+            self._check_submission(run)
         if self.tfds_name:
             return
         if self.is_custom:
@@ -61,6 +64,17 @@ class ClassificationSettings:
             self._check_glue(run)
         else:
             raise ValueError("Which task? Give --task_name or --tfds_name.")
+
+    def _check_submission(self, run: FineTuningSettings) -> None:
+        glue_submission.check_task(None if self.tfds_name else self.task_name)
+        if not run.do_predict:
+            raise ValueError("--glue_submission needs --do_predict.")
+        if run.num_seeds > 1:
+            raise ValueError(
+                "--glue_submission takes the predictions of one model: train with --num_seeds first, then predict with "
+                "--init_checkpoint=OUTPUT_DIR/best_model."
+            )
+        check_output_dir(self.glue_submission, "--glue_submission")
 
     def _check_own_files(self, run: FineTuningSettings) -> None:
         if not self.text_a:

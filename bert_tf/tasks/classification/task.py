@@ -1,6 +1,7 @@
 """Classification and regression for the fine-tuning run: examples, model, metrics and files of run_classifier.py."""
 
 import dataclasses
+import posixpath
 from collections.abc import Callable
 
 from absl import logging
@@ -9,7 +10,7 @@ from bert_tf.models import baselines as models_baselines
 from bert_tf.models import task_models
 from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.tasks.classification import baselines, data, encode, glue, metrics
+from bert_tf.tasks.classification import baselines, data, encode, glue, glue_submission, metrics
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
@@ -82,6 +83,9 @@ class ClassificationTask(FineTuningTask):
             sets = []
             for name, examples in read(kind).items():
                 logging.info("%s: %d examples", name, len(examples))
+                if kind == "test" and self.settings.glue_submission:
+                    path = data.split_path(self.task, self.task.test[name], self.settings.data_dir)
+                    glue_submission.check_count(self.task.name, name, len(examples), path)
                 rows = encode.encode_examples(examples, self.task, tokenizer, run.max_seq_length)
                 if kind != "test" and rows.label_ids is None:
                     raise ValueError(f"--{action}: the set {name} has examples without label.")
@@ -124,6 +128,8 @@ class ClassificationTask(FineTuningTask):
             )  # fmt: skip
         else:
             task = glue.find_task(own.task_name, own.language)
+            if own.glue_submission:
+                task = glue_submission.with_diagnostic_set(task, own.data_dir)
 
         def read(kind: str) -> dict:
             splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}[kind]
@@ -134,7 +140,7 @@ class ClassificationTask(FineTuningTask):
                 except FileNotFoundError:
                     if number == 0:
                         raise  # only the further sets (mismatched) may be missing
-                    logging.info("%s does not exist and is left out.", split.file)
+                    logging.info("%s does not exist and is left out.", data.split_path(task, split, own.data_dir))
             return there
 
         return task, read
@@ -166,3 +172,14 @@ class ClassificationTask(FineTuningTask):
 
     def write_predictions(self, output_dir, examples, outputs):
         classification_outputs.write_predictions(output_dir, examples.suffix, self.task, examples.rows, outputs)
+        if self.settings.glue_submission:
+            glue_submission.write_predictions(self.settings.glue_submission, self.task, examples.name, outputs)
+            if examples is self.test_sets[-1]:
+                glue_submission.finish(self.settings.glue_submission)
+
+    def score_predictions(self, output_dir, examples, outputs, step, batch_size):
+        if examples.rows.label_ids is None:
+            return
+        logging.info("Step %d, %s:", step, examples.name)
+        path = posixpath.join(output_dir, f"test_results{examples.suffix}.txt")
+        run_directory.write_test_results(path, self.score(examples, outputs, batch_size), step)

@@ -107,6 +107,8 @@ def test_mnli_mismatched_and_xnli_in_another_language(tmp_path):
     assert data.read_examples(task, task.train, str(tmp_path))[0].label == "contradiction"
     dev = data.read_examples(task, task.dev["dev"], str(tmp_path))
     assert dev == [data.InputExample("dev-2", "하나", "둘", "neutral")]
+    write_rows(tmp_path / "xnli.test.tsv", header, rows)
+    assert data.read_examples(task, task.test["test"], str(tmp_path))[0].label == "neutral"
     with pytest.raises(ValueError, match=r"xnli\.dev\.tsv has no example with 'de' in column 0"):
         german = glue.find_task("xnli", "de")
         data.read_examples(german, german.dev["dev"], str(tmp_path))
@@ -265,6 +267,13 @@ def test_qqp_with_an_unknown_label_is_no_short_row(tmp_path):
     task = glue.find_task("qqp")
     with pytest.raises(ValueError, match=r"train\.tsv, line 5: the label '2' is not one of '0', '1'"):
         data.read_examples(task, task.train, str(tmp_path))
+
+
+def test_a_file_beside_the_directory():
+    split = data.Split("../diagnostic/diagnostic.tsv", 1)
+    task = glue.find_task("mnli")
+    assert data.split_path(task, split, "glue/MNLI") == "glue/MNLI/../diagnostic/diagnostic.tsv"
+    assert data.split_path(task, split, "gs://bucket/glue/MNLI/") == "gs://bucket/glue/diagnostic/diagnostic.tsv"
 
 
 def test_one_language_only():
