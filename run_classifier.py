@@ -81,13 +81,7 @@ flags.DEFINE_integer(
     "bilstm: width of both directions together; cnn: convolutions of widths 3, 4 and 5 together.",
     lower_bound=1,
 )
-
-flags.DEFINE_bool(
-    "lstm_on_top",
-    False,
-    "bert: train a BiLSTM that reads all tokens between BERT and the classifier; for left-to-right models "
-    "(run_pretraining.py --objective=ltr, Table 5 of the paper). A trained model keeps it.",
-)
+training_flags.define_lstm_flag("the classifier")
 
 training_flags.define_fine_tuning_flags()
 

@@ -77,6 +77,9 @@ flags.DEFINE_float(
     "the model's question_answering.json, if any.",
 )
 
+# Model.
+training_flags.define_lstm_flag("the output layer")
+
 training_flags.define_fine_tuning_flags()
 
 

@@ -14,7 +14,7 @@ from keras import ops
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig, head_in
-from bert_tf.models.heads import LinearHead
+from bert_tf.models.heads import LinearHead, apply_bilstm, bilstm
 from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.layers import truncated_normal
 from bert_tf.models.task_models import classification_objective
@@ -108,8 +108,7 @@ class BaselineClassifier(NamedInputs, keras.Model):
         units, dtype = self.config.intermediate_size, self.dtype_policy
         self.recurrent = self.convolutions = None
         if self.kind == "bilstm":
-            lstm = keras.layers.LSTM(units // 2, return_sequences=True, dtype=dtype, name="lstm")
-            self.recurrent = keras.layers.Bidirectional(lstm, dtype=dtype, name="bilstm")
+            self.recurrent = bilstm(units, dtype=dtype)
         else:
             filters = units // len(_CONVOLUTION_WIDTHS)
             self.convolutions = [
@@ -158,7 +157,7 @@ class BaselineClassifier(NamedInputs, keras.Model):
         # For the convolutions, padding is zero, like everything beyond the ends of a row.
         x = x * ops.cast(ops.expand_dims(mask, -1), x.dtype)
         if self.recurrent:
-            x = self.recurrent(x, mask=mask, training=training)  # [B, S, U]
+            x = apply_bilstm(self.recurrent, x, mask, training)  # [B, S, U]
         else:
             x = ops.concatenate([layer(x) for layer in self.convolutions], axis=-1)
         lowest = ops.cast(-1e4, x.dtype)

@@ -12,7 +12,7 @@ from keras import ops
 
 from bert_tf.models import kernels, objectives
 from bert_tf.models.head_config import HeadConfig, head_in
-from bert_tf.models.heads import LinearHead
+from bert_tf.models.heads import LinearHead, apply_bilstm, bilstm
 from bert_tf.models.task_models import CLASSIFIER_DROPOUT, TaskModel
 
 # The outputs of the encoder that represent a token: the rows of Table 7.
@@ -93,15 +93,9 @@ class BertFeatureTagger(TaskModel):
         self.num_labels, self.dropout_rate = num_labels, dropout_rate
         self.features, self.lstm_size, self.lstm_layers = features, lstm_size, lstm_layers
         self.recurrent = [
-            keras.layers.Bidirectional(
-                keras.layers.LSTM(lstm_size // 2, return_sequences=True, dtype=self.dtype_policy, name="lstm"),
-                dtype=self.dtype_policy,
-                name=f"bilstm_{number}",
-            )
-            for number in range(lstm_layers)
+            bilstm(lstm_size, dtype=self.dtype_policy, name=f"bilstm_{number}") for number in range(lstm_layers)
         ]
         self.head = LinearHead(num_labels, name="tagger", dtype=self.dtype_policy)
-        self.head.supports_masking = True  # otherwise Keras warns that it does not use the LSTMs' mask
 
     def build_head(self):
         size = self.config.hidden_size * (4 if self.features == "concat_last_four" else 1)
@@ -118,11 +112,8 @@ class BertFeatureTagger(TaskModel):
         if training:
             x = ops.stop_gradient(x)
         x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _INPUT_PLACE))
-        mask = inputs.get("input_mask")
-        # With the mask, the backward LSTM starts at the end of the row, not in its padding.
-        mask = None if mask is None else ops.cast(mask, "bool")
         for layer in self.recurrent:
-            x = layer(x, mask=mask, training=training)  # [B, S, U]
+            x = apply_bilstm(layer, x, inputs.get("input_mask"), training)  # [B, S, U]
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 
     def get_config(self) -> dict:

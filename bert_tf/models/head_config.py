@@ -26,7 +26,8 @@ class HeadConfig:
         without BERT has a configuration of the same form.
       labels: their names in the order of their ids; None if they have none.
       problem_type: of a text classifier: single_label_classification, regression or multi_label_classification.
-      lstm_on_top: a BiLSTM reads the encoder's outputs (`task_models.BertForSequenceClassification`).
+      lstm_on_top: a BiLSTM reads the encoder's outputs (`task_models.BertForSequenceClassification` and
+        `BertForQuestionAnswering`).
 
     Raises:
       ValueError: a value has the wrong type; names the attribute.

@@ -1,4 +1,4 @@
-"""The layers on top of the encoder: linear output layers and the masked-LM head.
+"""The layers on top of the encoder: BiLSTMs, linear output layers and the masked-LM head.
 
 Original: run_pretraining.py (get_masked_lm_output, get_next_sentence_output). Paper: section 3.1.
 
@@ -13,12 +13,32 @@ from bert_tf.models.layers import ConfiguredLayer, LayerNorm, Projection, gather
 _PACKAGE = "bert_tf"
 
 
+def bilstm(width: int, *, return_sequences: bool = True, dtype=None, name: str = "bilstm") -> keras.layers.Layer:
+    """A bidirectional LSTM; half of its width is for each direction.
+
+    Args:
+      return_sequences: outputs [B, S, width] for all tokens; otherwise the two last states, [B, width].
+    """
+    lstm = keras.layers.LSTM(width // 2, return_sequences=return_sequences, dtype=dtype, name="lstm")
+    return keras.layers.Bidirectional(lstm, dtype=dtype, name=name)
+
+
+def apply_bilstm(layer: keras.layers.Layer, x, input_mask, training: bool):
+    """A BiLSTM's outputs for x [B, S, H].
+
+    Args:
+      input_mask: [B, S], 0 for padding, so that the backward LSTM starts at the end of the row; None: no padding.
+    """
+    return layer(x, mask=None if input_mask is None else ops.cast(input_mask, "bool"), training=training)
+
+
 @keras.saving.register_keras_serializable(_PACKAGE)
 class LinearHead(keras.layers.Layer):
     """x Wᵀ + b with W stored [C, H], as the original stores output layers (`output_weights`, `output_bias`)."""
 
     def __init__(self, num_outputs: int, initializer_range: float = 0.02, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True  # otherwise Keras warns that it does not use a BiLSTM's mask
         self.num_outputs = num_outputs
         self.initializer_range = initializer_range
 

@@ -16,7 +16,7 @@ from bert_tf.models import kernels, objectives
 from bert_tf.models.bert.encoder import BertEncoder
 from bert_tf.models.families import create_encoder, read_config_dict
 from bert_tf.models.head_config import NO_HEAD, HeadConfig, head_in
-from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead
+from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead, apply_bilstm, bilstm
 from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
 
 _PACKAGE = "bert_tf"
@@ -319,9 +319,7 @@ class ClassifierModel(TaskModel):
         seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         x = self.encode(inputs, training=training, dropout_seed=seed)[output]
         if recurrent:
-            mask = inputs.get("input_mask")
-            # With the mask, the backward LSTM starts at the end of the row, not in its padding.
-            x = recurrent(x, mask=None if mask is None else ops.cast(mask, "bool"), training=training)
+            x = apply_bilstm(recurrent, x, inputs.get("input_mask"), training)
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 
     def get_config(self) -> dict:
@@ -379,8 +377,7 @@ class BertForSequenceClassification(ClassifierModel):
         self.problem_type = problem_type
         self.recurrent = None
         if head.lstm_on_top:
-            lstm = keras.layers.LSTM(self.config.hidden_size // 2, dtype=self.dtype_policy, name="lstm")
-            self.recurrent = keras.layers.Bidirectional(lstm, dtype=self.dtype_policy, name="bilstm")
+            self.recurrent = bilstm(self.config.hidden_size, return_sequences=False, dtype=self.dtype_policy)
 
     def build_head(self):
         size = self.config.hidden_size
@@ -484,20 +481,35 @@ class BertForQuestionAnswering(TaskModel):
 
     Args:
       config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+      lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and the head reads its outputs (paper, section 5.1:
+        "+ BiLSTM").
     """
 
-    def __init__(self, config, seed: int | None = None, name="question_answering", **kwargs):
+    def __init__(
+        self, config, seed: int | None = None, name="question_answering", *, lstm_on_top: bool = False, **kwargs
+    ):
         super().__init__(objectives.SpanObjective, config, seed, name=name, **kwargs)
+        self.head_config = HeadConfig(lstm_on_top=lstm_on_top)
+        self.recurrent = bilstm(self.config.hidden_size, dtype=self.dtype_policy) if lstm_on_top else None
         self.head = LinearHead(2, name="cls_squad", dtype=self.dtype_policy)
 
     def build_head(self):
-        self.head.build((None, None, self.config.hidden_size))
+        size = self.config.hidden_size
+        if self.recurrent:
+            self.recurrent.build((None, None, size))
+            size = 2 * (size // 2)
+        self.head.build((None, None, size))
 
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: as for `BertModel`. Returns dict of float32 `start_logits` and `end_logits` [B, S]."""
-        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed)
-        logits = self.head(encoded["sequence_output"])  # [B, S, 2]
+        x = self.encode(inputs, training=training, dropout_seed=dropout_seed)["sequence_output"]
+        if self.recurrent:
+            x = apply_bilstm(self.recurrent, x, inputs.get("input_mask"), training)
+        logits = self.head(x)  # [B, S, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "lstm_on_top": self.head_config.lstm_on_top}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

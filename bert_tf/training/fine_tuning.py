@@ -3,6 +3,7 @@
 The run itself is in `tasks.script`, the training loop in `loop.train`.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import keras
@@ -64,6 +65,18 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str) ->
     if weights is not None and not newest:  # a resumed run has its own check: `run_directory.check_output_dir`
         _check_sizes(weights, files)
     return files, tokenizer
+
+
+def put_lstm_on_top(files: ModelFiles, lstm_on_top: bool, do_train: bool) -> None:
+    """Adds a BiLSTM to the head of a run's model with --lstm_on_top; a model that has one keeps it.
+
+    Raises:
+      ValueError: without training, the BiLSTM would be random.
+    """
+    if lstm_on_top and not files.head.lstm_on_top:
+        if not do_train:
+            raise ValueError("--lstm_on_top needs --do_train: this model was trained without a BiLSTM.")
+        files.head = dataclasses.replace(files.head, lstm_on_top=True)
 
 
 def _check_trained(weights: Weights | None, output_dir: str, head: str) -> None:

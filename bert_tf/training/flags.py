@@ -37,6 +37,20 @@ def define_device_flags() -> None:
     )
 
 
+def define_lstm_flag(reader: str) -> None:
+    """The BiLSTM of the paper's Table 5.
+
+    Args:
+      reader: what reads the BiLSTM's outputs.
+    """
+    flags.DEFINE_bool(
+        "lstm_on_top",
+        False,
+        f"Train a BiLSTM that reads all tokens between BERT and {reader}; for left-to-right models "
+        "(run_pretraining.py --objective=ltr, Table 5 of the paper). A trained model keeps it.",
+    )
+
+
 def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
     """Precision, accumulation, randomness, checkpoints and logging."""
     flags.DEFINE_enum(

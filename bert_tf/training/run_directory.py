@@ -103,7 +103,8 @@ def _with_versions(settings: dict) -> dict:
 def _changes(old: Mapping, new: Mapping) -> dict[str, tuple]:
     """Changed settings that lead to another model: name -> (what it was, what it is now)."""
     names = sorted({*old, *new} - _WITHOUT_EFFECT) if old else []
-    names = [name for name in names if name != TRAINING_DATA or name in old]  # runs of earlier versions did not note it
+    # An earlier version did not note what it did not have: the training data, and settings that are not in use.
+    names = [name for name in names if name in old or (name != TRAINING_DATA and new[name])]
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 
 

@@ -14,7 +14,7 @@ from bert_tf.models import objectives as models_objectives
 from bert_tf.models.bert.variable_names import expected_shapes
 from bert_tf.models.config import NAMED_SIZES, SIZES, BertConfig
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.task_models import BertForSequenceClassification, BertModel
+from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
 from bert_tf.pretraining import dynamic_masking
 from bert_tf.pretraining.left_to_right import predict_next_tokens
 
@@ -116,14 +116,39 @@ def test_a_bilstm_on_top_reads_all_tokens_and_travels_with_the_model(tmp_path):
     assert json.loads((tmp_path / "model" / "head_config.json").read_text())["lstm_on_top"] is True
 
 
+def test_a_bilstm_for_questions_reads_all_tokens_and_travels_with_the_model(tmp_path):
+    model = BertForQuestionAnswering(BertConfig.from_dict(CONFIG), lstm_on_top=True)
+    model.build()
+    ids = random_ids()
+    mask = np.ones_like(ids)
+    mask[1, 5:] = 0
+    logits = model({"input_ids": ids, "input_mask": mask})
+    for name in ("start_logits", "end_logits"):
+        assert logits[name].shape == ids.shape
+        np.testing.assert_allclose(logits[name][1:, :5], model({"input_ids": ids[1:, :5]})[name], atol=1e-6)
+    # The BiLSTM's backward half shows the first tokens of a left-to-right model what follows them.
+    changed = ids.copy()
+    changed[0, -1] = 9
+    assert np.abs(model({"input_ids": changed})["start_logits"] - logits["start_logits"])[0, 0] > 1e-6
+    model.save_pretrained(str(tmp_path / "model"))
+    again = BertForQuestionAnswering.from_pretrained(str(tmp_path / "model"))
+    np.testing.assert_array_equal(again({"input_ids": ids, "input_mask": mask})["end_logits"], logits["end_logits"])
+    model.save(str(tmp_path / "model.keras"))
+    again = keras.models.load_model(str(tmp_path / "model.keras"))
+    np.testing.assert_array_equal(again({"input_ids": ids, "input_mask": mask})["end_logits"], logits["end_logits"])
+    # A classifier that is trained from it keeps the BiLSTM.
+    assert BertForSequenceClassification.from_pretrained(str(tmp_path / "model"), num_labels=2).recurrent
+
+
 @pytest.mark.parametrize("format", ["tf1", "huggingface", "model_garden"])
 def test_formats_that_cannot_say_it_are_refused(tmp_path, format):
     with pytest.raises(ValueError, match=rf"--format={format}: this model has causal attention \(attention=causal\)"):
         model_of().save_pretrained(str(tmp_path / "model"), format=format)
     both_ways = {key: value for key, value in CONFIG.items() if key != "attention"}
-    model = BertForSequenceClassification(BertConfig.from_dict(both_ways), num_labels=2, lstm_on_top=True)
-    with pytest.raises(ValueError, match=rf"--format={format}: this model has a BiLSTM on top"):
-        model.save_pretrained(str(tmp_path / "model"), format=format)
+    for kind in (BertForSequenceClassification, BertForQuestionAnswering):
+        model = kind(BertConfig.from_dict(both_ways), lstm_on_top=True)
+        with pytest.raises(ValueError, match=rf"--format={format}: this model has a BiLSTM on top"):
+            model.save_pretrained(str(tmp_path / "model"), format=format)
     assert not list(tmp_path.iterdir())
 
 

@@ -53,10 +53,13 @@ def write_choices(path, texts):
 # script -> (function that writes a file, its suffix, the script's own flags)
 WORLDS = {
     "run_classifier": (write_classification, "csv", {"task_name": "custom", "text_a": "text", "label": "verdict"}),
-    "run_squad": (write_questions, "json", {"version_2_with_negative": True, "doc_stride": 8, "max_query_length": 4}),
+    "run_squad": (
+        write_questions, "json",
+        {"version_2_with_negative": True, "doc_stride": 8, "max_query_length": 4, "lstm_on_top": True},
+    ),
     "run_ner": (write_tags, "conll", {}),
     "run_swag": (write_choices, "csv", {"context": "context", "choices": "choice", "question": "question"}),
-}
+}  # fmt: skip
 
 
 def cases_of(script, folder) -> dict:

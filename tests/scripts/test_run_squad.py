@@ -49,6 +49,8 @@ def write_questions(path, count, seed, version_2=True, broken=()):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("squad")
     write_encoder(folder, PIECES)
+    (folder / "ltr").mkdir()
+    write_encoder(folder / "ltr", PIECES, {**ONE_LAYER, "attention": "causal"})
     write_questions(folder / "train.json", 64, 0)
     write_questions(folder / "dev.json", 23, 1)
     write_questions(folder / "train1.json", 24, 2, version_2=False, broken=(3, 4))
@@ -117,7 +119,17 @@ def cases_of(folder) -> dict:
         "static": {**predict, "static_padding": True, "predict_batch_size": 9},
         "version 1": {**first, "do_predict": True, "predict_file": folder / "dev1.json", "steps_from_windows": True},
         "offsets": {**first, "answer_from": "offsets", "feature_cache_dir": "none", "write_tf_records": False},
+        "lstm": {
+            **first, "init_checkpoint": folder / "ltr" / "encoder", "lstm_on_top": True, "do_eval": True,
+            "dev_file": folder / "dev1.json", "do_predict": True, "predict_file": folder / "dev1.json",
+            "write_tf_records": False,
+        },
+        "lstm used": {
+            **SHORT, "do_predict": True, "predict_file": folder / "dev1.json", "write_tf_records": False,
+            "init_checkpoint": out / "lstm" / "best_model", "predict_batch_size": 3,
+        },
         # --- refused
+        "no lstm": {**predict, "lstm_on_top": True},
         "nothing to do": {**training, "do_train": False, "do_eval": False},
         "no train file": {key: value for key, value in training.items() if key != "train_file"},
         "no predict file": {**predict, "predict_file": ""},
@@ -317,6 +329,28 @@ def test_two_files_and_steps_by_windows(ran, folder):
     assert stored["answer_from"] == "offsets" and stored["version_2_with_negative"] is False
 
 
+def test_a_bilstm_on_a_left_to_right_model_is_trained_and_kept(ran, folder):
+    """Table 5 of the paper: "LTR & No NSP + BiLSTM" on SQuAD."""
+    out, outcomes, logs = ran
+    assert outcomes["lstm"] == outcomes["lstm used"] == "done"
+    best = out / "lstm" / "best_model"
+    assert json_of(best / "head_config.json") == {"lstm_on_top": True}
+    assert json_of(best / "bert_config.json")["attention"] == "causal"
+    weights, start = weights_of(out / "lstm"), weights_of(folder / "ltr" / "encoder")
+    assert len([name for name in weights if name.startswith("bilstm/")]) == 6
+    assert all(np.abs(weights[name]).max() > 0 for name in weights if "bilstm" in name)
+    moved = "bert/encoder/layer_0/attention/self/value/kernel"
+    assert np.abs(weights[moved] - start[moved]).max() > 1e-3  # BERT is trained with it
+    assert "does not support" not in logs["lstm"]
+    assert json_of(out / "lstm used" / "predictions.json") == json_of(out / "lstm" / "predictions.json")
+    results = results_of(out / "lstm used")
+    assert {**results, "global_step": 3} == pytest.approx(results_of(out / "lstm"))
+    asked = list(questions_of(folder / "dev1.json"))
+    answers = QuestionAnswerer(str(best)).predict([(question["question"], context) for question, context in asked])
+    expected = json_of(out / "lstm used" / "predictions.json")
+    assert [answer["answer"] for answer in answers] == [expected[question["id"]] for question, _ in asked]
+
+
 def test_windows_are_cached_where_they_should_be(ran):
     out, _, logs = ran
     assert len(list((out / "trained" / "windows").iterdir())) == 2
@@ -324,6 +358,7 @@ def test_windows_are_cached_where_they_should_be(ran):
 
 
 REFUSED = {
+    "no lstm": ["--lstm_on_top needs --do_train"],
     "nothing to do": ["--do_train", "--do_eval", "--do_predict"],
     "no train file": ["--do_train needs --train_file"],
     "no predict file": ["--do_predict needs --predict_file"],
@@ -375,7 +410,18 @@ def test_what_cannot_be_done_is_refused_in_one_line(ran, case):
 
 
 def test_every_case_is_looked_at(folder):
-    done = {"original 1", "original 2", "trained", "again", "predicted", "threshold", "two devices", "static"}
+    done = {
+        "original 1",
+        "original 2",
+        "trained",
+        "again",
+        "predicted",
+        "threshold",
+        "two devices",
+        "static",
+        "lstm",
+        "lstm used",
+    }
     assert set(cases_of(folder)) == done | {"version 1", "offsets"} | set(REFUSED)
 
 

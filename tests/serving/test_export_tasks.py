@@ -85,10 +85,10 @@ def test_tags_of_texts_have_the_words_places(tmp_path, clean_process):
     assert nothing["tags"].shape[0] == 0
 
 
-@pytest.mark.parametrize("freeze", [None, *slow(True)])
-def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze):
+@pytest.mark.parametrize(("freeze", "lstm_on_top"), [(None, False), *slow((True, False), (None, True), (True, True))])
+def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze, lstm_on_top):
     folder = tmp_path / "model"
-    save(folder, task_models.BertForQuestionAnswering)
+    save(folder, task_models.BertForQuestionAnswering, lstm_on_top=lstm_on_top)
     settings = QuestionAnsweringSettings(
         WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=10),
         PredictionSettings(n_best_size=5, max_answer_length=8, version_2_with_negative=True),

@@ -14,7 +14,7 @@ from bert_tf.tasks.classification import baselines, data, encode, glue, glue_sub
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
-from bert_tf.training import run_directory
+from bert_tf.training import fine_tuning, run_directory
 
 
 class ClassificationTask(FineTuningTask):
@@ -61,10 +61,7 @@ class ClassificationTask(FineTuningTask):
     def describe(self, run, newest):
         if self.settings.model == "bert":
             files, tokenizer = super().describe(run, newest)
-            if self.settings.lstm_on_top:
-                if not run.do_train and not files.head.lstm_on_top:
-                    raise ValueError("--lstm_on_top needs --do_train: this model was trained without a BiLSTM.")
-                files.head = dataclasses.replace(files.head, lstm_on_top=True)
+            fine_tuning.put_lstm_on_top(files, self.settings.lstm_on_top, run.do_train)
             return files, tokenizer
         files, tokenizer = baselines.describe_model(self.settings, run, newest)
         sizes = {"embedding_size": files.config.hidden_size, "hidden_size": files.config.intermediate_size}

@@ -27,6 +27,7 @@ class SquadSettings:
     n_best_size: int = 20
     max_answer_length: int = 30
     null_score_diff_threshold: float | None = None
+    lstm_on_top: bool = False
 
     @property
     def dev_flag(self) -> str:

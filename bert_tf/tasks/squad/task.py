@@ -9,7 +9,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.models import task_models
-from bert_tf.models.head_config import NO_HEAD
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import list_files
@@ -29,9 +29,14 @@ class SquadTask(FineTuningTask):
     name = "squad"
     test_records = "eval"
 
+    def describe(self, run, newest):
+        files, tokenizer = super().describe(run, newest)
+        fine_tuning.put_lstm_on_top(files, self.settings.lstm_on_top, run.do_train)
+        return files, tokenizer
+
     def load(self, run, files, tokenizer, newest):
         own = self.settings
-        files.head = NO_HEAD  # whatever the model was for before
+        files.head = HeadConfig(lstm_on_top=files.head.lstm_on_top)  # whatever the model was for before
         self.files, self.tokenizer = files, tokenizer
         self.main_metric = "eval_best_f1" if own.version_2_with_negative else "eval_f1"
         self.answering = self._choose_answering(run, newest)
@@ -117,7 +122,8 @@ class SquadTask(FineTuningTask):
         return len(self.train_rows) if self.settings.steps_from_windows else len(self.train_data.examples)
 
     def create_model(self, dtype):
-        return task_models.BertForQuestionAnswering(self.files.config, dtype=dtype)
+        lstm_on_top = self.files.head.lstm_on_top
+        return task_models.BertForQuestionAnswering(self.files.config, lstm_on_top=lstm_on_top, dtype=dtype)
 
     def training_batches(self, **arguments):
         return token_rows.training_batches(self.train_rows, length_step=outputs.LENGTH_STEP, **arguments)
