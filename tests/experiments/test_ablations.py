@@ -10,8 +10,10 @@ import time
 import pytest
 from helpers import warm
 
-from experiments import ablations
-from experiments.ablations import Pretraining, Run, Settings
+from experiments import ablation_grid, ablation_tables
+from experiments import runs as script_runs
+from experiments.ablation_grid import Pretraining, Settings
+from experiments.runs import Run
 
 # Replacements of the scripts: they take no time, and count their starts.
 SCRIPT = """
@@ -49,7 +51,7 @@ def scripts(tmp_path, monkeypatch):
     folder.mkdir()
     for name in NAMES:
         (folder / name).write_text(SCRIPT)
-    monkeypatch.setattr(ablations, "SCRIPTS", folder)
+    monkeypatch.setattr(script_runs, "SCRIPTS", folder)
     return folder
 
 
@@ -71,7 +73,7 @@ def settings(output_dir, **changes) -> Settings:
 
 
 def test_cells_are_those_of_the_paper():
-    cells = ablations.create_grid([5, 6, 8], "tiny", ["mini", "L-6_H-768_A-3"])
+    cells = ablation_grid.create_grid([5, 6, 8], "tiny", ["mini", "L-6_H-768_A-3"])
     assert [(cell.table, cell.name) for cell in cells] == [
         (5, "BERT"), (5, "No NSP"), (5, "LTR & No NSP"), (5, "+ BiLSTM"), (5, "no pre-training"),
         (6, "mini"), (6, "L-6_H-768_A-3"),
@@ -87,14 +89,14 @@ def test_cells_are_those_of_the_paper():
     assert len({cell.pretraining.name for cell in cells}) == len({cell.pretraining for cell in cells}) == 10
     assert len({cell.fine_tuning_name for cell in cells}) == 12
     with pytest.raises(ValueError, match="--tables=7 is not one of 5, 6, 8"):
-        ablations.create_grid([5, 7], "tiny", [])
+        ablation_grid.create_grid([5, 7], "tiny", [])
     with pytest.raises(ValueError, match="--bert_size=huge is not one of tiny, mini"):
-        ablations.create_grid([6], "tiny", ["huge"])
+        ablation_grid.create_grid([6], "tiny", ["huge"])
 
 
 def test_commands(tmp_path):
-    cells = ablations.create_grid([5], "tiny", [])
-    runs = ablations.create_runs(cells, settings(tmp_path, pretraining_flag=("--dtype=bfloat16",)))
+    cells = ablation_grid.create_grid([5], "tiny", [])
+    runs = ablation_grid.create_runs(cells, settings(tmp_path, pretraining_flag=("--dtype=bfloat16",)))
     by_name = {run.name: run.command() for run in runs}
     assert list(by_name) == [
         "vocabulary", "data-train-single", "data-heldout-single", "data-train-pairs", "data-heldout-pairs",
@@ -112,14 +114,14 @@ def test_commands(tmp_path):
     assert {"--lstm_on_top=True", f"--init_checkpoint={tmp_path}/pretraining/tiny-ltr-no_nsp"} < set(lstm)
     assert f"--bert_config_file={tmp_path}/pretraining/tiny-mlm/bert_config.json" in scratch
     assert not any("init_checkpoint" in part for part in scratch)
-    given = ablations.create_runs(cells, settings(tmp_path, vocab_file="v.txt"))
+    given = ablation_grid.create_runs(cells, settings(tmp_path, vocab_file="v.txt"))
     assert given[0].name == "data-train-single"
     assert all("--vocab_file=v.txt" in run.command() for run in given)
 
 
 def test_flags_are_those_of_the_scripts(tmp_path):
     """Every script knows the flags of its command, and accepts their values."""
-    runs = ablations.create_runs(ablations.create_grid([5, 8], "tiny", []), settings(tmp_path))
+    runs = ablation_grid.create_runs(ablation_grid.create_grid([5, 8], "tiny", []), settings(tmp_path))
     program = """
         import importlib, json, sys
         from absl import flags
@@ -136,21 +138,21 @@ def test_flags_are_those_of_the_scripts(tmp_path):
     lines = "".join(json.dumps(run.command()) + "\n" for run in runs)
     result = warm.run(
         [sys.executable, "-c", textwrap.dedent(program)], input=lines, text=True, capture_output=True,
-        cwd=ablations.SCRIPTS,
+        cwd=script_runs.SCRIPTS,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-2000:]
 
 
 def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
-    cells = ablations.create_grid([5, 8], "tiny", [])
+    cells = ablation_grid.create_grid([5, 8], "tiny", [])
     chosen = settings(tmp_path / "out")
-    runs = ablations.create_runs(cells, chosen)
+    runs = ablation_grid.create_runs(cells, chosen)
     monkeypatch.setenv("FAIL_IN", "fine_tuning/tiny-mlm-no_nsp")
     with pytest.raises(ChildProcessError, match=r"(?s)run_classifier.py failed with exit code 3 .*the last words"):
-        ablations.do_runs(runs, chosen.output_dir)
+        script_runs.do_runs(runs, chosen.output_dir)
     assert len(starts(scripts)) == 9
     monkeypatch.delenv("FAIL_IN")
-    results = ablations.do_runs(runs, chosen.output_dir)
+    results = script_runs.do_runs(runs, chosen.output_dir)
     # Five runs of data, eight of pre-training, ten of fine-tuning; eight were done.
     started = starts(scripts)
     assert len(results) == 23 and len(started) == 15
@@ -158,31 +160,31 @@ def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
     assert results["pretraining-tiny-ltr-no_nsp"]["results"] == {
         "token_loss": 2.0, "token_accuracy": 0.25, "next_sentence_accuracy": None,
     }  # fmt: skip
-    assert ablations.do_runs(runs, chosen.output_dir) == results
+    assert script_runs.do_runs(runs, chosen.output_dir) == results
     assert starts(scripts) == []
 
-    records = ablations.create_records(cells, results, vocab_size=7)
+    records = ablation_tables.create_records(cells, results, vocab_size=7)
     assert [record["fine_tuning"]["eval_accuracy"]["mean"] for record in records[:5]] == [0.75, 0.76, 0.76, 0.76, 0.75]
-    table = ablations.create_tables(records, "eval_accuracy", "MRPC accuracy, %")
+    table = ablation_tables.create_tables(records, "eval_accuracy", "MRPC accuracy, %")
     assert "| BERT | 2.000 | 7.4 | 62.5 | 75.0 |" in table
     assert "| LTR & No NSP | 2.000 | 7.4 |  | 76.0 |" in table
     assert "| no pre-training |  |  |  | 75.0 |" in table
     assert "| 0 / 80 / 20 | 2.000 | 7.4 | 75.0 |" in table
     assert table.count("\n## ") + table.startswith("## ") == 2
 
-    other = ablations.create_runs(cells, settings(tmp_path / "out", num_train_steps=60))
+    other = ablation_grid.create_runs(cells, settings(tmp_path / "out", num_train_steps=60))
     with pytest.raises(ValueError, match=r"has results for other flags \(pretraining-.*now --num_train_steps=60"):
-        ablations.do_runs(other, chosen.output_dir)
+        script_runs.do_runs(other, chosen.output_dir)
     assert starts(scripts) == []
 
 
 def test_a_signal_ends_the_script_too(scripts, tmp_path):
     program = f"""
         import pathlib
-        from experiments import ablations
-        ablations.SCRIPTS = pathlib.Path({str(scripts)!r})
-        run = ablations.Run("hanging", "run_pretraining.py", {{"output_dir": {str(tmp_path / "hang")!r}}})
-        ablations.do_runs([run], {str(tmp_path)!r})
+        from experiments import runs
+        runs.SCRIPTS = pathlib.Path({str(scripts)!r})
+        run = runs.Run("hanging", "run_pretraining.py", {{"output_dir": {str(tmp_path / "hang")!r}}})
+        runs.do_runs([run], {str(tmp_path)!r})
     """
     environment = os.environ | {"HANG_IN": "hang"}
     process = warm.Popen([sys.executable, "-c", textwrap.dedent(program)], env=environment)
@@ -200,8 +202,8 @@ def test_a_signal_ends_the_script_too(scripts, tmp_path):
 
 def test_seeds_become_a_mean_with_its_range(tmp_path):
     chosen = settings(tmp_path, num_seeds=2)
-    cells = ablations.create_grid([6], "tiny", ["tiny"])
-    run = ablations.create_runs(cells, chosen)[-1]
+    cells = ablation_grid.create_grid([6], "tiny", ["tiny"])
+    run = ablation_grid.create_runs(cells, chosen)[-1]
     folder = tmp_path / "fine_tuning" / "tiny-mlm"
     folder.mkdir(parents=True)
     summary = {"eval_f1": {"mean": 0.5, "min": 0.4, "max": 0.625, "standard_deviation": 0.1}}
@@ -210,10 +212,10 @@ def test_seeds_become_a_mean_with_its_range(tmp_path):
         "pretraining-tiny-mlm": {"results": {"token_loss": 1.0, "next_sentence_accuracy": 0.5}, "seconds": 3.0},
         run.name: {"results": run.read(), "seconds": 4.0},
     }
-    records = ablations.create_records(cells, results, vocab_size=30522)
+    records = ablation_tables.create_records(cells, results, vocab_size=30522)
     assert records[0]["parameters"] == 4_433_468
     row = "| tiny | 2 | 128 | 2 | 4.4 M | 1.000 | 2.7 | 50.0 (40.0 to 62.5) |"
-    assert row in ablations.create_tables(records, "eval_f1", "F1, %")
+    assert row in ablation_tables.create_tables(records, "eval_f1", "F1, %")
 
 
 def test_wrong_flags(tmp_path):
@@ -221,7 +223,7 @@ def test_wrong_flags(tmp_path):
     command += [f"--output_dir={tmp_path}"]
     cases = {"--tables=five": "--tables=five must be numbers", "--sizes=huge": "--bert_size=huge is not one of tiny"}
     for flag, message in cases.items():
-        result = warm.run([*command, flag], capture_output=True, text=True, cwd=ablations.SCRIPTS)
+        result = warm.run([*command, flag], capture_output=True, text=True, cwd=script_runs.SCRIPTS)
         assert result.returncode == 1 and message in result.stderr
         assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == []
@@ -230,6 +232,6 @@ def test_wrong_flags(tmp_path):
 def test_runs_without_results_give_none(scripts, tmp_path):
     run = Run("data", "create_pretraining_data.py", {"output_file": "x", "nothing": None})
     assert run.command() == ["create_pretraining_data.py", "--output_file=x"]
-    assert ablations.result_of(run, str(tmp_path)) is None
-    assert ablations.do_run(run, str(tmp_path))["results"] == {}
-    assert ablations.result_of(run, str(tmp_path))["command"] == run.command()
+    assert script_runs.result_of(run, str(tmp_path)) is None
+    assert script_runs.do_run(run, str(tmp_path))["results"] == {}
+    assert script_runs.result_of(run, str(tmp_path))["command"] == run.command()

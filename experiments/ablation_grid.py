@@ -1,0 +1,230 @@
+"""The cells of the ablations, and the runs of the scripts that they need."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterable
+
+from bert_tf.models.config import BertConfig
+from experiments.runs import Run
+
+# Table 8: how the tokens to predict are replaced, as mask_rate, random_rate, keep_rate.
+MASK_STRATEGIES = ((0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.8, 0.2, 0.0), (0.8, 0.0, 0.2), (0.0, 0.8, 0.2), (0.0, 1.0, 0.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+    """How a cell's model is pre-trained; the fields are flags of run_pretraining.py."""
+
+    bert_size: str
+    objective: str = "mlm"
+    nsp: bool = True
+    mask_rate: float = 0.8
+    random_rate: float = 0.1
+    keep_rate: float = 0.1
+
+    @property
+    def name(self) -> str:
+        """A name for files."""
+        parts = [self.bert_size, self.objective] + ([] if self.nsp else ["no_nsp"])
+        if self.rates != MASK_STRATEGIES[0]:
+            parts.append("_".join(f"{100 * rate:g}" for rate in self.rates))
+        return "-".join(parts)
+
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """mask_rate, random_rate, keep_rate."""
+        return self.mask_rate, self.random_rate, self.keep_rate
+
+    def flags(self) -> dict:
+        """Flags of run_pretraining.py; a left-to-right model has no masks."""
+        values = dataclasses.asdict(self)
+        if self.objective == "ltr":
+            values = {name: value for name, value in values.items() if not name.endswith("_rate")}
+        return values
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A row of a table.
+
+    Attributes:
+      table: 5, 6 or 8, as in the paper. name: the row's name there.
+      pretraining: how the model is pre-trained. from_scratch: fine-tune its size from random weights instead.
+      lstm_on_top: fine-tune with a BiLSTM on top.
+    """
+
+    table: int
+    name: str
+    pretraining: Pretraining
+    from_scratch: bool = False
+    lstm_on_top: bool = False
+
+    @property
+    def fine_tuning_name(self) -> str:
+        """A name for files; equal cells have the same."""
+        name = f"{self.pretraining.bert_size}-from_scratch" if self.from_scratch else self.pretraining.name
+        return name + ("-lstm" if self.lstm_on_top else "")
+
+
+def create_grid(tables: Iterable[int], bert_size: str, sizes: Iterable[str]) -> list[Cell]:
+    """The cells of the tables.
+
+    Args:
+      tables: of 5 (objectives), 6 (sizes), 8 (masking).
+      bert_size: of the models in Tables 5 and 8. sizes: those of Table 6.
+
+    Raises:
+      ValueError: no such table or size; names the flag.
+    """
+    base = Pretraining(bert_size)
+    no_nsp = dataclasses.replace(base, nsp=False)
+    left_to_right = dataclasses.replace(no_nsp, objective="ltr")
+    cells = {
+        5: [
+            Cell(5, "BERT", base),
+            Cell(5, "No NSP", no_nsp),
+            Cell(5, "LTR & No NSP", left_to_right),
+            Cell(5, "+ BiLSTM", left_to_right, lstm_on_top=True),
+            Cell(5, "no pre-training", base, from_scratch=True),
+        ],
+        6: [Cell(6, size, Pretraining(size)) for size in sizes],
+        8: [
+            Cell(
+                8,
+                " / ".join(f"{100 * rate:g}" for rate in rates),
+                Pretraining(bert_size, mask_rate=rates[0], random_rate=rates[1], keep_rate=rates[2]),
+            )
+            for rates in MASK_STRATEGIES
+        ],
+    }
+    if unknown := [table for table in tables if table not in cells]:
+        raise ValueError(f"--tables={unknown[0]} is not one of {', '.join(map(str, cells))}, the tables of the paper.")
+    chosen = [cell for table in tables for cell in cells[table]]
+    for cell in chosen:
+        BertConfig.from_size(cell.pretraining.bert_size)  # raises for an unknown one
+    return chosen
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings that all cells share; the fields are the flags of this module."""
+
+    train_text: str
+    heldout_text: str
+    task_name: str
+    data_dir: str | None
+    output_dir: str
+    vocab_file: str | None
+    vocab_size: int
+    do_lower_case: bool
+    max_seq_length: int
+    num_train_steps: int
+    train_batch_size: int
+    learning_rate: float
+    masked_lm_prob: float
+    max_eval_steps: int
+    fine_tuning_batch_size: int
+    fine_tuning_learning_rate: float
+    num_train_epochs: float
+    num_seeds: int
+    seed: int
+    pretraining_flag: tuple[str, ...] = ()
+    fine_tuning_flag: tuple[str, ...] = ()
+
+
+def create_runs(cells: Iterable[Cell], settings: Settings) -> list[Run]:
+    """The runs that the cells need, each after those it depends on; a run may occur twice."""
+    folder = settings.output_dir
+    cells = list(cells)
+    runs = []
+    vocab_file = settings.vocab_file
+    if not vocab_file:
+        vocab_file = os.path.join(folder, "vocab.txt")
+        flags = {
+            "input_file": settings.train_text, "output_file": vocab_file, "vocab_size": settings.vocab_size,
+            "do_lower_case": settings.do_lower_case,
+        }  # fmt: skip
+        runs.append(Run("vocabulary", "create_vocab.py", flags))
+    for nsp in sorted({cell.pretraining.nsp for cell in cells}):
+        for part, text in (("train", settings.train_text), ("heldout", settings.heldout_text)):
+            flags = {
+                "input_file": text, "output_file": _records(folder, part, nsp), "vocab_file": vocab_file,
+                "do_lower_case": settings.do_lower_case, "max_seq_length": settings.max_seq_length, "nsp": nsp,
+                "masking": "dynamic", "random_seed": settings.seed,
+            }  # fmt: skip
+            runs.append(Run(f"data-{part}-{_kind(nsp)}", "create_pretraining_data.py", flags))
+    for cell in cells:
+        runs.append(_pretraining_run(cell.pretraining, vocab_file, settings))
+        runs.append(_fine_tuning_run(cell, vocab_file, settings))
+    return runs
+
+
+def _kind(nsp: bool) -> str:
+    return "pairs" if nsp else "single"
+
+
+def _records(folder: str, part: str, nsp: bool) -> str:
+    return os.path.join(folder, "data", f"{part}-{_kind(nsp)}.tfrecord")
+
+
+def _pretraining_run(pretraining: Pretraining, vocab_file: str, settings: Settings) -> Run:
+    output_dir = os.path.join(settings.output_dir, "pretraining", pretraining.name)
+    flags = {
+        "input_file": _records(settings.output_dir, "train", pretraining.nsp),
+        "eval_input_file": _records(settings.output_dir, "heldout", pretraining.nsp),
+        "output_dir": output_dir, "vocab_file": vocab_file, "do_train": True, "do_eval": True,
+        **pretraining.flags(),
+        "max_seq_length": settings.max_seq_length,
+        "max_predictions_per_seq": math.ceil(settings.max_seq_length * settings.masked_lm_prob),
+        "masked_lm_prob": settings.masked_lm_prob if pretraining.objective == "mlm" else None,
+        "train_batch_size": settings.train_batch_size, "eval_batch_size": settings.train_batch_size,
+        "max_eval_steps": settings.max_eval_steps, "learning_rate": settings.learning_rate,
+        "num_train_steps": settings.num_train_steps, "num_warmup_steps": settings.num_train_steps // 10,
+        "keep_checkpoint_max": 1, "seed": settings.seed,
+    }  # fmt: skip
+
+    def read() -> dict:
+        with open(os.path.join(output_dir, "eval_results.txt"), encoding="utf-8") as file:
+            results = {key: float(value) for key, value in (line.split(" = ") for line in file)}
+        kind = "next_token" if pretraining.objective == "ltr" else "masked_lm"
+        return {
+            "token_loss": results[f"{kind}_loss"],
+            "token_accuracy": results[f"{kind}_accuracy"],
+            "next_sentence_accuracy": results.get("next_sentence_accuracy"),
+        }
+
+    name = f"pretraining-{pretraining.name}"
+    return Run(name, "run_pretraining.py", flags, read, settings.pretraining_flag)
+
+
+def _fine_tuning_run(cell: Cell, vocab_file: str, settings: Settings) -> Run:
+    output_dir = os.path.join(settings.output_dir, "fine_tuning", cell.fine_tuning_name)
+    pretrained = os.path.join(settings.output_dir, "pretraining", cell.pretraining.name)
+    flags = {
+        "task_name": settings.task_name, "data_dir": settings.data_dir, "output_dir": output_dir,
+        "vocab_file": vocab_file, "do_lower_case": settings.do_lower_case, "do_train": True, "do_eval": True,
+        "init_checkpoint": None if cell.from_scratch else pretrained,
+        "bert_config_file": os.path.join(pretrained, "bert_config.json") if cell.from_scratch else None,
+        "lstm_on_top": True if cell.lstm_on_top else None,
+        "max_seq_length": settings.max_seq_length, "train_batch_size": settings.fine_tuning_batch_size,
+        "eval_batch_size": settings.fine_tuning_batch_size, "learning_rate": settings.fine_tuning_learning_rate,
+        "num_train_epochs": settings.num_train_epochs, "seed": settings.seed,
+        # One seed is no special case: it writes the same results file, with a mean over one.
+        "num_seeds": settings.num_seeds, "write_tf_records": False, "keep_checkpoint_max": 1,
+    }  # fmt: skip
+
+    def read() -> dict:
+        if settings.num_seeds > 1:
+            with open(os.path.join(output_dir, "seeds.json"), encoding="utf-8") as file:
+                return json.load(file)["summary"]
+        with open(os.path.join(output_dir, "eval_results.txt"), encoding="utf-8") as file:
+            values = {key: float(value) for key, value in (line.split(" = ") for line in file)}
+        return {name: dict.fromkeys(("mean", "min", "max"), value) for name, value in values.items()}
+
+    name = f"fine_tuning-{cell.fine_tuning_name}"
+    return Run(name, "run_classifier.py", flags, read, settings.fine_tuning_flag)

@@ -1,0 +1,138 @@
+"""Runs of the scripts, one after the other; finished ones are not repeated."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from absl import logging
+
+from bert_tf.system.atomic import write_text_file
+from bert_tf.system.progress import progress_bar
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[1]
+
+_LINES_OF_LOG = 15
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a script.
+
+    Attributes:
+      name: of its log and its results. script: file name. flags: without the leading dashes; None: not given.
+      extra: further flags as on a command line. read: reads the results, once the script has succeeded.
+    """
+
+    name: str
+    script: str
+    flags: Mapping[str, object]
+    read: Callable[[], dict] = dict
+    extra: tuple[str, ...] = ()
+
+    def command(self) -> list[str]:
+        given = [f"--{name}={value}" for name, value in self.flags.items() if value is not None]
+        return [self.script, *given, *self.extra]
+
+
+def result_of(run: Run, output_dir: str) -> dict | None:
+    """The saved result of a run: `results`, and `seconds` of its last start; None if it isn't finished.
+
+    Raises:
+      ValueError: it was run with other flags; names them.
+    """
+    path = os.path.join(output_dir, "results", f"{run.name}.json")
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        kept = json.load(file)
+    now, then = run.command(), kept["command"]
+    if now != then:
+        different = [part for part in now if part not in then] + [f"not {part}" for part in then if part not in now]
+        raise ValueError(
+            f"--output_dir={output_dir} has results for other flags ({run.name}: now {', '.join(different)}). Choose "
+            f"another directory, or delete {path} and the run's folder."
+        )
+    return kept
+
+
+def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -> dict:
+    """Runs a script, with its output in logs/<name>.log, and saves the results; see `result_of`.
+
+    Args:
+      wait: called from time to time while the script runs.
+
+    Raises:
+      ChildProcessError: it failed; the message ends with the last lines of its log.
+    """
+    log_path = os.path.join(output_dir, "logs", f"{run.name}.log")
+    for folder in ("logs", "results"):
+        os.makedirs(os.path.join(output_dir, folder), exist_ok=True)
+    command = run.command()
+    logging.info("%s; its log is %s", " ".join(command), log_path)
+    started = time.monotonic()
+    with open(log_path, "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPTS / command[0]), *command[1:]], stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_SECONDS_BETWEEN_LOOKS)
+                wait()
+        finally:
+            if process.poll() is None:  # on SIGTERM a training run saves a checkpoint
+                process.terminate()
+                process.wait()
+    if process.returncode:
+        with open(log_path, encoding="utf-8", errors="replace") as file:
+            last = "".join(file.readlines()[-_LINES_OF_LOG:])
+        raise ChildProcessError(
+            f"{run.script} failed with exit code {process.returncode} in the run {run.name}; the end of {log_path}:\n"
+            f"{last}"
+        )
+    kept = {"command": command, "results": run.read(), "seconds": round(time.monotonic() - started, 1)}
+    path = os.path.join(output_dir, "results", f"{run.name}.json")
+    write_text_file(path, json.dumps(kept, indent=2) + "\n")
+    return kept
+
+
+def do_runs(runs: Iterable[Run], output_dir: str) -> dict[str, dict]:
+    """Does all unfinished runs one after the other, with a progress bar; returns name -> `result_of`.
+
+    Raises:
+      ValueError, ChildProcessError: see `result_of` (before anything runs) and `do_run`.
+    """
+    runs = list({run.name: run for run in runs}.values())
+    done = {run.name: kept for run in runs if (kept := result_of(run, output_dir))}
+    if done:
+        logging.info("%d of %d runs are already done.", len(done), len(runs))
+    with progress_bar(total=len(runs), initial=len(done), desc="ablations", unit="run") as bar, _stopped_by_signal():
+        for run in runs:
+            if run.name in done:
+                continue
+            bar.set_postfix_str(run.name)
+            done[run.name] = do_run(run, output_dir, bar.refresh if sys.stderr.isatty() else lambda: None)
+            bar.update()
+    return done
+
+
+@contextlib.contextmanager
+def _stopped_by_signal() -> Iterator[None]:
+    """Makes SIGTERM end this process as Ctrl-C does, so that the script it waits for ends, too."""
+
+    def stop(*_):
+        raise SystemExit(128 + signal.SIGTERM)
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
