@@ -282,11 +282,13 @@ def test_another_models_files_never_stay_beside_the_new_ones(source, tmp_path):
 
 def test_heads_without_their_usual_company(tmp_path):
     """No pooler to Model Garden; a masked-LM head beside a pooler to Hugging Face."""
+    pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
+    pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
     model = BertForMaskedLM(BertConfig.from_dict({**TINY_CONFIG, "max_position_embeddings": 64}))
     model.build()
     model.save_pretrained(str(tmp_path / "hf"), format="huggingface")
     report = convert.convert(str(tmp_path / "hf"), str(tmp_path / "tf1"), "tf1")
-    assert any("Outputs equal transformers" in note or "not installed" in note for note in report.notes)
+    assert any("Outputs equal transformers" in note for note in report.notes)
     tensors = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
     tensors = {name: value for name, value in tensors.items() if "pooler" not in name}
     (tmp_path / "hf" / "model.safetensors").unlink()

@@ -134,6 +134,18 @@ def test_chunks_of_the_file_may_end_anywhere(plain, tmp_path, monkeypatch):
         assert list(gzip_records.gzip_records(str(tmp_path / "many"))) == expected
 
 
+@pytest.mark.parametrize("kind", ["one member", "blocks"])
+def test_blocks_may_be_asked_for_in_any_order_and_again(plain, tmp_path, kind):
+    """A reader goes on where it stopped; a block that lies before this place is read from its member's start."""
+    path = tmp_path / "file"
+    members(plain, path, [] if kind == "one member" else [frames()[k][0] for k in range(8, COUNT, 8)])
+    places = [place[:2] for place in gzip_records.gzip_records(str(path))]
+    reader = gzip_records.GzipReader()
+    for first in (0, 0, 8, 16, 16, 8, 0, 48, 40, 3, 5):
+        expected = [example(number) for number in range(first, first + 8)]
+        assert reader.read(str(path), *places[first], 8) == expected, first
+
+
 def test_plain_and_compressed_files_together(plain, tmp_path):
     write_blocks(plain, tmp_path / "many")
     (tmp_path / "empty").write_bytes(gzip.compress(b""))

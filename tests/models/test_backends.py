@@ -1,6 +1,5 @@
 """Model, heads and optimizer are plain Keras: `fit` on any backend reproduces the original's twelve steps."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -38,8 +37,7 @@ print(json.dumps([keras.config.backend(), loaded, losses]))
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_fit_makes_the_originals_twelve_steps(golden, tmp_path, backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed (it is not a requirement): pip install {backend}")
+    pytest.importorskip(backend, reason=f"{backend} is not installed (requirements-dev.txt)")
     import tensorflow as tf
 
     folder = golden / "optimizer"

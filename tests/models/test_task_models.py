@@ -1,7 +1,6 @@
 """Models with fine-tuning heads: the original's numbers (tests/golden/model), Keras, training."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -434,34 +433,35 @@ from bert_tf.models.inputs import select
 assert keras.config.backend() == "jax" and "tensorflow" not in sys.modules
 from bert_tf.models import initialize
 
-folder, result = sys.argv[1:]
+folder, result, names, epochs = sys.argv[1:]
 config = BertConfig.from_json_file(folder + "/bert_config.json")
 config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
 inputs = np.load(folder + "/inputs.npz")
-classifier = task_models.BertForSequenceClassification(config, num_labels=3, dropout_rate=0.0)
-initialize.load_weights(classifier, folder + "/classifier.ckpt")
-spans = task_models.BertForQuestionAnswering(config)
-initialize.load_weights(spans, folder + "/squad.ckpt")
-masked_lm = task_models.BertForMaskedLM(config)
-initialize.load_weights(masked_lm, folder + "/bert_model.ckpt")
+models = {
+    "classifier": lambda: task_models.BertForSequenceClassification(config, num_labels=3, dropout_rate=0.0),
+    "squad": lambda: task_models.BertForQuestionAnswering(config),
+    "bert_model": lambda: task_models.BertForMaskedLM(config),
+}
 arrays = {}
-for name, model in (("classifier", classifier), ("spans", spans), ("masked_lm", masked_lm)):
+for name in names.split(","):
+    model = models[name]()
+    initialize.load_weights(model, f"{folder}/{name}.ckpt")
     batch = select(inputs, model.known_inputs)
     outputs = model(batch)
     arrays |= outputs if isinstance(outputs, dict) else {name + "_logits": outputs}
-    model.compile(optimizer=keras.optimizers.Adam(1e-3))
-    arrays[name + "_history"] = model.fit(batch, epochs=10, verbose=0).history["loss"]
+    if int(epochs):
+        model.compile(optimizer=keras.optimizers.Adam(1e-3))
+        arrays[name + "_history"] = model.fit(batch, epochs=int(epochs), verbose=0).history["loss"]
 np.savez(result, **arrays)
 """
 
 
-@pytest.mark.slow
-def test_on_jax(golden, tmp_path):
-    if importlib.util.find_spec("jax") is None:
-        pytest.skip("jax is not installed (it is not a requirement): pip install jax")
+@pytest.mark.parametrize(("names", "epochs"), [("classifier", 0), *slow(("classifier,squad,bert_model", 10))])
+def test_on_jax(golden, tmp_path, names, epochs):
+    pytest.importorskip("jax", reason="jax is not installed (requirements-dev.txt)")
     folder = golden / "model" / "config1"
     process = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path / "result.npz")],
+        [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path / "result.npz"), names, str(epochs)],
         env={**os.environ, "KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "2"},
         capture_output=True,
         text=True,
@@ -470,15 +470,17 @@ def test_on_jax(golden, tmp_path):
     assert process.returncode == 0, process.stderr[-3000:]
     actual, expected = np.load(tmp_path / "result.npz"), np.load(folder / "outputs.npz")
     assert_close(actual["classifier_logits"], expected["classifier_logits"])
+    if not epochs:
+        return
     assert_close(actual["start_logits"], expected["squad_start_logits"])
     assert_close(actual["end_logits"], expected["squad_end_logits"])
-    log_probabilities = keras.ops.log_softmax(actual["masked_lm_logits"]).numpy().reshape(-1, 200)
+    log_probabilities = keras.ops.log_softmax(actual["bert_model_logits"]).numpy().reshape(-1, 200)
     assert_close(log_probabilities, expected["masked_lm_log_probs"], LOG_PROBABILITIES, 5)
-    for name in ("classifier", "spans", "masked_lm"):
+    losses = {"classifier": "classifier_loss", "squad": "squad_loss", "bert_model": "masked_lm_loss"}
+    for name, loss in losses.items():
         history = actual[f"{name}_history"]
-        key = {"classifier": "classifier_loss", "spans": "squad_loss", "masked_lm": "masked_lm_loss"}[name]
         assert history[-1] < 0.9 * history[0], name
-        np.testing.assert_allclose(history[0], expected[key], atol=SCALAR)
+        np.testing.assert_allclose(history[0], expected[loss], atol=SCALAR)
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

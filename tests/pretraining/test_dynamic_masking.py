@@ -443,6 +443,17 @@ def data(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("token", ["[CLS]", "[SEP]"])
+def test_rows_of_another_vocabulary_are_seen_by_each_special_token(token):
+    """Records hold ids, so a vocabulary that differs in one of them only must not pass."""
+    rows = rows_of(packed_rows(5, 4), 64, 4)
+    assert masking().problem(rows) is None
+    known = VOCAB[token]
+    other = {name: {known: 99, 99: known}.get(number, number) for name, number in VOCAB.items()}
+    vocabulary = dynamic_masking.Masking.from_vocab(other, "vocab.txt", max_predictions_per_seq=20)
+    assert vocabulary.problem(rows) == f"has token id {known} where the vocabulary's {token} is 99"
+
+
 def unmasked_flags(data, output_dir, **flags) -> dict:
     flags = {
         "vocab_file": f"{data}/vocab.txt",
@@ -505,7 +516,12 @@ def outcomes(request, data, tmp_path_factory):
         "masked, whole words": {"input_file": f"{data}/static.tfrecord", "do_whole_word_mask": True},
         "two kinds": {"input_file": f"{data}/train-0.tfrecord,{data}/single.tfrecord"},
         "too long": {"max_seq_length": 16},
-        "two replicas' parts": {"gradient_accumulation_steps": 2, "use_xla": True, "dtype": "bfloat16"},
+        "two replicas' parts": {
+            "distribution_strategy": "mirrored",
+            "gradient_accumulation_steps": 2,
+            "use_xla": True,
+            "dtype": "bfloat16",
+        },
         "evaluation of other records": {
             "do_eval": True,
             "max_eval_steps": 2,
@@ -521,11 +537,12 @@ def outcomes(request, data, tmp_path_factory):
     }
     cases = {}
     for name, change in selected_cases(request, changes, {"two replicas' parts", "masked, vocabulary"}).items():
-        change = {"num_train_steps": 2, "deterministic": False, **change}
+        change = {"num_train_steps": 2, "deterministic": False, "num_virtual_cpus": 2, **change}
         if name.startswith("masked"):
             change = {"max_seq_length": 16, "max_predictions_per_seq": 3, **change}
         cases[name] = unmasked_flags(data, folder / name, **change)
-    return run_cases("run_pretraining", cases)[0]
+    outcomes, logs = run_cases("run_pretraining", cases)
+    return {name: outcome + logs[name] for name, outcome in outcomes.items()}
 
 
 @pytest.mark.parametrize(
@@ -544,7 +561,7 @@ def outcomes(request, data, tmp_path_factory):
             ["train-0.tfrecord has unmasked rows of up to 4 pairs", "single.tfrecord has unmasked rows of up to 1"],
         ),
         ("too long", ["train-0.tfrecord: the first record", "at most 16; give --max_seq_length="]),
-        *slow(("two replicas' parts", ["done"]), ("masked, vocabulary", ["done"])),
+        *slow(("two replicas' parts", ["done", "2 replicas"]), ("masked, vocabulary", ["done"])),
         ("evaluation of other records", ["static.tfrecord", "16 values in feature 'input_ids', expected 64"]),
         ("single pairs", ["done"]),
     ],

@@ -1,6 +1,7 @@
 """The loop: replicas, micro-batches, precision, XLA, bad losses, evaluation. Resume is in test_run_pretraining.py."""
 
 import functools
+import itertools
 import json
 import signal
 
@@ -110,6 +111,34 @@ def test_xla_step_equals_the_plain_one(replicas):
     expected, _ = run(strategy, batches, dropout=0.1, rate=1e-3)
     actual, _ = run(strategy, batches, dropout=0.1, rate=1e-3, use_xla=True)
     assert_same(expected, actual, 2e-5)
+
+
+@functools.cache
+def three_steps(replicas, parts, use_xla, dtype):
+    """How three steps change the weights, as one vector, and the sums of the metrics."""
+    batches, strategy = make_batches(batch_size=8, steps=3), one_device() if replicas == 1 else mirrored(replicas)
+    before = checkpoints.model_variables(build(strategy, dtype=dtype)[0])
+    after, (result,) = run(strategy, batches, parts=parts, use_xla=use_xla, dtype=dtype, rate=1e-3)
+    return np.concatenate([(after[name] - value.numpy()).ravel() for name, value in before.items()]), result
+
+
+MATRIX = list(itertools.product((1, 2), (1, 2, 4), (False, True), (None, "mixed_bfloat16")))
+WHOLE = [cell for cell in MATRIX if cell[:3] == (1, 1, False)]
+IN_SMALL = (2, 2, False, "mixed_bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "parts", "use_xla", "dtype"),
+    [IN_SMALL, *slow(*(cell for cell in MATRIX if cell not in (IN_SMALL, *WHOLE)))],
+)
+def test_replicas_parts_xla_and_precision_together(replicas, parts, use_xla, dtype):
+    """Each combination steps as one device does in one part without XLA, within its precision's rounding."""
+    expected, whole = three_steps(1, 1, False, dtype)
+    actual, cut = three_steps(replicas, parts, use_xla, dtype)
+    tolerance = 1e-3 if dtype is None else 0.1
+    assert np.linalg.norm(actual - expected) < tolerance * np.linalg.norm(expected)
+    for name in (*PretrainingObjective.sum_names, "loss"):
+        np.testing.assert_allclose(cut[name], whole[name], rtol=tolerance / 10)
 
 
 @pytest.mark.slow

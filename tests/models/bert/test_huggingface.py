@@ -1,6 +1,7 @@
 """Hugging Face's names, configurations and files, with their own model as the oracle if it is installed."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -110,12 +111,19 @@ def test_old_files_with_gamma_a_tied_decoder_and_position_ids(tmp_path):
     }
 
 
-def test_untied_decoder_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "original"),
+    [
+        ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ],
+)
+def test_untied_decoder_is_refused(tmp_path, name, original):
     def untie(tensors):
-        tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"] + 1
+        tensors[name] = tensors[original] + 1
 
     write_directory(tmp_path / "model", change=untie)
-    with pytest.raises(ValueError, match=r"model\.safetensors: cls\.predictions\.decoder\.weight differs"):
+    with pytest.raises(ValueError, match=rf"model\.safetensors: {re.escape(name)} differs from {re.escape(original)}"):
         open_weights.open_weights(str(tmp_path / "model"))
 
 
