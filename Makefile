@@ -34,9 +34,11 @@ test-slow: $(DEV_STAMP)
 demo: install
 	$(BIN)/python -m demo --text="$(TEXT)"
 
-# The pages and the API from the docstrings, in build/docs; a broken link is an error. The front page is README.md.
+# The pages and the API from the docstrings, in build/docs; a broken link is an error. The front page is README.md, also in
+# Korean.
 docs: $(DEV_STAMP)
-	sed 's,](docs/,](,g' README.md > docs/index.md
+	sed 's,](docs/,](,g; s,](README.ko.md),](index-ko.md),' README.md > docs/index.md
+	sed 's,](docs/,](,g; s,](README.md),](index.md),' README.ko.md > docs/index-ko.md
 	$(BIN)/zensical build --strict --clean
 
 lint: $(DEV_STAMP)

@@ -1,9 +1,11 @@
-"""README.md and the pages of docs/: their commands and programs run, and the files and flags they name exist.
+"""The READMEs and the pages of docs/: their commands and programs run, and the files and flags they name exist.
 
 Commands run as they are written, with a temporary folder instead of runs/.
 """
 
 import ast
+import collections
+import doctest
 import json
 import os
 import re
@@ -13,7 +15,7 @@ import sys
 
 import pytest
 from helpers import warm
-from helpers.paths import ROOT
+from helpers.paths import GOLDEN, ROOT
 from helpers.tiny import TINY_CONFIG
 
 import bert_tf
@@ -21,10 +23,13 @@ from benchmarks import picture
 
 README = (ROOT / "README.md").read_text()
 PAGES = {"README": README, **{path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}}
-PAGES.pop("index", None)  # the copy of README.md that `make docs` leaves there
+COPIES = {"index": "README", "index-ko": "README.ko"}  # that `make docs` leaves there
+PAGES = {page: text for page, text in PAGES.items() if page not in COPIES}
+PAGES["README.ko"] = (ROOT / "README.ko.md").read_text()
 # For each page: the first words of every command, and the number of Python programs.
 COMMANDS = {
     "README": (["run_classifier.py", "run_classifier.py"], 1),
+    "README.ko": (["run_classifier.py", "run_classifier.py"], 1),  # those of README, see below
     "checkpoints": (["Google's"], 1),
     "choice": (["run_swag.py"], 1),
     "classification": (["run_classifier.py", "run_classifier.py"], 2),
@@ -297,6 +302,46 @@ def test_readme_is_short():
     assert len(README.splitlines()) <= 220
 
 
+def fenced(page):
+    """All blocks but the examples of an interpreter, in order."""
+    found = re.findall(r"^```(\w*\n.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    return [block for block in found if not block.startswith("pycon\n")]
+
+
+def prose(page):
+    return re.sub(r"^```.*?^```", "", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_korean_readme_says_what_the_english_one_says():
+    """The same commands and outputs, links, code in the text, headings, and numbers in the tables."""
+    assert fenced("README.ko") == fenced("README")
+    pages = ("README", "README.ko")
+    links, code, tables = {}, {}, {}
+    for page in pages:
+        links[page] = set(re.findall(r"\]\(([^)\s]+)\)", PAGES[page]))
+        code[page] = set(re.findall(r"`([^`\n]+)`", prose(page)))
+        rows = re.findall(r"^\|.*\|$", prose(page), re.MULTILINE)
+        tables[page] = [collections.Counter(re.findall(r"\d+(?:[.,]\d+)*", row)) for row in rows]
+    translated = {"#released-models": "#공개된-모델", "README.ko.md": "README.md"}
+    assert {translated.get(link, link) for link in links["README"]} == links["README.ko"]
+    assert code["README"] - code["README.ko"] == set()
+    for english, korean in zip(*(tables[page] for page in pages), strict=True):
+        assert english - korean == collections.Counter(), "numbers that the Korean table lacks"
+    english, korean = (re.findall(r"^(#+) (.*)$", prose(page), re.MULTILINE) for page in pages)
+    korean.remove(("##", "한국어 토큰화"))
+    assert [level for level, _ in korean] == [level for level, _ in english]
+
+
+def test_the_korean_examples_of_tokenization(monkeypatch):
+    """With the vocabulary of the released English model."""
+    monkeypatch.chdir(GOLDEN)
+    examples = "\n".join(blocks("README.ko", "pycon"))
+    test = doctest.DocTestParser().get_doctest(examples, {}, "README.ko.md", None, 0)
+    assert len(test.examples) == 12
+    report = []
+    assert doctest.DocTestRunner().run(test, out=report.append).failed == 0, "".join(report)
+
+
 def test_make_targets_are_there():
     makefile = (ROOT / "Makefile").read_text()
     targets = {target for page in PAGES.values() for target in re.findall(r"(?:^|`)make ([a-z-]+)", page, re.MULTILINE)}
@@ -313,7 +358,7 @@ def heading_anchors(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
-    home = ROOT if page == "README" else ROOT / "docs"
+    home = ROOT if page in COPIES.values() else ROOT / "docs"
     for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
         if target.startswith("https://"):
             continue
@@ -356,7 +401,7 @@ def test_flags_named_in_pages_exist():
 
 def test_the_site_has_every_page():
     settings = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
-    assert sorted(re.findall(r"([\w-]+)\.md", settings)) == sorted({"index", *PAGES} - {"README"})
+    assert sorted(re.findall(r"([\w-]+)\.md", settings)) == sorted({*COPIES, *PAGES} - {*COPIES.values()})
 
 
 def test_the_api_page_has_every_public_name_where_it_is_defined():
