@@ -16,12 +16,12 @@ _CJK_BLOCKS = (
 )
 
 
-def _is_whitespace(char: str) -> bool:
+def is_whitespace(char: str) -> bool:
     """True for space, tab, newline, carriage return and category Zs."""
     return char in (" ", "\t", "\n", "\r") or unicodedata.category(char) == "Zs"
 
 
-def _is_control(char: str) -> bool:
+def is_control(char: str) -> bool:
     """True for categories Cc and Cf, except tab, newline and carriage return, which count as whitespace."""
     return char not in ("\t", "\n", "\r") and unicodedata.category(char) in ("Cc", "Cf")
 
@@ -42,9 +42,9 @@ def is_cjk(char: str) -> bool:
 
 
 def clean(char: str) -> str | None:
-    if char in ("\0", "\ufffd") or _is_control(char):
+    if char in ("\0", "\ufffd") or is_control(char):
         return None
-    if _is_whitespace(char):
+    if is_whitespace(char):
         return " "
     return f" {char} " if is_cjk(char) else char
 

@@ -47,9 +47,9 @@ class PlainTokenizer:
         """Without control characters, and with spaces for all whitespace."""
         output = []
         for char in text:
-            if char in ("\0", "\ufffd") or characters._is_control(char):
+            if char in ("\0", "\ufffd") or characters.is_control(char):
                 continue
-            output.append(" " if characters._is_whitespace(char) else char)
+            output.append(" " if characters.is_whitespace(char) else char)
         return "".join(output)
 
     def set_chinese_apart(self, text: str) -> str:

@@ -118,10 +118,10 @@ def test_word_length_limit():
 
 
 def test_predicates():
-    assert all(map(characters._is_whitespace, " \t\r\n\u00a0"))
-    assert not any(map(characters._is_whitespace, "A-\u2028"))
-    assert characters._is_control("\u0005") and characters._is_control("\u200b")
-    assert not any(map(characters._is_control, "A \t\r\n\U0001f4a9"))
+    assert all(map(characters.is_whitespace, " \t\r\n\u00a0"))
+    assert not any(map(characters.is_whitespace, "A-\u2028"))
+    assert characters.is_control("\u0005") and characters.is_control("\u200b")
+    assert not any(map(characters.is_control, "A \t\r\n\U0001f4a9"))
     assert all(map(characters.is_punctuation, "-$`.\u3002"))
     assert not any(map(characters.is_punctuation, "A \u20ac"))
 
