@@ -1,6 +1,9 @@
 """The names of the original's tokenization.py."""
 
 from bert_tf.text.casing import validate_case_matches_checkpoint
+from bert_tf.text.characters import is_control as _is_control
+from bert_tf.text.characters import is_punctuation as _is_punctuation
+from bert_tf.text.characters import is_whitespace as _is_whitespace
 from bert_tf.text.vocab import load_vocab
 from bert_tf.text.wordpiece import (
     BasicTokenizer,
@@ -18,6 +21,9 @@ __all__ = [
     "BasicTokenizer",
     "FullTokenizer",
     "WordpieceTokenizer",
+    "_is_control",
+    "_is_punctuation",
+    "_is_whitespace",
     "convert_by_vocab",
     "convert_ids_to_tokens",
     "convert_to_unicode",

@@ -14,7 +14,7 @@ from helpers.squad import SQUAD_SIZES
 
 from bert_tf import modeling, optimization, run_classifier, run_squad
 
-# Every public function and class of the original's files.
+# Every public function and class of the original's files, and three others that people import.
 NAMES = {
     "modeling.py": """BertConfig BertModel gelu get_activation get_assignment_map_from_checkpoint dropout layer_norm
         layer_norm_and_dropout create_initializer embedding_lookup embedding_postprocessor
@@ -23,7 +23,7 @@ NAMES = {
     "optimization.py": "create_optimizer AdamWeightDecayOptimizer",
     "tokenization.py": """validate_case_matches_checkpoint convert_to_unicode printable_text load_vocab convert_by_vocab
         convert_tokens_to_ids convert_ids_to_tokens whitespace_tokenize FullTokenizer BasicTokenizer
-        WordpieceTokenizer""",
+        WordpieceTokenizer _is_whitespace _is_control _is_punctuation""",
     "run_classifier.py": """InputExample PaddingInputExample InputFeatures DataProcessor XnliProcessor MnliProcessor
         MrpcProcessor ColaProcessor convert_single_example file_based_convert_examples_to_features
         file_based_input_fn_builder create_model model_fn_builder input_fn_builder convert_examples_to_features main""",
