@@ -158,6 +158,7 @@ def test_optimizer_class():
             p -= 0.1 * (m / (v**0.5 + 1e-6) + rate * p)
             plain.append(p)
         np.testing.assert_allclose(found, expected or plain, rtol=2e-6)
+    assert optimization.AdamWeightDecayOptimizer(0.1).weight_decay_rate == 0.0
     assert optimizer.global_clipnorm is None and optimizer.name == "AdamWeightDecayOptimizer"
     excluded = optimization.AdamWeightDecayOptimizer(0.1, 0.01, exclude_from_weight_decay=["bias"])
     excluded.build([keras.Variable([0.5], name="bias"), keras.Variable([0.5], name="kernel")])
@@ -273,6 +274,9 @@ def test_squad_features_equal_the_originals(golden, english, mode, version):
         for example in examples
     ]
     assert [example.doc_tokens for example in made] == [example.doc_tokens for example in examples]
+    paragraph = made[0].paragraph
+    for word, start in zip(paragraph.words, paragraph.word_starts, strict=True):
+        assert paragraph.context.startswith(word, start)
     features = features_of(examples, english, "S64", is_training)
     assert features_of(made, english, "S64", is_training) == features
     with gzip.open(folder / f"features-{mode}-{version}-S64.jsonl.gz", "rt", encoding="utf-8") as lines:
