@@ -23,7 +23,7 @@ _NAMES = ("tokens", "sentence_ends", "document_ends")
 _HASH_SLOTS = 1 << 20  # twice the words held at once
 _ARENA_BYTES = 1 << 24  # for these words
 _NUMBERS_AT_ONCE = 1 << 20
-_PRIVATE_CHARACTERS = range(0xF0000, 0x10FFFE)
+_MARKS = range(0x20000, 0x2A6D0)  # rare ideographs, each of which is a separate token
 _COPY_BYTES = 1 << 24
 
 
@@ -195,9 +195,9 @@ class _WordTable:
 
     def _split(self, words: list[str]) -> np.ndarray:
         """UTF-8 of the basic tokens of words: spaces between tokens, a newline after each word."""
-        # All at once, with a private-use character between them, which stays a separate token.
+        # All at once, with an ideograph between them.
         text = " ".join(words)
-        mark = next(chr(code) for code in _PRIVATE_CHARACTERS if chr(code) not in text)
+        mark = next(chr(code) for code in _MARKS if chr(code) not in text)
         tokens = self._basic_tokenizer.tokenize(f" {mark} ".join([*words, ""]))
         return np.frombuffer(" ".join(tokens).replace(mark, "\n").encode(), np.uint8)
 

@@ -49,6 +49,14 @@ def clean(char: str) -> str | None:
     return f" {char} " if is_cjk(char) else char
 
 
+def clean_of_unassigned(char: str) -> str | None:
+    """`clean`, but any category C* counts as control: unassigned, private-use characters and surrogates are dropped as
+    well, as ELECTRA does."""
+    if char not in ("\t", "\n", "\r") and unicodedata.category(char).startswith("C"):
+        return None
+    return clean(char)
+
+
 def split_punctuation(char: str) -> str:
     return f" {char} " if is_punctuation(char) else char
 

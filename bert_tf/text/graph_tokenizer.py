@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_tf.text.characters import clean, is_cjk
+from bert_tf.text.characters import is_cjk
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer, WordpieceTokenizer
 
 _CODE_POINTS = 0x110000
@@ -59,6 +59,7 @@ class GraphTokenizer(tf.Module):
       vocab: token -> id, as `FullTokenizer.vocab`.
       do_lower_case, strip_accents: as for `FullTokenizer`.
       split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
+      drop_unassigned: as for `BasicTokenizer`.
 
     Raises:
       ValueError: the vocabulary lacks [UNK], or a token in it has more than 256 bytes.
@@ -70,10 +71,10 @@ class GraphTokenizer(tf.Module):
         do_lower_case: bool = True,
         strip_accents: bool | None = None,
         split_unknown: bool = False,
+        drop_unassigned: bool = False,
     ):
         super().__init__(name="graph_tokenizer")
-        self._do_lower_case = bool(do_lower_case)
-        self._strip_accents = self._do_lower_case if strip_accents is None else bool(strip_accents)
+        self._basic = BasicTokenizer(do_lower_case, strip_accents, drop_unassigned)
         self._split_unknown = bool(split_unknown)
         self._longest_word = WordpieceTokenizer(vocab).max_input_chars_per_word
         with tf.device("CPU:0"):
@@ -83,7 +84,7 @@ class GraphTokenizer(tf.Module):
     def from_tokenizer(cls, tokenizer: FullTokenizer, split_unknown: bool = False) -> "GraphTokenizer":
         """The graph of a tokenizer."""
         basic = tokenizer.basic_tokenizer
-        return cls(tokenizer.vocab, basic.do_lower_case, basic.strip_accents, split_unknown)
+        return cls(tokenizer.vocab, basic.do_lower_case, basic.strip_accents, split_unknown, basic.drop_unassigned)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -155,7 +156,9 @@ class GraphTokenizer(tf.Module):
 
     def _build_tables(self, alphabet: set[str]) -> None:
         """Builds the two tables and the sequences, in pages."""
-        kinds, outputs, contexts, sequences = _characters(self._do_lower_case, self._strip_accents)
+        kinds, outputs, contexts, sequences = _characters(
+            self._basic.do_lower_case, self._basic.strip_accents, self._basic.drop_unassigned
+        )
         known = np.zeros(_CODE_POINTS, bool)
         known[[ord(char) for char in alphabet]] = True
         entries = kinds | np.where(kinds & _KEPT, np.where(known[outputs], outputs, self._stranger), 0) << _ENTRY_BITS
@@ -196,7 +199,7 @@ class GraphTokenizer(tf.Module):
             return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
     def _cut_ascii(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        texts = tf.strings.lower(texts) if self._do_lower_case else texts
+        texts = tf.strings.lower(texts) if self._basic.do_lower_case else texts
         pieces, starts, ends = self._ascii_pieces.tokenize_with_offsets(texts)
         return pieces.with_values(tf.gather(self._ascii_ids, pieces.values)), starts, ends
 
@@ -288,7 +291,7 @@ class GraphTokenizer(tf.Module):
         contexts = tf.gather(self._contexts, self._address(codes))
         places = tf.where(tf.logical_not(_has(contexts, _CLEANED)))[:, 0]
         codes, contexts = tf.gather(codes, places), tf.gather(contexts, places)
-        if self._do_lower_case:
+        if self._basic.do_lower_case:
             codes = self._replace_final_sigmas(codes, contexts)
         # One character becomes several.
         sequence_rows = tf.bitwise.right_shift(contexts, _SEQUENCE_BITS)
@@ -296,7 +299,7 @@ class GraphTokenizer(tf.Module):
         sequences = tf.concat([tf.where(sequence_rows > 0, sequences[:, 0], codes)[:, None], sequences[:, 1:]], 1)
         chosen = tf.where(sequences >= 0)
         codes, places = tf.gather_nd(sequences, chosen), tf.gather(places, chosen[:, 0])
-        if self._strip_accents:
+        if self._basic.strip_accents:
             # NFD sorts the marks between two characters of class 0 by their classes.
             classes = tf.bitwise.right_shift(tf.gather(self._contexts, self._address(codes)), _CLASS_BITS)
             classes = tf.cast(tf.bitwise.bitwise_and(classes, 255), tf.int64)
@@ -374,21 +377,22 @@ def _in_order_of(keys: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
 
 
 @functools.cache
-def _characters(do_lower_case: bool, strip_accents: bool) -> tuple[np.ndarray, ...]:
+def _characters(do_lower_case: bool, strip_accents: bool, drop_unassigned: bool) -> tuple[np.ndarray, ...]:
     """The properties of all code points.
 
     Returns:
       int32 [code points] each: the low bits of entries; the characters that code points become; the second table.
       int32 [rows, longest]: the sequences that code points become, padded with -1; the first row is for none.
     """
-    kinds = np.full(_CODE_POINTS, _KEPT, np.int32)
+    basic = BasicTokenizer(do_lower_case, strip_accents, drop_unassigned)
+    kinds = np.full(_CODE_POINTS, 0 if drop_unassigned else _KEPT, np.int32)
     outputs = np.arange(_CODE_POINTS, dtype=np.int32)
-    contexts = np.full(_CODE_POINTS, _OTHER, np.int32)
-    # Beyond plane 3 only plane 14 is in use (and private use, which is kept unchanged). Unassigned code points (Cn)
-    # outside the CJK blocks are kept, too. Surrogates are not text.
+    contexts = np.full(_CODE_POINTS, _CLEANED | _TRANSPARENT if drop_unassigned else _OTHER, np.int32)
+    # Beyond plane 3 only plane 14 is in use (and private use, which is kept unchanged or dropped). Unassigned code
+    # points (Cn) outside the CJK blocks are treated alike. Surrogates are not text.
     chars = [chr(code) for code in (*range(0x40000), *range(0xE0000, 0xF0000)) if not 0xD800 <= code <= 0xDFFF]
     chars = [char for char in chars if unicodedata.category(char) != "Cn" or is_cjk(char)]
-    fates = _fates(BasicTokenizer(do_lower_case, strip_accents), chars)
+    fates = _fates(basic, chars)
     sequences = [[]]
     for char, (kind, body) in zip(chars, fates, strict=True):
         code = ord(char)
@@ -400,7 +404,7 @@ def _characters(do_lower_case: bool, strip_accents: bool) -> tuple[np.ndarray, .
         if unicodedata.category(char).startswith("M"):
             kind |= _MARK
         contexts[code] = _case_beside_sigma(char) | combining_class << _CLASS_BITS
-        if clean(char) is None:
+        if basic.clean(char) is None:
             contexts[code] = _CLEANED | _TRANSPARENT
         if len(body) > 1:
             contexts[code] |= len(sequences) << _SEQUENCE_BITS

@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from absl import logging
 
 from bert_tf.text import casing
-from bert_tf.text.characters import clean, split_punctuation, strip_accent_and_split_punctuation
+from bert_tf.text.characters import (
+    clean,
+    clean_of_unassigned,
+    split_punctuation,
+    strip_accent_and_split_punctuation,
+)
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.vocab import MASK, load_vocab
 from bert_tf.weights import released_models
@@ -99,12 +104,15 @@ class BasicTokenizer:
       do_lower_case: lower-case the text.
       strip_accents: None follows do_lower_case, as in the original. False keeps é and composed Hangul in lower-cased
         text.
+      drop_unassigned: drop unassigned and private-use characters and surrogates, too, as ELECTRA does.
     """
 
-    def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None):
+    def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None, drop_unassigned: bool = False):
         self.do_lower_case = do_lower_case
         self.strip_accents = do_lower_case if strip_accents is None else strip_accents
-        self._cleaning = _CharacterTable(clean)
+        self.drop_unassigned = drop_unassigned
+        self.clean = clean_of_unassigned if drop_unassigned else clean
+        self._cleaning = _CharacterTable(self.clean)
         self._splitting = _CharacterTable(
             strip_accent_and_split_punctuation if self.strip_accents else split_punctuation
         )
@@ -260,11 +268,12 @@ class FullTokenizer(Tokenizer):
     pad_id = 0
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     graph_form = "bert_tf.text.graph_tokenizer.GraphTokenizer"
+    drop_unassigned = False
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None):
         self.vocab = load_vocab(vocab_file)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
-        self.basic_tokenizer = BasicTokenizer(do_lower_case, strip_accents)
+        self.basic_tokenizer = BasicTokenizer(do_lower_case, strip_accents, self.drop_unassigned)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
         self._pieces_of_word = _WordCache(self._cut_word)
         self._ids_of_word = _WordCache(self._encode_word)
@@ -361,3 +370,13 @@ class FullTokenizer(Tokenizer):
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
         return tuple(convert_by_vocab(self.vocab, self._cut_word(word)))
+
+
+class ElectraTokenizer(FullTokenizer):
+    """ELECTRA's tokenizer: BERT's, except that characters of every category C* are dropped (unassigned, private use,
+    surrogates), and that strip_accents is only looked at when lower-casing (original: model/tokenization.py)."""
+
+    drop_unassigned = True
+
+    def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None):
+        super().__init__(vocab_file, do_lower_case, strip_accents if do_lower_case else False)

@@ -1,0 +1,72 @@
+"""ELECTRA's tokenizer compared with the original's results, in Python and as a graph."""
+
+import gzip
+import json
+
+import pytest
+from helpers.op_by_op import op_by_op
+from helpers.paths import GOLDEN
+
+from bert_tf.pretraining.token_store import tokenize
+from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
+
+ORACLE = GOLDEN / "tokenization" / "electra"
+VOCAB_FILE = str(ORACLE / "vocab.txt")
+
+
+@pytest.fixture(scope="module")
+def records():
+    with gzip.open(ORACLE / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def chosen(records, do_lower_case, strip_accents):
+    return [r for r in records if (r["do_lower_case"], r["strip_accents"]) == (do_lower_case, strip_accents)]
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+@pytest.mark.parametrize("strip_accents", [True, False])
+def test_all_golden_strings(records, do_lower_case, strip_accents):
+    tokenizer = ElectraTokenizer(VOCAB_FILE, do_lower_case, strip_accents)
+    records = chosen(records, do_lower_case, strip_accents)
+    assert len(records) == 300
+    for record in records:
+        assert tokenizer.basic_tokenizer.tokenize(record["text"]) == record["basic"], record["index"]
+        assert tokenizer.tokenize(record["text"]) == record["tokens"], record["index"]
+        assert tokenizer.encode(record["text"]) == record["ids"], record["index"]
+        assert tokenizer.encode_with_offsets(record["text"])[0] == record["ids"], record["index"]
+
+
+def test_it_differs_from_bert(records):
+    """The golden strings show both differences."""
+    bert, electra = FullTokenizer(VOCAB_FILE), ElectraTokenizer(VOCAB_FILE)
+    assert any(bert.encode(record["text"]) != electra.encode(record["text"]) for record in records)
+    assert electra.tokenize("a\ue000\U000f0000\U00050000\ud800b") == electra.tokenize("ab")
+    cased = {"do_lower_case": False, "strip_accents": True}
+    assert ElectraTokenizer(VOCAB_FILE, **cased).basic_tokenizer.tokenize("\u00e9") == ["\u00e9"]
+    assert FullTokenizer(VOCAB_FILE, **cased).basic_tokenizer.tokenize("\u00e9") == ["e"]
+
+
+@pytest.mark.parametrize(("do_lower_case", "strip_accents"), [(True, None), (False, True)])
+def test_graph(records, do_lower_case, strip_accents):
+    import tensorflow as tf
+
+    tokenizer = ElectraTokenizer(VOCAB_FILE, do_lower_case, strip_accents)
+    texts = [r["text"] for r in chosen(records, True, True)]
+    texts += ["\u03a3\ue000\u0391\u03a3\U000f0000", "a\U00050000b\u0378c", *(chr(code) for code in range(0xD800))]
+    texts = [text.encode("utf-8", "ignore").decode() for text in texts]  # a tensor holds no surrogates
+    graph = tokenizer.to_graph()
+    with op_by_op():
+        ids, starts, ends = (part.to_list() for part in graph.tokenize(tf.constant(texts)))
+    for text, *row in zip(texts, ids, starts, ends, strict=True):
+        expected, offsets = tokenizer.encode_with_offsets(text)
+        assert row == [expected, [start for start, _ in offsets], [end for _, end in offsets]], repr(text)
+
+
+def test_pretraining_data(records, tmp_path):
+    tokenizer = ElectraTokenizer(VOCAB_FILE)
+    texts = [r["text"].replace("\n", " ") for r in chosen(records, True, True)]
+    texts = [text.encode("utf-8", "ignore").decode() for text in texts]
+    store = tokenize([text + "\n" for text in texts], tokenizer, str(tmp_path))
+    expected = [tokenizer.encode(text) for text in texts]
+    assert store.tokens.tolist() == [index for ids in expected for index in ids]
