@@ -325,6 +325,7 @@ def test_the_korean_readme_says_what_the_english_one_says():
     translated = {"#released-models": "#공개된-모델", "README.ko.md": "README.md"}
     assert {translated.get(link, link) for link in links["README"]} == links["README.ko"]
     assert code["README"] - code["README.ko"] == set()
+    assert len(tables["README.ko"]) == len(tables["README"]), "a row of a table to translate or to remove"
     for english, korean in zip(*(tables[page] for page in pages), strict=True):
         assert english - korean == collections.Counter(), "numbers that the Korean table lacks"
     english, korean = (re.findall(r"^(#+) (.*)$", prose(page), re.MULTILINE) for page in pages)
