@@ -84,6 +84,14 @@ class Tokenizer(abc.ABC):
     def is_continuation(token: str) -> bool:
         """Whether a token of the vocabulary continues the word of the token before it."""
 
+    @abc.abstractmethod
+    def files(self) -> dict[str, bytes]:
+        """The vocabulary files of a model's directory: name -> content. `from_pretrained` reads them."""
+
+    def settings(self) -> dict:
+        """What tokenizer_config.json says beside these files, in the terms of Hugging Face."""
+        return {f"{role}_token": getattr(self, f"{role}_token") for role in ("cls", "mask", "pad", "sep", "unk")}
+
     def to_graph(self, split_unknown: bool = False):
         """The same rules as TensorFlow ops: a `tf.Module` with `encode` and `tokenize`, like `GraphTokenizer`.
 

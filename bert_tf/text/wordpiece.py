@@ -20,7 +20,7 @@ from bert_tf.text.characters import (
     strip_accent_and_split_punctuation,
 )
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.vocab import MASK, load_vocab
+from bert_tf.text.vocab import MASK, VOCAB, load_vocab, vocabulary_lines
 from bert_tf.weights import released_models
 
 # The prefix of every piece of a word but the first.
@@ -271,6 +271,7 @@ class FullTokenizer(Tokenizer):
     drop_unassigned = False
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None):
+        self._vocab_file = vocab_file
         self.vocab = load_vocab(vocab_file)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         self.basic_tokenizer = BasicTokenizer(do_lower_case, strip_accents, self.drop_unassigned)
@@ -363,6 +364,16 @@ class FullTokenizer(Tokenizer):
     def is_continuation(token: str) -> bool:
         """Whether `token` begins with "##"."""
         return token.startswith(CONTINUATION)
+
+    def files(self) -> dict[str, bytes]:
+        """vocab.txt, with the lines of the file that the tokenizer was read from."""
+        return {VOCAB: "".join(line + "\n" for line in vocabulary_lines(self._vocab_file)).encode()}
+
+    def settings(self) -> dict:
+        """See `Tokenizer.settings`."""
+        basic = self.basic_tokenizer
+        casing = {"do_lower_case": basic.do_lower_case, "strip_accents": basic.strip_accents}
+        return {**super().settings(), **casing, "tokenize_chinese_chars": True}
 
     def _cut_word(self, word: str) -> tuple[str, ...]:
         cut = self.wordpiece_tokenizer.cut

@@ -38,6 +38,9 @@ class WordTokenizer(Tokenizer):
     def decode(self, ids):
         return " ".join(self.convert_ids_to_tokens(ids)).replace(" +", "")
 
+    def files(self):
+        return {"words.txt": "\n".join(self.vocab).encode()}
+
     @staticmethod
     def is_continuation(token):
         return token.startswith("+")

@@ -1,0 +1,220 @@
+"""Byte-level BPE, the tokenizer of RoBERTa and DistilRoBERTa (GPT-2's, with RoBERTa's special tokens and rows).
+
+A text is split into words, numbers, runs of other characters and of whitespace; a word includes the space before it.
+Each part's UTF-8 bytes, written as 256 printable characters (a space is `Ġ`), are merged by a list of pairs, the first
+of the list first. Nothing is lost: no lower-casing, no normalisation, no unknown token (Radford et al. 2019, section
+2.2; fairseq: gpt2_bpe).
+"""
+
+import functools
+import posixpath
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+
+from bert_tf.system.text_files import read_json, read_json_if_there, read_text_lines
+from bert_tf.text import casing
+from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG
+from bert_tf.text.library_tokenizer import (
+    LibraryTokenizer,
+    name_special_tokens,
+    parts_of,
+    read_bytes,
+    read_tokenizer_json,
+    special_tokens_of,
+)
+from bert_tf.weights import released_models
+
+VOCAB, MERGES, ADDED_TOKENS = "vocab.json", "merges.txt", "added_tokens.json"
+WORD_START = "\u0120"  # how a space is written
+_VERSION = "#version"
+# What the library's regular expressions call whitespace (Unicode: White_Space); `str.isspace` has four more.
+_WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+_WHITESPACE += "\u2028\u2029\u202f\u205f\u3000"
+# Tokenizers whose files look alike, but whose rows or ids differ.
+_NOT_SUPPORTED = ("Deberta", "GPT2", "XLMRoberta")
+
+
+class ByteBpeTokenizer(LibraryTokenizer):
+    """Byte-level BPE with RoBERTa's rows: `<s> A </s>` and `<s> A </s></s> B </s>`, one segment, padding `<pad>`.
+
+        tokenizer = ByteBpeTokenizer("vocab.json", "merges.txt")  # or ("tokenizer.json")
+        tokenizer.tokenize("Hello world")  # ['Hello', 'Ġworld']
+
+    The ids are those of Hugging Face's RobertaTokenizer. A special token written in a text is text, as in fairseq;
+    `encode_masked` takes the mask token for a token, which swallows the whitespace before it unless a file says
+    otherwise (lstrip). Other added tokens are tokens wherever they are written.
+
+    Args:
+      vocab_file: a tokenizer.json, or a vocab.json.
+      merges_file: for a vocab.json; default: merges.txt beside it.
+
+    Raises:
+      ValueError: a file is missing, damaged, or of another kind of tokenizer; names it.
+    """
+
+    cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
+    begin_tokens, between_tokens, end_tokens, second_segment = ("<s>",), ("</s>", "</s>"), ("</s>",), 0
+    graph_form = "bert_tf.text.graph_byte_bpe.GraphByteBpe"
+
+    def __init__(self, vocab_file: str, merges_file: str | None = None):
+        directory = posixpath.dirname(vocab_file)
+        config = read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}
+        name = str(config.get("tokenizer_class") or "")
+        if name.startswith(_NOT_SUPPORTED):
+            raise ValueError(
+                f"{posixpath.join(directory, TOKENIZER_CONFIG)}: tokenizer_class is {name}, which is not supported; of "
+                "byte-level BPE, RoBERTa's is."
+            )
+        name_special_tokens(self, directory)
+        self.add_prefix_space = config.get("add_prefix_space")
+        values = read_json(vocab_file)
+        if isinstance(values, dict) and isinstance(values.get("model"), dict):
+            library = read_tokenizer_json(vocab_file, "BPE", lambda values: self._check(values, vocab_file))
+            files = {TOKENIZER: read_bytes(vocab_file)}
+        else:
+            merges_file = merges_file or posixpath.join(directory, MERGES)
+            library = _read_vocab_and_merges(values, vocab_file, merges_file)
+            files = {VOCAB: read_bytes(vocab_file), MERGES: read_bytes(merges_file)}
+        self.add_prefix_space = bool(self.add_prefix_space)
+        _check_alphabet(library, vocab_file)
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
+        if TOKENIZER not in files:
+            _add_tokens(library, directory, config, self)
+        super().__init__(library, vocab_file, files)
+        library.decoder = decoders.ByteLevel()
+        library.post_processor = processors.RobertaProcessing(
+            (self.sep_token, self.sep_id), (self.cls_token, self.cls_id), True, self.add_prefix_space
+        )
+        added = library.get_added_tokens_decoder()
+        self._mask_strips = added[self.mask_id].lstrip if self.mask_id in added else True
+        self._never_continue = sorted({*added, *(self.vocab[token] for token in special_tokens_of(self))})
+
+    @classmethod
+    def from_pretrained(cls, path: str) -> "ByteBpeTokenizer":
+        """The tokenizer of a model's directory: its tokenizer.json, or its vocab.json and merges.txt.
+
+        Args:
+          path: a directory, or weights in it.
+
+        Raises:
+          FileNotFoundError: there is nothing at path.
+          ValueError: it has no such files, or see the class.
+        """
+        if not casing.is_there(path):
+            raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
+        directory = casing.directory_of(path)
+        vocab_file = casing.first_existing(directory, (TOKENIZER, VOCAB))
+        if vocab_file:
+            return cls(vocab_file)
+        if casing.first_existing(directory, (MERGES,)):
+            raise ValueError(f"{directory} has a {MERGES} but no {VOCAB}: put the {VOCAB} of the same model beside it.")
+        raise ValueError(f"{directory} has no {TOKENIZER}, and no {VOCAB} with {MERGES}.")
+
+    def _check(self, values: dict, path: str) -> None:
+        """Refuses the BPE of other models; takes add_prefix_space from the file unless it is known."""
+        parts = parts_of(values.get("pre_tokenizer"), "pretokenizers")
+        if [part.get("type") for part in parts] != ["ByteLevel"] or parts[0].get("use_regex") is False:
+            raise ValueError(f"{path}: its BPE does not split text as RoBERTa's does, which is byte-level BPE.")
+        if self.add_prefix_space is None:
+            self.add_prefix_space = parts[0].get("add_prefix_space", False)
+
+    def settings(self) -> dict:
+        """See `Tokenizer.settings`."""
+        return {**super().settings(), "add_prefix_space": self.add_prefix_space}
+
+    # --- words -------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def is_continuation(token: str) -> bool:
+        """Whether `token` doesn't begin with a space; the first piece of a text continues nothing, see
+        `continues_word`."""
+        return not token.startswith((WORD_START, "<s>", "</s>", "<unk>", "<mask>", "<pad>"))
+
+    @functools.cached_property
+    def continuations(self) -> np.ndarray:
+        """bool [V]: by `is_continuation`; False for special and added tokens."""
+        table = self.continuations_of(self.vocab)
+        table[self._never_continue] = False
+        return table
+
+    def continues_word(self, ids) -> np.ndarray:
+        """bool, in the shape of `ids`: whether each continues the word of the id before it, which the first of a row
+        and those after a special token don't."""
+        ids = np.asarray(ids, np.int64)
+        continues = self.continuations[ids]
+        continues[..., 1:] &= ~np.isin(ids[..., :-1], self._never_continue)
+        continues[..., :1] = False
+        return continues
+
+    def encode_masked(self, text: str) -> list[int]:
+        """`encode` of a text in which each literal mask_token becomes that token."""
+        *parts, last = text.split(self.mask_token)
+        ids = []
+        for part in parts:
+            ids += [*self.encode(part.rstrip(_WHITESPACE) if self._mask_strips else part), self.mask_id]
+        return [*ids, *self.encode(last)]
+
+
+def _read_vocab_and_merges(vocab, vocab_file: str, merges_file: str) -> tokenizers.Tokenizer:
+    if not isinstance(vocab, dict) or not all(isinstance(index, int) for index in vocab.values()):
+        raise ValueError(
+            f"{vocab_file} is no vocabulary of byte-level BPE: that is one object of pieces and their ids."
+        )
+    if not casing.is_there(merges_file):
+        raise ValueError(f"{vocab_file} needs its merges: put the {MERGES} of the same model beside it.")
+    merges = []
+    for number, line in enumerate(read_text_lines(merges_file), start=1):
+        if not line or (number == 1 and line.startswith(_VERSION)):
+            continue
+        pair = tuple(line.split(" "))
+        if len(pair) != 2 or not all(piece in vocab for piece in (*pair, "".join(pair))):
+            raise ValueError(
+                f"{merges_file}, line {number}: {line[:80]!r} is no pair of pieces of {vocab_file}; take both files "
+                "from the same model."
+            )
+        merges.append(pair)
+    return tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=False))
+
+
+def _check_alphabet(library: tokenizers.Tokenizer, vocab_file: str) -> None:
+    missing = [char for char in pre_tokenizers.ByteLevel.alphabet() if library.token_to_id(char) is None]
+    if missing:
+        raise ValueError(
+            f"{vocab_file} lacks {len(missing)} of the 256 characters that stand for bytes: it is no vocabulary of "
+            "byte-level BPE, as RoBERTa needs."
+        )
+
+
+def _add_tokens(library: tokenizers.Tokenizer, directory: str, config: dict, tokenizer: ByteBpeTokenizer) -> None:
+    """Adds the tokens that no merge makes: the special ones, and those of added_tokens.json or tokenizer_config.json.
+
+    Raises:
+      ValueError: their ids don't follow the vocabulary; names the file.
+    """
+    described = {
+        int(index): AddedToken(
+            token["content"],
+            lstrip=token.get("lstrip", False),
+            rstrip=token.get("rstrip", False),
+            single_word=token.get("single_word", False),
+            normalized=token.get("normalized", False),
+            special=token.get("special", False),
+        )
+        for index, token in (config.get("added_tokens_decoder") or {}).items()
+    }
+    for token in special_tokens_of(tokenizer):
+        index = library.token_to_id(token)
+        if index is not None and index not in described:
+            described[index] = AddedToken(token, lstrip=token == tokenizer.mask_token, normalized=False, special=True)
+    path = posixpath.join(directory, ADDED_TOKENS)
+    for token, index in (read_json_if_there(path) or {}).items():
+        described.setdefault(index, AddedToken(token, normalized=False))
+    for index, token in sorted(described.items()):
+        library.add_tokens([token])
+        if library.token_to_id(token.content) != index:
+            raise ValueError(
+                f"{path}: {token.content!r} has id {index}, but the vocabulary's next is "
+                f"{library.token_to_id(token.content)}. Take all files from the same model."
+            )

@@ -1,0 +1,189 @@
+"""Tokenizers that the `tokenizers` library executes: byte-level BPE, and Hugging Face's form of ALBERT's.
+
+The library's rules are those of Hugging Face's models, whose ids must be met exactly. Here they are put behind the
+interface of this project: special tokens written in a text are text (a text can't end its own row), offsets leave the
+space before a word out, and what a file may contain for other uses (truncation, padding, row templates) is ignored.
+"""
+
+import functools
+import json
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+import tokenizers
+
+from bert_tf.system.text_files import read_json, read_json_if_there
+from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import convert_to_unicode
+
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+_ROLES = ("cls", "sep", "unk", "mask", "pad")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class LibraryTokenizer(Tokenizer):
+    """A tokenizer that wraps one of the `tokenizers` library.
+
+    Args:
+      library: what splits text into pieces.
+      vocab_file: where it comes from, for messages.
+      files: name -> content of the files it was read from.
+
+    Raises:
+      ValueError: the vocabulary lacks a special token; names the file.
+    """
+
+    def __init__(self, library: tokenizers.Tokenizer, vocab_file: str, files: Mapping[str, bytes]):
+        library.no_truncation()
+        library.no_padding()
+        self._library, self._files = library, dict(files)
+        self._prepare()
+        self.vocab = dict(sorted(library.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
+        self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        check_special_tokens(self, vocab_file)
+
+    def _prepare(self) -> None:
+        self._library.encode_special_tokens = True  # in a text they are text; the library's JSON has no place for it
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    @functools.cached_property
+    def cased(self) -> bool:
+        """Whether upper and lower case are distinguished."""
+        normalizer = self._library.normalizer
+        return normalizer is None or normalizer.normalize_str("A") != normalizer.normalize_str("a")
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """The pieces of `text`."""
+        return self._encode(text).tokens
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """The ids of the pieces of `text`, without special tokens."""
+        return self._encode(text).ids
+
+    def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
+        """`encode` of each text, on all cores."""
+        texts = [text_of(text) for text in texts]
+        return [row.ids for row in self._library.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
+
+        A piece that is only the space before a word covers nothing: both numbers are the place after the space. Pieces
+        within one character all cover it.
+
+        Args:
+          split_unknown: makes no difference, since an unknown character never hides the pieces beside it.
+        """
+        encoding = self._encode(text)
+        return encoding.ids, encoding.offsets
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that the pieces spell."""
+        return self._library.decode(list(ids), skip_special_tokens=False)
+
+    def files(self) -> dict[str, bytes]:
+        """See `Tokenizer.files`; with a tokenizer.json if there was none."""
+        return {TOKENIZER: self._library.to_str(pretty=True).encode(), **self._files}
+
+    def settings(self) -> dict:
+        """See `Tokenizer.settings`."""
+        return {**super().settings(), "bos_token": self.cls_token, "eos_token": self.sep_token}
+
+    def _encode(self, text: str | bytes) -> tokenizers.Encoding:
+        return self._library.encode(text_of(text), add_special_tokens=False)
+
+
+def text_of(text: str | bytes) -> str:
+    """`text` as str without surrogates, which UTF-8 can't hold: each becomes U+FFFD, so that places stay the same."""
+    text = convert_to_unicode(text)
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def name_special_tokens(tokenizer: Tokenizer, directory: str) -> None:
+    """Gives the tokens with a role, and those of rows, the names in tokenizer_config.json or special_tokens_map.json;
+    without these they keep the names of the class."""
+    named = [read_json_if_there(posixpath.join(directory, name)) for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)]
+    renamed = {}
+    for role in _ROLES:
+        name = f"{role}_token"
+        for values in filter(lambda values: isinstance(values, dict), named):
+            token = values.get(name)
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                renamed[getattr(tokenizer, name)] = token
+                setattr(tokenizer, name, token)
+                break
+    for name in ("begin_tokens", "between_tokens", "end_tokens"):
+        setattr(tokenizer, name, tuple(renamed.get(token, token) for token in getattr(tokenizer, name)))
+
+
+def special_tokens_of(tokenizer: Tokenizer) -> list[str]:
+    """The tokens with a role."""
+    return list(dict.fromkeys(getattr(tokenizer, f"{role}_token") for role in _ROLES))
+
+
+def check_special_tokens(tokenizer: Tokenizer, vocab_file: str) -> None:
+    """Sets the padding id of a tokenizer that has its vocabulary.
+
+    Raises:
+      ValueError: the vocabulary lacks a token with a role; names the file.
+    """
+    needed = special_tokens_of(tokenizer)
+    if missing := [token for token in needed if token not in tokenizer.vocab]:
+        raise ValueError(
+            f"{vocab_file} lacks {', '.join(missing)}: rows of a {type(tokenizer).__name__} need {' '.join(needed)}. "
+            "Take the file of the model itself."
+        )
+    tokenizer.pad_id = tokenizer.vocab[tokenizer.pad_token]
+
+
+def read_bytes(path: str) -> bytes:
+    """The content of a file."""
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
+def read_tokenizer_json(path: str, kind: str, change: Callable[[dict], None]) -> tokenizers.Tokenizer:
+    """The tokenizer of a tokenizer.json.
+
+    Args:
+      kind: the type of its model. change: called with its values before they are used.
+
+    Raises:
+      ValueError: it is truncated, not a tokenizer.json, or of another kind; names the file.
+    """
+    values = read_json(path)
+    model = values.get("model") if isinstance(values, dict) else None
+    if not isinstance(model, dict) or "vocab" not in model:
+        raise ValueError(f"{path} is not a tokenizer.json: it has no model with a vocabulary.")
+    # Old files don't name the type.
+    unnamed = "BPE" if "merges" in model else "Unigram" if isinstance(model["vocab"], list) else "WordPiece"
+    found = model.setdefault("type", unnamed)
+    if found != kind:
+        raise ValueError(f"{path} is a tokenizer of another kind: its model is {found}, here {kind} is needed.")
+    change(values)
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(values))
+    except Exception as error:  # the library raises nothing more specific
+        raise ValueError(f"{path}: {error}. Take the file of the model itself.") from None
+
+
+def parts_of(values: Mapping | None, name: str) -> list[dict]:
+    """A normalizer's or pre-tokenizer's parts in a tokenizer.json, whether it is a sequence or a single one.
+
+    Args:
+      name: "normalizers" or "pretokenizers".
+    """
+    if not values:
+        return []
+    return values.get(name, []) if values.get("type") == "Sequence" else [values]

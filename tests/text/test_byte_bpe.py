@@ -1,0 +1,248 @@
+"""Byte-level BPE compared with the results of transformers and fairseq; files in each form, and bad files."""
+
+import gzip
+import json
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+from helpers.odd_texts import odd_texts
+from helpers.paths import GOLDEN
+from helpers.slow import slow
+
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+
+ORACLE = GOLDEN / "tokenization" / "roberta"
+SPECIAL = ("<s>", "</s>", "<pad>", "<unk>")
+
+
+def records(name):
+    with gzip.open(ORACLE / name, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.fixture(scope="module")
+def golden_texts():
+    return records("tokenization.jsonl.gz")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return ByteBpeTokenizer.from_pretrained(str(ORACLE))
+
+
+def directory_of(path, *names, **texts) -> str:
+    """A directory with some of the oracle's files; `texts`: name (_ for .) -> content as JSON or text."""
+    path.mkdir(exist_ok=True)
+    for name in names:
+        shutil.copy(ORACLE / name, path / name)
+    for name, content in texts.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (path / name.replace("__", ".")).write_text(text, encoding="utf-8")
+    return str(path)
+
+
+FORMS = {
+    "tokenizer.json": ("tokenizer.json",),
+    "vocab and merges": ("vocab.json", "merges.txt"),
+    "all": ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_golden_strings(tmp_path, golden_texts, form):
+    tokenizer = ByteBpeTokenizer.from_pretrained(directory_of(tmp_path / "model", *FORMS[form]))
+    compared = 0
+    for record in golden_texts:
+        text, expected = record["text"], record["hf"]
+        # Special tokens written in the text are text, as in fairseq.
+        assert tokenizer.encode(text) == record["fairseq_ids"], text
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        assert ids == record["fairseq_ids"], text
+        if any(token in text for token in SPECIAL):
+            continue
+        assert tokenizer.encode_masked(text) == expected["ids"][1:-1], text
+        if "<mask>" not in text:
+            assert tokenizer.tokenize(text) == expected["tokens"][1:-1], text
+            assert offsets == [tuple(offset) for offset in expected["offsets"][1:-1]], text
+            assert tokenizer.decode(ids) == record["decoded_skip_special"], text
+            compared += 1
+    assert compared == 277
+    assert tokenizer.encode_batch(r["text"] for r in golden_texts) == [r["fairseq_ids"] for r in golden_texts]
+
+
+def test_prefix_space(tmp_path, golden_texts):
+    directory = directory_of(tmp_path / "model", "tokenizer.json", tokenizer_config__json={"add_prefix_space": True})
+    tokenizer = ByteBpeTokenizer.from_pretrained(directory)
+    for record in golden_texts:
+        text, expected = record["text"], record["add_prefix_space"]
+        if any(token in text for token in SPECIAL):
+            continue
+        assert tokenizer.encode_masked(text) == expected["ids"][1:-1], text
+        if "<mask>" not in text:
+            found = tokenizer.encode_with_offsets(text)
+            assert found == (expected["ids"][1:-1], [tuple(offset) for offset in expected["offsets"][1:-1]]), text
+
+
+def test_rows_of_pairs(tokenizer):
+    for record in records("pairs.jsonl.gz"):
+        if any(token in record[key] for key in "ab" for token in (*SPECIAL, "<mask>")):
+            continue
+        first, second = tokenizer.encode_batch([record["a"], record["b"]])
+        if record["max_length"] is None and second:
+            ids, segments = tokenizer.build_inputs(first, second)
+            assert ids == record["ids"] and not any(segments)
+    assert tokenizer.pad_id == 1 and tokenizer.num_special_tokens(pair=True) == 4
+    features = tokenizer(["a b", "c"], ["d", "e f"])
+    assert (
+        features["input_ids"][0, 0] == 0 and (features["input_ids"] == 1).sum() == (features["input_mask"] == 0).sum()
+    )
+
+
+@pytest.mark.parametrize("count", [1500, *slow(100_000)])
+def test_odd_strings_against_transformers(tmp_path, tokenizer, count):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(directory_of(tmp_path / "model", *FORMS["all"], config__json={
+        "model_type": "roberta"}))  # fmt: skip
+    texts = list(odd_texts(count))
+    expected = theirs(texts, return_offsets_mapping=True, add_special_tokens=False)
+    assert tokenizer.encode_batch(texts) == expected["input_ids"]
+    for text, ids, offsets in zip(texts, expected["input_ids"], expected["offset_mapping"], strict=True):
+        assert tokenizer.encode_with_offsets(text) == (ids, offsets), repr(text)
+
+
+def test_masks_swallow_whitespace(tmp_path, tokenizer):
+    """As `lstrip` does in the library, whose whitespace isn't Python's."""
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(directory_of(tmp_path / "model", *FORMS["all"], config__json={
+        "model_type": "roberta"}))  # fmt: skip
+    for space in map(
+        chr, (*range(1, 0x300), *range(0x1680, 0x1690), *range(0x180E, 0x1810), *range(0x2000, 0x2070), 0x3000)
+    ):
+        text = f"a {space}<mask>{space} b<mask>"
+        assert tokenizer.encode_masked(text) == theirs(text, add_special_tokens=False)["input_ids"], repr(text)
+    values = json.loads((ORACLE / "tokenizer.json").read_text())
+    for token in values["added_tokens"]:
+        token["lstrip"] = False
+    plain = ByteBpeTokenizer.from_pretrained(directory_of(tmp_path / "plain", tokenizer__json=values))
+    assert len(plain.encode_masked("a <mask>")) == 3 and len(tokenizer.encode_masked("a <mask>")) == 2
+
+
+def test_words(tokenizer):
+    ids = tokenizer.encode("Hello world, again")
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    assert tokenizer.continues_word(ids).tolist() == [
+        bool(i) and not t.startswith("\u0120") for i, t in enumerate(tokens)
+    ]
+    row = tokenizer.build_inputs(ids, ids)[0]
+    continues = tokenizer.continues_word([row, row])
+    for place in (0, 1, len(row) - 1, len(ids) + 1, len(ids) + 2, len(ids) + 3):
+        assert not continues[:, place].any()
+    assert continues[0, 2] and continues.shape == (2, len(row))
+    assert not tokenizer.continuations[[tokenizer.cls_id, tokenizer.mask_id, tokenizer.pad_id]].any()
+    assert not tokenizer.is_continuation("<s>") and tokenizer.is_continuation("ing")
+    assert tokenizer.continues_word(np.zeros([0], int)).shape == (0,)
+    assert tokenizer.cased
+
+
+def test_offsets_of_characters_of_several_pieces(tokenizer):
+    ids, offsets = tokenizer.encode_with_offsets(" \U0001f600\u00e9")
+    assert len(ids) > 3 and offsets[-1] == (2, 3) and {(1, 2)} < {*offsets} and offsets[0] in ((1, 1), (1, 2))
+
+
+def test_odd_input(tokenizer):
+    assert tokenizer.encode("") == [] and tokenizer.encode_batch([]) == []
+    assert tokenizer.encode(b"caf\xc3\xa9 \xff") == tokenizer.encode("caf\u00e9 ")
+    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
+    with pytest.raises(ValueError, match="str or bytes"):
+        tokenizer.encode(None)
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    text = "Hello </s> <mask>"
+    assert copy.encode(text) == tokenizer.encode(text) and tokenizer.sep_id not in copy.encode(text)
+
+
+def test_settings_of_other_uses_are_ignored(tmp_path, tokenizer):
+    values = json.loads((ORACLE / "tokenizer.json").read_text())
+    values["truncation"] = {"max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    values["padding"] = {"strategy": {"Fixed": 64}, "direction": "Right", "pad_id": 1, "pad_type_id": 0,
+                         "pad_token": "<pad>", "pad_to_multiple_of": None}  # fmt: skip
+    values["post_processor"]["trim_offsets"] = False
+    values["model"].pop("type")  # old files don't have it
+    values["model"]["merges"] = [
+        pair if isinstance(pair, str) else " ".join(pair) for pair in values["model"]["merges"]
+    ]
+    other = ByteBpeTokenizer.from_pretrained(directory_of(tmp_path / "model", tokenizer__json=values))
+    text = "Hello world, how are you?"
+    assert other.encode_with_offsets(text) == tokenizer.encode_with_offsets(text)
+    assert other.encode_batch([text]) == [tokenizer.encode(text)]
+
+
+def test_files_round_trip(tmp_path, tokenizer):
+    assert tokenizer.files() == {"tokenizer.json": (ORACLE / "tokenizer.json").read_bytes()}
+    first = ByteBpeTokenizer.from_pretrained(directory_of(tmp_path / "first", *FORMS["vocab and merges"]))
+    files = first.files()
+    assert sorted(files) == ["merges.txt", "tokenizer.json", "vocab.json"]
+    (tmp_path / "second").mkdir()
+    for name, content in files.items():
+        (tmp_path / "second" / name).write_bytes(content)
+    (tmp_path / "second" / "tokenizer_config.json").write_text(json.dumps(first.settings()))
+    second = ByteBpeTokenizer.from_pretrained(str(tmp_path / "second"))
+    for text in odd_texts(200, seed=1):
+        assert second.encode_with_offsets(text) == tokenizer.encode_with_offsets(text)
+        assert second.encode_masked(text + " <mask>") == tokenizer.encode_masked(text + " <mask>")
+    assert second.vocab == tokenizer.vocab and second.settings() == tokenizer.settings()
+
+
+def test_added_and_renamed_tokens(tmp_path):
+    vocab = json.loads((ORACLE / "vocab.json").read_text(encoding="utf-8"))
+    renamed = {{"<s>": "[CLS]", "</s>": "[SEP]"}.get(token, token): index for token, index in vocab.items()}
+    directory = directory_of(
+        tmp_path / "model", "merges.txt", vocab__json=renamed, added_tokens__json={"<new>": len(vocab)},
+        special_tokens_map__json={"cls_token": "[CLS]", "sep_token": {"content": "[SEP]", "lstrip": False}},
+    )  # fmt: skip
+    tokenizer = ByteBpeTokenizer.from_pretrained(directory)
+    assert (tokenizer.cls_token, tokenizer.begin_tokens, tokenizer.between_tokens) == (
+        "[CLS]",
+        ("[CLS]",),
+        ("[SEP]",) * 2,
+    )
+    assert tokenizer.build_inputs([9], [8])[0] == [0, 9, 2, 2, 8, 2]
+    assert len(vocab) in tokenizer.encode("Hello <new>") and tokenizer.cls_id not in tokenizer.encode("[CLS]")
+    assert not tokenizer.continuations[len(vocab)]
+
+
+def test_bad_files(tmp_path):
+    vocab = json.loads((ORACLE / "vocab.json").read_text(encoding="utf-8"))
+    values = json.loads((ORACLE / "tokenizer.json").read_text(encoding="utf-8"))
+    merges = (ORACLE / "merges.txt").read_text(encoding="utf-8")
+    whole = json.dumps(values)
+    wordpiece = {"model": {"type": "WordPiece", "vocab": {"a": 0}}}
+    unigram = {"model": {"vocab": [["a", 0.0]]}}
+    cases = [
+        ({"merges__txt": merges}, r"has a merges.txt but no vocab.json: put"),
+        ({"vocab__json": vocab}, r"vocab.json needs its merges: put the merges.txt"),
+        ({}, r"has no tokenizer.json, and no vocab.json with merges.txt"),
+        ({"tokenizer__json": whole[: len(whole) // 2]}, r"tokenizer.json, line 1, column \d+: not JSON"),
+        ({"tokenizer__json": wordpiece}, r"tokenizer.json is a tokenizer of another kind: its model is WordPiece"),
+        ({"tokenizer__json": unigram}, r"another kind: its model is Unigram, here BPE is needed"),
+        ({"tokenizer__json": {"version": "1.0"}}, r"tokenizer.json is not a tokenizer.json|is no vocabulary"),
+        ({"tokenizer__json": {**values, "pre_tokenizer": {"type": "Whitespace"}}}, r"does not split text as RoBERTa's"),
+        ({"tokenizer__json": {**values, "added_tokens": [{"id": 0}]}}, r"tokenizer.json: .*Take the file of the model"),
+        ({"vocab__json": {"a": 0}, "merges__txt": ""}, r"vocab.json lacks 255 of the 256 characters"),
+        ({"vocab__json": [1], "merges__txt": merges}, r"vocab.json is no vocabulary of byte-level BPE"),
+        ({"vocab__json": vocab, "merges__txt": "#version: 0.2\na\n"}, r"merges.txt, line 2: 'a' is no pair"),
+        ({"vocab__json": vocab, "merges__txt": "zz qq\n"}, r"merges.txt, line 1: 'zz qq' is no pair of pieces"),
+        ({"vocab__json": {t: i for t, i in vocab.items() if t not in ("<s>", "<mask>")}, "merges__txt": merges},
+         r"vocab.json lacks <s>, <mask>: rows of a ByteBpeTokenizer need <s> </s> <unk> <mask> <pad>"),
+        ({"tokenizer__json": values, "tokenizer_config__json": {"tokenizer_class": "DebertaTokenizer"}},
+         r"tokenizer_config.json: tokenizer_class is DebertaTokenizer, which is not supported"),
+        ({"vocab__json": vocab, "merges__txt": merges, "added_tokens__json": {"<x>": 700}},
+         r"added_tokens.json: '<x>' has id 700, but the vocabulary's next is 601"),
+    ]  # fmt: skip
+    for number, (files, message) in enumerate(cases):
+        with pytest.raises(ValueError, match=message) as caught:
+            ByteBpeTokenizer.from_pretrained(directory_of(tmp_path / str(number), **files))
+        assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+    with pytest.raises(FileNotFoundError, match="nothing does not exist"):
+        ByteBpeTokenizer.from_pretrained(str(tmp_path / "nothing"))
