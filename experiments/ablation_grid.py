@@ -1,12 +1,12 @@
 """The cells of the ablations, and the runs of the scripts that they need."""
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Iterable
 
 from bert_tf.models.config import BertConfig
+from bert_tf.system.text_files import read_json, read_text_lines
 from experiments.runs import Run
 
 # Table 8: how the tokens to predict are replaced, as mask_rate, random_rate, keep_rate.
@@ -189,8 +189,7 @@ def _pretraining_run(pretraining: Pretraining, vocab_file: str, settings: Settin
     }  # fmt: skip
 
     def read() -> dict:
-        with open(os.path.join(output_dir, "eval_results.txt"), encoding="utf-8") as file:
-            results = {key: float(value) for key, value in (line.split(" = ") for line in file)}
+        results = _results_in(output_dir)
         kind = "next_token" if pretraining.objective == "ltr" else "masked_lm"
         return {
             "token_loss": results[f"{kind}_loss"],
@@ -220,11 +219,13 @@ def _fine_tuning_run(cell: Cell, vocab_file: str, settings: Settings) -> Run:
 
     def read() -> dict:
         if settings.num_seeds > 1:
-            with open(os.path.join(output_dir, "seeds.json"), encoding="utf-8") as file:
-                return json.load(file)["summary"]
-        with open(os.path.join(output_dir, "eval_results.txt"), encoding="utf-8") as file:
-            values = {key: float(value) for key, value in (line.split(" = ") for line in file)}
-        return {name: dict.fromkeys(("mean", "min", "max"), value) for name, value in values.items()}
+            return read_json(os.path.join(output_dir, "seeds.json"))["summary"]
+        return {name: dict.fromkeys(("mean", "min", "max"), value) for name, value in _results_in(output_dir).items()}
 
     name = f"fine_tuning-{cell.fine_tuning_name}"
     return Run(name, "run_classifier.py", flags, read, settings.fine_tuning_flag)
+
+
+def _results_in(output_dir: str) -> dict[str, float]:
+    lines = read_text_lines(os.path.join(output_dir, "eval_results.txt"))
+    return {key: float(value) for key, value in (line.split(" = ") for line in lines)}

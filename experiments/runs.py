@@ -8,13 +8,17 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import BinaryIO
 
 from absl import logging
 
 from bert_tf.system.atomic import write_text_file
+from bert_tf.system.checks import is_remote
 from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_files import read_json_if_there
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[1]
 
@@ -49,10 +53,9 @@ def result_of(run: Run, output_dir: str) -> dict | None:
       ValueError: it was run with other flags; names them.
     """
     path = os.path.join(output_dir, "results", f"{run.name}.json")
-    if not os.path.exists(path):
+    kept = read_json_if_there(path)
+    if kept is None:
         return None
-    with open(path, encoding="utf-8") as file:
-        kept = json.load(file)
     now, then = run.command(), kept["command"]
     if now != then:
         different = [part for part in now if part not in then] + [f"not {part}" for part in then if part not in now]
@@ -72,13 +75,15 @@ def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -
     Raises:
       ChildProcessError: it failed; the message ends with the last lines of its log.
     """
+    import tensorflow as tf
+
     log_path = os.path.join(output_dir, "logs", f"{run.name}.log")
     for folder in ("logs", "results"):
-        os.makedirs(os.path.join(output_dir, folder), exist_ok=True)
+        tf.io.gfile.makedirs(os.path.join(output_dir, folder))
     command = run.command()
     logging.info("%s; its log is %s", " ".join(command), log_path)
     started = time.monotonic()
-    with open(log_path, "ab") as log:
+    with _appended(log_path) as log:
         process = subprocess.Popen(
             [sys.executable, str(SCRIPTS / command[0]), *command[1:]], stdout=log, stderr=subprocess.STDOUT
         )
@@ -92,8 +97,9 @@ def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -
                 process.terminate()
                 process.wait()
     if process.returncode:
-        with open(log_path, encoding="utf-8", errors="replace") as file:
-            last = "".join(file.readlines()[-_LINES_OF_LOG:])
+        with tf.io.gfile.GFile(log_path, "rb") as file:
+            lines = file.read().decode("utf-8", errors="replace").splitlines(keepends=True)
+        last = "".join(lines[-_LINES_OF_LOG:])
         raise ChildProcessError(
             f"{run.script} failed with exit code {process.returncode} in the run {run.name}; the end of {log_path}:\n"
             f"{last}"
@@ -102,6 +108,24 @@ def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -
     path = os.path.join(output_dir, "results", f"{run.name}.json")
     write_text_file(path, json.dumps(kept, indent=2) + "\n")
     return kept
+
+
+@contextlib.contextmanager
+def _appended(path: str) -> Iterator[BinaryIO]:
+    """A file whose content is appended to the one at `path`: at once if that is local, at the end if it is remote."""
+    import tensorflow as tf
+
+    if not is_remote(path):
+        with open(path, "ab") as file:
+            yield file
+        return
+    with tempfile.TemporaryFile() as file:
+        try:
+            yield file
+        finally:
+            file.seek(0)
+            with tf.io.gfile.GFile(path, "ab") as target:
+                target.write(file.read())
 
 
 def do_runs(runs: Iterable[Run], output_dir: str) -> dict[str, dict]:

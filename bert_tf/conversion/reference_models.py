@@ -20,9 +20,11 @@ from bert_tf.models.bert.model_garden import (
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_of_variables
 from bert_tf.models.formats import FORMATS, HUGGINGFACE_CONFIG
+from bert_tf.system.local_files import local_copies
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import directory_of
 from bert_tf.weights.object_graph import ObjectGraph, open_object_checkpoint, read_graph
+from bert_tf.weights.torch_files import SHARD_INDEX_SUFFIX
 
 # --- transformers ----------------------------------------------------------------------------------------------------
 
@@ -50,10 +52,13 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
     architecture = (values.get("architectures") or ["BertModel"])[0]
     heads = architecture in ("BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction")
     model_class = getattr(transformers, architecture) if heads else transformers.BertModel
-    shapes = huggingface.open(huggingface.find(directory)).shapes
+    file = huggingface.find(directory)
+    shapes = huggingface.open(file).shapes
     has_pooler = family_of_variables(shapes).names.POOLER + "/kernel" in shapes
     # It is compared with outputs in float32, whatever the file holds.
-    model = model_class.from_pretrained(directory, dtype=torch.float32).eval()
+    with local_copies([posixpath.join(directory, name) for name in _files_of(directory, file)]) as copies:
+        local = posixpath.dirname(copies[0]) or "."
+        model = model_class.from_pretrained(local, dtype=torch.float32).eval()
     names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
     with torch.no_grad():
         arguments = {theirs: torch.from_numpy(np.asarray(inputs[ours], np.int64)) for theirs, ours in names.items()}
@@ -69,6 +74,14 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
         elif architecture == "BertForNextSentencePrediction":
             outputs["next_sentence_logits"] = model.cls(encoded.pooler_output)
     return {name: value.numpy() for name, value in outputs.items() if value is not None}
+
+
+def _files_of(directory: str, file: str) -> list[str]:
+    """The names of the files that transformers reads: the configuration, the weights, and their shards if any."""
+    names = [HUGGINGFACE_CONFIG, posixpath.relpath(file, directory)]
+    if file.endswith(SHARD_INDEX_SUFFIX):
+        names += sorted(set(read_json(file)["weight_map"].values()))
+    return names
 
 
 # --- tf-models-official ----------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.settings import InstanceSettings, check_data_flags
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
 from bert_tf.system import atomic, workers
+from bert_tf.system.checks import check_local_dir
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import file_sha256, list_files
 from bert_tf.text.vocab import check_vocab
@@ -147,6 +148,7 @@ def _job_of(
     )
     _check_output_files(flags["output_file"], job, [*input_files, vocab_file])
     if scratch_dir:
+        check_local_dir(scratch_dir, "--scratch_dir")
         os.makedirs(scratch_dir, exist_ok=True)
     if stale := pretraining_shard.other_shards(job):
         raise ValueError(

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -11,12 +10,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from bert_tf.system.atomic import written
+from bert_tf.system.checks import is_remote
+from bert_tf.system.local_files import private_folder, written_locally
 
 _HALF_PRECISION = ("float16", "bfloat16")
-
-
-def _is_remote(path: str) -> bool:
-    return "://" in path
 
 
 @contextlib.contextmanager
@@ -44,8 +41,8 @@ def open_safetensors(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, s
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"{path} does not exist.")
     local, folder = path, None
-    if _is_remote(path):
-        folder = tempfile.TemporaryDirectory(prefix="bert_tf_")
+    if is_remote(path):
+        folder = private_folder()
         local = os.path.join(folder.name, "model.safetensors")
         tf.io.gfile.copy(path, local)
     with _open(local) as file:
@@ -70,12 +67,7 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
       OSError: it could not be written (disk full, no permission).
     """
     arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in tensors.items()}
-    with contextlib.ExitStack() as stack:
-        local = temporary = stack.enter_context(written(path))
-        if _is_remote(path):
-            local = os.path.join(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="bert_tf_")), "model.safetensors"
-            )
+    with written(path) as temporary, written_locally(temporary) as local:
         try:
             save_file(arrays, local, metadata=dict(metadata))
         except SafetensorError as error:
@@ -83,5 +75,3 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(local, 0o666 & ~mask)  # the library creates files that only their owner can read
-        if local != temporary:
-            tf.io.gfile.copy(local, temporary, overwrite=True)

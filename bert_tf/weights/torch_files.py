@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.system.local_files import local_copies
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json
 from bert_tf.weights import safetensors_files
@@ -31,18 +32,17 @@ def _open_pickle(file: str) -> tuple[dict, Callable[[str], np.ndarray], bool]:
             f"{file} is a pickle, which only PyTorch reads safely, and PyTorch is not installed. Use model.safetensors "
             "from the same source if there is one, or `pip install torch`."
         ) from None
-    if "://" in file:
-        raise ValueError(f"{file}: copy it to a local folder first; PyTorch reads local files only.")
     # weights_only: nothing but tensors; otherwise a pickle can run any code.
     tensors = None
     try:
-        for mapped in (True, False):  # files older than PyTorch 1.6 can't be memory-mapped
-            try:
-                tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-                break
-            except RuntimeError:
-                if not mapped:
-                    raise
+        with local_copies([file]) as (local,):
+            for mapped in (True, False):  # files older than PyTorch 1.6 can't be memory-mapped
+                try:
+                    tensors = torch.load(local, map_location="cpu", weights_only=True, mmap=mapped)
+                    break
+                except RuntimeError:
+                    if not mapped:
+                        raise
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, ... for a bad file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(

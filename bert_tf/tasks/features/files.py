@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import os
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import tensorflow as tf
 
 from bert_tf.system.atomic import written
 from bert_tf.system.example_bytes import pack
+from bert_tf.system.local_files import written_locally
 
 FORMATS = ("json", "npz", "hdf5", "tfrecord")
 
@@ -186,32 +186,26 @@ def _npz(path: str, layers: tuple[int, ...], shape: tuple, sizes: Sizes, pooling
 def _hdf5(path: str, layers: tuple[int, ...], shape: tuple, sizes: Sizes, pooling: str) -> Iterator[Write]:
     import h5py
 
-    with contextlib.ExitStack() as stack:
-        local = path
-        if "://" in path:  # the library writes to local files only
-            local = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "features.hdf5")
-        with h5py.File(local, "w") as file:
-            values = file.create_dataset("values", shape, "<f4")
-            tokens = file.create_dataset("tokens", shape[:1], h5py.string_dtype())
-            offsets = file.create_dataset("offsets", (sizes.lines + 1,), "<i8")
-            ids = file.create_dataset("token_ids", shape[:1], "<i4") if pooling == "none" else None
-            file.attrs["layers"], file.attrs["pooling"] = np.array(layers, np.int32), pooling
-            place = 0
+    with written_locally(path) as local, h5py.File(local, "w") as file:
+        values = file.create_dataset("values", shape, "<f4")
+        tokens = file.create_dataset("tokens", shape[:1], h5py.string_dtype())
+        offsets = file.create_dataset("offsets", (sizes.lines + 1,), "<i8")
+        ids = file.create_dataset("token_ids", shape[:1], "<i4") if pooling == "none" else None
+        file.attrs["layers"], file.attrs["pooling"] = np.array(layers, np.int32), pooling
+        place = 0
 
-            def write(features: Features) -> None:
-                nonlocal place
-                end = place + len(features.names)
-                values[place:end] = features.values
-                tokens[place:end] = features.names
-                if ids is not None:
-                    ids[place:end] = features.ids
-                lines = slice(features.first_line + 1, features.first_line + len(features.offsets))
-                offsets[lines] = place + features.offsets[1:]
-                place = end
+        def write(features: Features) -> None:
+            nonlocal place
+            end = place + len(features.names)
+            values[place:end] = features.values
+            tokens[place:end] = features.names
+            if ids is not None:
+                ids[place:end] = features.ids
+            lines = slice(features.first_line + 1, features.first_line + len(features.offsets))
+            offsets[lines] = place + features.offsets[1:]
+            place = end
 
-            yield write
-        if local != path:
-            tf.io.gfile.copy(local, path)
+        yield write
 
 
 @contextlib.contextmanager
