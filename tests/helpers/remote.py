@@ -4,29 +4,18 @@ Its files lie below a local folder (see remote_files.cc), where a test can look 
 """
 
 import contextlib
-import importlib
-import json
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
+import types
 
-from absl import flags
-
-from helpers import warm
+from helpers.mains import run_main, run_mains
 from helpers.paths import ROOT, TESTS
-from helpers.script_cases import arguments_of
 
 PLACE = "remote://bucket"
-_OWN_FLAGS = set(flags.FLAGS)
-_PROGRAM = """
-import sys
-library, *sys.path[:2] = sys.argv[1:]
-sys.argv = sys.argv[:1]
-from helpers import remote
-remote.run_steps(library)
-"""
+# Where the files lie, for remote_files.cc; and its compiled library.
+_FILES, _LIBRARY = "REMOTE_FILES", "REMOTE_LIBRARY"
 
 
 def compiled() -> str:
@@ -45,23 +34,18 @@ def compiled() -> str:
     return str(target)
 
 
-def add_file_system(library: str) -> None:
-    """Makes remote:// paths known to this process; the environment variable REMOTE_FILES must say where they lie."""
+def add_file_system(folder: pathlib.Path) -> None:
+    """Makes remote:// paths known to this process, with their files below a folder."""
     import tensorflow as tf
 
-    tf.load_op_library(library)
+    os.environ[_FILES] = str(folder)
+    tf.load_op_library(compiled())
 
 
 def run_on_bucket(folder: pathlib.Path, steps: dict[str, tuple[str, dict]]) -> tuple[dict, str]:
-    """Runs scripts' mains one after the other in one process, with the folder's bucket/ as remote://bucket.
+    """`run_mains` with the folder's bucket/ as remote://bucket; returns outcomes without reports, and stderr.
 
     The process runs in an empty directory, with another empty one for temporary files.
-
-    Args:
-      steps: name -> (script without ".py", {flag: value}).
-
-    Returns:
-      "done" or the error as "ValueError: ..." by name, and stderr.
 
     Raises:
       AssertionError: something is left in one of the two directories.
@@ -69,79 +53,35 @@ def run_on_bucket(folder: pathlib.Path, steps: dict[str, tuple[str, dict]]) -> t
     places = {name: folder / name for name in ("current", "temporary")}
     for place in places.values():
         place.mkdir()
-    lines = [json.dumps([name, script, arguments_of(given)]) + "\n" for name, (script, given) in steps.items()]
-    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "REMOTE_FILES": str(folder), "TMPDIR": str(places["temporary"])}
-    result = warm.run(
-        [sys.executable, "-c", _PROGRAM, compiled(), str(TESTS), str(ROOT)],
-        input="".join(lines),
-        capture_output=True,
-        text=True,
-        cwd=places["current"],
-        env={**os.environ, **settings},
-    )
-    outcomes = dict(json.loads(line) for line in result.stdout.splitlines() if line.startswith('["'))
-    assert list(outcomes) == list(steps), result.stderr[-3000:]
+    settings = {_FILES: str(folder), _LIBRARY: compiled(), "TMPDIR": str(places["temporary"])}
+    ended, log = run_mains(steps, "helpers.remote", cwd=places["current"], **settings)
     left = [str(path) for place in places.values() for path in place.rglob("*")]
     assert not left, left
     for place in places.values():
         place.rmdir()
-    return outcomes, result.stderr
+    return {name: outcome for name, (outcome, _) in ended.items()}, log
 
 
-def run_steps(library: str) -> None:
-    """The program of `run_on_bucket`: reads steps from stdin, and writes [name, outcome] for each to stdout."""
-    add_file_system(library)
-    for line in sys.stdin:
-        name, script, arguments = json.loads(line)
-        try:
-            _run(script, arguments)
-            outcome = "done"
-        except Exception as error:
-            outcome = f"{type(error).__name__}: {error}"
-        print(json.dumps([name, outcome]), flush=True)
+def prepare() -> None:
+    """Prepares the process of `run_mains`. Others that it starts do not know remote://, so the ablations start none."""
+    import tensorflow as tf
 
+    from experiments import ablations
 
-def _run(script: str, arguments: list[str]) -> None:
-    """Runs the main of a script, with only its own flags."""
-    outer = _remove_flags()
-    try:
-        for name in (script, "run_classifier"):  # modules that define flags when imported
-            sys.modules.pop(name, None)
-        module = importlib.import_module(script)
-        if script == "experiments.ablations":
-            module.define_flags()
-            module.subprocess = _Here  # other processes do not know the file system
-        flags.FLAGS([f"{script}.py", *arguments])
-        module.main([])
-    finally:
-        _remove_flags()
-        for name, flag in outer.items():
-            flags.FLAGS[name] = flag
-
-
-def _remove_flags() -> dict:
-    """Removes and returns all flags but absl's own."""
-    removed = {name: flags.FLAGS[name] for name in set(flags.FLAGS) - _OWN_FLAGS}
-    for name in removed:
-        delattr(flags.FLAGS, name)
-    return removed
+    tf.load_op_library(os.environ[_LIBRARY])
+    names = {name: getattr(subprocess, name) for name in ("STDOUT", "TimeoutExpired")}
+    ablations.subprocess = types.SimpleNamespace(Popen=_Here, **names)
 
 
 class _Here:
-    """`subprocess`, as the ablations use it, in this process."""
+    """`subprocess.Popen` of a script, as the ablations use it, in this process; it has ended when it has begun."""
 
-    STDOUT = subprocess.STDOUT
-    TimeoutExpired = subprocess.TimeoutExpired
+    def __init__(self, command: list[str], stdout, stderr):
+        del stderr
+        with contextlib.redirect_stdout(None):
+            run_main(pathlib.Path(command[1]).stem, command[2:])
+        stdout.write(f"{command[1]} has run\n".encode())
+        self.returncode = 0
 
-    class Popen:
-        """A run of a script, which has ended when it has begun."""
-
-        def __init__(self, command: list[str], stdout, stderr):
-            del stderr
-            with contextlib.redirect_stdout(None):
-                _run(pathlib.Path(command[1]).stem, command[2:])
-            stdout.write(f"{command[1]} has run\n".encode())
-            self.returncode = 0
-
-        def poll(self) -> int:
-            return self.returncode
+    def poll(self) -> int:
+        return self.returncode

@@ -10,8 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from helpers import remote
-from helpers.remote import PLACE, run_on_bucket
+from helpers.remote import PLACE, add_file_system, run_on_bucket
 from helpers.script_cases import results_of, selected_cases, weights_of
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, write_encoder
@@ -234,10 +233,9 @@ def test_outputs_are_complete(ran):
     assert (bucket / "export" / "model.tflite").stat().st_size
 
 
-def test_models_are_read_from_remote_paths(ran, monkeypatch):
+def test_models_are_read_from_remote_paths(ran):
     bucket, *_ = ran
-    remote.add_file_system(remote.compiled())
-    monkeypatch.setenv("REMOTE_FILES", str(bucket.parent))
+    add_file_system(bucket.parent)
     best = "classifier/best_model"
     texts = ["w1 w2", "w5"]
     assert bert_tf.Predictor(f"{PLACE}/{best}").predict(texts) == bert_tf.Predictor(str(bucket / best)).predict(texts)
@@ -248,8 +246,7 @@ def test_models_are_read_from_remote_paths(ran, monkeypatch):
 
 
 @pytest.mark.slow
-def test_exports_are_read_from_remote_paths(ran, monkeypatch):
+def test_exports_are_read_from_remote_paths(ran):
     bucket, *_ = ran
-    remote.add_file_system(remote.compiled())
-    monkeypatch.setenv("REMOTE_FILES", str(bucket.parent))
+    add_file_system(bucket.parent)
     assert bert_tf.Predictor(f"{PLACE}/export")("w1") == bert_tf.Predictor(str(bucket / "export"))("w1")

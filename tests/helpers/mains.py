@@ -1,0 +1,87 @@
+"""Runs the mains of several scripts one after the other in one process, which a test may prepare."""
+
+import importlib
+import json
+import os
+import sys
+
+from absl import flags
+
+from helpers import warm
+from helpers.paths import ROOT, TESTS
+from helpers.script_cases import arguments_of
+
+SCRIPTS = {path.stem for path in ROOT.glob("*.py")}
+_OWN_FLAGS = set(flags.FLAGS)
+_PROGRAM = """
+import sys
+prepare, *sys.path[:2] = sys.argv[1:]
+sys.argv = sys.argv[:1]
+from helpers import mains
+mains.serve(prepare)
+"""
+
+
+def run_mains(steps: dict[str, tuple[str, dict]], prepare: str, cwd=None, **environment: str) -> tuple[dict, str]:
+    """Runs scripts' mains in one process.
+
+    Args:
+      steps: name -> (script without ".py", {flag: value}).
+      prepare: a module, e.g. "helpers.remote", whose function `prepare` the process calls first. If it has a function
+        `report`, that is called after each step.
+
+    Returns:
+      ("done" or the error as "ValueError: ...", the report) by name, and stderr.
+    """
+    lines = [json.dumps([name, script, arguments_of(given)]) + "\n" for name, (script, given) in steps.items()]
+    result = warm.run(
+        [sys.executable, "-c", _PROGRAM, prepare, str(TESTS), str(ROOT)],
+        input="".join(lines),
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment},
+    )
+    ended = [json.loads(line) for line in result.stdout.splitlines() if line.startswith('["')]
+    assert [name for name, *_ in ended] == list(steps), result.stderr[-3000:]
+    return {name: (outcome, report) for name, outcome, report in ended}, result.stderr
+
+
+def serve(prepare: str) -> None:
+    """The program of `run_mains`: reads steps from stdin, and writes [name, outcome, report] for each to stdout."""
+    module = importlib.import_module(prepare)
+    module.prepare()
+    for line in sys.stdin:
+        name, script, arguments = json.loads(line)
+        try:
+            run_main(script, arguments)
+            outcome = "done"
+        except Exception as error:
+            outcome = f"{type(error).__name__}: {error}"
+        report = module.report() if hasattr(module, "report") else None
+        print(json.dumps([name, outcome, report]), flush=True)
+
+
+def run_main(script: str, arguments: list[str]) -> None:
+    """Runs the main of a script with only its own flags: `create_vocab`, say, or `experiments.ablations`."""
+    outer = _remove_flags()
+    try:
+        for name in SCRIPTS & set(sys.modules):  # they define flags when imported
+            del sys.modules[name]
+        module = importlib.import_module(script)
+        if hasattr(module, "define_flags"):
+            module.define_flags()
+        flags.FLAGS([f"{script}.py", *arguments])
+        module.main([])
+    finally:
+        _remove_flags()
+        for name, flag in outer.items():
+            flags.FLAGS[name] = flag
+
+
+def _remove_flags() -> dict:
+    """Removes and returns all flags but absl's own."""
+    removed = {name: flags.FLAGS[name] for name in set(flags.FLAGS) - _OWN_FLAGS}
+    for name in removed:
+        delattr(flags.FLAGS, name)
+    return removed
