@@ -66,11 +66,11 @@ def prepare() -> None:
     """Prepares the process of `run_mains`. Others that it starts do not know remote://, so the ablations start none."""
     import tensorflow as tf
 
-    from experiments import ablations
+    from experiments import runs
 
     tf.load_op_library(os.environ[_LIBRARY])
     names = {name: getattr(subprocess, name) for name in ("STDOUT", "TimeoutExpired")}
-    ablations.subprocess = types.SimpleNamespace(Popen=_Here, **names)
+    runs.subprocess = types.SimpleNamespace(Popen=_Here, **names)
 
 
 class _Here:
