@@ -17,6 +17,10 @@ To see what BERT adds, train a model without it on the same data with the same f
 
     python run_classifier.py ... --model=bilstm --vocab_file=$BERT_BASE_DIR/vocab.txt --output_dir=without_bert
 
+The feature-based approach, with BERT unchanged and another model on top:
+
+    python run_classifier.py ... --features=concat_last_four --model_on_top=cnn --num_train_epochs=10
+
 In output_dir: eval_results.txt, test_results.tsv, predictions.jsonl, best_model/, the weights of the last step, logs.
 After a crash, the same command resumes exactly where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
@@ -78,8 +82,16 @@ flags.DEFINE_integer("embedding_size", 300, "bilstm, cnn: width of the embedding
 flags.DEFINE_integer(
     "hidden_size",
     300,
-    "bilstm: width of both directions together; cnn: convolutions of widths 3, 4 and 5 together.",
+    "bilstm: width of both directions together; cnn: convolutions of widths 3, 4 and 5 together; in --model or "
+    "--model_on_top.",
     lower_bound=1,
+)
+training_flags.define_features_flag("the model of --model_on_top (its default --learning_rate)")
+flags.DEFINE_enum(
+    "model_on_top",
+    "bilstm",
+    ["bilstm", "cnn"],
+    "--features: what reads them, of width --hidden_size. A trained model keeps it.",
 )
 training_flags.define_lstm_flag("the classifier")
 

@@ -75,13 +75,7 @@ flags.DEFINE_bool(
 )
 
 # Model.
-flags.DEFINE_enum(
-    "features",
-    None,
-    ["last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings"],
-    "Freeze BERT, and train BiLSTMs on these outputs of its layers (Table 7 of the paper), with a --learning_rate of "
-    "about 1e-3. If unset, all of BERT is trained.",
-)
+training_flags.define_features_flag("BiLSTMs")
 flags.DEFINE_integer("lstm_size", 768, "--features: width of a BiLSTM, half of it for each direction.", lower_bound=2)
 flags.DEFINE_integer("lstm_layers", 2, "--features: number of stacked BiLSTMs.", lower_bound=1)
 

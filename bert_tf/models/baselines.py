@@ -1,7 +1,7 @@
 """Classifiers without BERT, to show what BERT adds: a BiLSTM or a CNN on embeddings of word pieces, from scratch.
 
 They take the same token rows as BERT and are trained, saved and evaluated in the same way (run_classifier.py
---model=bilstm|cnn). The CNN is that of Kim 2014 (arXiv:1408.5882), with embeddings learned from scratch.
+--model=bilstm|cnn). The layers are those that can also read a frozen BERT (`heads.token_reader`).
 
 Shape legend: B batch, S sequence length, E embedding size, U outputs of the BiLSTM or of all convolutions, C classes.
 """
@@ -11,10 +11,9 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from bert_tf.models import kernels
+from bert_tf.models import heads, kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig, head_in
-from bert_tf.models.heads import LinearHead, apply_bilstm, bilstm
 from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.layers import truncated_normal
 from bert_tf.models.task_models import classification_objective
@@ -28,7 +27,6 @@ LEARNING_RATE = 1e-3
 # Name of the output layer's weights in checkpoints; different from BERT's classifier, so that they can't be confused.
 OUTPUT_LAYER = "baseline/output_weights"
 
-_CONVOLUTION_WIDTHS = (3, 4, 5)
 # Folded into the step's seed for dropout of the embeddings and of the classifier's input.
 _EMBEDDING_PLACE, _HEAD_PLACE = 2, 1
 
@@ -52,8 +50,7 @@ def create_config(
     """
     if model not in ARCHITECTURES:
         raise ValueError(f"--model={model} is not one of {', '.join(ARCHITECTURES)}.")
-    parts = 2 if model == "bilstm" else len(_CONVOLUTION_WIDTHS)
-    if hidden_size % parts:
+    if hidden_size % (parts := heads.TOKEN_READERS[model]):
         raise ValueError(f"--hidden_size={hidden_size} must be a multiple of {parts} for --model={model}.")
     return BertConfig(
         vocab_size, embedding_size, 1, 1, hidden_size, max_position_embeddings=max_seq_length, type_vocab_size=2
@@ -105,19 +102,8 @@ class BaselineClassifier(NamedInputs, keras.Model):
         self.head_config.check_num_labels(num_labels)
         self.num_labels, self.dropout_rate, self.seed = num_labels, dropout_rate, seed
         self.seed_generator = keras.random.SeedGenerator(seed)
-        units, dtype = self.config.intermediate_size, self.dtype_policy
-        self.recurrent = self.convolutions = None
-        if self.kind == "bilstm":
-            self.recurrent = bilstm(units, dtype=dtype)
-        else:
-            filters = units // len(_CONVOLUTION_WIDTHS)
-            self.convolutions = [
-                keras.layers.Conv1D(
-                    filters, width, padding="same", activation="relu", dtype=dtype, name=f"convolution_{width}"
-                )
-                for width in _CONVOLUTION_WIDTHS
-            ]
-        self.head = LinearHead(num_labels, name="baseline", dtype=dtype)
+        self.reader = heads.token_reader(self.kind, self.config.intermediate_size, self.dtype_policy)
+        self.head = heads.LinearHead(num_labels, name="baseline", dtype=self.dtype_policy)
 
     @property
     def known_inputs(self) -> tuple[str, ...]:
@@ -136,7 +122,7 @@ class BaselineClassifier(NamedInputs, keras.Model):
 
         self.word_embeddings = table("word_embeddings", self.config.vocab_size)
         self.token_type_embeddings = table("token_type_embeddings", self.config.type_vocab_size)
-        for layer in self.convolutions or [self.recurrent]:
+        for layer in self.reader:
             layer.build((None, None, size))
         self.head.build((None, self.config.intermediate_size))
         self.built = True
@@ -144,8 +130,6 @@ class BaselineClassifier(NamedInputs, keras.Model):
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: input_ids and optionally input_mask, segment_ids, integers [B, S]. Returns float32 logits [B, C]."""
         ids = ops.convert_to_tensor(inputs["input_ids"])
-        mask = inputs.get("input_mask")
-        mask = ops.ones_like(ids, "bool") if mask is None else ops.cast(mask, "bool")
         seed = None
         if training:
             seed = ops.cast(self.seed_generator.next(), "int32") if dropout_seed is None else dropout_seed
@@ -154,22 +138,12 @@ class BaselineClassifier(NamedInputs, keras.Model):
             segments = ops.one_hot(inputs["segment_ids"], self.config.type_vocab_size, dtype="float32")
             x = x + ops.matmul(segments, ops.convert_to_tensor(self.token_type_embeddings))
         x = kernels.dropout(ops.cast(x, self.compute_dtype), self.dropout_rate, _fold(seed, _EMBEDDING_PLACE))
-        # For the convolutions, padding is zero, like everything beyond the ends of a row.
-        x = x * ops.cast(ops.expand_dims(mask, -1), x.dtype)
-        if self.recurrent:
-            x = apply_bilstm(self.recurrent, x, mask, training)  # [B, S, U]
-        else:
-            x = ops.concatenate([layer(x) for layer in self.convolutions], axis=-1)
-        lowest = ops.cast(-1e4, x.dtype)
-        x = ops.max(ops.where(ops.expand_dims(mask, -1), x, lowest), axis=1)  # [B, U]
+        x = heads.read_tokens(self.reader, x, inputs.get("input_mask"), training)  # [B, U]
         return self.head(kernels.dropout(x, self.dropout_rate, _fold(seed, _HEAD_PLACE)))
 
     def flops_per_example(self, length: float) -> float:
         """Floating-point operations of the matrix products, forward, for a row of `length` tokens."""
-        size, units = self.config.hidden_size, self.config.intermediate_size
-        if self.kind == "bilstm":
-            return 2.0 * length * 2 * 4 * (units // 2) * (size + units // 2)
-        return 2.0 * length * size * units / len(_CONVOLUTION_WIDTHS) * sum(_CONVOLUTION_WIDTHS)
+        return length * heads.reader_flops(self.kind, self.config.hidden_size, self.config.intermediate_size)
 
     def get_config(self) -> dict:
         values = {name: getattr(self, name) for name in ("num_labels", "kind", "dropout_rate", "seed")}

@@ -8,40 +8,15 @@ Shape legend: B batch, S sequence length, H hidden size, F size of the features,
 from collections.abc import Sequence
 
 import keras
-from keras import ops
 
 from bert_tf.models import kernels, objectives
+from bert_tf.models.feature_based import FEATURES_PLACE, feature_size, select_features
 from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, apply_bilstm, bilstm
 from bert_tf.models.task_models import CLASSIFIER_DROPOUT, TaskModel
 
-# The outputs of the encoder that represent a token: the rows of Table 7.
-FEATURES = ("last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings")
-
-# The name of its output layer in checkpoints.
-OUTPUT_LAYER = "tagger/output_weights"
-
-# Folded into the step's seed for dropout before the LSTMs and before the classifier.
-_INPUT_PLACE, _HEAD_PLACE = 2, 1
-
-
-def select_features(outputs: dict, features: str):
-    """[B, S, F] from the outputs of `BertModel` with return_all_layers=True.
-
-    F is 4 H for concat_last_four, else H. sum_all is the sum of all encoder layers, without the embeddings.
-    """
-    layers = outputs["encoder_layers"]
-    if features == "embeddings":
-        return outputs["embedding_output"]
-    if features == "concat_last_four":
-        return ops.concatenate(layers[-4:], axis=-1)
-    if features in ("last", "second_to_last"):
-        return layers[-1 if features == "last" else -2]
-    chosen = layers[-4:] if features == "sum_last_four" else layers
-    total = chosen[0]
-    for layer in chosen[1:]:
-        total = total + layer
-    return total
+# Folded into the step's seed for dropout before the classifier.
+_HEAD_PLACE = 1
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -53,7 +28,7 @@ class BertFeatureTagger(TaskModel):
 
     Args:
       config: a `BertConfig` or its dict. num_labels: C.
-      features: one of FEATURES.
+      features: one of `feature_based.FEATURES`.
       lstm_size: U, the width of a BiLSTM, half of it for each direction. lstm_layers: number of stacked BiLSTMs. The
         paper has "a two-layer 768-dimensional BiLSTM".
       dropout_rate: dropout of the features and of the classifier's input in training.
@@ -61,7 +36,7 @@ class BertFeatureTagger(TaskModel):
       labels: the names of the classes in the order of their ids.
 
     Raises:
-      ValueError: features is not one of FEATURES, or needs more layers than the encoder has; lstm_size is odd.
+      ValueError: features is unknown, or needs more layers than the encoder has; lstm_size is odd.
     """
 
     def __init__(
@@ -79,13 +54,7 @@ class BertFeatureTagger(TaskModel):
         **kwargs,
     ):
         super().__init__(objectives.TokenClassificationObjective, config, seed, name=name, **kwargs)
-        if features not in FEATURES:
-            raise ValueError(f"features={features!r} is not one of {', '.join(FEATURES)}.")
-        needed = {"second_to_last": 2, "sum_last_four": 4, "concat_last_four": 4}.get(features, 1)
-        if needed > self.config.num_hidden_layers:
-            raise ValueError(
-                f"features={features} needs {needed} layers, but the model has {self.config.num_hidden_layers}."
-            )
+        self.feature_size = feature_size(self.config, features)
         if lstm_size < 2 or lstm_size % 2:
             raise ValueError(f"lstm_size={lstm_size} must be even: half of it is for each direction.")
         self.head_config = HeadConfig("BertForTokenClassification", labels or head_in(config).labels)
@@ -98,7 +67,7 @@ class BertFeatureTagger(TaskModel):
         self.head = LinearHead(num_labels, name="tagger", dtype=self.dtype_policy)
 
     def build_head(self):
-        size = self.config.hidden_size * (4 if self.features == "concat_last_four" else 1)
+        size = self.feature_size
         for layer in self.recurrent:
             layer.build((None, None, size))
             size = self.lstm_size
@@ -109,9 +78,7 @@ class BertFeatureTagger(TaskModel):
         seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         outputs = self.encode(inputs, training=False, return_all_layers=True)
         x = select_features(outputs, self.features)  # [B, S, F]
-        if training:
-            x = ops.stop_gradient(x)
-        x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _INPUT_PLACE))
+        x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, FEATURES_PLACE))
         for layer in self.recurrent:
             x = apply_bilstm(layer, x, inputs.get("input_mask"), training)  # [B, S, U]
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))

@@ -21,6 +21,8 @@ KEYS_IN_CONFIG = ("architectures", "id2label", "label2id", "problem_type", "lstm
 class HeadConfig:
     """What a model's configuration and weights don't show.
 
+    An ordinary head has none of the attributes from lstm_on_top.
+
     Attributes:
       architecture: class of the model. The classifiers of texts, words and choices have the same variables, and a model
         without BERT has a configuration of the same form.
@@ -28,6 +30,8 @@ class HeadConfig:
       problem_type: of a text classifier: single_label_classification, regression or multi_label_classification.
       lstm_on_top: a BiLSTM reads the encoder's outputs (`task_models.BertForSequenceClassification` and
         `BertForQuestionAnswering`).
+      features: the outputs of a frozen BERT that a text classifier reads (`feature_based.FEATURES`).
+      model_on_top, size_on_top: what reads them (`heads.TOKEN_READERS`), and its number of outputs.
 
     Raises:
       ValueError: a value has the wrong type; names the attribute.
@@ -37,13 +41,20 @@ class HeadConfig:
     labels: tuple[str, ...] | None = None
     problem_type: str | None = None
     lstm_on_top: bool = False
+    features: str | None = None
+    model_on_top: str | None = None
+    size_on_top: int | None = None
 
     def __post_init__(self):
-        for name in ("architecture", "problem_type"):
+        for name in ("architecture", "problem_type", "features", "model_on_top"):
             if not isinstance(getattr(self, name), str | None):
                 raise ValueError(f"{name} must be a string, not {getattr(self, name)!r:.80}")
         if not isinstance(self.lstm_on_top, bool):
             raise ValueError(f"lstm_on_top must be true or false, not {self.lstm_on_top!r:.80}")
+        if not isinstance(self.size_on_top, int | None) or isinstance(self.size_on_top, bool):
+            raise ValueError(f"size_on_top must be a whole number, not {self.size_on_top!r:.80}")
+        if self.lstm_on_top and self.features:
+            raise ValueError("lstm_on_top and features are two ways: give one.")
         if self.labels is not None:
             names = self.labels
             if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
@@ -103,6 +114,13 @@ class HeadConfig:
     def to_json(self) -> str:
         """The content of a head_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+    @property
+    def variant(self) -> str | None:
+        """What makes the head another one than the original's, which only this project's format can record."""
+        if self.features:
+            return f"reads features of a frozen BERT (features={self.features})"
+        return "has a BiLSTM on top (lstm_on_top)" if self.lstm_on_top else None
 
     def check_num_labels(self, num_labels: int) -> None:
         """Refuses a number of outputs that differs from the number of label names.

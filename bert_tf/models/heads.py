@@ -1,8 +1,9 @@
-"""The layers on top of the encoder: BiLSTMs, linear output layers and the masked-LM head.
+"""The layers on top of the encoder: BiLSTMs, convolutions, linear output layers and the masked-LM head.
 
 Original: run_pretraining.py (get_masked_lm_output, get_next_sentence_output). Paper: section 3.1.
 
-Shape legend: B batch, S sequence length, H hidden size, P predictions per sequence, V vocabulary, C classes.
+Shape legend: B batch, S sequence length, H hidden size, P predictions per sequence, V vocabulary, C classes,
+U outputs of a BiLSTM or of all convolutions.
 """
 
 import keras
@@ -11,6 +12,10 @@ from keras import ops
 from bert_tf.models.layers import ConfiguredLayer, LayerNorm, Projection, gather_positions, truncated_normal
 
 _PACKAGE = "bert_tf"
+
+_CONVOLUTION_WIDTHS = (3, 4, 5)
+# What reads the embeddings or features of tokens -> what its number of outputs must be a multiple of.
+TOKEN_READERS = {"bilstm": 2, "cnn": len(_CONVOLUTION_WIDTHS)}
 
 
 def bilstm(width: int, *, return_sequences: bool = True, dtype=None, name: str = "bilstm") -> keras.layers.Layer:
@@ -30,6 +35,49 @@ def apply_bilstm(layer: keras.layers.Layer, x, input_mask, training: bool):
       input_mask: [B, S], 0 for padding, so that the backward LSTM starts at the end of the row; None: no padding.
     """
     return layer(x, mask=None if input_mask is None else ops.cast(input_mask, "bool"), training=training)
+
+
+def token_reader(kind: str, width: int, dtype=None) -> list[keras.layers.Layer]:
+    """The layers of a BiLSTM or of a CNN with convolutions of three widths (Kim 2014, arXiv:1408.5882).
+
+    Args:
+      kind: one of TOKEN_READERS. width: U.
+    """
+    if kind == "bilstm":
+        return [bilstm(width, dtype=dtype)]
+    arguments = {"padding": "same", "activation": "relu", "dtype": dtype}
+    filters = width // len(_CONVOLUTION_WIDTHS)
+    return [
+        keras.layers.Conv1D(filters, width, name=f"convolution_{width}", **arguments) for width in _CONVOLUTION_WIDTHS
+    ]
+
+
+def read_tokens(layers: list[keras.layers.Layer], x, input_mask, training: bool):
+    """[B, U]: the maximum over the tokens of each output of the layers of a `token_reader`.
+
+    Args:
+      x: [B, S, H]. input_mask: [B, S], 0 for padding, which has no influence; None: no padding.
+    """
+    mask = ops.ones(ops.shape(x)[:2], "bool") if input_mask is None else ops.cast(input_mask, "bool")
+    # For convolutions, padding is zero, like everything beyond the ends of a row.
+    x = x * ops.cast(ops.expand_dims(mask, -1), x.dtype)
+    if isinstance(layers[0], keras.layers.Bidirectional):
+        x = apply_bilstm(layers[0], x, mask, training)  # [B, S, U]
+    else:
+        x = ops.concatenate([layer(x) for layer in layers], axis=-1)
+    lowest = ops.cast(-1e4, x.dtype)
+    return ops.max(ops.where(ops.expand_dims(mask, -1), x, lowest), axis=1)
+
+
+def reader_flops(kind: str, size: int, width: int) -> float:
+    """Floating-point operations of a `token_reader`'s matrix products, forward, per token.
+
+    Args:
+      size: H of its input. width: U.
+    """
+    if kind == "bilstm":
+        return 2.0 * 2 * 4 * (width // 2) * (size + width // 2)
+    return 2.0 * size * width / len(_CONVOLUTION_WIDTHS) * sum(_CONVOLUTION_WIDTHS)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

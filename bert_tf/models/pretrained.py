@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import initialize, open_weights
+from bert_tf.models import feature_based, initialize, open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import BERT, family_of, family_of_variables
@@ -171,15 +171,15 @@ def from_pretrained(
       path: a directory, checkpoint prefix or weight file of any of the four formats.
       config: used instead of the one beside the weights.
       labels: names of the classes in the order of their ids, saved with the model; for model classes with labels.
-      arguments: for the class. Defaults of num_labels, labels, problem_type and lstm_on_top are those of the head in
-        the file.
+      arguments: for the class. Those that describe the head have the values in the file as defaults.
 
     Raises:
       FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`.
     """
     weights, files = read_model(path)
     config = config or needed_config(files)
-    head, outputs = files.head, weights.shapes.get("output_weights", (None,))[0]
+    head, layers = files.head, ("output_weights", feature_based.OUTPUT_LAYER)
+    outputs = next((weights.shapes[name][0] for name in layers if name in weights.shapes), None)
     taken = inspect.signature(model_class.__init__).parameters
     if labels is not None:
         if "labels" not in taken:
@@ -222,7 +222,8 @@ def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:
         )
         labels = None
     values = {"num_labels": outputs or len(labels or ()), "labels": labels}
-    values |= {"problem_type": head.problem_type, "lstm_on_top": head.lstm_on_top}
+    names = ("problem_type", "lstm_on_top", "features", "model_on_top", "size_on_top")
+    values |= {name: getattr(head, name) for name in names}
     return {name: value for name, value in values.items() if value}
 
 
@@ -312,8 +313,8 @@ def write_model(
     """
     kind = format_named(format)
     config = needed_config(files)
-    if not kind.holds_variants and (config.is_causal or files.head.lstm_on_top):
-        variant = "has causal attention (attention=causal)" if config.is_causal else "has a BiLSTM on top (lstm_on_top)"
+    variant = "has causal attention (attention=causal)" if config.is_causal else files.head.variant
+    if variant and not kind.holds_variants:
         raise ValueError(
             f"--format={format}: this model {variant}, which the {format} format can't record, so that others would "
             "read it as an ordinary BERT. Use bert_tf."

@@ -15,6 +15,7 @@ from keras import ops
 from bert_tf.models import kernels, objectives
 from bert_tf.models.bert.encoder import BertEncoder
 from bert_tf.models.families import create_encoder, read_config_dict
+from bert_tf.models.feature_based import FeatureReader
 from bert_tf.models.head_config import NO_HEAD, HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead, apply_bilstm, bilstm
 from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
@@ -347,10 +348,12 @@ class BertForSequenceClassification(ClassifierModel):
       labels: the names of the classes in the order of their ids.
       lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and its two last states replace the pooled output
         (paper, section 5.1: "+ BiLSTM").
+      features, model_on_top, size_on_top: BERT is frozen, and a `feature_based.FeatureReader` reads it instead of the
+        pooled output. dropout_rate is that of the features, too.
 
     Raises:
-      ValueError: num_labels, problem_type or dropout_rate is invalid, a classification has only one label, or the
-        number of labels is not num_labels.
+      ValueError: num_labels, problem_type, dropout_rate or what is on top is invalid, a classification has only one
+        label, or the number of labels is not num_labels.
     """
 
     def __init__(
@@ -364,36 +367,54 @@ class BertForSequenceClassification(ClassifierModel):
         *,
         labels: Sequence[str] | None = None,
         lstm_on_top: bool = False,
+        features: str | None = None,
+        model_on_top: str = "bilstm",
+        size_on_top: int = 300,
         **kwargs,
     ):
         stored = head_in(config)
         labels = labels or stored.labels
         num_labels = num_labels if num_labels is not None else len(labels) if labels else 2
         problem_type = problem_type or stored.problem_type or ("regression" if num_labels == 1 else None)
-        head = HeadConfig("BertForSequenceClassification", labels, problem_type, lstm_on_top or stored.lstm_on_top)
+        top = (features, model_on_top, size_on_top) if features else ()
+        lstm_on_top = lstm_on_top or stored.lstm_on_top
+        head = HeadConfig("BertForSequenceClassification", labels, problem_type, lstm_on_top, *top)
         problem_type = problem_type or "single_label_classification"
         objective = classification_objective(problem_type, num_labels)
         super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
         self.problem_type = problem_type
-        self.recurrent = None
-        if head.lstm_on_top:
-            self.recurrent = bilstm(self.config.hidden_size, return_sequences=False, dtype=self.dtype_policy)
+        self.recurrent = self.reader = None
+        dtype = self.dtype_policy
+        if features:
+            top = (features, model_on_top, size_on_top, dropout_rate)
+            self.reader = FeatureReader(self.config, *top, name="feature_reader", dtype=dtype)
+            self.head = LinearHead(num_labels, name="feature_classifier", dtype=dtype)
+        elif head.lstm_on_top:
+            self.recurrent = bilstm(self.config.hidden_size, return_sequences=False, dtype=dtype)
 
     def build_head(self):
         size = self.config.hidden_size
-        if self.recurrent:
+        if self.reader:
+            self.reader.build()
+            size = self.head_config.size_on_top
+        elif self.recurrent:
             self.recurrent.build((None, None, size))
             size = 2 * (size // 2)
         self.head.build((None, size))
 
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: as for `BertModel`. Returns float32 logits [B, C]."""
+        if self.reader:
+            seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
+            outputs = self.encode(inputs, training=False, return_all_layers=True)
+            x = self.reader(outputs, inputs.get("input_mask"), seed)  # [B, U]
+            return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
         output = "sequence_output" if self.recurrent else "pooled_output"
         return self.classify(inputs, output, training, dropout_seed, self.recurrent)
 
     def get_config(self) -> dict:
-        lstm_on_top = self.head_config.lstm_on_top
-        return {**super().get_config(), "problem_type": self.head_config.problem_type, "lstm_on_top": lstm_on_top}
+        names = ("problem_type", "lstm_on_top", *(("features", "model_on_top", "size_on_top") if self.reader else ()))
+        return {**super().get_config(), **{name: getattr(self.head_config, name) for name in names}}
 
 
 BertClassifier = BertForSequenceClassification

@@ -4,7 +4,7 @@ import posixpath
 
 import tensorflow as tf
 
-from bert_tf.models import baselines, feature_tagger, open_weights, pretrained
+from bert_tf.models import baselines, open_weights, pretrained
 from bert_tf.models import directory as model_directory
 from bert_tf.models.directory import ModelFiles
 from bert_tf.tasks.table import TASKS
@@ -18,18 +18,18 @@ def task_in(model_dir: str) -> str:
       ValueError: it could be for several; the message names --task.
     """
     weights = open_weights.open_weights(model_dir)
-    if feature_tagger.OUTPUT_LAYER in weights:
-        return "ner"
-    entries = [entry for entry in TASKS.values() if entry.output_layer and entry.output_layer in weights]
+    layers = {entry.name: entry.output_layer_in(weights) for entry in TASKS.values()}
+    entries = [entry for entry in TASKS.values() if layers[entry.name] and layers[entry.name] in weights]
     if not entries:
         return "encoder"
     # Several tasks have the same output layer: what is beside the weights decides.
-    entries = [entry for entry in entries if entry.output_layer == entries[0].output_layer]
+    output_layer = layers[entries[0].name]
+    entries = [entry for entry in entries if layers[entry.name] == output_layer]
     folder = casing.directory_of(model_dir)
     for entry in entries:
         if entry.settings_file and tf.io.gfile.exists(posixpath.join(folder, entry.settings_file)):
             return entry.name
-    head, outputs = model_directory.read_model_files(model_dir).head, weights.shapes[entries[0].output_layer][0]
+    head, outputs = model_directory.read_model_files(model_dir).head, weights.shapes[output_layer][0]
     named = [entry for entry in entries if entry.architecture == head.architecture]
     if len(entries) == 1 or len(named) == 1:
         return (named or entries)[0].name
@@ -48,9 +48,7 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
     if architecture in baselines.ARCHITECTURES.values():
         raise ValueError(f"{model_dir} is a {architecture}, a model without BERT: use run_classifier.py --do_predict.")
     weights, files = pretrained.read_model(model_dir)
-    output_layer = entry.output_layer
-    if task == "ner" and feature_tagger.OUTPUT_LAYER in weights:
-        output_layer = feature_tagger.OUTPUT_LAYER
+    output_layer = entry.output_layer_in(weights)
     if output_layer and output_layer not in weights:
         raise ValueError(
             f"{model_dir} has no output layer for {task} ({output_layer}): fine-tune it first ({entry.script})."

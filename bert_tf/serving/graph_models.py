@@ -151,8 +151,8 @@ class ServedClassifier(ServedModel):
     def __init__(self, model, tokenizer, max_seq_length, labels: Sequence[str], problem_type: str, text_pairs: bool):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self._problem_type, self._text_pairs = tuple(labels), problem_type, text_pairs
-        # Not foldable: an LSTM on top would read from one text into the next, and a causal model pools its last token.
-        self._can_fold = model.recurrent is None and not model.config.is_causal
+        # Not foldable: layers on top would read from one text into the next, and a causal model pools its last token.
+        self._can_fold = model.head_config.variant is None and not model.config.is_causal
 
     def model_inputs(self):
         return dict(FOLDED) if self._can_fold else super().model_inputs()

@@ -5,6 +5,7 @@ Modules on higher floors are named only by their public names. Nothing here need
 """
 
 import dataclasses
+from collections.abc import Collection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +17,7 @@ class TaskEntry:
       script: trains the model.
       architecture: its class, which its head_config.json names; None for an encoder alone.
       output_layer: variable without which a checkpoint can't do the task; None for an encoder alone.
+      feature_layer: the same variable of a model on a frozen BERT; None if there is no such model.
       answerer: class or function of `bert_tf` that answers with a trained model; None if there is none.
       answers: the line of Python that does so, with {path} for the model's directory.
       settings_file: the file beside the weights of a trained model, besides configuration and vocabulary, if any.
@@ -26,16 +28,22 @@ class TaskEntry:
     script: str
     architecture: str | None
     output_layer: str | None
+    feature_layer: str | None = None
     answerer: str | None = None
     answers: str | None = None
     settings_file: str | None = None
     tflite: bool = True
+
+    def output_layer_in(self, names: Collection[str]) -> str | None:
+        """The output layer of a model with variables of these names: output_layer, unless it has the feature_layer."""
+        return self.feature_layer if self.feature_layer in names else self.output_layer
 
 
 _CLASSIFIER = {
     "script": "run_classifier.py",
     "architecture": "BertForSequenceClassification",
     "output_layer": "output_weights",
+    "feature_layer": "feature_classifier/output_weights",
     "answerer": "Predictor",
     "answers": 'Predictor("{path}")("A text.")',
 }
@@ -49,6 +57,7 @@ _ENTRIES = (
         "run_squad.py",
         "BertForQuestionAnswering",
         "cls/squad/output_weights",
+        None,
         "QuestionAnswerer",
         'QuestionAnswerer("{path}")("Who met Ada?", "Her teacher met Ada Brown.")',
         "question_answering.json",
@@ -58,6 +67,7 @@ _ENTRIES = (
         "run_ner.py",
         "BertForTokenClassification",
         "output_weights",
+        "tagger/output_weights",
         "Tagger",
         'Tagger("{path}")("Ada Brown was born in London .")',
         "token_classification.json",
@@ -67,12 +77,19 @@ _ENTRIES = (
         "run_swag.py",
         "BertForMultipleChoice",
         "output_weights",
+        None,
         "ChoicePredictor",
         'ChoicePredictor("{path}")("She opens the door.", ["She walks in.", "It rains."])',
         tflite=False,
     ),
     TaskEntry(
-        "masked_lm", "run_pretraining.py", "BertForMaskedLM", "cls/predictions/output_bias", "fill_mask", tflite=False
+        "masked_lm",
+        "run_pretraining.py",
+        "BertForMaskedLM",
+        "cls/predictions/output_bias",
+        None,
+        "fill_mask",
+        tflite=False,
     ),
 )
 

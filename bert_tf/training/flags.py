@@ -51,6 +51,21 @@ def define_lstm_flag(reader: str) -> None:
     )
 
 
+def define_features_flag(on_top: str) -> None:
+    """The feature-based way (paper, section 5.3).
+
+    Args:
+      on_top: what is trained on the features, and how.
+    """
+    flags.DEFINE_enum(
+        "features",
+        None,
+        ["last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings"],
+        f"Freeze BERT, and train {on_top} on these outputs of its layers (Table 7 of the paper), with a "
+        "--learning_rate of about 1e-3. If unset, all of BERT is trained.",
+    )
+
+
 def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
     """Precision, accumulation, randomness, checkpoints and logging."""
     flags.DEFINE_enum(

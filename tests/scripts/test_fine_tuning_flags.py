@@ -20,6 +20,7 @@ OF_SCRIPTS = {"run_squad": {"max_seq_length": 384}, "run_classifier": {"eval_bat
 IF_NOT_GIVEN = {
     "do_lower_case": True, "learning_rate": 5e-5, "null_score_diff_threshold": 0.0, "model": "bert",
     "embedding_size": 300, "hidden_size": 300, "document_context": False, "lstm_size": 768, "lstm_layers": 2,
+    "model_on_top": "bilstm",
 }  # fmt: skip
 
 _PROGRAM = """
@@ -103,6 +104,11 @@ CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"
         ("run_classifier", [*CUSTOM, "--train_file={}/two.jsonl"], "ValueError: *two.jsonl, line 1: no 'verdict'"),
         ("run_classifier", [*CUSTOM, "--train_file={}/two.csv", "--vocab_file=none.txt"],
          "FileNotFoundError: --vocab_file=none.txt"),
+        ("run_classifier", [*CUSTOM, "--model_on_top=cnn"], "ValueError: --model_on_top is for the feature-based way"),
+        ("run_classifier", [*CUSTOM, "--features=last", "--lstm_on_top"],
+         "ValueError: --lstm_on_top trains all of BERT, --features freezes it: give one."),
+        ("run_classifier", [*CUSTOM, "--features=last", "--model=cnn"],
+         "ValueError: --features=last needs a BERT: give --model_on_top=cnn, not --model."),
         ("run_swag", ["--do_train", "--train_file={}/choice.csv"], "ValueError: --train_file: *choice.csv: which col"),
         ("run_swag", ["--do_train", "--train_file={}/two.csv", "--context=text", "--choices=a,b"],
          "ValueError: --train_file: *two.csv, line *no 'a'"),

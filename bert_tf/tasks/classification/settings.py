@@ -20,7 +20,9 @@ class ClassificationSettings:
 
     Attributes:
       model: "bert", "bilstm" or "cnn"; None: bert, or what a trained model is.
-      embedding_size, hidden_size: of a model without BERT; None: 300, or what a trained model has.
+      embedding_size: of a model without BERT. hidden_size: of such a model, or of the model on features.
+        None: 300, or what a trained model has.
+      features, model_on_top: None: as a trained model has them, or else None (all of BERT is trained) and "bilstm".
     """
 
     task_name: str | None = None
@@ -41,6 +43,8 @@ class ClassificationSettings:
     embedding_size: int | None = None
     hidden_size: int | None = None
     lstm_on_top: bool = False
+    features: str | None = None
+    model_on_top: str | None = None
     glue_submission: str | None = None
 
     @property
@@ -56,6 +60,7 @@ class ClassificationSettings:
         """
         if self.glue_submission:
             self._check_submission(run)
+        self._check_features(run)
         if self.tfds_name:
             return
         if self.is_custom:
@@ -75,6 +80,14 @@ class ClassificationSettings:
                 "--init_checkpoint=OUTPUT_DIR/best_model."
             )
         check_output_dir(self.glue_submission, "--glue_submission")
+
+    def _check_features(self, run: FineTuningSettings) -> None:
+        if self.model_on_top and not self.features and run.do_train:
+            raise ValueError("--model_on_top is for the feature-based way: give --features.")
+        if self.features and self.lstm_on_top:
+            raise ValueError("--lstm_on_top trains all of BERT, --features freezes it: give one.")
+        if self.features and self.model in ("bilstm", "cnn"):
+            raise ValueError(f"--features={self.features} needs a BERT: give --model_on_top={self.model}, not --model.")
 
     def _check_own_files(self, run: FineTuningSettings) -> None:
         if not self.text_a:

@@ -10,7 +10,7 @@ from bert_tf.models import baselines as models_baselines
 from bert_tf.models import task_models
 from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.tasks.classification import baselines, data, encode, glue, glue_submission, metrics
+from bert_tf.tasks.classification import baselines, data, encode, features, glue, glue_submission, metrics
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
@@ -32,17 +32,23 @@ class ClassificationTask(FineTuningTask):
         self.settings = dataclasses.replace(self.settings, model=model)
         self._check_earlier_task(run, newest)
         if model == "bert":
-            for name in ("embedding_size", "hidden_size"):
+            self.settings = features.choose_features(self.settings, run, newest)
+            for name in ("embedding_size", *(() if self.settings.features else ("hidden_size",))):
                 if getattr(self.settings, name) is not None:
                     raise ValueError(
                         f"--{name} is for --model=bilstm and --model=cnn; a BERT has the size of its weights."
                     )
-        elif self.settings.lstm_on_top:
-            raise ValueError(f"--lstm_on_top is for --model=bert; this is a {model}.")
-        elif run.learning_rate is None:
+        for name in ("lstm_on_top", "features", "model_on_top"):
+            if model != "bert" and getattr(self.settings, name):
+                raise ValueError(f"--{name} is for --model=bert; this is a {model}.")
+        if run.learning_rate is None and (model != "bert" or self.settings.features):
             run = dataclasses.replace(run, learning_rate=models_baselines.LEARNING_RATE)
-            logging.info("--learning_rate=%g, the default of models without BERT.", run.learning_rate)
+            logging.info("--learning_rate=%g, the default where BERT is not trained.", run.learning_rate)
         return super().resolve(run, newest)
+
+    @property
+    def output_layer(self):
+        return TASKS[self.name].feature_layer if self.settings.features else super().output_layer
 
     def _check_earlier_task(self, run, newest: str | None) -> None:
         earlier = run_directory.read_settings(run.output_dir) if newest else {}
@@ -61,7 +67,10 @@ class ClassificationTask(FineTuningTask):
     def describe(self, run, newest):
         if self.settings.model == "bert":
             files, tokenizer = super().describe(run, newest)
-            fine_tuning.put_lstm_on_top(files, self.settings.lstm_on_top, run.do_train)
+            own = self.settings
+            fine_tuning.put_lstm_on_top(files, own.lstm_on_top, run.do_train)
+            lstm, size = files.head.lstm_on_top and not own.features, own.hidden_size
+            files.head = HeadConfig(None, files.head.labels, None, lstm, own.features, own.model_on_top, size)
             return files, tokenizer
         files, tokenizer = baselines.describe_model(self.settings, run, newest)
         sizes = {"embedding_size": files.config.hidden_size, "hidden_size": files.config.intermediate_size}
@@ -70,9 +79,11 @@ class ClassificationTask(FineTuningTask):
 
     def load(self, run, files, tokenizer, newest):
         self.task, read = self._open(run, files)
-        model, lstm = self.settings.model, files.head.lstm_on_top
-        architecture = models_baselines.ARCHITECTURES.get(model, TASKS[self.name].architecture)
-        files.head = HeadConfig(architecture, self.task.labels, self.task.problem_type, lstm)
+        files.head = dataclasses.replace(
+            files.head,
+            architecture=models_baselines.ARCHITECTURES.get(self.settings.model, TASKS[self.name].architecture),
+            labels=self.task.labels, problem_type=self.task.problem_type,
+        )  # fmt: skip
         self.files, self.main_metric = files, f"eval_{self.task.metrics[0]}"
 
         def encoded(kind: str, action: str) -> list[ExampleSet]:
@@ -148,9 +159,14 @@ class ClassificationTask(FineTuningTask):
         arguments = {"labels": head.labels, "problem_type": head.problem_type, "dtype": dtype}
         if self.settings.model != "bert":
             return models_baselines.BaselineClassifier(config, num_labels, self.settings.model, **arguments)
-        return task_models.BertForSequenceClassification(config, num_labels, lstm_on_top=head.lstm_on_top, **arguments)
+        top = {name: getattr(head, name) for name in ("features", "model_on_top", "size_on_top") if head.features}
+        arguments |= {"lstm_on_top": head.lstm_on_top, **top}
+        return task_models.BertForSequenceClassification(config, num_labels, **arguments)
 
     def change_plan(self, plan, model):
+        if self.settings.features:  # BERT is only computed forward
+            trained = 3.0 * plan.tokens_per_example * model.reader.flops_per_token
+            return dataclasses.replace(plan, flops_per_example=plan.flops_per_example / 3.0 + trained)
         if self.settings.model == "bert":
             return plan
         return dataclasses.replace(plan, flops_per_example=3.0 * model.flops_per_example(plan.tokens_per_example))

@@ -19,6 +19,7 @@ from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics as ner_metrics
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
 from bert_tf.tasks.ner.encode import WordRows
+from bert_tf.tasks.table import TASKS
 
 SETTINGS_FILE = "token_classification.json"
 
@@ -30,7 +31,7 @@ class TaggingSettings:
     Attributes:
       learned_scheme: of the model's tags: iob2, bioes or plain.
       document_context: whether it was trained on whole documents.
-      features: None: BERT is trained, too; else which of its outputs the BiLSTMs read (`feature_tagger.FEATURES`).
+      features: None: BERT is trained, too; else which of its outputs the BiLSTMs read (`feature_based.FEATURES`).
       lstm_size, lstm_layers: of the BiLSTMs.
     """
 
@@ -94,7 +95,7 @@ def load_model(path: str, settings: TaggingSettings | None, dtype: str | None = 
 
 def output_layer(settings: TaggingSettings) -> str:
     """What the weights of the model's output layer are called in its checkpoints."""
-    return "output_weights" if settings.features is None else feature_tagger.OUTPUT_LAYER
+    return TASKS["ner"].output_layer if settings.features is None else TASKS["ner"].feature_layer
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ def test_they_learn(ran, case, name):
     assert outcomes[case] == "done"
     results = results_of(out / case)
     assert results["eval_accuracy"] >= 0.8 and results["global_step"] == 96
-    assert ("--learning_rate=0.001, the default of models without BERT" in logs[case]) == (case == "cnn")
+    assert ("--learning_rate=0.001, the default where BERT is not trained" in logs[case]) == (case == "cnn")
     best = out / case / "best_model"
     head = HeadConfig.read(str(best / "head_config.json"))
     assert head == HeadConfig(name, ("down", "up"), "single_label_classification")
