@@ -58,7 +58,9 @@ def cases_of(folder) -> dict:
         "no features": {**predict, "init_checkpoint": folder / "encoder", "model_on_top": "cnn"},
         "too few layers": {**train, "features": "concat_last_four"},
         "odd": {**train, "hidden_size": 31},
-        "without BERT": {**train, "features": "", "model": "cnn", "model_on_top": "cnn"},
+        "without BERT": {
+            key: value for key, value in {**train, "model": "cnn", "model_on_top": "cnn"}.items() if key != "features"
+        },
     }  # fmt: skip
 
 
@@ -150,7 +152,7 @@ REFUSED = {
     "random": ["--features=last contradicts ", "/encoder, which was trained without it."],
     "no features": ["--model_on_top=cnn is for --features, and this is another model."],
     "too few layers": ["features=concat_last_four needs 4 layers, but the model has 1."],
-    "odd": ["size_on_top=31 must be a multiple of 2 for bilstm."],
+    "odd": ["--hidden_size=31 must be a multiple of 2 for --model_on_top=bilstm."],
     "without BERT": ["--model_on_top is for the feature-based way"],
 }
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 from bert_tf.models.directory import read_head
+from bert_tf.models.heads import TOKEN_READERS
 from bert_tf.tasks.classification.baselines import DEFAULT_SIZE
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.text import casing
@@ -21,7 +22,7 @@ def choose_features(
       newest: checkpoint in --output_dir, if any.
 
     Raises:
-      ValueError: a flag contradicts the model.
+      ValueError: a flag contradicts the model, or another flag.
     """
     source = newest or run.init_checkpoint
     given = {flag: getattr(settings, flag) for flag in _IN_HEAD if getattr(settings, flag) is not None}
@@ -38,4 +39,6 @@ def choose_features(
             raise ValueError(f"--model_on_top={settings.model_on_top} is for --features, and this is another model.")
         return settings
     on_top, size = settings.model_on_top or "bilstm", settings.hidden_size or DEFAULT_SIZE
+    if size % (parts := TOKEN_READERS[on_top]):
+        raise ValueError(f"--hidden_size={size} must be a multiple of {parts} for --model_on_top={on_top}.")
     return dataclasses.replace(settings, model_on_top=on_top, hidden_size=size)
