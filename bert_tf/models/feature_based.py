@@ -39,8 +39,9 @@ def feature_size(config: BertConfig, features: str) -> int:
     return config.hidden_size * (4 if features == "concat_last_four" else 1)
 
 
-def select_features(outputs: dict, features: str):
-    """[B, S, F] from the outputs of `BertModel` with return_all_layers=True; no gradient goes back through them.
+def select_features(outputs: dict, features: str, training: bool = False):
+    """[B, S, F] from the outputs of `BertModel` with return_all_layers=True; in training no gradient goes back through
+    them.
 
     sum_all is the sum of all encoder layers, without the embeddings.
     """
@@ -53,7 +54,7 @@ def select_features(outputs: dict, features: str):
         chosen = layers[-1 if features == "last" else -2]
     else:
         chosen = sum(layers[-4:] if features == "sum_last_four" else layers)
-    return ops.stop_gradient(chosen)
+    return ops.stop_gradient(chosen) if training else chosen
 
 
 class FeatureReader(keras.layers.Layer):
@@ -89,6 +90,7 @@ class FeatureReader(keras.layers.Layer):
         Args:
           input_mask: [B, S], 0 for padding; None: there is none. dropout_seed: int32 [2] in training; None: no dropout.
         """
-        x = select_features(outputs, self.features)
+        training = dropout_seed is not None
+        x = select_features(outputs, self.features, training)
         x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(dropout_seed, FEATURES_PLACE))
-        return read_tokens(self.layers_on_top, x, input_mask, training=dropout_seed is not None)
+        return read_tokens(self.layers_on_top, x, input_mask, training)

@@ -77,7 +77,7 @@ class BertFeatureTagger(TaskModel):
         """inputs: as for `BertModel`. Returns float32 logits [B, S, C]."""
         seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         outputs = self.encode(inputs, training=False, return_all_layers=True)
-        x = select_features(outputs, self.features)  # [B, S, F]
+        x = select_features(outputs, self.features, training)  # [B, S, F]
         x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, FEATURES_PLACE))
         for layer in self.recurrent:
             x = apply_bilstm(layer, x, inputs.get("input_mask"), training)  # [B, S, U]
