@@ -44,7 +44,10 @@ def cases_of(folder) -> dict:
         "cnn": {**fast, "model_on_top": "cnn", "do_predict": True, "test_file": folder / "test.csv",
                 "use_best_model": True},
         "cnn used": {**used, "predict_batch_size": 3},
-        "numbers": {**fast, "label": "stars", "regression": True, "features": "embeddings"},
+        "numbers": {
+            **fast, "label": "stars", "regression": True, "features": "embeddings", "model_on_top": "cnn",
+            "num_train_epochs": 10,
+        },
         "default rate": {**train, "num_train_epochs": 1},
         "kept": {**train, "keep_checkpoint_max": 2},
         "killed": {**train, "keep_checkpoint_max": 2, "save_checkpoints_steps": 5, "iterations_per_loop": 1},
