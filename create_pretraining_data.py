@@ -17,8 +17,9 @@ import shlex
 
 from absl import flags, logging
 
-from bert_tf.pretraining.settings import InstanceSettings, check_data_flags
+from bert_tf.pretraining.settings import InstanceSettings, check_data_flags, check_words
 from bert_tf.system import checks, script
+from bert_tf.text.segmenters import SEGMENTERS
 from bert_tf.training.settings import settings_of
 
 FLAGS = flags.FLAGS
@@ -52,6 +53,22 @@ flags.DEFINE_bool(
     "do_whole_word_mask",
     False,
     "Mask all pieces of a word or none. This is harder to guess, and gave the better models of May 2019.",
+)
+flags.DEFINE_enum(
+    "word_boundaries",
+    None,
+    ["spaces"],
+    "What a word is for --do_whole_word_mask. If unset, a piece with ## continues a word, as in the original, so each "
+    "Chinese character is a word. spaces: the text is already segmented, and the pieces between two spaces are a word; "
+    "punctuation marks stay words of their own. The tokens are the same either way.",
+)
+flags.DEFINE_enum(
+    "segmenter",
+    None,
+    list(SEGMENTERS),
+    "Find the words for --do_whole_word_mask in unsegmented text; the tokens stay the same. jieba: Chinese, pip "
+    "install 'bert-tf[jieba]'. fugashi: Japanese, with UniDic, pip install 'bert-tf[fugashi]'. With --masking=dynamic "
+    "the records carry the words, for run_pretraining.py --do_whole_word_mask.",
 )
 flags.DEFINE_integer(
     "max_seq_length",
@@ -174,6 +191,7 @@ def main(_):
     check_data_flags(
         FLAGS.masking, FLAGS.pack_sequences, FLAGS.compression, FLAGS.num_shards, FLAGS.num_workers, settings
     )
+    check_words(FLAGS.word_boundaries, FLAGS.segmenter, FLAGS.masking, settings)
     checks.check_input_files(FLAGS.input_file, "--input_file")
     checks.check_file(FLAGS.vocab_file, "--vocab_file")
     for path in FLAGS.output_file.split(","):
@@ -188,7 +206,8 @@ def main(_):
         text_casing.read_casing(text_casing.directory_of(FLAGS.vocab_file)),
     )
     names = (
-        "input_file", "output_file", "vocab_file", "do_whole_word_mask", "max_seq_length", "max_predictions_per_seq",
+        "input_file", "output_file", "vocab_file", "do_whole_word_mask", "word_boundaries", "segmenter",
+        "max_seq_length", "max_predictions_per_seq",
         "random_seed", "dupe_factor", "masked_lm_prob", "short_seq_prob", "nsp", "mask_rate", "random_rate",
         "keep_rate", "masking", "pack_sequences", "compression", "num_shards", "num_workers", "scratch_dir",
         "beam_runner",
@@ -211,12 +230,14 @@ def next_command(values: dict) -> str:
     files = ",".join(
         f"{path.strip()}*" if values["num_shards"] > 1 else path.strip() for path in values["output_file"].split(",")
     )
+    words = (values["do_whole_word_mask"], values["word_boundaries"], values["segmenter"])
     flags_given = {
         "input_file": files,
         "vocab_file": values["vocab_file"],
         "max_seq_length": values["max_seq_length"],
         "max_predictions_per_seq": values["max_predictions_per_seq"],
         **({} if values["nsp"] else {"nsp": False}),
+        **({"do_whole_word_mask": True} if values["masking"] == "dynamic" and any(words) else {}),
         "do_train": True,
     }
     given = " ".join(shlex.quote(f"--{name}={value}") for name, value in flags_given.items())

@@ -79,9 +79,16 @@ def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> d
     return {name: tf.io.FixedLenFeature([length], kind) for name, (length, kind) in lengths_and_kinds.items()}
 
 
-def unmasked_features(max_seq_length: int, pairs: int) -> dict[str, tf.io.FixedLenFeature | UpToFeature]:
-    """The three features of rows of up to `pairs` unmasked pairs (create_pretraining_data.py --masking=dynamic)."""
-    return {
+def unmasked_features(
+    max_seq_length: int, pairs: int, has_words: bool = False
+) -> dict[str, tf.io.FixedLenFeature | UpToFeature]:
+    """The features of rows of up to `pairs` unmasked pairs (create_pretraining_data.py --masking=dynamic).
+
+    Args:
+      has_words: the records say which tokens continue a word (--word_boundaries, --segmenter).
+    """
+    words = {"word_continuations": UpToFeature(max_seq_length, tf.int64)} if has_words else {}
+    return words | {
         "input_ids": UpToFeature(max_seq_length, tf.int64),
         "segment_lengths": tf.io.FixedLenFeature([2 * pairs], tf.int64),
         "next_sentence_labels": tf.io.FixedLenFeature([pairs], tf.int64),
@@ -97,21 +104,28 @@ def features_of(index: RecordIndex, max_seq_length: int, max_predictions_per_seq
     Raises:
       RecordError: two files are of different kinds (names both), or a record does not match the two lengths.
     """
-    first_name = first_pairs = None
+    first_name = first_pairs = first_words = None
     for block in index.first_blocks:
         name = index.files[index.file_number[block]]
         example = _parsed(first_payload(index, block))
-        lengths = example.features.feature.get("segment_lengths") if isinstance(example, tf.train.Example) else None
+        values = example.features.feature if isinstance(example, tf.train.Example) else {}
+        lengths, words = values.get("segment_lengths"), "word_continuations" in values
         pairs = lengths and max(1, len(lengths.int64_list.value) // 2)
         if first_name is None:
-            first_name, first_pairs = name, pairs
+            first_name, first_pairs, first_words = name, pairs, words
         elif pairs != first_pairs:
             kinds = [f"unmasked rows of up to {m} pairs" if m else "masked examples" for m in (first_pairs, pairs)]
             raise RecordError(
                 f"{first_name} has {kinds[0]}, {name} has {kinds[1]}: a run can't use both; give files of one kind"
             )
+        elif words != first_words:
+            one, other = (name, first_name) if words else (first_name, name)
+            raise RecordError(
+                f"{one} says what a word is (--word_boundaries, --segmenter), {other} does not: a run can't use both; "
+                "give files of one kind"
+            )
     if first_pairs:
-        features = unmasked_features(max_seq_length, first_pairs)
+        features = unmasked_features(max_seq_length, first_pairs, first_words)
     else:
         features = pretraining_features(max_seq_length, max_predictions_per_seq)
     _check_first_records(index, features)

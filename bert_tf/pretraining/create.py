@@ -26,7 +26,7 @@ from absl import logging
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
-from bert_tf.pretraining.settings import InstanceSettings, check_data_flags
+from bert_tf.pretraining.settings import InstanceSettings, check_data_flags, check_words
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
 from bert_tf.system import atomic, workers
 from bert_tf.system.checks import check_local_dir
@@ -46,6 +46,8 @@ def create_pretraining_data(
     do_lower_case: bool = True,
     strip_accents: bool | None = None,
     do_whole_word_mask: bool = False,
+    word_boundaries: str | None = None,
+    segmenter: str | None = None,
     max_seq_length: int = 128,
     max_predictions_per_seq: int = 20,
     random_seed: int = 12345,
@@ -70,8 +72,7 @@ def create_pretraining_data(
     """Text files in, TFRecord files out, with a summary of them in `summary_path(first output file)`.
 
     The arguments are the flags of create_pretraining_data.py. A shard's files appear under their names when all of them
-    are written; a run that fails leaves earlier files and the shards it finished. A run with the same
-    flags and input resumes from these.
+    are written. A failed run leaves earlier files, and finished shards: the same flags and input resume from these.
 
     Returns:
       The summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences, tokens,
@@ -95,8 +96,11 @@ def create_pretraining_data(
         random_rate=random_rate, keep_rate=keep_rate, masking=masking, pack_sequences=pack_sequences,
         compression=compression, num_shards=num_shards, **vars(text),
     )  # fmt: skip
+    # Only where they are given: without them, files of earlier versions are what would be made now.
+    flags |= {name: value for name, value in [("word_boundaries", word_boundaries), ("segmenter", segmenter)] if value}
     settings = InstanceSettings(**{field.name: flags[field.name] for field in dataclasses.fields(InstanceSettings)})
     check_data_flags(masking, pack_sequences, compression, num_shards, num_workers, settings)
+    check_words(word_boundaries, segmenter, masking, settings)
     if masking == "dynamic":
         settings = dataclasses.replace(settings, max_predictions_per_seq=0)
     job, vocabulary = _job_of(flags, text, settings, scratch_dir)
@@ -145,6 +149,7 @@ def _job_of(
         compression=flags["compression"],
         scratch_dir=scratch_dir,
         fingerprint=_fingerprint(flags, input_files, vocabulary["vocab_sha256"]),
+        segmenter=flags.get("segmenter") or flags.get("word_boundaries"),
     )
     _check_output_files(flags["output_file"], job, [*input_files, vocab_file])
     if scratch_dir:

@@ -119,7 +119,8 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
 
     Args:
       rows: int32 `input_ids` [B, S], padded with 0; `segment_lengths` [B, 2 M], tokens of `[CLS] A [SEP]` and of
-        `B [SEP]` of each pair, 0 for absent ones and for the B of single sequences; `next_sentence_labels` [B, M].
+        `B [SEP]` of each pair, 0 for absent ones and for the B of single sequences; `next_sentence_labels` [B, M];
+        optionally `word_continuations` [B, S], 1 for a token that continues a word; else the vocabulary says it.
         B, S and M are static.
       seed: any integer. step: number of the batch, int64.
 
@@ -148,7 +149,10 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     order_bits, action_bits, token_bits = tf.split(bits, [length, predictions, predictions], axis=1)
     counts = _counts(lengths[:, ::2] + lengths[:, 1::2], masking)  # [B, M]
     candidate = real & (ids != masking.cls_id) & (ids != masking.sep_id)
-    positions = _choose(ids, candidate, pair, starts, counts, order_bits, masking)  # [B, P], S where there is none
+    continues = rows.get("word_continuations")
+    continues = tf.gather(tf.constant(masking.continuations), ids) if continues is None else continues > 0
+    # [B, P], S where there is none
+    positions = _choose(length, continues, candidate, pair, starts, counts, order_bits, masking)
     chosen = positions < length
     safe_positions = tf.where(chosen, positions, 0)
     labels = tf.where(chosen, tf.gather(ids, safe_positions, batch_dims=1), 0)
@@ -229,16 +233,16 @@ def _counts(pair_lengths: tf.Tensor, masking: Masking) -> tf.Tensor:
     return running - tf.pad(running, [[0, 0], [1, 0]])[:, :-1]
 
 
-def _choose(ids, candidate, pair, starts, counts, order_bits, masking: Masking) -> tf.Tensor:
+def _choose(length, continues, candidate, pair, starts, counts, order_bits, masking: Masking) -> tf.Tensor:
     """Increasing positions of the tokens to predict, [B, P]; S where there are fewer.
 
     Args:
-      ids, candidate, pair: [B, S]. starts: [B, M + 1]. counts: [B, M]. order_bits: [B, S] int32, uniform.
+      length: S. continues, candidate, pair: [B, S]. starts: [B, M + 1]. counts: [B, M].
+      order_bits: [B, S] int32, uniform.
     """
-    length = ids.shape[1]
     limit = masking.max_predictions_per_seq
     if masking.do_whole_word_mask:
-        word, size, following = _words(ids, candidate, pair, starts, masking)
+        word, size, following = _words(continues, candidate, pair, starts)
         order_bits = tf.gather(order_bits, word, batch_dims=1)  # one number for all tokens of a word
     # Each pair's candidates in random order (a word's tokens side by side, in their own order), then its other tokens;
     # the pairs stay where they are, so place j of the new order is one of pair[j].
@@ -261,17 +265,17 @@ def _choose(ids, candidate, pair, starts, counts, order_bits, masking: Masking) 
     return -tf.math.top_k(tf.where(taken, -position, -length), limit).values
 
 
-def _words(ids, candidate, pair, starts, masking: Masking):
+def _words(continues, candidate, pair, starts):
     """Words of the candidates: number in the row, tokens in it, and tokens of it that follow; each [B, S].
 
-    A "##" piece continues the word before it, also over the [SEP] between A and B; the first candidate of a pair
-    begins a word whatever it is. Numbers of tokens that are not candidates mean nothing.
+    A token that continues belongs to the word before it, also over the [SEP] between A and B; the first candidate of a
+    pair begins a word whatever it is. Numbers of tokens that are not candidates mean nothing.
     """
-    batch, length = ids.shape
+    batch, length = candidate.shape
     running = _cumsum(candidate)  # candidates up to and including each token
     before_pair = tf.gather(tf.pad(running, [[0, 0], [1, 0]]), starts, batch_dims=1)  # [B, M + 1]
     first = running == tf.gather(before_pair, pair, batch_dims=1) + 1
-    continues = tf.gather(tf.constant(masking.continuations), ids) & ~first
+    continues &= ~first
     word = tf.maximum(_cumsum(candidate & ~continues) - 1, 0)
     number = tf.reshape(word + tf.range(batch)[:, None] * length, [-1])
     sizes = tf.math.unsorted_segment_sum(tf.reshape(tf.cast(candidate, tf.int32), [-1]), number, batch * length)

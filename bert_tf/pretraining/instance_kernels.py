@@ -29,13 +29,14 @@ NO_B = -1  # as B_BEGIN: the instance is not a pair but [CLS] A [SEP]
 
 @compiled
 def plan_instances(
-    tokens, sentence_ends, document_ends, order, state, place, settings, probabilities, all_ids, is_continuation,
-    spans, positions, replacements,
+    tokens, continuations, sentence_ends, document_ends, order, state, place, settings, probabilities, all_ids,
+    is_continuation, spans, positions, replacements,
 ):  # fmt: skip
     """Makes more instances until `spans` is full or all passes are done.
 
     Args:
-      tokens: uint16 or int32, the whole text. sentence_ends: int64, where each sentence ends in tokens.
+      tokens: uint16 or int32, the whole text. continuations: uint8, whether each token continues a word, or empty:
+        is_continuation says it. sentence_ends: int64, where each sentence ends in tokens.
       document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
       state: of the generator. place: int64 [4], where to continue; at first zeros, with PLACE_TARGET -1.
       settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, ids of [CLS],
@@ -54,6 +55,7 @@ def plan_instances(
     max_num_tokens = max_seq_length - 3 if pairs else max_seq_length - 2
     documents = len(order)
     row = np.empty(max_seq_length, np.int32)
+    continues = np.empty(max_seq_length, np.int32)
     scratch = np.empty((4, max_seq_length), np.int64)
     made = 0
     while place[PLACE_PASS] < dupe_factor:
@@ -96,10 +98,12 @@ def plan_instances(
                 span[NUM_MASKED] = 0
                 if max_predictions:
                     row_length = gather(tokens, span, cls_id, sep_id, row)
+                    if whole_words:
+                        _gather_continuations(continuations, is_continuation, span, row, row_length, continues)
                     to_predict = min(max_predictions, max(1, _round_half_even(row_length * masked_lm_prob)))
                     span[NUM_MASKED] = _mask(
                         row, row_length, to_predict, whole_words, mask_rate, keep_share, cls_id, sep_id, mask_id,
-                        all_ids, is_continuation, state, scratch, positions[made], replacements[made],
+                        all_ids, continues, state, scratch, positions[made], replacements[made],
                     )  # fmt: skip
                 made += 1
                 place[PLACE_SENTENCE] = end
@@ -166,6 +170,16 @@ def gather(tokens, span, cls_id, sep_id, row):
 
 
 @compiled
+def _gather_continuations(continuations, is_continuation, span, row, length, continues):
+    """Writes for each token of an instance's row whether it continues a word; see `plan_instances`."""
+    if len(continuations):
+        gather(continuations, span, 0, 0, continues)
+    else:
+        for k in range(length):
+            continues[k] = is_continuation[row[k]]
+
+
+@compiled
 def _round_half_even(x):
     below = np.floor(x)
     rest = x - below
@@ -176,7 +190,7 @@ def _round_half_even(x):
 
 @compiled
 def _mask(
-    row, length, to_predict, whole_words, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids, is_continuation,
+    row, length, to_predict, whole_words, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids, continues,
     state, scratch, positions, replacements,
 ):  # fmt: skip
     """Chooses positions of one instance and the tokens to put there; returns their number."""
@@ -187,7 +201,7 @@ def _mask(
         if token == cls_id or token == sep_id:  # noqa: SIM109  Numba would build a tuple
             continue
         # A "##" piece at the beginning of B joins the last word of A, over the [SEP] between them, as in the original.
-        if not (whole_words and num_words and is_continuation[token]):
+        if not (whole_words and num_words and continues[position]):
             order[num_words] = num_candidates
             num_words += 1
         words[num_candidates] = num_words - 1

@@ -158,6 +158,7 @@ def create_instances(
             while made == _INSTANCES_PER_CALL:
                 made = instance_kernels.plan_instances(
                     store.tokens,
+                    store.continuations,
                     store.sentence_ends,
                     store.document_ends,
                     order,

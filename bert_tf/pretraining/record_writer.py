@@ -6,7 +6,8 @@ is TFRecord's: length, its checksum, payload, its checksum):
 * masked (original: write_instance_to_example_files): input_ids, input_mask, segment_ids [S], masked_lm_positions,
   masked_lm_ids [P], next_sentence_labels [1] (1: random) as int64 and masked_lm_weights [P] as float, padded with 0.
 * unmasked, for masks drawn during training: input_ids, as long as the pairs are; segment_lengths [2 M], tokens of
-  `[CLS] A [SEP]` and of `B [SEP]` of each of up to M pairs in a row; next_sentence_labels [M]; int64, padded with 0.
+  `[CLS] A [SEP]` and of `B [SEP]` of each of up to M pairs in a row; next_sentence_labels [M]; with word boundaries
+  word_continuations, as long as input_ids: 1 for a token that continues a word; int64, padded with 0.
 
 Under --nsp=false both hold single sequences: no `B [SEP]`, segment ids and labels 0.
 
@@ -235,10 +236,11 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
 
 
 @compiled
-def _encode_unmasked(row_begins, row_ends, members, tokens, spans, settings, names, tables, buffer):
+def _encode_unmasked(row_begins, row_ends, members, tokens, continuations, spans, settings, names, tables, buffer):
     """Framed records; row k holds the instances members[row_begins[k]:row_ends[k]]."""
+    marked = len(continuations) > 0
     max_seq_length, max_pairs, cls_id, sep_id = settings
-    row = np.empty(max_seq_length, np.int32)
+    row, continues = np.empty(max_seq_length, np.int32), np.empty(max_seq_length, np.int32)
     lengths = np.zeros(2 * max_pairs, np.int64)
     labels = np.zeros(max_pairs, np.int64)
     begin = 0
@@ -246,6 +248,8 @@ def _encode_unmasked(row_begins, row_ends, members, tokens, spans, settings, nam
         length = pairs = 0
         for member in range(row_begins[k], row_ends[k]):
             span = spans[members[member]]
+            if marked:
+                gather(continuations, span, 0, 0, continues[length:])
             length += gather(tokens, span, cls_id, sep_id, row[length:])
             lengths[2 * pairs] = span[A_LENGTH] + 2
             lengths[2 * pairs + 1] = 0 if span[B_BEGIN] == NO_B else span[B_LENGTH] + 1
@@ -253,10 +257,14 @@ def _encode_unmasked(row_begins, row_ends, members, tokens, spans, settings, nam
             pairs += 1
         ids_size, lengths_size = _packed_size(row, length), _packed_size(lengths, 2 * pairs)
         size = _sizes(names[0], ids_size)[2] + _sizes(names[1], lengths_size + 2 * (max_pairs - pairs))[2]
+        if marked:
+            size += _sizes(names[3], length)[2]
         at = _open_frame(buffer, begin, size + _sizes(names[2], max_pairs)[2], tables)
         at = _put_integers(buffer, at, names[0], row, length, ids_size, length)
         at = _put_integers(buffer, at, names[1], lengths, 2 * pairs, lengths_size, 2 * max_pairs)
         at = _put_integers(buffer, at, names[2], labels, pairs, pairs, max_pairs)
+        if marked:
+            at = _put_integers(buffer, at, names[3], continues, length, length, length)
         begin = _close_frame(buffer, begin, at, tables)
     return begin
 
@@ -269,7 +277,7 @@ _MASKED_NAMES = _name_arrays(
     "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights",
     "next_sentence_labels",
 )  # fmt: skip
-_UNMASKED_NAMES = _name_arrays("input_ids", "segment_lengths", "next_sentence_labels")
+_UNMASKED_NAMES = _name_arrays("input_ids", "segment_lengths", "next_sentence_labels", "word_continuations")
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -277,7 +285,7 @@ _UNMASKED_NAMES = _name_arrays("input_ids", "segment_lengths", "next_sentence_la
 
 def _bytes_at_most(max_seq_length: int, max_predictions: int, max_pairs: int) -> int:
     """Of one framed record: numbers take five bytes at most, heads of features sixty."""
-    return 7 * max_seq_length + 14 * max_predictions + 11 * max_pairs + 600
+    return 8 * max_seq_length + 14 * max_predictions + 11 * max_pairs + 600
 
 
 def masked_blocks(instances: Instances, numbers: np.ndarray) -> Iterator[bytes]:
@@ -311,6 +319,7 @@ def unmasked_blocks(instances: Instances, row_ends: np.ndarray, members: np.ndar
             row_ends[begin : begin + RECORDS_PER_BLOCK],
             members,
             instances.store.tokens,
+            instances.store.continuations,
             instances.spans,
             (settings.max_seq_length, max_pairs, vocabulary.cls_id, vocabulary.sep_id),
             _UNMASKED_NAMES,

@@ -8,6 +8,7 @@ import os
 
 from bert_tf.models.config import BertConfig
 from bert_tf.system import checks
+from bert_tf.text.segmenters import check_segmenter
 from bert_tf.weights import released_models
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
@@ -37,7 +38,6 @@ class PretrainingSettings:
     learning_rate: float = 5e-5
     num_train_steps: int = 100000
     num_warmup_steps: int = 10000
-    stop_at_step: int | None = None
     save_checkpoints_steps: int = 1000
     iterations_per_loop: int = 1000
     max_eval_steps: int = 100
@@ -70,10 +70,6 @@ def check_settings(settings: PretrainingSettings) -> None:
         raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
     if settings.num_train_steps <= 0:
         raise ValueError(f"--num_train_steps={settings.num_train_steps} must be positive.")
-    if settings.stop_at_step is not None and not 0 < settings.stop_at_step <= settings.num_train_steps:
-        raise ValueError(
-            f"--stop_at_step={settings.stop_at_step} must be from 1 to --num_train_steps={settings.num_train_steps}."
-        )
     if settings.bert_size and settings.bert_config_file:
         raise ValueError(
             f"--bert_size={settings.bert_size} and --bert_config_file={settings.bert_config_file} both give the "
@@ -177,6 +173,23 @@ def check_data_flags(
             "--mask_rate, --random_rate, --keep_rate: the records of --masking=dynamic have no masks yet; give these "
             "to run_pretraining.py."
         )
+
+
+def check_words(word_boundaries: str | None, segmenter: str | None, masking: str, settings: InstanceSettings) -> None:
+    """Checks the flags of create_pretraining_data.py that say what a word is.
+
+    Raises:
+      ValueError: both are given, nothing would use them, or the segmenter is not installed; names the flag.
+    """
+    if word_boundaries not in (None, "spaces"):
+        raise ValueError(f"--word_boundaries={word_boundaries} must be spaces, or unset")
+    if word_boundaries and segmenter:
+        raise ValueError(f"--word_boundaries={word_boundaries} and --segmenter={segmenter} both find words: give one")
+    if segmenter:
+        check_segmenter(segmenter)
+    if (word_boundaries or segmenter) and masking == "static" and not settings.do_whole_word_mask:
+        name = f"--segmenter={segmenter}" if segmenter else f"--word_boundaries={word_boundaries}"
+        raise ValueError(f"{name} says which pieces are masked together: give --do_whole_word_mask, too")
 
 
 def check_mask_rates(mask_rate: float, random_rate: float, keep_rate: float) -> None:

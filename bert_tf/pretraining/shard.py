@@ -31,6 +31,7 @@ from bert_tf.system import workers
 from bert_tf.system.atomic import temporary_name, written_together
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import read_json
+from bert_tf.text.word_boundaries import WordBoundaries
 from bert_tf.text.wordpiece import FullTokenizer
 
 PACKED_PAIRS = 8  # most pairs per row with --pack_sequences
@@ -51,6 +52,7 @@ class ShardJob:
       settings: of the instances; max_predictions_per_seq 0: unmasked records.
       pairs_per_row: 1; more to pack pairs (unmasked records only).
       compression: None or "gzip".
+      segmenter: of `text.segmenters`, or "spaces"; None: pieces show by "##" what continues a word.
       scratch_dir: local directory for what does not fit in memory; None: the system's.
       fingerprint: of everything the output depends on.
     """
@@ -68,6 +70,7 @@ class ShardJob:
     compression: str | None
     scratch_dir: str | None
     fingerprint: str
+    segmenter: str | None = None
 
     def outputs(self, shard: int) -> list[str]:
         """The record files of a shard."""
@@ -81,6 +84,11 @@ class ShardJob:
 
     def tokenizer(self) -> FullTokenizer:
         return FullTokenizer(self.vocab_file, self.do_lower_case, self.strip_accents)
+
+    def boundaries(self, tokenizer: FullTokenizer) -> WordBoundaries | None:
+        if self.segmenter is None:
+            return None
+        return WordBoundaries(tokenizer, None if self.segmenter == "spaces" else self.segmenter)
 
 
 def shard_name(path: str, shard: int, num_shards: int) -> str:
@@ -225,7 +233,7 @@ def _tokenize(job, tokenizer, text_range, scratch, num_workers, bar) -> tuple[To
     with bar(total=end - begin, desc="tokenizing", unit="B", unit_scale=True) as progress:
         if tasks <= 1:
             pieces = Corpus(job.input_files, job.text).blocks(begin, end, counts=counts, progress=progress.update)
-            return tokenize(pieces, tokenizer, os.path.join(scratch, "text")), counts
+            return tokenize(pieces, tokenizer, os.path.join(scratch, "text"), job.boundaries(tokenizer)), counts
         cuts = [begin + (end - begin) * k // tasks for k in range(tasks + 1)]
         folders = [os.path.join(scratch, f"text{k}") for k in range(tasks)]
         arguments = [(job, cuts[k], cuts[k + 1], folders[k]) for k in range(tasks)]
@@ -238,13 +246,15 @@ _tokenizers: dict = {}  # of this process, which does many parts
 
 
 def _tokenize_part(job: ShardJob, begin: int, end: int, directory: str) -> dict:
-    key = (job.vocab_file, job.do_lower_case, job.strip_accents)
+    key = (job.vocab_file, job.do_lower_case, job.strip_accents, job.segmenter)
     if key not in _tokenizers:
         _tokenizers.clear()
-        _tokenizers[key] = job.tokenizer()
+        tokenizer = job.tokenizer()
+        _tokenizers[key] = tokenizer, job.boundaries(tokenizer)
+    tokenizer, boundaries = _tokenizers[key]
     counts: dict = {}
     pieces = Corpus(job.input_files, job.text).blocks(begin, end, counts=counts, progress=workers.report_progress)
-    tokenize(pieces, _tokenizers[key], directory)
+    tokenize(pieces, tokenizer, directory, boundaries)
     return counts
 
 

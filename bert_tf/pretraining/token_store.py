@@ -3,6 +3,7 @@
     tokens         uint16, or int32 where the vocabulary is larger: ids, one after the other
     sentence_ends  int64  where each sentence ends in tokens
     document_ends  int64  where each document ends in sentences
+    continuations  uint8  only with word boundaries: whether each token continues a word (`text.word_boundaries`)
 
 Text is tokenized a megabyte at a time: each word between spaces is looked up, and only a word that was not seen before
 is cleaned, cut and encoded (`word_kernels`, by the rules of `FullTokenizer`, which gives the same ids).
@@ -17,9 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from bert_tf.pretraining import word_kernels
+from bert_tf.text.word_boundaries import WordBoundaries
 from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, FullTokenizer
 
 _NAMES = ("tokens", "sentence_ends", "document_ends")
+_CONTINUATIONS = "continuations"
+_CONTINUES = 1 << 30  # added to the id of a piece that continues a word, while words are looked up
 _HASH_SLOTS = 1 << 20  # twice the words held at once
 _ARENA_BYTES = 1 << 24  # for these words
 _NUMBERS_AT_ONCE = 1 << 20
@@ -34,6 +38,7 @@ class TokenStore:
     tokens: np.ndarray
     sentence_ends: np.ndarray
     document_ends: np.ndarray
+    continuations: np.ndarray = dataclasses.field(default_factory=lambda: np.frombuffer(b"", np.uint8))
 
     @property
     def num_tokens(self) -> int:
@@ -46,7 +51,9 @@ class TokenStore:
         sentence_ends, document_ends = (map_file(path, np.int64) for path in paths[1:])
         count = int(sentence_ends[-1]) if len(sentence_ends) else 0
         kind = np.int32 if os.path.getsize(paths[0]) == 4 * count else np.uint16
-        return cls(map_file(paths[0], kind), sentence_ends, document_ends)
+        store = cls(map_file(paths[0], kind), sentence_ends, document_ends)
+        path = os.path.join(directory, _CONTINUATIONS)
+        return dataclasses.replace(store, continuations=map_file(path, np.uint8)) if os.path.exists(path) else store
 
 
 def map_file(path: str, kind: type) -> np.ndarray:
@@ -70,15 +77,18 @@ class TokenStoreWriter:
 
     Args:
       directory: local, made if missing; what is in it is overwritten.
+      boundaries: say which pieces continue a word; None: the pieces themselves do.
     """
 
-    def __init__(self, directory: str, tokenizer: FullTokenizer):
+    def __init__(self, directory: str, tokenizer: FullTokenizer, boundaries: WordBoundaries | None = None):
         os.makedirs(directory, exist_ok=True)
         self.directory = directory
-        self._words = _WordTable(tokenizer)
+        self._words = _WordTable(tokenizer, boundaries)
+        self._marked = boundaries is not None
         # Half the size is half the memory, or half the reading where memory is short.
         self._kind = np.uint16 if max(tokenizer.vocab.values()) < 1 << 16 else np.int32
-        self._files = [open(os.path.join(directory, name), "wb") for name in _NAMES]  # noqa: SIM115
+        names = (*_NAMES, *([_CONTINUATIONS] if self._marked else []))
+        self._files = [open(os.path.join(directory, name), "wb") for name in names]  # noqa: SIM115
         # Tokens and sentences so far, the tokens at the last sentence's end, the sentences at the last document's end,
         # and whether the open line has anything to see.
         self._carry = np.zeros(5, np.int64)
@@ -98,14 +108,19 @@ class TokenStoreWriter:
         """
         for numbers, pieces, starts, visible in self._words.look_up(text):
             lines = int(np.count_nonzero(numbers == 0))
-            arrays = (
-                np.empty(int((starts[numbers + 1] - starts[numbers]).sum()), self._kind),
+            kind = np.int32 if self._marked else self._kind
+            arrays = [
+                np.empty(int((starts[numbers + 1] - starts[numbers]).sum()), kind),
                 np.empty(lines, np.int64),
                 np.empty(lines, np.int64),
-            )
+            ]
             counts = word_kernels.cut_sentences(numbers, pieces, starts, visible, self._carry, *arrays)
-            for file, values, count in zip(self._files, arrays, counts, strict=True):
-                file.write(values[:count].data)
+            arrays = [values[:count] for values, count in zip(arrays, counts, strict=True)]
+            if self._marked:
+                arrays.append((arrays[0] >= _CONTINUES).astype(np.uint8))
+                arrays[0] = (arrays[0] % _CONTINUES).astype(self._kind)
+            for file, values in zip(self._files, arrays, strict=True):
+                file.write(values.data)
 
     def end_document(self) -> None:
         """Ends the open document, as a blank line does."""
@@ -118,7 +133,8 @@ class _WordTable:
     When it is full it is emptied, and so adapts to a change of text.
     """
 
-    def __init__(self, tokenizer: FullTokenizer):
+    def __init__(self, tokenizer: FullTokenizer, boundaries: WordBoundaries | None = None):
+        self._boundaries = boundaries
         self._basic_tokenizer = tokenizer.basic_tokenizer
         self._trie = _trie_of(tokenizer.vocab)
         wordpiece = tokenizer.wordpiece_tokenizer
@@ -165,10 +181,7 @@ class _WordTable:
         is_ascii, visible = np.empty(len(ends) - 1, bool), np.empty(len(ends) - 1, bool)
         word_kernels.describe_words(self._arena, ends, self._is_space, is_ascii, visible)
         others = np.flatnonzero(~is_ascii)
-        words = [
-            self._arena[begin:end].tobytes().decode()
-            for begin, end in zip(ends[others].tolist(), ends[others + 1].tolist(), strict=True)
-        ]
+        words = self._texts(ends, others)
         visible[others] = [not word.isspace() for word in words]
         split_text = self._split(words)
         pieces = np.empty(int(ends[-1] - ends[0]) + len(split_text), np.int32)
@@ -188,10 +201,19 @@ class _WordTable:
         )
         if self._unknown_id < 0 and (pieces[:count] < 0).any():
             raise KeyError(self._unknown_token)
+        if self._boundaries:
+            for word, end in zip(self._texts(ends, np.arange(len(starts))), starts.tolist(), strict=True):
+                flags = self._boundaries.continuations(word)
+                pieces[end - len(flags) : end] += np.array(flags, np.int32) * _CONTINUES
         before = len(self._pieces)
         self._pieces = np.concatenate([self._pieces, pieces[:count]])
         self._starts = np.concatenate([self._starts, before + starts])
         self._visible = np.concatenate([self._visible, visible.view(np.uint8)])
+
+    def _texts(self, ends: np.ndarray, numbers: np.ndarray) -> list[str]:
+        """Words of the arena by their numbers in `ends`."""
+        bounds = zip(ends[numbers].tolist(), ends[numbers + 1].tolist(), strict=True)
+        return [self._arena[begin:end].tobytes().decode() for begin, end in bounds]
 
     def _split(self, words: list[str]) -> np.ndarray:
         """UTF-8 of the basic tokens of words: spaces between tokens, a newline after each word."""
@@ -234,11 +256,14 @@ def merge_stores(sources: Sequence[str], directory: str) -> TokenStore:
     """The stores of several directories, in their order, as one; the sources are removed as they are copied."""
     os.makedirs(directory, exist_ok=True)
     ends = [0, 0]  # tokens, sentences before this source
-    files = [open(os.path.join(directory, name), "wb") for name in _NAMES]  # noqa: SIM115
+    marked = os.path.exists(os.path.join(sources[0], _CONTINUATIONS))
+    names = (*_NAMES, *([_CONTINUATIONS] if marked else []))
+    files = [open(os.path.join(directory, name), "wb") for name in names]  # noqa: SIM115
     try:
         for source in sources:
-            with open(os.path.join(source, _NAMES[0]), "rb") as file:
-                shutil.copyfileobj(file, files[0], _COPY_BYTES)
+            for number in (0, 3) if marked else (0,):
+                with open(os.path.join(source, names[number]), "rb") as file:
+                    shutil.copyfileobj(file, files[number], _COPY_BYTES)
             store = TokenStore.open(source)
             for number, values in ((1, store.sentence_ends), (2, store.document_ends)):
                 for begin in range(0, len(values), _COPY_BYTES // 8):
@@ -253,9 +278,11 @@ def merge_stores(sources: Sequence[str], directory: str) -> TokenStore:
     return TokenStore.open(directory)
 
 
-def tokenize(pieces: Iterable[str], tokenizer: FullTokenizer, directory: str) -> TokenStore:
+def tokenize(
+    pieces: Iterable[str], tokenizer: FullTokenizer, directory: str, boundaries: WordBoundaries | None = None
+) -> TokenStore:
     """Text, in pieces as `TokenStoreWriter.add` takes them, to a store in a local directory."""
-    with TokenStoreWriter(directory, tokenizer) as writer:
+    with TokenStoreWriter(directory, tokenizer, boundaries) as writer:
         for piece in pieces:
             writer.add(piece)
         writer.end_document()

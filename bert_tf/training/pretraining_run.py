@@ -77,7 +77,7 @@ def pretrain(
         ", XLA" if training.use_xla else "",
     )
     step = loop.restore(model, optimizer, settings.output_dir, settings.init_checkpoint, training.init_with_optimizer)
-    if chief and settings.do_train and step < (settings.stop_at_step or settings.num_train_steps):
+    if chief and settings.do_train and step < settings.num_train_steps:
         vocabulary = _find_vocabulary(settings, data, config)
         run_directory.claim_output_dir(settings.output_dir, config)
         if vocabulary:
@@ -266,9 +266,11 @@ def _create_masking(
         raise ValueError(
             f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is {config.vocab_size}."
         )
+    has_words = any("word_continuations" in opened.features for opened in data.values())
     logging.info(
-        "The records are unmasked: %g of the tokens (%s) will be masked during training, at most %d per row, with the "
-        "vocabulary %s; %g of these become %s, %g a random token.",
+        "The records are unmasked%s: %g of the tokens (%s) will be masked during training, at most %d per row, with "
+        "the vocabulary %s; %g of these become %s, %g a random token.",
+        " and say what a word is" if has_words else "",
         masking.masked_lm_prob,
         "whole words" if masking.do_whole_word_mask else "single pieces",
         masking.max_predictions_per_seq,
@@ -277,6 +279,8 @@ def _create_masking(
         MASK,
         masking.random_rate,
     )
+    if has_words and not masking.do_whole_word_mask:
+        logging.warning("The words that the records name are not used: --do_whole_word_mask is not given.")
     return masking
 
 
@@ -351,7 +355,6 @@ def _train(
     predictions = length - 1 if settings.is_left_to_right else settings.max_predictions_per_seq
     plan = TrainingPlan(
         num_train_steps=settings.num_train_steps,
-        stop_at_step=settings.stop_at_step,
         batch_size=settings.train_batch_size,
         iterations_per_loop=settings.iterations_per_loop,
         save_checkpoints_steps=settings.save_checkpoints_steps,

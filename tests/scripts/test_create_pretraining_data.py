@@ -59,7 +59,7 @@ def test_flags_are_the_originals():
     assert further == {
         "beam_option", "beam_runner", "compression", "errors", "input_format", "language", "masking", "num_shards",
         "num_workers", "pack_sequences", "scratch_dir", "split_sentences", "text_key", "nsp", "mask_rate",
-        "random_rate", "keep_rate",
+        "random_rate", "keep_rate", "word_boundaries", "segmenter",
     }  # fmt: skip
 
 
@@ -70,3 +70,13 @@ def test_required_flags(missing):
     result = warm.run(command, capture_output=True, text=True)
     assert result.returncode != 0
     assert f"--{missing}" in result.stderr
+
+
+def test_words_that_nothing_would_use_are_refused_at_once(tmp_path):
+    script = str(ROOT / "create_pretraining_data.py")
+    files = [f"--{name}={tmp_path}/{name}" for name in ("input_file", "output_file", "vocab_file")]
+    command = [sys.executable, script, *files, "--word_boundaries=spaces"]
+    result = warm.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("create_pretraining_data.py: error: --word_boundaries=spaces says which pieces are masked")

@@ -1,0 +1,207 @@
+"""Whole-word masking with --word_boundaries and --segmenter: static and dynamic, from text to records to batches."""
+
+import dataclasses
+import json
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import plain_pretraining as plain
+from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
+from helpers.script_cases import run_cases
+from helpers.tiny import ONE_LAYER
+
+from bert_tf.data import records
+from bert_tf.pretraining import dynamic_masking, token_store
+from bert_tf.pretraining import shard as pretraining_shard
+from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.pretraining.instances import TrainingInstance, VocabularyIds
+from bert_tf.pretraining.settings import InstanceSettings, check_words
+from bert_tf.text import segmenters
+from bert_tf.text.word_boundaries import WordBoundaries
+from bert_tf.text.wordpiece import FullTokenizer
+
+CHARACTERS = "我来到北京清华大学他毕业于中国"
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *"。，ab", "##a", "##b", "cafe"]
+CONTINUES = 1 << 20
+SETTINGS = {"max_seq_length": 32, "max_predictions_per_seq": 6, "dupe_factor": 2}
+NAMES = (*UNMASKED_FEATURES, "word_continuations")
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """A segmented text, and a segmenter "pairs" of two characters each."""
+    generator, lines = random.Random(3), []
+    for _ in range(25):
+        for _ in range(generator.randint(1, 9)):
+            words = ["".join(generator.choices(CHARACTERS, k=generator.randint(1, 3))) for _ in range(12)]
+            words += ["。", "Café", "abab", "，a", "z", "我\u3000来到"]
+            generator.shuffle(words)
+            lines.append(" ".join(words[: generator.randint(1, 18)]))
+        lines.append("")
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    entry = segmenters._Segmenter(
+        "a language", (), lambda: lambda text: [text[k : k + 2] for k in range(0, len(text), 2)]
+    )
+    monkeypatch.setitem(segmenters.SEGMENTERS, "pairs", entry)
+    return tmp_path
+
+
+def make(corpus, name, **flags):
+    folder = corpus / name
+    folder.mkdir()
+    paths = (str(path) for path in (corpus / "text.txt", folder / "out.tfrecord", corpus / "vocab.txt"))
+    create_pretraining_data(*paths, **{**SETTINGS, "num_workers": 1, "show_progress": False, **flags})
+    return folder / "out.tfrecord"
+
+
+def plain_records(corpus, segmenter) -> list[bytes]:
+    """The records by the plain code, whose tokens show by a larger number that they continue a word."""
+    tokenizer = FullTokenizer(str(corpus / "vocab.txt"))
+    boundaries = WordBoundaries(tokenizer, segmenter)
+
+    def tokenize(line):
+        flags = boundaries.continuations(line)
+        return [index + CONTINUES * flag for index, flag in zip(tokenizer.encode(line), flags, strict=True)]
+
+    vocabulary = VocabularyIds.from_vocab(tokenizer.vocab)
+    marked = dataclasses.replace(vocabulary, continuations=frozenset(range(CONTINUES, CONTINUES + len(VOCAB))))
+    instances = plain.create_instances_from_documents(
+        plain.read_documents([str(corpus / "text.txt")], tokenize),
+        32,
+        2,
+        0.1,
+        0.15,
+        6,
+        marked,
+        random.Random(12345),
+        True,
+    )
+    encoder = plain.ExampleEncoder(32, 6)
+    unmarked = (
+        TrainingInstance(
+            [index % CONTINUES for index in instance.token_ids], instance.second_start, instance.is_random_next,
+            instance.masked_lm_positions, [index % CONTINUES for index in instance.masked_lm_ids],
+        )
+        for instance in instances
+    )  # fmt: skip
+    return list(map(encoder.encode, unmarked))
+
+
+@pytest.mark.parametrize("flags", [{"word_boundaries": "spaces"}, {"segmenter": "pairs"}], ids=["spaces", "segmenter"])
+def test_records_are_those_of_the_plain_code(corpus, flags):
+    path = make(corpus, "out", do_whole_word_mask=True, **flags)
+    found = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+    assert found == plain_records(corpus, flags.get("segmenter"))
+    other = make(corpus, "other", do_whole_word_mask=True)
+    assert found != list(tf.data.TFRecordDataset(str(other)).as_numpy_iterator())
+    summary = json.loads((corpus / "out" / "pretraining_data.out.json").read_text())
+    assert flags.items() <= summary["flags"].items()
+
+
+def test_the_tokens_do_not_change(corpus):
+    tokenizer = FullTokenizer(str(corpus / "vocab.txt"))
+    text = (corpus / "text.txt").read_text()
+    plain_store = token_store.tokenize([text], tokenizer, str(corpus / "plain"))
+    stores = []
+    for name, given in (("spaces", text), ("unspaced", text.replace(" 我", "我"))):
+        store = token_store.tokenize([given], tokenizer, str(corpus / name), WordBoundaries(tokenizer, None))
+        assert store.tokens.dtype == plain_store.tokens.dtype and len(store.continuations) == store.num_tokens
+        stores.append(store)
+        np.testing.assert_array_equal(store.tokens, plain_store.tokens)
+        np.testing.assert_array_equal(store.sentence_ends, plain_store.sentence_ends)
+    assert not len(plain_store.continuations)
+    lines = [line for line in text.splitlines() if line]
+    flags = [flag for line in lines for flag in WordBoundaries(tokenizer, None).continuations(line)]
+    np.testing.assert_array_equal(stores[0].continuations, flags)
+    assert stores[1].continuations.sum() > stores[0].continuations.sum()
+
+
+def test_processes_and_a_full_table_change_nothing(corpus, monkeypatch):
+    flags = {"do_whole_word_mask": True, "word_boundaries": "spaces"}
+    alone = make(corpus, "alone", **flags)
+    monkeypatch.setattr(pretraining_shard, "_BYTES_A_TASK", 2000)
+    together = make(corpus, "together", **flags, num_workers=2)
+    assert alone.read_bytes() == together.read_bytes()
+    monkeypatch.setattr(token_store, "_HASH_SLOTS", 64)
+    assert make(corpus, "small table", **flags).read_bytes() == alone.read_bytes()
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_dynamic_masks_take_whole_words(corpus, pack):
+    flags = {"masking": "dynamic", "dupe_factor": 1, "pack_sequences": pack, "max_seq_length": 64}
+    path = make(corpus, "words", word_boundaries="spaces", **flags)
+    found, without = read_records(path, NAMES), read_records(make(corpus, "no words", **flags), UNMASKED_FEATURES)
+    assert [{name: record[name] for name in UNMASKED_FEATURES} for record in found] == without
+    index = records.index_records([str(path)], None)
+    features, pairs = records.features_of(index, 64, 12)
+    assert pairs == (8 if pack else 1) and set(features) == set(NAMES)
+    tokenizer = FullTokenizer(str(corpus / "vocab.txt"))
+    masking = dynamic_masking.Masking.from_vocab(
+        tokenizer.vocab, "vocab.txt", max_predictions_per_seq=12, do_whole_word_mask=True, mask_rate=1.0,
+        random_rate=0.0, keep_rate=0.0, masked_lm_prob=0.3,
+    )  # fmt: skip
+    masked_words = several = 0
+    for step, rows in enumerate(records.evaluation_batches(index, features, batch_size=8, repeat=False, max_steps=6)):
+        masked = dynamic_masking.mask_rows(rows, 1, tf.constant(step, tf.int64), masking)
+        ids, hidden = rows["input_ids"].numpy(), masked["input_ids"].numpy() == masking.mask_id
+        for row in range(len(ids)):
+            words, special = [], (masking.cls_id, masking.sep_id)
+            for place in range(int(rows["segment_lengths"][row].numpy().sum())):
+                if ids[row, place] in special:
+                    words += [[]] if ids[row, place] == masking.cls_id else []  # a pair's first token begins a word
+                elif rows["word_continuations"][row, place] and words[-1]:
+                    words[-1].append(place)
+                else:
+                    words.append([place])
+            for word in filter(None, words):
+                assert len(set(hidden[row, word])) == 1, (ids[row].tolist(), word)
+                masked_words += int(hidden[row, word[0]])
+                several += int(hidden[row, word[0]] and len(word) > 1)
+    assert masked_words > 50 and several > 20
+
+
+def test_records_with_and_without_words_do_not_mix(corpus):
+    flags = {"masking": "dynamic", "dupe_factor": 1}
+    files = [str(make(corpus, "words", word_boundaries="spaces", **flags)), str(make(corpus, "none", **flags))]
+    with pytest.raises(records.RecordError, match=rf"{files[0]} says what a word is .*, {files[1]} does not"):
+        records.features_of(records.index_records(files, None), 32, 6)
+
+
+def test_a_run_masks_the_words_of_its_records(corpus):
+    (corpus / "config.json").write_text(json.dumps(ONE_LAYER))
+    path = make(corpus, "records", word_boundaries="spaces", masking="dynamic", dupe_factor=1)
+    run = {
+        "input_file": path, "bert_config_file": corpus / "config.json", "vocab_file": corpus / "vocab.txt",
+        "do_train": True, "train_batch_size": 8, "max_seq_length": 32, "max_predictions_per_seq": 6,
+        "num_train_steps": 3, "num_warmup_steps": 1,
+    }  # fmt: skip
+    cases = {"words": {**run, "do_whole_word_mask": True}, "pieces": run, "ltr": {**run, "objective": "ltr"}}
+    cases = {name: {**values, "output_dir": corpus / name} for name, values in cases.items()}
+    outcomes, logs = run_cases("run_pretraining", cases)
+    assert set(outcomes.values()) == {"done"}
+    unused = "The words that the records name are not used: --do_whole_word_mask is not given."
+    assert "The records are unmasked and say what a word is: 0.15 of the tokens (whole words)" in logs["words"]
+    assert unused in logs["pieces"] and unused not in logs["words"] + logs["ltr"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ("spaces", None, "static"),
+            r"^--word_boundaries=spaces says which pieces .*: give --do_whole_word_mask, too$",
+        ),
+        ((None, "pairs", "static"), r"^--segmenter=pairs says which pieces"),
+        (("spaces", "pairs", "dynamic"), "both find words: give one"),
+        (("lines", None, "dynamic"), "--word_boundaries=lines must be spaces, or unset"),
+        ((None, "mecab", "dynamic"), "--segmenter=mecab is not one of jieba"),
+    ],
+)
+def test_flags_that_would_do_nothing_are_refused(corpus, flags, message):
+    with pytest.raises(ValueError, match=message):
+        check_words(*flags, InstanceSettings())
+    for masking in ("static", "dynamic"):
+        check_words(None, None, masking, InstanceSettings())

@@ -1,0 +1,166 @@
+"""Words for whole-word masking: by spaces, by segmenters, and what a segmenter may not do."""
+
+import gzip
+import importlib.util
+import json
+import marshal
+import random
+import sys
+import unicodedata
+
+import pytest
+from helpers.paths import GOLDEN
+
+from bert_tf.text import segmenters, word_boundaries
+from bert_tf.text.segmenters import SEGMENTERS, check_segmenter
+from bert_tf.text.word_boundaries import WordBoundaries
+from bert_tf.text.wordpiece import FullTokenizer
+
+VOCAB_FILE = str(GOLDEN / "vocab.txt")
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"我来到北京清华大学他毕业于。，.'-abde今日は都に行きました",
+    "##b",
+    "##c",
+    "cafe",
+    "##まし",
+    "##た",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("\n".join([*PIECES, "가", "##ᆨ", *unicodedata.normalize("NFD", "각"), "##ᅡ", "##고"]) + "\n")
+    return FullTokenizer(str(path))
+
+
+def words_of(text, tokenizer, boundaries) -> list[list[str]]:
+    """The pieces of `text`, grouped into words."""
+    words, flags = [], boundaries.continuations(text)
+    for piece, continues in zip(tokenizer.tokenize(text), flags, strict=True):
+        words.append([*words.pop(), piece] if continues else [piece])
+    return words
+
+
+def pieces(words) -> list[list[str]]:
+    return [word.split("+") for word in words.split()]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("我 来到 北京", "我 来+到 北+京"),
+        ("我来到\t北京\u3000清华", "我+来+到 北+京 清+华"),
+        # Punctuation marks are words of their own, as in the original, and so is what follows them.
+        ("来到。北京，", "来+到 。 北+京 ，"),
+        ("ab-ab ab's.", "a+##b - a+##b a+##b ' [UNK] ."),
+        # Characters that are dropped, accents, letters that become several.
+        ("来\u200b到\u0007 caf\u00e9 CAFE\u0301", "来+到 cafe cafe"),
+        ("abcz 来xz到", "[UNK] 来+[UNK]+到"),
+        # A decomposed Korean syllable, and a mark after it.
+        ("각고.", "[UNK] ."),
+        ("각 각", f"{'+'.join(['ᄀ', '##ᅡ', '##ᆨ'])} {'+'.join(['ᄀ', '##ᅡ', '##ᆨ'])}"),
+        ("", ""),
+        (" \u0007 ", ""),
+    ],
+)
+def test_words_between_spaces(tokenizer, text, words):
+    assert words_of(text, tokenizer, WordBoundaries(tokenizer, None)) == pieces(words)
+
+
+def test_korean_words_are_already_between_spaces():
+    """Their pieces have "##", decomposed or not, and marks stay apart: the spaces say nothing new."""
+    for do_lower_case in (True, False):
+        tokenizer = FullTokenizer(VOCAB_FILE, do_lower_case)
+        text = "그는 학교에서(서울) 돌아왔다. 1,000원을 냈다!"
+        flags = WordBoundaries(tokenizer, None).continuations(text)
+        assert flags == [piece.startswith("##") for piece in tokenizer.tokenize(text)]
+
+
+def with_segmenter(monkeypatch, segment) -> None:
+    entry = segmenters._Segmenter("a language", ("json",), lambda: segment)
+    monkeypatch.setitem(SEGMENTERS, "ours", entry)
+
+
+def test_a_segmenter_divides_what_spaces_separate(tokenizer, monkeypatch):
+    seen = []
+
+    def segment(text):
+        seen.append(text)
+        return {"我来到北京": ["我", "来到", "北京"], "abb": ["a", "bb"], "来xx到京": ["来", "到"]}[text]
+
+    with_segmenter(monkeypatch, segment)
+    boundaries = WordBoundaries(tokenizer, "ours")
+    # "##b" has no meaning: a piece that begins a segment begins a word. What a segmenter leaves out is a word.
+    found = words_of("我来到北京  abb\u3000来xx到京", tokenizer, boundaries)
+    assert found == pieces("我 来+到 北+京 a ##b+##b 来 [UNK] 到 京")
+    assert seen == ["我来到北京", "abb", "来xx到京"]
+
+
+def test_a_piece_in_two_segments_joins_them(tokenizer, monkeypatch):
+    with_segmenter(monkeypatch, {"cafec": ["ca", "fec"], "来cafe到": ["来ca", "fe到"]}.get)
+    boundaries = WordBoundaries(tokenizer, "ours")
+    assert words_of("cafec", tokenizer, boundaries) == pieces("cafe+##c")
+    assert words_of("来cafe到", tokenizer, boundaries) == pieces("来+cafe+到")
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_every_piece_has_a_flag_by_its_characters(monkeypatch, do_lower_case):
+    """The golden strings of all scripts, cut anywhere: flags by the offsets of the pieces."""
+    generator = random.Random(1)
+    with_segmenter(monkeypatch, lambda text: [text[k : k + 2] for k in range(0, len(text), 2)])
+    tokenizer = FullTokenizer(VOCAB_FILE, do_lower_case)
+    both = [WordBoundaries(tokenizer, name) for name in (None, "ours")]
+    with gzip.open(GOLDEN / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
+        texts = [record["text"] for record in map(json.loads, file) if len(record["text"]) < 300]
+    count = joined = 0
+    for text in generator.sample(texts, 300):
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        for boundaries in both:
+            flags = boundaries.continuations(text)
+            assert len(flags) == len(ids)
+            starts = boundaries.segment_starts(text)
+            for place in range(1, len(flags)):
+                first, before = offsets[place][0], offsets[place - 1][1]
+                if flags[place] and before <= first:
+                    assert not any(before - 1 < start <= first for start in starts) or before == first, text
+                    assert not text[before:first].strip() or not any(map(str.isspace, text[before:first]))
+            joined += sum(flags)
+            count += len(flags)
+    assert 0.05 < joined / count < 0.9
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("jieba"), reason="jieba is not installed")
+def test_jieba_finds_chinese_words_and_trusts_no_file(tokenizer, monkeypatch, tmp_path):
+    def no_marshal(*_):
+        raise AssertionError("a dictionary of somebody else was loaded")
+
+    monkeypatch.setattr(marshal, "load", no_marshal)
+    monkeypatch.setattr(marshal, "dump", no_marshal)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    boundaries = WordBoundaries(tokenizer, "jieba")
+    assert words_of("我来到北京清华大学。", tokenizer, boundaries) == pieces("我 来+到 北+京 清+华+大+学 。")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("fugashi"), reason="fugashi is not installed")
+def test_fugashi_finds_japanese_words(tokenizer):
+    boundaries = WordBoundaries(tokenizer, "fugashi")
+    expected = pieces("今+日 は 京+都 に 行+き ##まし ##た 。")
+    assert words_of("今日は京都に行きました。", tokenizer, boundaries) == expected
+
+
+def test_a_segmenter_that_is_missing_is_named(monkeypatch):
+    with pytest.raises(ValueError, match="--segmenter=mecab is not one of jieba, fugashi"):
+        check_segmenter("mecab")
+    monkeypatch.setattr(segmenters.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        ValueError, match=r"^--segmenter=fugashi needs fugashi and unidic_lite: pip install 'bert-tf\[fug"
+    ):
+        check_segmenter("fugashi")
+    assert "jieba" not in vars(word_boundaries) and "tensorflow" in sys.modules
