@@ -91,6 +91,12 @@ flags.DEFINE_float(
 )
 flags.DEFINE_integer("num_train_steps", 100000, "Total steps, over which the learning rate decays to 0.")
 flags.DEFINE_integer("num_warmup_steps", 10000, "Steps over which the learning rate rises from 0 (not a share).")
+flags.DEFINE_integer(
+    "stop_at_step",
+    None,
+    "End at this step, with the learning rate of a run of --num_train_steps; a later command on the same output_dir "
+    "goes on, e.g. with records of 512 tokens after those of 128, as in the paper.",
+)
 flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
 flags.DEFINE_integer(
     "iterations_per_loop", 1000, "Maximum steps per call of the graph; fewer if they take over 5 s.", lower_bound=1

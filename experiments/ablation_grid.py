@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable
 
 from bert_tf.models.config import BertConfig
-from bert_tf.system.text_files import read_json, read_text_lines
+from bert_tf.system.text_files import read_json_if_there, read_text_lines
+from bert_tf.text.vocab import load_vocab
 from experiments.runs import Run
 
 # Table 8: how the tokens to predict are replaced, as mask_rate, random_rate, keep_rate.
@@ -15,7 +16,7 @@ MASK_STRATEGIES = ((0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.8, 0.2, 0.0), (0.8, 0.0,
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """How a cell's model is pre-trained; the fields are flags of run_pretraining.py."""
+    """How a cell's model is pre-trained; all fields but the size are flags of run_pretraining.py."""
 
     bert_size: str
     objective: str = "mlm"
@@ -39,7 +40,7 @@ class Pretraining:
 
     def flags(self) -> dict:
         """Flags of run_pretraining.py; a left-to-right model has no masks."""
-        values = dataclasses.asdict(self)
+        values = {name: value for name, value in dataclasses.asdict(self).items() if name != "bert_size"}
         if self.objective == "ltr":
             values = {name: value for name, value in values.items() if not name.endswith("_rate")}
         return values
@@ -112,7 +113,7 @@ def create_grid(tables: Iterable[int], bert_size: str, sizes: Iterable[str]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings that all cells share; the fields are the flags of this module."""
+    """Settings that all cells share; the fields are the flags of experiments/ablations.py."""
 
     train_text: str
     heldout_text: str
@@ -122,6 +123,8 @@ class Settings:
     vocab_file: str | None
     vocab_size: int
     do_lower_case: bool
+    initializer_range: float
+    dropout: float
     max_seq_length: int
     num_train_steps: int
     train_batch_size: int
@@ -131,36 +134,84 @@ class Settings:
     fine_tuning_batch_size: int
     fine_tuning_learning_rate: float
     num_train_epochs: float
+    num_pretraining_seeds: int
     num_seeds: int
     seed: int
+    squad_train_file: str | None = None
+    squad_dev_file: str | None = None
     pretraining_flag: tuple[str, ...] = ()
     fine_tuning_flag: tuple[str, ...] = ()
+    squad_flag: tuple[str, ...] = ()
+
+    @property
+    def vocabulary(self) -> str:
+        """The vocabulary of all cells: given, or learned from the text."""
+        return self.vocab_file or os.path.join(self.output_dir, "vocab.txt")
+
+    def configuration_file(self, bert_size: str) -> str:
+        """The bert_config.json of a size; other values have another name, so that no finished run is taken for them."""
+        values = f"initializer_{self.initializer_range:g}-dropout_{self.dropout:g}"
+        return os.path.join(self.output_dir, "configurations", f"{bert_size}-{values}.json")
+
+
+def repetitions(settings: Settings) -> list[str]:
+    """Names of the repetitions of each cell: one for each seed of pre-training."""
+    return [f"seed_{settings.seed + number}" for number in range(settings.num_pretraining_seeds)]
+
+
+def count_tokens(settings: Settings) -> int:
+    """The vocabulary's size."""
+    return max(load_vocab(settings.vocabulary).values()) + 1
+
+
+def write_configurations(cells: Iterable[Cell], settings: Settings) -> None:
+    """Writes the bert_config.json of every size; needs the vocabulary."""
+    import tensorflow as tf
+
+    vocab_size = count_tokens(settings)
+    for size in {cell.pretraining.bert_size for cell in cells}:
+        config = BertConfig.from_size(size, vocab_size)
+        config.initializer_range = settings.initializer_range
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = settings.dropout
+        path = settings.configuration_file(size)
+        tf.io.gfile.makedirs(os.path.dirname(path))
+        config.save(path)
+
+
+def create_vocabulary_runs(settings: Settings) -> list[Run]:
+    """The run that learns the vocabulary; none if it is given."""
+    if settings.vocab_file:
+        return []
+    flags = {
+        "input_file": settings.train_text, "output_file": settings.vocabulary, "vocab_size": settings.vocab_size,
+        "do_lower_case": settings.do_lower_case,
+    }  # fmt: skip
+    return [Run("vocabulary", "create_vocab.py", flags)]
 
 
 def create_runs(cells: Iterable[Cell], settings: Settings) -> list[Run]:
-    """The runs that the cells need, each after those it depends on; a run may occur twice."""
-    folder = settings.output_dir
+    """The runs that the cells need after vocabulary and configurations, each after those it depends on.
+
+    All cells come once before any is repeated with another seed. A run may occur twice.
+    """
     cells = list(cells)
     runs = []
-    vocab_file = settings.vocab_file
-    if not vocab_file:
-        vocab_file = os.path.join(folder, "vocab.txt")
-        flags = {
-            "input_file": settings.train_text, "output_file": vocab_file, "vocab_size": settings.vocab_size,
-            "do_lower_case": settings.do_lower_case,
-        }  # fmt: skip
-        runs.append(Run("vocabulary", "create_vocab.py", flags))
     for nsp in sorted({cell.pretraining.nsp for cell in cells}):
         for part, text in (("train", settings.train_text), ("heldout", settings.heldout_text)):
             flags = {
-                "input_file": text, "output_file": _records(folder, part, nsp), "vocab_file": vocab_file,
-                "do_lower_case": settings.do_lower_case, "max_seq_length": settings.max_seq_length, "nsp": nsp,
-                "masking": "dynamic", "random_seed": settings.seed,
+                "input_file": text, "output_file": _records(settings.output_dir, part, nsp),
+                "vocab_file": settings.vocabulary, "do_lower_case": settings.do_lower_case,
+                "max_seq_length": settings.max_seq_length, "nsp": nsp, "masking": "dynamic",
+                "random_seed": settings.seed,
             }  # fmt: skip
             runs.append(Run(f"data-{part}-{_kind(nsp)}", "create_pretraining_data.py", flags))
-    for cell in cells:
-        runs.append(_pretraining_run(cell.pretraining, vocab_file, settings))
-        runs.append(_fine_tuning_run(cell, vocab_file, settings))
+    for number in range(settings.num_pretraining_seeds):
+        for cell in cells:
+            if not cell.from_scratch:
+                runs.append(_pretraining_run(cell.pretraining, number, settings))
+            runs.append(_fine_tuning_run(cell, number, settings))
+            if cell.table == 5 and settings.squad_train_file:
+                runs.append(_squad_run(cell, number, settings))
     return runs
 
 
@@ -172,20 +223,21 @@ def _records(folder: str, part: str, nsp: bool) -> str:
     return os.path.join(folder, "data", f"{part}-{_kind(nsp)}.tfrecord")
 
 
-def _pretraining_run(pretraining: Pretraining, vocab_file: str, settings: Settings) -> Run:
-    output_dir = os.path.join(settings.output_dir, "pretraining", pretraining.name)
+def _pretraining_run(pretraining: Pretraining, number: int, settings: Settings) -> Run:
+    name = f"{pretraining.name}-{repetitions(settings)[number]}"
+    output_dir = os.path.join(settings.output_dir, "pretraining", name)
     flags = {
         "input_file": _records(settings.output_dir, "train", pretraining.nsp),
         "eval_input_file": _records(settings.output_dir, "heldout", pretraining.nsp),
-        "output_dir": output_dir, "vocab_file": vocab_file, "do_train": True, "do_eval": True,
-        **pretraining.flags(),
+        "output_dir": output_dir, "vocab_file": settings.vocabulary, "do_train": True, "do_eval": True,
+        "bert_config_file": settings.configuration_file(pretraining.bert_size), **pretraining.flags(),
         "max_seq_length": settings.max_seq_length,
         "max_predictions_per_seq": math.ceil(settings.max_seq_length * settings.masked_lm_prob),
         "masked_lm_prob": settings.masked_lm_prob if pretraining.objective == "mlm" else None,
         "train_batch_size": settings.train_batch_size, "eval_batch_size": settings.train_batch_size,
         "max_eval_steps": settings.max_eval_steps, "learning_rate": settings.learning_rate,
         "num_train_steps": settings.num_train_steps, "num_warmup_steps": settings.num_train_steps // 10,
-        "keep_checkpoint_max": 1, "seed": settings.seed,
+        "keep_checkpoint_max": 1, "seed": settings.seed + number,
     }  # fmt: skip
 
     def read() -> dict:
@@ -197,33 +249,55 @@ def _pretraining_run(pretraining: Pretraining, vocab_file: str, settings: Settin
             "next_sentence_accuracy": results.get("next_sentence_accuracy"),
         }
 
-    name = f"pretraining-{pretraining.name}"
-    return Run(name, "run_pretraining.py", flags, read, settings.pretraining_flag)
+    return Run(f"pretraining-{name}", "run_pretraining.py", flags, read, settings.pretraining_flag)
 
 
-def _fine_tuning_run(cell: Cell, vocab_file: str, settings: Settings) -> Run:
-    output_dir = os.path.join(settings.output_dir, "fine_tuning", cell.fine_tuning_name)
-    pretrained = os.path.join(settings.output_dir, "pretraining", cell.pretraining.name)
-    flags = {
-        "task_name": settings.task_name, "data_dir": settings.data_dir, "output_dir": output_dir,
-        "vocab_file": vocab_file, "do_lower_case": settings.do_lower_case, "do_train": True, "do_eval": True,
+def _shared_flags(cell: Cell, number: int, settings: Settings) -> dict:
+    """Flags of both scripts of fine-tuning; no two trainings of a cell have the same seed."""
+    pretrained = os.path.join(
+        settings.output_dir, "pretraining", f"{cell.pretraining.name}-{repetitions(settings)[number]}"
+    )
+    configuration = settings.configuration_file(cell.pretraining.bert_size)
+    return {
+        "vocab_file": settings.vocabulary, "do_lower_case": settings.do_lower_case, "do_train": True,
         "init_checkpoint": None if cell.from_scratch else pretrained,
-        "bert_config_file": os.path.join(pretrained, "bert_config.json") if cell.from_scratch else None,
+        "bert_config_file": configuration if cell.from_scratch else None,
         "lstm_on_top": True if cell.lstm_on_top else None,
         "max_seq_length": settings.max_seq_length, "train_batch_size": settings.fine_tuning_batch_size,
-        "eval_batch_size": settings.fine_tuning_batch_size, "learning_rate": settings.fine_tuning_learning_rate,
-        "num_train_epochs": settings.num_train_epochs, "seed": settings.seed,
-        # One seed is no special case: it writes the same results file, with a mean over one.
-        "num_seeds": settings.num_seeds, "write_tf_records": False, "keep_checkpoint_max": 1,
+        "learning_rate": settings.fine_tuning_learning_rate, "num_train_epochs": settings.num_train_epochs,
+        "num_seeds": settings.num_seeds, "seed": settings.seed + number * settings.num_seeds,
+        "write_tf_records": False, "keep_checkpoint_max": 1,
     }  # fmt: skip
 
-    def read() -> dict:
-        if settings.num_seeds > 1:
-            return read_json(os.path.join(output_dir, "seeds.json"))["summary"]
-        return {name: dict.fromkeys(("mean", "min", "max"), value) for name, value in _results_in(output_dir).items()}
 
-    name = f"fine_tuning-{cell.fine_tuning_name}"
-    return Run(name, "run_classifier.py", flags, read, settings.fine_tuning_flag)
+def _fine_tuning_run(cell: Cell, number: int, settings: Settings) -> Run:
+    name = f"{cell.fine_tuning_name}-{repetitions(settings)[number]}"
+    output_dir = os.path.join(settings.output_dir, "fine_tuning", name)
+    flags = {
+        "task_name": settings.task_name, "data_dir": settings.data_dir, "output_dir": output_dir, "do_eval": True,
+        **_shared_flags(cell, number, settings), "eval_batch_size": settings.fine_tuning_batch_size,
+    }  # fmt: skip
+    return Run(
+        f"fine_tuning-{name}", "run_classifier.py", flags, lambda: _read_scores(output_dir), settings.fine_tuning_flag
+    )
+
+
+def _squad_run(cell: Cell, number: int, settings: Settings) -> Run:
+    name = f"{cell.fine_tuning_name}-{repetitions(settings)[number]}"
+    output_dir = os.path.join(settings.output_dir, "squad", name)
+    flags = {
+        "train_file": settings.squad_train_file, "dev_file": settings.squad_dev_file, "output_dir": output_dir,
+        "do_eval": True, **_shared_flags(cell, number, settings),
+    }  # fmt: skip
+    return Run(f"squad-{name}", "run_squad.py", flags, lambda: _read_scores(output_dir), settings.squad_flag)
+
+
+def _read_scores(output_dir: str) -> dict[str, list[float]]:
+    """Each metric's values, one for each seed of fine-tuning."""
+    if seeds := read_json_if_there(os.path.join(output_dir, "seeds.json")):
+        results = list(seeds["seeds"].values())
+        return {name: [values[name] for values in results] for name in results[0]}
+    return {name: [value] for name, value in _results_in(output_dir).items()}
 
 
 def _results_in(output_dir: str) -> dict[str, float]:

@@ -4,9 +4,10 @@
       --task_name=MRPC --data_dir=glue/MRPC --bert_size=tiny --output_dir=ablations
 
 Each cell of the grid is pre-trained by run_pretraining.py, evaluated on held-out text, and fine-tuned by
-run_classifier.py; cells that start from the same pre-training share it. In output_dir: ablations.md (the tables),
-ablations.json, and for each run its folder, its log and results/<run>.json. After a crash, the same command skips
-finished runs and resumes the interrupted one.
+run_classifier.py (Table 5, with --squad_train_file, by run_squad.py, too); cells that start from the same pre-training
+share it. --num_pretraining_seeds and --num_seeds repeat both, for standard errors. In output_dir: ablations.md (the
+tables), ablations.json, and for each run its folder, its log and results/<run>.json. After a crash, the same command
+skips finished runs and resumes the interrupted one.
 
 Paper: Devlin et al. 2019, sections 5.1, 5.2 and C.2.
 """
@@ -19,7 +20,15 @@ from absl import flags, logging
 
 from bert_tf.system import script as system_script
 from bert_tf.system.atomic import write_text_file
-from experiments.ablation_grid import Settings, create_grid, create_runs
+from experiments.ablation_grid import (
+    Settings,
+    count_tokens,
+    create_grid,
+    create_runs,
+    create_vocabulary_runs,
+    repetitions,
+    write_configurations,
+)
 from experiments.ablation_tables import create_records, create_tables
 from experiments.runs import do_runs
 
@@ -38,6 +47,14 @@ def define_flags() -> None:
     define.DEFINE_string("vocab_file", None, "A vocabulary. If unset, one is learned from --train_text.")
     define.DEFINE_integer("vocab_size", 8000, "Without --vocab_file: tokens to learn.", lower_bound=100)
     define.DEFINE_bool("do_lower_case", True, "Lower-case the text and strip accents.")
+    define.DEFINE_float(
+        "initializer_range",
+        0.02,
+        "Standard deviation of the initial weights. 0.02 suits a hidden size of 768; narrow models learn faster from "
+        "more, about 0.5 / sqrt(hidden size).",
+        lower_bound=0,
+    )
+    define.DEFINE_float("dropout", 0.1, "Dropout rate of all models, in pre-training and fine-tuning.", 0, 1)
     define.DEFINE_integer("max_seq_length", 128, "Tokens per sequence, in pre-training and fine-tuning.", lower_bound=8)
     define.DEFINE_integer("num_train_steps", 10000, "Steps of each pre-training, 10% of them warm-up.", lower_bound=1)
     define.DEFINE_integer("train_batch_size", 32, "Sequences per step of pre-training.", lower_bound=1)
@@ -47,12 +64,25 @@ def define_flags() -> None:
     define.DEFINE_integer("fine_tuning_batch_size", 32, "Examples per step of fine-tuning.", lower_bound=1)
     define.DEFINE_float("fine_tuning_learning_rate", 5e-5, "Peak rate of fine-tuning; small models need more.")
     define.DEFINE_float("num_train_epochs", 3.0, "Passes over the task's training set.")
-    define.DEFINE_integer("num_seeds", 1, "Fine-tune this many times, and report the mean.", lower_bound=1)
+    define.DEFINE_integer(
+        "num_pretraining_seeds",
+        1,
+        "Pre-train each cell this many times, with seeds --seed, --seed + 1, ...",
+        lower_bound=1,
+    )
+    define.DEFINE_integer("num_seeds", 1, "Fine-tune each pre-trained model this many times.", lower_bound=1)
     define.DEFINE_integer("seed", 12345, "Seed of everything.")
     define.DEFINE_multi_string(
         "pretraining_flag", [], "A further flag of run_pretraining.py: --pretraining_flag=--dtype=bfloat16."
     )
     define.DEFINE_multi_string("fine_tuning_flag", [], "A further flag of run_classifier.py; can be repeated.")
+    define.DEFINE_string("squad_train_file", None, "SQuAD JSON to fine-tune the models of Table 5 on as well.")
+    define.DEFINE_string("squad_dev_file", None, "SQuAD JSON to evaluate these on.")
+    define.DEFINE_multi_string(
+        "squad_flag",
+        [],
+        "A further flag of run_squad.py, which gets the flags of fine-tuning: --squad_flag=--num_train_epochs=2.",
+    )
     define.DEFINE_string(
         "metric", None, "Metric of eval_results.txt for the tables. If unset, the main metric of the GLUE task."
     )
@@ -63,9 +93,11 @@ def main(_):
     values = flags.FLAGS
     logging.set_verbosity(logging.INFO)
     fields = {field.name: values[field.name].value for field in dataclasses.fields(Settings)}
-    for name in ("pretraining_flag", "fine_tuning_flag"):
+    for name in ("pretraining_flag", "fine_tuning_flag", "squad_flag"):
         fields[name] = tuple(fields[name])
     settings = Settings(**fields)
+    if bool(settings.squad_train_file) != bool(settings.squad_dev_file):
+        raise ValueError("--squad_train_file and --squad_dev_file need each other.")
     if unknown := [table for table in values.tables if not table.isdecimal()]:
         raise ValueError(f"--tables={unknown[0]} must be numbers of the paper's tables: 5, 6, 8.")
     cells = create_grid([int(table) for table in values.tables], values.bert_size, values.sizes)
@@ -77,12 +109,10 @@ def main(_):
             from bert_tf.tasks.classification import glue
 
             metric = f"eval_{glue.find_task(settings.task_name, '').metrics[0]}"
+    do_runs(create_vocabulary_runs(settings), settings.output_dir)
+    write_configurations(cells, settings)
     results = do_runs(create_runs(cells, settings), settings.output_dir)
-
-    from bert_tf.text.vocab import load_vocab
-
-    vocab_size = max(load_vocab(settings.vocab_file or os.path.join(settings.output_dir, "vocab.txt")).values()) + 1
-    records = create_records(cells, results, vocab_size)
+    records = create_records(cells, results, count_tokens(settings), repetitions(settings))
     if metric not in records[0]["fine_tuning"]:
         raise ValueError(f"--metric={metric} is not one of {', '.join(sorted(records[0]['fine_tuning']))}.")
     content = {"settings": dataclasses.asdict(settings), "metric": metric, "cells": records}

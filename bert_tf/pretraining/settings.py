@@ -38,6 +38,7 @@ class PretrainingSettings:
     learning_rate: float = 5e-5
     num_train_steps: int = 100000
     num_warmup_steps: int = 10000
+    stop_at_step: int | None = None
     save_checkpoints_steps: int = 1000
     iterations_per_loop: int = 1000
     max_eval_steps: int = 100
@@ -70,6 +71,10 @@ def check_settings(settings: PretrainingSettings) -> None:
         raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
     if settings.num_train_steps <= 0:
         raise ValueError(f"--num_train_steps={settings.num_train_steps} must be positive.")
+    if settings.stop_at_step is not None and not 0 < settings.stop_at_step <= settings.num_train_steps:
+        raise ValueError(
+            f"--stop_at_step={settings.stop_at_step} must be from 1 to --num_train_steps={settings.num_train_steps}."
+        )
     if settings.bert_size and settings.bert_config_file:
         raise ValueError(
             f"--bert_size={settings.bert_size} and --bert_config_file={settings.bert_config_file} both give the "

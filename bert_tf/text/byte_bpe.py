@@ -22,6 +22,7 @@ from bert_tf.text.library_tokenizer import (
     parts_of,
     read_bytes,
     read_tokenizer_json,
+    refuse_other_models,
     special_tokens_of,
 )
 from bert_tf.weights import released_models
@@ -32,8 +33,6 @@ _VERSION = "#version"
 # What the library's regular expressions call whitespace (Unicode: White_Space); `str.isspace` has four more.
 _WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
 _WHITESPACE += "\u2028\u2029\u202f\u205f\u3000"
-# Tokenizers whose files look alike, but whose rows or ids differ.
-_NOT_SUPPORTED = ("Deberta", "GPT2", "XLMRoberta")
 
 
 class ByteBpeTokenizer(LibraryTokenizer):
@@ -61,12 +60,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
     def __init__(self, vocab_file: str, merges_file: str | None = None):
         directory = posixpath.dirname(vocab_file)
         config = read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}
-        name = str(config.get("tokenizer_class") or "")
-        if name.startswith(_NOT_SUPPORTED):
-            raise ValueError(
-                f"{posixpath.join(directory, TOKENIZER_CONFIG)}: tokenizer_class is {name}, which is not supported; of "
-                "byte-level BPE, RoBERTa's is."
-            )
+        refuse_other_models(directory)
         name_special_tokens(self, directory)
         self.add_prefix_space = config.get("add_prefix_space")
         values = read_json(vocab_file)

@@ -20,6 +20,7 @@ from bert_tf.text.wordpiece import convert_to_unicode
 
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 _ROLES = ("cls", "sep", "unk", "mask", "pad")
+_NOT_SUPPORTED = ("Deberta", "GPT2", "XLMRoberta", "Camembert", "XLNet", "T5")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -123,6 +124,18 @@ def name_special_tokens(tokenizer: Tokenizer, directory: str) -> None:
                 break
     for name in ("begin_tokens", "between_tokens", "end_tokens"):
         setattr(tokenizer, name, tuple(renamed.get(token, token) for token in getattr(tokenizer, name)))
+
+
+def refuse_other_models(directory: str) -> None:
+    """Refuses tokenizers whose files look alike, but whose rows or ids differ.
+
+    Raises:
+      ValueError: tokenizer_config.json names one.
+    """
+    path = posixpath.join(directory, TOKENIZER_CONFIG)
+    name = str((read_json_if_there(path) or {}).get("tokenizer_class") or "")
+    if name.startswith(_NOT_SUPPORTED):
+        raise ValueError(f"{path}: tokenizer_class is {name}, a model that is not supported.")
 
 
 def special_tokens_of(tokenizer: Tokenizer) -> list[str]:

@@ -27,7 +27,7 @@ class TrainingLog:
         self._output_dir, self._plan, self._active = output_dir, plan, active
         # The mean over all calls (smoothing 0): calls differ in length, and an evaluation follows some of them.
         self._bar = progress_bar(
-            total=plan.num_train_steps, initial=first_step, desc="train", unit="step", smoothing=0, disable=not active
+            total=plan.last_step, initial=first_step, desc="train", unit="step", smoothing=0, disable=not active
         )
         self._sums, self._seconds, self._skipped = {}, 0.0, 0
         self._shown = {}  # shown beside the bar; the loss is newer than the rest

@@ -60,7 +60,7 @@ def train(
     evaluate: Callable[[int], dict] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> int:
-    """Trains until `plan.num_train_steps`, from the newest checkpoint of output_dir.
+    """Trains until `plan.last_step`, from the newest checkpoint of output_dir.
 
     The caller has built model and optimizer in the strategy's scope and called `claim_output_dir` and `restore`.
 
@@ -78,8 +78,9 @@ def train(
       KeyboardInterrupt: after Ctrl-C, likewise; after a second Ctrl-C at once.
     """
     step = int(optimizer.iterations.numpy())
-    if step >= plan.num_train_steps:
-        logging.info("Nothing to train: step %d of --num_train_steps=%d is reached.", step, plan.num_train_steps)
+    if step >= plan.last_step:
+        flag = "stop_at_step" if plan.last_step < plan.num_train_steps else "num_train_steps"
+        logging.info("Nothing to train: step %d of --%s=%d is reached.", step, flag, plan.last_step)
         return step
     if should_stop and should_stop():
         logging.info("Nothing to train: this run was stopped early at step %d.", step)
@@ -90,11 +91,11 @@ def train(
     if plan.save_first and checkpoints.latest_checkpoint(output_dir) is None:
         calls.save(step, chief)
     with _stop_signals() as stopped_by, TrainingLog(output_dir, plan, step, active=chief) as log:
-        while step < plan.num_train_steps:
+        while step < plan.last_step:
             result = calls.run(step)
             step += int(result["steps"] + result["skipped"])
             log.add(step, result)
-            at_end = step >= plan.num_train_steps
+            at_end = step >= plan.last_step
             if step % plan.log_every_steps == 0 or at_end:
                 log.write(step, objective, float(optimizer.learning_rate))
             if step % plan.save_checkpoints_steps == 0 or at_end or stopped_by:
@@ -168,7 +169,7 @@ class _Calls:
 def _steps_to_next(step: int, plan: TrainingPlan) -> int:
     """Steps until something has to be saved, logged or evaluated."""
     periods = [plan.save_checkpoints_steps, plan.log_every_steps, plan.eval_every_steps]
-    return min([plan.num_train_steps - step] + [period - step % period for period in periods if period])
+    return min([plan.last_step - step] + [period - step % period for period in periods if period])
 
 
 def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with_optimizer: bool = False) -> int:

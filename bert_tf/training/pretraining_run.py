@@ -77,7 +77,7 @@ def pretrain(
         ", XLA" if training.use_xla else "",
     )
     step = loop.restore(model, optimizer, settings.output_dir, settings.init_checkpoint, training.init_with_optimizer)
-    if chief and settings.do_train and step < settings.num_train_steps:
+    if chief and settings.do_train and step < (settings.stop_at_step or settings.num_train_steps):
         vocabulary = _find_vocabulary(settings, data, config)
         run_directory.claim_output_dir(settings.output_dir, config)
         if vocabulary:
@@ -355,6 +355,7 @@ def _train(
     predictions = length - 1 if settings.is_left_to_right else settings.max_predictions_per_seq
     plan = TrainingPlan(
         num_train_steps=settings.num_train_steps,
+        stop_at_step=settings.stop_at_step,
         batch_size=settings.train_batch_size,
         iterations_per_loop=settings.iterations_per_loop,
         save_checkpoints_steps=settings.save_checkpoints_steps,

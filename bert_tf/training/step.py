@@ -25,6 +25,7 @@ class TrainingPlan:
 
     Attributes:
       num_train_steps: optimizer steps in total, including those before the run was resumed.
+      stop_at_step: end there, short of num_train_steps; None: at num_train_steps.
       batch_size: examples per step, over all replicas and micro-batches.
       gradient_accumulation_steps: micro-batches into which a replica's share is split.
       seed: seed of dropout (and of the data order, if the caller uses it for that).
@@ -55,6 +56,12 @@ class TrainingPlan:
     save_first: bool = True
     tokens_per_example: int = 0
     flops_per_example: float = 0.0
+    stop_at_step: int | None = None
+
+    @property
+    def last_step(self) -> int:
+        """The step at which training ends; the learning rate decays until num_train_steps all the same."""
+        return min(self.num_train_steps, self.stop_at_step or self.num_train_steps)
 
 
 # --- step ------------------------------------------------------------------------------------------------------------

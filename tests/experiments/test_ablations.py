@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import sys
 import textwrap
@@ -32,6 +33,7 @@ if "output_dir" in flags:
     kind = "next_token" if flags.get("objective") == "ltr" else "masked_lm"
     lines = {
         "run_pretraining.py": {kind + "_loss": 2.0, kind + "_accuracy": 0.25, "loss": 2.5, "global_step": 7},
+        "run_squad.py": {"eval_f1": 12.5, "global_step": 9},
         "run_classifier.py": {"eval_accuracy": 0.75 + 0.01 * ("no_nsp" in flags["output_dir"]), "global_step": 9},
     }[os.path.basename(__file__)]
     if kind == "masked_lm" and flags.get("nsp") == "True":
@@ -41,7 +43,7 @@ if "output_dir" in flags:
 elif flags["output_file"].endswith("vocab.txt"):
     open(flags["output_file"], "w").write(chr(10).join("[PAD] [UNK] [CLS] [SEP] [MASK] a b".split()) + chr(10))
 """
-NAMES = ("create_vocab.py", "create_pretraining_data.py", "run_pretraining.py", "run_classifier.py")
+NAMES = ("create_vocab.py", "create_pretraining_data.py", "run_pretraining.py", "run_classifier.py", "run_squad.py")
 
 
 @pytest.fixture
@@ -65,9 +67,10 @@ def settings(output_dir, **changes) -> Settings:
     values = {
         "train_text": "train.txt", "heldout_text": "heldout.txt", "task_name": "MRPC", "data_dir": "glue/MRPC",
         "output_dir": str(output_dir), "vocab_file": None, "vocab_size": 600, "do_lower_case": True,
+        "initializer_range": 0.05, "dropout": 0.0,
         "max_seq_length": 64, "num_train_steps": 50, "train_batch_size": 8, "learning_rate": 1e-3,
         "masked_lm_prob": 0.15, "max_eval_steps": 4, "fine_tuning_batch_size": 16, "fine_tuning_learning_rate": 1e-4,
-        "num_train_epochs": 2.0, "num_seeds": 1, "seed": 5,
+        "num_train_epochs": 2.0, "num_pretraining_seeds": 1, "num_seeds": 1, "seed": 5,
     }  # fmt: skip
     return Settings(**values | changes)
 
@@ -96,32 +99,68 @@ def test_cells_are_those_of_the_paper():
 
 def test_commands(tmp_path):
     cells = ablation_grid.create_grid([5], "tiny", [])
-    runs = ablation_grid.create_runs(cells, settings(tmp_path, pretraining_flag=("--dtype=bfloat16",)))
+    chosen = settings(tmp_path, pretraining_flag=("--dtype=bfloat16",))
+    assert [run.script for run in ablation_grid.create_vocabulary_runs(chosen)] == ["create_vocab.py"]
+    runs = ablation_grid.create_runs(cells, chosen)
     by_name = {run.name: run.command() for run in runs}
     assert list(by_name) == [
-        "vocabulary", "data-train-single", "data-heldout-single", "data-train-pairs", "data-heldout-pairs",
-        "pretraining-tiny-mlm", "fine_tuning-tiny-mlm",
-        "pretraining-tiny-mlm-no_nsp", "fine_tuning-tiny-mlm-no_nsp",
-        "pretraining-tiny-ltr-no_nsp", "fine_tuning-tiny-ltr-no_nsp", "fine_tuning-tiny-ltr-no_nsp-lstm",
-        "fine_tuning-tiny-from_scratch",
+        "data-train-single", "data-heldout-single", "data-train-pairs", "data-heldout-pairs",
+        "pretraining-tiny-mlm-seed_5", "fine_tuning-tiny-mlm-seed_5",
+        "pretraining-tiny-mlm-no_nsp-seed_5", "fine_tuning-tiny-mlm-no_nsp-seed_5",
+        "pretraining-tiny-ltr-no_nsp-seed_5", "fine_tuning-tiny-ltr-no_nsp-seed_5",
+        "fine_tuning-tiny-ltr-no_nsp-lstm-seed_5", "fine_tuning-tiny-from_scratch-seed_5",
     ]  # fmt: skip
-    mlm, ltr = by_name["pretraining-tiny-mlm"], by_name["pretraining-tiny-ltr-no_nsp"]
-    assert {"--objective=mlm", "--nsp=True", "--mask_rate=0.8", "--max_predictions_per_seq=10"} < set(mlm)
+    mlm, ltr = by_name["pretraining-tiny-mlm-seed_5"], by_name["pretraining-tiny-ltr-no_nsp-seed_5"]
+    config_file = f"--bert_config_file={tmp_path}/configurations/tiny-initializer_0.05-dropout_0.json"
+    assert {config_file, "--objective=mlm", "--nsp=True", "--mask_rate=0.8", "--max_predictions_per_seq=10"} < set(mlm)
     assert {"--objective=ltr", "--nsp=False", f"--input_file={tmp_path}/data/train-single.tfrecord"} < set(ltr)
     assert not any(("_rate=" in part and "learning_rate" not in part) or "masked_lm" in part for part in ltr)
     assert mlm[-1] == ltr[-1] == "--dtype=bfloat16"
-    lstm, scratch = by_name["fine_tuning-tiny-ltr-no_nsp-lstm"], by_name["fine_tuning-tiny-from_scratch"]
-    assert {"--lstm_on_top=True", f"--init_checkpoint={tmp_path}/pretraining/tiny-ltr-no_nsp"} < set(lstm)
-    assert f"--bert_config_file={tmp_path}/pretraining/tiny-mlm/bert_config.json" in scratch
-    assert not any("init_checkpoint" in part for part in scratch)
-    given = ablation_grid.create_runs(cells, settings(tmp_path, vocab_file="v.txt"))
-    assert given[0].name == "data-train-single"
-    assert all("--vocab_file=v.txt" in run.command() for run in given)
+    lstm = by_name["fine_tuning-tiny-ltr-no_nsp-lstm-seed_5"]
+    assert {"--lstm_on_top=True", f"--init_checkpoint={tmp_path}/pretraining/tiny-ltr-no_nsp-seed_5"} < set(lstm)
+    scratch = by_name["fine_tuning-tiny-from_scratch-seed_5"]
+    assert config_file in scratch and not any("init_checkpoint" in part for part in scratch)
+    given = settings(tmp_path, vocab_file="v.txt")
+    assert not ablation_grid.create_vocabulary_runs(given)
+    assert all("--vocab_file=v.txt" in run.command() for run in ablation_grid.create_runs(cells, given))
+
+
+def test_each_repetition_has_its_own_seeds(tmp_path):
+    """A cell's pre-trainings differ in their seeds, and no two of its fine-tunings share one."""
+    cells = ablation_grid.create_grid([5, 6], "tiny", ["mini"])
+    squad = {"squad_train_file": "train.json", "squad_dev_file": "dev.json", "squad_flag": ("--doc_stride=32",)}
+    chosen = settings(tmp_path, num_pretraining_seeds=3, num_seeds=2, **squad)
+    runs = ablation_grid.create_runs(cells, chosen)
+    assert len({run.name for run in runs}) == 4 + 3 * (4 + 6 + 5)
+    names = [run.name for run in runs]
+    assert names.index("squad-tiny-from_scratch-seed_5") < names.index("pretraining-tiny-mlm-seed_6")
+    assert not any(name.startswith("squad-mini") for name in names)
+    by_name = {run.name: run for run in runs}
+    seeds = [[by_name[f"{kind}-tiny-mlm-seed_{seed}"].flags["seed"] for seed in (5, 6, 7)]
+             for kind in ("pretraining", "fine_tuning", "squad")]  # fmt: skip
+    assert seeds == [[5, 6, 7], [5, 7, 9], [5, 7, 9]]
+    last = by_name["squad-tiny-ltr-no_nsp-lstm-seed_7"].command()
+    assert {"--lstm_on_top=True", "--dev_file=dev.json", "--num_seeds=2"} < set(last) and last[-1] == "--doc_stride=32"
+    assert f"--init_checkpoint={tmp_path}/pretraining/tiny-ltr-no_nsp-seed_7" in last
+
+
+def test_configurations(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
+    chosen = settings(tmp_path)
+    ablation_grid.write_configurations(ablation_grid.create_grid([6], "tiny", ["mini"]), chosen)
+    config = json.loads(pathlib.Path(chosen.configuration_file("mini")).read_text())
+    expected = {
+        "vocab_size": 6, "hidden_size": 256, "initializer_range": 0.05, "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
+    assert expected.items() <= config.items()
 
 
 def test_flags_are_those_of_the_scripts(tmp_path):
     """Every script knows the flags of its command, and accepts their values."""
-    runs = ablation_grid.create_runs(ablation_grid.create_grid([5, 8], "tiny", []), settings(tmp_path))
+    chosen = settings(tmp_path, squad_train_file="train.json", squad_dev_file="dev.json")
+    runs = ablation_grid.create_vocabulary_runs(chosen)
+    runs += ablation_grid.create_runs(ablation_grid.create_grid([5, 8], "tiny", []), chosen)
     program = """
         import importlib, json, sys
         from absl import flags
@@ -145,34 +184,37 @@ def test_flags_are_those_of_the_scripts(tmp_path):
 
 def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
     cells = ablation_grid.create_grid([5, 8], "tiny", [])
-    chosen = settings(tmp_path / "out")
-    runs = ablation_grid.create_runs(cells, chosen)
+    chosen = settings(tmp_path / "out", squad_train_file="train.json", squad_dev_file="dev.json")
+    runs = ablation_grid.create_vocabulary_runs(chosen) + ablation_grid.create_runs(cells, chosen)
     monkeypatch.setenv("FAIL_IN", "fine_tuning/tiny-mlm-no_nsp")
     with pytest.raises(ChildProcessError, match=r"(?s)run_classifier.py failed with exit code 3 .*the last words"):
         script_runs.do_runs(runs, chosen.output_dir)
-    assert len(starts(scripts)) == 9
+    assert len(starts(scripts)) == 10
     monkeypatch.delenv("FAIL_IN")
     results = script_runs.do_runs(runs, chosen.output_dir)
-    # Five runs of data, eight of pre-training, ten of fine-tuning; eight were done.
+    # Five runs of data, eight of pre-training, ten of fine-tuning, five of SQuAD; nine were done.
     started = starts(scripts)
-    assert len(results) == 23 and len(started) == 15
-    assert started[0] == f"run_classifier.py {tmp_path}/out/fine_tuning/tiny-mlm-no_nsp"
-    assert results["pretraining-tiny-ltr-no_nsp"]["results"] == {
+    assert len(results) == 28 and len(started) == 19
+    assert started[0] == f"run_classifier.py {tmp_path}/out/fine_tuning/tiny-mlm-no_nsp-seed_5"
+    assert results["pretraining-tiny-ltr-no_nsp-seed_5"]["results"] == {
         "token_loss": 2.0, "token_accuracy": 0.25, "next_sentence_accuracy": None,
     }  # fmt: skip
     assert script_runs.do_runs(runs, chosen.output_dir) == results
     assert starts(scripts) == []
 
-    records = ablation_tables.create_records(cells, results, vocab_size=7)
+    records = ablation_tables.create_records(cells, results, 7, ablation_grid.repetitions(chosen))
     assert [record["fine_tuning"]["eval_accuracy"]["mean"] for record in records[:5]] == [0.75, 0.76, 0.76, 0.76, 0.75]
     table = ablation_tables.create_tables(records, "eval_accuracy", "MRPC accuracy, %")
-    assert "| BERT | 2.000 | 7.4 | 62.5 | 75.0 |" in table
-    assert "| LTR & No NSP | 2.000 | 7.4 |  | 76.0 |" in table
-    assert "| no pre-training |  |  |  | 75.0 |" in table
+    assert "| BERT | 2.000 | 7.4 | 62.5 | 75.0 | 12.5 |" in table
+    assert "| LTR & No NSP | 2.000 | 7.4 |  | 76.0 | 12.5 |" in table
+    assert "| no pre-training |  |  |  | 75.0 | 12.5 |" in table
     assert "| 0 / 80 / 20 | 2.000 | 7.4 | 75.0 |" in table
     assert table.count("\n## ") + table.startswith("## ") == 2
+    assert table.endswith("Each cell is one run: differences may be chance.\n")
 
-    other = ablation_grid.create_runs(cells, settings(tmp_path / "out", num_train_steps=60))
+    other = ablation_grid.create_runs(
+        cells, settings(tmp_path / "out", num_train_steps=60, squad_train_file="train.json", squad_dev_file="dev.json")
+    )
     with pytest.raises(ValueError, match=r"has results for other flags \(pretraining-.*now --num_train_steps=60"):
         script_runs.do_runs(other, chosen.output_dir)
     assert starts(scripts) == []
@@ -200,28 +242,46 @@ def test_a_signal_ends_the_script_too(scripts, tmp_path):
     assert not (tmp_path / "results" / "hanging.json").exists()
 
 
-def test_seeds_become_a_mean_with_its_range(tmp_path):
-    chosen = settings(tmp_path, num_seeds=2)
+def test_seeds_become_a_mean_with_its_standard_error(tmp_path):
     cells = ablation_grid.create_grid([6], "tiny", ["tiny"])
-    run = ablation_grid.create_runs(cells, chosen)[-1]
-    folder = tmp_path / "fine_tuning" / "tiny-mlm"
-    folder.mkdir(parents=True)
-    summary = {"eval_f1": {"mean": 0.5, "min": 0.4, "max": 0.625, "standard_deviation": 0.1}}
-    (folder / "seeds.json").write_text(json.dumps({"summary": summary}))
-    results = {
-        "pretraining-tiny-mlm": {"results": {"token_loss": 1.0, "next_sentence_accuracy": 0.5}, "seconds": 3.0},
-        run.name: {"results": run.read(), "seconds": 4.0},
-    }
-    records = ablation_tables.create_records(cells, results, vocab_size=30522)
-    assert records[0]["parameters"] == 4_433_468
-    row = "| tiny | 2 | 128 | 2 | 4.4 M | 1.000 | 2.7 | 50.0 (40.0 to 62.5) |"
-    assert row in ablation_tables.create_tables(records, "eval_f1", "F1, %")
+
+    def table_of(pretrainings: int, scores: list[list[float]]) -> str:
+        chosen = settings(tmp_path, num_pretraining_seeds=pretrainings, num_seeds=len(scores[0]))
+        results = {}
+        for run in ablation_grid.create_runs(cells, chosen):
+            if run.script == "run_pretraining.py":
+                loss = 1.0 + 0.1 * len(results)
+                results[run.name] = {"results": {"token_loss": loss, "next_sentence_accuracy": 0.5}, "seconds": 3.0}
+            if run.script == "run_classifier.py":
+                folder = pathlib.Path(run.flags["output_dir"])
+                folder.mkdir(parents=True, exist_ok=True)
+                seeds = {
+                    str(number): {"eval_f1": score, "global_step": 9} for number, score in enumerate(scores.pop(0))
+                }
+                (folder / "seeds.json").write_text(json.dumps({"seeds": seeds}))
+                results[run.name] = {"results": run.read(), "seconds": 4.0}
+        records = ablation_tables.create_records(cells, results, 30522, ablation_grid.repetitions(chosen))
+        assert records[0]["parameters"] == 4_433_468
+        return ablation_tables.create_tables(records, "eval_f1", "F1, %")
+
+    # Two seeds of fine-tuning: their standard deviation, 0.1414, divided by the root of 2.
+    table = table_of(1, [[0.5, 0.7]])
+    assert "| tiny | 2 | 128 | 2 | 4.4 M | 1.000 | 2.7 | 60.0 ± 10.0 |" in table
+    assert "one standard error over 2 seeds of fine-tuning; each model is pre-trained once." in table
+    # Two pre-trainings: only their means are independent.
+    table = table_of(2, [[0.5, 0.7], [0.6, 0.64]])
+    assert "| 1.100 ± 0.100 | 3.0 | 61.0 ± 1.0 |" in table
+    assert "over 2 pre-trainings with different seeds, each fine-tuned 2 times with different seeds." in table
 
 
 def test_wrong_flags(tmp_path):
     command = [sys.executable, "-m", "experiments.ablations", "--train_text=a", "--heldout_text=b", "--task_name=MRPC"]
     command += [f"--output_dir={tmp_path}"]
-    cases = {"--tables=five": "--tables=five must be numbers", "--sizes=huge": "--bert_size=huge is not one of tiny"}
+    cases = {
+        "--squad_train_file=t.json": "--squad_train_file and --squad_dev_file need each other",
+        "--tables=five": "--tables=five must be numbers",
+        "--sizes=huge": "--bert_size=huge is not one of tiny",
+    }
     for flag, message in cases.items():
         result = warm.run([*command, flag], capture_output=True, text=True, cwd=script_runs.SCRIPTS)
         assert result.returncode == 1 and message in result.stderr

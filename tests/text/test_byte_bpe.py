@@ -236,7 +236,7 @@ def test_bad_files(tmp_path):
         ({"vocab__json": {t: i for t, i in vocab.items() if t not in ("<s>", "<mask>")}, "merges__txt": merges},
          r"vocab.json lacks <s>, <mask>: rows of a ByteBpeTokenizer need <s> </s> <unk> <mask> <pad>"),
         ({"tokenizer__json": values, "tokenizer_config__json": {"tokenizer_class": "DebertaTokenizer"}},
-         r"tokenizer_config.json: tokenizer_class is DebertaTokenizer, which is not supported"),
+         r"tokenizer_config.json: tokenizer_class is DebertaTokenizer, a model that is not"),
         ({"vocab__json": vocab, "merges__txt": merges, "added_tokens__json": {"<x>": 700}},
          r"added_tokens.json: '<x>' has id 700, but the vocabulary's next is 601"),
     ]  # fmt: skip

@@ -1,0 +1,299 @@
+"""SentencePiece with ALBERT's own preprocessing (original: tokenization.py, preprocess_text and encode_pieces).
+
+A text is stripped, runs of whitespace become a space, characters are decomposed (NFKD) and combining marks dropped,
+also in cased models; then it is lower-cased, and the pieces of a unigram model (Kudo 2018) are found by the
+`sentencepiece` library, which normalises further by rules in the model's file. `▁` marks the beginning of a word.
+
+The original splits a piece that ends in a digit and a comma, `▁2019,`, into the pieces of `2019` and a comma. On Python
+3 the split pieces begin a word even inside one (`9,` becomes `▁9` `,`), where Python 2 would have given `9` `,`; this
+module follows the original as it runs on Python 3. Hugging Face's tokenizer does neither, splits at whitespace first,
+and replaces `` and '' by ": a directory with its tokenizer.json gets its ids, so that models that were fine-tuned with
+them see the same (`HuggingFaceSentencePiece`).
+"""
+
+import posixpath
+import re
+import string
+import unicodedata
+from collections.abc import Iterable
+
+import sentencepiece
+
+from bert_tf.system.text_files import read_json_if_there
+from bert_tf.text import casing
+from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG
+from bert_tf.text.library_tokenizer import (
+    LibraryTokenizer,
+    check_special_tokens,
+    name_special_tokens,
+    read_bytes,
+    read_tokenizer_json,
+    refuse_other_models,
+    special_tokens_of,
+    text_of,
+)
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.weights import released_models
+
+MODEL = "spiece.model"
+WORD_START = "\u2581"
+_RELEASED_MODEL = "30k-clean.model"
+_SPECIAL_CHARACTERS = frozenset(string.punctuation) - frozenset("'<=>")
+_INSIDE_A_WORD = frozenset(string.ascii_letters) | _SPECIAL_CHARACTERS
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """ALBERT's tokenizer, by the rules of the original.
+
+        tokenizer = SentencePieceTokenizer("30k-clean.model")
+        tokenizer.tokenize("Hello world")  # ['▁hello', '▁world']
+
+    Args:
+      model_file: a SentencePiece model with ALBERT's special tokens.
+      do_lower_case: as when the model was trained; all released models are uncased.
+
+    Raises:
+      ValueError: the model can't be parsed, or lacks a special token; names the file.
+    """
+
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
+    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
+    graph_form = "bert_tf.text.graph_sentence_piece.GraphSentencePiece"
+
+    def __init__(self, model_file: str, do_lower_case: bool = True):
+        self.do_lower_case = do_lower_case
+        self.model = read_bytes(model_file)
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(self.model)
+        except RuntimeError:
+            raise ValueError(
+                f"{model_file} is no SentencePiece model, or is damaged: take the .model file of the model itself."
+            ) from None
+        size = self._processor.get_piece_size()
+        self.inv_vocab = dict(enumerate(map(self._processor.id_to_piece, range(size))))
+        self.vocab = {token: index for index, token in self.inv_vocab.items()}
+        name_special_tokens(self, posixpath.dirname(model_file))
+        check_special_tokens(self, model_file)
+        self._special = frozenset(special_tokens_of(self))
+        # The ids of pieces that end in a digit and a comma -> the ids that they are split into.
+        self.split_ids = {
+            index: [self.vocab.get(part, self.unk_id) for part in self._split_comma(piece)]
+            for piece, index in self.vocab.items()
+            if _ends_in_digit_comma(piece)
+        }
+
+    @classmethod
+    def from_pretrained(cls, path: str, do_lower_case: bool | None = None) -> Tokenizer:
+        """The tokenizer of an ALBERT model's directory.
+
+        Returns:
+          with a tokenizer.json: a `HuggingFaceSentencePiece`; else, with a SentencePiece model (spiece.model,
+          30k-clean.model, or the only .model file), one of this class; else, with a vocab.txt as the Chinese models
+          have, BERT's.
+
+        Args:
+          path: a directory, or weights in it.
+          do_lower_case: must not contradict the directory; default: the directory's, else True.
+
+        Raises:
+          FileNotFoundError: there is nothing at path.
+          ValueError: do_lower_case contradicts the directory, it has none of these files, or see the classes.
+        """
+        if not casing.is_there(path):
+            raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
+        directory = casing.directory_of(path)
+        refuse_other_models(directory)
+        resolved = casing.resolve_casing(do_lower_case, None, casing.read_casing(directory))
+        if file := casing.first_existing(directory, (TOKENIZER,)):
+            return HuggingFaceSentencePiece(file)
+        if file := _find_model(directory):
+            if (read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}).get("keep_accents"):
+                raise ValueError(
+                    f"{posixpath.join(directory, TOKENIZER_CONFIG)}: keep_accents needs the {TOKENIZER} of the model, "
+                    "since the original's rules drop accents."
+                )
+            return cls(file, bool(resolved.do_lower_case))
+        if casing.find_vocab_file(directory):
+            return FullTokenizer.from_pretrained(path, do_lower_case)
+        raise ValueError(f"{directory} has no {MODEL} (or {_RELEASED_MODEL}) and no {TOKENIZER}.")
+
+    @property
+    def cased(self) -> bool:
+        """Whether upper and lower case are distinguished."""
+        return not self.do_lower_case
+
+    # --- text to pieces ----------------------------------------------------------------------------------------------
+
+    def preprocess(self, text: str | bytes) -> str:
+        """What ALBERT's data tools do to a text before it is split (original: preprocess_text)."""
+        text = " ".join(text_of(text).split())
+        if not text.isascii():
+            text = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
+        return text.lower() if self.do_lower_case else text
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """The pieces of `text`; characters that the model doesn't know stay as they are."""
+        pieces = []
+        for piece in self._processor.encode(self.preprocess(text), out_type=str):
+            pieces += self._split_comma(piece) if _ends_in_digit_comma(piece) else [piece]
+        return pieces
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """The ids of the pieces of `text`, without special tokens; [CLS] in a text is text."""
+        return self._split_commas(self._processor.encode(self.preprocess(text)))
+
+    def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
+        """`encode` of each text, on all cores."""
+        return [self._split_commas(ids) for ids in self._processor.encode([self.preprocess(text) for text in texts])]
+
+    def _split_commas(self, ids: list[int]) -> list[int]:
+        if self.split_ids.keys().isdisjoint(ids):
+            return ids
+        return [part for index in ids for part in self.split_ids.get(index, (index,))]
+
+    def _split_comma(self, piece: str) -> list[str]:
+        return [*self._processor.encode(piece[:-1].replace(WORD_START, ""), out_type=str), ","]
+
+    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
+
+        A dropped mark belongs to the character before it. A piece that is only the beginning of a word covers nothing:
+        both numbers are where the word begins. Pieces within one character all cover it.
+
+        Args:
+          split_unknown: makes no difference, since an unknown character never hides the pieces beside it.
+        """
+        prepared, origins = self._preprocess_with_origins(text)
+        known, spans = {*origins}, self._spans(prepared)
+        ids, offsets, place = [], [], 0
+        for piece in self._processor.encode(prepared, out_type=str):
+            index = self.vocab.get(piece, self.unk_id) if piece not in self._special else self.unk_id
+            for part, size in self._parts(index, piece):
+                covered = [span for span in spans[place : place + size] if span]
+                place += size
+                ids.append(part)
+                if covered:
+                    begin, end = origins[covered[0][0]], origins[covered[-1][1] - 1] + 1
+                    while end < len(text) and end not in known and unicodedata.category(text[end])[0] == "M":
+                        end += 1
+                else:
+                    begin = end = next((origins[span[0]] for span in spans[place:] if span), len(text))
+                offsets.append((begin, end))
+        return ids, offsets
+
+    def _spans(self, prepared: str) -> list[tuple[int, int] | None]:
+        """For each character of which the model makes pieces, the characters of `prepared` that it stands for, None for
+        the beginning of a word."""
+        normalized, starts = self._processor.normalize(prepared, with_offsets=True)
+        spans = []
+        for char, start, end in zip(normalized, starts[:-1], starts[1:], strict=True):
+            while end > start + 1 and not self._processor.normalize(prepared[end - 1]):
+                end -= 1  # dropped by the model
+            spans.append(None if char == WORD_START else (start, max(end, start + 1)))
+        return spans
+
+    def _parts(self, index: int, piece: str) -> list[tuple[int, int]]:
+        """(id, number of characters) of a piece, or of what it is split into."""
+        if index not in self.split_ids:
+            return [(index, len(piece))]
+        parts, left = [], len(piece) - 1
+        *numbers, comma = self.split_ids[index]
+        for number, token in enumerate(map(self.inv_vocab.get, numbers)):
+            begins = token.startswith(WORD_START) and not (number == 0 and piece.startswith(WORD_START))
+            size = min(len(token) - begins, left) if number < len(numbers) - 1 else left
+            parts.append((numbers[number], size))
+            left -= size
+        return [*parts, (comma, 1)]
+
+    def _preprocess_with_origins(self, text: str) -> tuple[str, list[int]]:
+        """`preprocess`, with the character of `text` that each of its characters comes from."""
+        text, chars = text_of(text), []
+        for number, word in enumerate(re.finditer(r"\S+", text)):
+            chars += [(" ", word.start() - 1)] if number else []
+            for place, char in enumerate(word[0], start=word.start()):
+                decomposed = unicodedata.normalize("NFKD", char)
+                chars += [(part, place) for part in decomposed if not unicodedata.combining(part)]
+        prepared = "".join(char for char, _ in chars)
+        if not self.do_lower_case:
+            return prepared, [place for _, place in chars]
+        return prepared.lower(), [place for char, place in chars for _ in char.lower()]
+
+    # --- pieces to text ----------------------------------------------------------------------------------------------
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that the pieces spell, with single spaces between words."""
+        special = special_tokens_of(self)  # this method serves two classes
+        tokens = self.convert_ids_to_tokens(ids)
+        text = "".join(f" {token} " if token in special else token for token in tokens)
+        return " ".join(text.replace(WORD_START, " ").split())
+
+    @staticmethod
+    def is_continuation(token: str) -> bool:
+        """Whether a piece continues a word: not if `is_start_piece`, and special tokens don't."""
+        return not is_start_piece(token) and token not in ("[CLS]", "[SEP]", "[MASK]")
+
+    def files(self) -> dict[str, bytes]:
+        """spiece.model, as it was read."""
+        return {MODEL: self.model}
+
+    def settings(self) -> dict:
+        """See `Tokenizer.settings`."""
+        return {**super().settings(), "do_lower_case": self.do_lower_case, "keep_accents": False}
+
+
+class HuggingFaceSentencePiece(LibraryTokenizer):
+    """ALBERT's tokenizer by the rules of a Hugging Face tokenizer.json, with the ids that `transformers` gives.
+
+    Raises:
+      ValueError: the file is damaged, of another kind of tokenizer, or lacks a special token; names it.
+    """
+
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
+    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
+    is_continuation = staticmethod(SentencePieceTokenizer.is_continuation)
+    decode = SentencePieceTokenizer.decode
+
+    def __init__(self, vocab_file: str):
+        directory = posixpath.dirname(vocab_file)
+        library = read_tokenizer_json(vocab_file, "Unigram", lambda values: None)
+        name_special_tokens(self, directory)
+        files = {TOKENIZER: read_bytes(vocab_file)}
+        if casing.is_there(model_file := posixpath.join(directory, MODEL)):
+            files[MODEL] = read_bytes(model_file)
+        super().__init__(library, vocab_file, files)
+
+    @classmethod
+    def from_pretrained(cls, path: str) -> Tokenizer:
+        """See `SentencePieceTokenizer.from_pretrained`."""
+        return SentencePieceTokenizer.from_pretrained(path)
+
+
+def is_start_piece(piece: str) -> bool:
+    """Whether a piece begins a word for whole-word and n-gram masking (original: _is_start_piece_sp): it begins with ▁
+    or <, is a punctuation mark, or has a character that is neither an ASCII letter nor a punctuation mark. Here `'`,
+    `=`, `>` and `<` are no punctuation marks."""
+    return piece.startswith((WORD_START, "<")) or piece in _SPECIAL_CHARACTERS or not _INSIDE_A_WORD.issuperset(piece)
+
+
+def _ends_in_digit_comma(piece: str) -> bool:
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+
+
+def _find_model(directory: str) -> str | None:
+    """The SentencePiece model of a directory, None without one.
+
+    Raises:
+      ValueError: it has several; names them.
+    """
+    import tensorflow as tf
+
+    if file := casing.first_existing(directory, (MODEL, _RELEASED_MODEL, f"assets/{_RELEASED_MODEL}")):
+        return file
+    names = sorted(name for name in tf.io.gfile.listdir(directory) if name.endswith(".model"))
+    if len(names) > 1:
+        raise ValueError(
+            f"{directory} has several SentencePiece models: {', '.join(names)}. Call the right one {MODEL}."
+        )
+    return posixpath.join(directory, names[0]) if names else None

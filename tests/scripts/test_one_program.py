@@ -1,0 +1,166 @@
+"""With --distribution_strategy=tpu, every step of every script is one XLA program with static shapes.
+
+No TPU is here: helpers/one_program.py compiles for the CPU what the scripts give to `strategy.run`.
+"""
+
+import json
+import random
+
+import pytest
+import tensorflow as tf
+from helpers import one_program
+from helpers.mains import run_mains
+from helpers.script_cases import selected_cases
+from helpers.slow import slow
+from helpers.tiny import ONE_LAYER, write_encoder
+
+MARKS = ["first", "second", "third"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", *MARKS]
+PIECES += [f"w{number}" for number in range(100 - len(PIECES))]
+STEP = "make_replica_step.<locals>.step"
+
+
+def write_inputs(folder) -> None:
+    """Writes an encoder, and text and examples of every task, of different lengths."""
+    write_encoder(folder, PIECES)
+    (folder / "config.json").write_text(json.dumps(ONE_LAYER))
+    generator = random.Random(0)
+
+    def words(most: int) -> str:
+        return " ".join(f"w{generator.randrange(90)}" for _ in range(generator.randint(1, most)))
+
+    (folder / "text.txt").write_text("".join(words(9) + "\n" + "\n" * (n % 5 == 4) for n in range(100)))
+    rows = [f"{words(20)}\t{words(9)}\t{n % 3}\t{('x', 'x,y', '')[n % 3]}\n" for n in range(24)]
+    (folder / "pairs.tsv").write_text("one\ttwo\tnumber\tseveral\n" + "".join(rows))
+    (folder / "ner.conll").write_text("".join(f"w{n} B-PER\n" + f"w{n} O\n" * (n % 7) + "\n" for n in range(24)))
+    choices = "".join(",".join([str(n), *(words(5) for _ in range(6)), str(n % 4)]) + "\n" for n in range(24))
+    (folder / "swag.csv").write_text("number,sent1,sent2,ending0,ending1,ending2,ending3,label\n" + choices)
+    paragraphs = []
+    for number in range(24):
+        answers = [{"text": MARKS[number % 3], "answer_start": 0}]
+        question = {"id": str(number), "question": "which", "answers": answers, "is_impossible": False}
+        paragraphs.append({"context": f"{MARKS[number % 3]} {words(12)}", "qas": [question]})
+    (folder / "squad.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+
+
+def pretraining_steps(folder) -> dict:
+    """Name -> (script, flags) of data and pre-training."""
+    data = {
+        "input_file": folder / "text.txt", "vocab_file": folder / "vocab.txt", "max_seq_length": 32, "num_workers": 1,
+        "max_predictions_per_seq": 5,
+    }  # fmt: skip
+    training = {
+        "distribution_strategy": "tpu", "bert_config_file": folder / "config.json", "do_train": True, "do_eval": True,
+        "num_train_steps": 4, "num_warmup_steps": 1, "iterations_per_loop": 2, "max_seq_length": 32,
+        "train_batch_size": 8, "eval_batch_size": 8, "max_eval_steps": 2, "max_predictions_per_seq": 5,
+    }  # fmt: skip
+    kinds = {
+        "masked": ({}, {}),
+        "unmasked": ({"masking": "dynamic"}, {"vocab_file": folder / "vocab.txt"}),
+        "packed": ({"masking": "dynamic", "pack_sequences": True}, {"vocab_file": folder / "vocab.txt"}),
+        "no nsp": ({"nsp": False}, {"nsp": False}),
+        "left to right": ({"nsp": False, "masking": "dynamic"}, {"nsp": False, "objective": "ltr"}),
+        "lamb in bfloat16": ({}, {"optimizer": "lamb", "dtype": "bfloat16"}),
+    }
+    steps = {}
+    for name, (making, using) in kinds.items():
+        file = folder / f"{name.replace(' ', '_')}.tfrecord"
+        steps[f"data, {name}"] = ("create_pretraining_data", {**data, **making, "output_file": file})
+        for parts in (1, 2):
+            files = {"input_file": file, "eval_input_file": file, "output_dir": folder / f"{name}-{parts}"}
+            steps[f"{name}, {parts}"] = (
+                "run_pretraining", {**training, **using, **files, "gradient_accumulation_steps": parts}
+            )  # fmt: skip
+    return steps
+
+
+def fine_tuning_steps(folder) -> dict:
+    """Name -> (script, flags) of every task."""
+    training = {
+        "distribution_strategy": "tpu", "init_checkpoint": folder / "encoder", "do_train": True, "max_seq_length": 32,
+        "train_batch_size": 8, "predict_batch_size": 4, "num_train_epochs": 1, "write_tf_records": False,
+    }  # fmt: skip
+    whole = {"do_eval": True, "do_predict": True}
+
+    def files(name: str, *kinds: str) -> dict:
+        return {f"{kind}_file": folder / name for kind in kinds}
+
+    table = files("pairs.tsv", "train", "dev", "test") | {"task_name": "custom", "text_a": "one", "text_b": "two"}
+    squad = files("squad.json", "train", "dev", "predict") | {"doc_stride": 12, "max_query_length": 4}
+    ner, swag = (files(name, "train", "dev", "test") for name in ("ner.conll", "swag.csv"))
+    kinds = {
+        "classes": ("run_classifier", {**table, "label": "number"}),
+        "regression": ("run_classifier", {**table, "label": "number", "regression": True}),
+        "several labels": ("run_classifier", {**table, "label": "several", "multi_label": True}),
+        "lstm on top": ("run_classifier", {**table, "label": "number", "lstm_on_top": True}),
+        "squad 1": ("run_squad", squad),
+        "squad 2": ("run_squad", {**squad, "version_2_with_negative": True}),
+        "entities": ("run_ner", ner),
+        "entities from features": ("run_ner", {**ner, "features": "last", "lstm_size": 8}),
+        "choices": ("run_swag", swag),
+    }
+    steps = {}
+    for name, (script, flags) in kinds.items():
+        for parts in (1, 2):
+            own = {"output_dir": folder / f"{name}-{parts}", "gradient_accumulation_steps": parts}
+            steps[f"{name}, {parts}"] = (script, {**training, **(whole if parts == 1 else {}), **flags, **own})
+    return steps
+
+
+def steps_of(folder) -> dict:
+    steps = {**pretraining_steps(folder), **fine_tuning_steps(folder)}
+    (folder / "lines.txt").write_text("w1 w2 ||| w3\nw4 w5\nw6\n")
+    features = {
+        "distribution_strategy": "tpu", "init_checkpoint": folder / "encoder", "batch_size": 2, "layers": -1,
+        "input_file": folder / "lines.txt", "output_file": folder / "features.jsonl", "max_seq_length": 16,
+    }  # fmt: skip
+    return {**steps, "features": ("extract_features", features)}
+
+
+NAMES = [
+    *(f"{name}, {parts}" for name in ("masked", "unmasked", "packed", "no nsp", "left to right", "lamb in bfloat16",
+      "classes", "regression", "several labels", "lstm on top", "squad 1", "squad 2", "entities",
+      "entities from features", "choices") for parts in (1, 2)),
+    "features",
+]  # fmt: skip
+FAST = ["masked, 2"]
+
+
+@pytest.fixture(scope="module")
+def ran(request, tmp_path_factory):
+    """Step -> (outcome, reports of `one_program`), and the log."""
+    folder = tmp_path_factory.mktemp("one_program")
+    write_inputs(folder)
+    steps = steps_of(folder)
+    chosen = selected_cases(request, steps, set(steps) - {*FAST, *(f"data, {name[:-3]}" for name in FAST)})
+    return run_mains(chosen, "helpers.one_program")
+
+
+@pytest.mark.parametrize("name", [*FAST, *slow(*(name for name in NAMES if name not in FAST))])
+def test_each_step_is_one_static_program(ran, name):
+    ended, log = ran
+    outcome, reports = ended[name]
+    assert outcome == "done", log[-3000:]
+    for report in reports:
+        assert not report["found"], report
+        assert set(report["modules"]) == {1}, report
+    if name == "features":
+        assert len(reports) == 1
+        return
+    training = [report for report in reports if report["name"] == STEP]
+    assert [report["traces"] for report in training] == [1]  # all batches have the same shapes
+    for report in reports:
+        assert report["traces"] <= 2, report  # with labels, and to predict
+
+
+def test_what_a_tpu_can_not_run_is_found():
+    """The check itself: a step with shapes that depend on values, and one with work for the host."""
+    strategy = one_program.Strategy()
+    strategy.run(lambda x: tf.reduce_sum(tf.boolean_mask(x, x > 0)), (tf.constant([1.0, -1.0]),))
+    strategy.run(lambda x: 2 * x, (tf.constant([1.0, -1.0]),))
+    dynamic, static = one_program.report()
+    assert dynamic["found"]
+    assert not static["found"]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        strategy.run(lambda x: tf.strings.length(tf.strings.as_string(x)), (tf.constant([1.0]),))
+    one_program.forget()

@@ -1,0 +1,260 @@
+"""ALBERT's tokenizer compared with the original's results and, for Hugging Face's files, with those of transformers."""
+
+import gzip
+import json
+import pickle
+import shutil
+import unicodedata
+
+import pytest
+from helpers.odd_texts import odd_texts
+from helpers.paths import GOLDEN
+from helpers.slow import slow
+
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer, is_start_piece
+from bert_tf.text.wordpiece import FullTokenizer
+
+ORACLE = GOLDEN / "tokenization" / "albert"
+MODEL = str(ORACLE / "tiny.model")
+SPECIAL = ("[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>")
+
+
+@pytest.fixture(scope="module")
+def golden_texts():
+    with gzip.open(ORACLE / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SentencePieceTokenizer(MODEL)
+
+
+def directory_of(path, model: str | None = None, **texts) -> str:
+    """A directory with the model under a name, and files: name (__ for .) -> content as JSON or text."""
+    path.mkdir(exist_ok=True)
+    if model:
+        shutil.copy(MODEL, path / model)
+    for name, content in texts.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (path / name.replace("__", ".")).write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("mode", ["lower", "cased"])
+def test_golden_strings(golden_texts, mode):
+    tokenizer = SentencePieceTokenizer(MODEL, do_lower_case=mode == "lower")
+    assert tokenizer.cased == (mode == "cased")
+    forged = 0
+    for record in golden_texts:
+        text, expected = record["text"], record[mode]
+        assert tokenizer.preprocess(text) == expected["preprocessed"], text
+        assert tokenizer.tokenize(text) == expected["pieces"], text
+        # In the original, characters that the model doesn't know become a special token if they happen to spell it.
+        ids = [
+            1 if piece in SPECIAL else index for piece, index in zip(expected["pieces"], expected["ids"], strict=True)
+        ]
+        forged += ids != expected["ids"]
+        assert tokenizer.encode(text) == ids, text
+        assert tokenizer.encode_with_offsets(text)[0] == ids, text
+    assert forged == (5 if mode == "cased" else 0)
+    assert len(golden_texts) == 305
+
+
+def test_digits_and_commas(golden_texts, tokenizer):
+    """The golden strings tell the original on Python 3 from that on Python 2, and from no rule at all."""
+    assert sum(record["lower"]["pieces"] != record["lower"]["pieces_python2"] for record in golden_texts) > 30
+    assert tokenizer.tokenize("9,x 2019,") == ["\u2581", "\u25819", ",", "x", "\u2581201", "9", ","]
+    for text, places in {
+        "a9,": [(0, 1), (1, 2), (2, 3)],
+        " 2019,": [(1, 4), (4, 5), (5, 6)],
+        "a \ufffd\u200b2019,\ufffd": [(0, 1), (4, 7), (7, 8), (8, 9)],
+    }.items():
+        assert tokenizer.encode_with_offsets(text)[1] == places
+
+
+def test_start_pieces(tokenizer):
+    expected = json.loads((ORACLE / "start_pieces.json").read_text(encoding="utf-8"))
+    assert {piece: is_start_piece(piece) for piece in expected} == expected
+    special = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+    assert not tokenizer.continuations[special].any()
+    ids = tokenizer.encode("harbour wakes, don't")
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    assert tokenizer.continues_word(ids).tolist() == [not is_start_piece(token) for token in tokens]
+
+
+def plain_ids(tokenizer, text: str) -> list[int]:
+    """The original's steps one after another."""
+    text = unicodedata.normalize("NFKD", " ".join(text.strip().split()))
+    text = "".join(char for char in text if not unicodedata.combining(char)).lower()
+    processor, pieces = tokenizer._processor, []
+    for piece in processor.encode(text, out_type=str):
+        if len(piece) > 1 and piece.endswith(",") and piece[-2].isdigit():
+            pieces += processor.encode(piece[:-1].replace("\u2581", ""), out_type=str)
+            piece = ","
+        pieces.append(piece)
+    return [processor.piece_to_id(piece) for piece in pieces]
+
+
+@pytest.mark.parametrize("count", [2000, *slow(100_000)])
+def test_odd_strings(tokenizer, count):
+    texts = list(odd_texts(count))
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert ids == plain_ids(tokenizer, text), repr(text)
+        found, offsets = tokenizer.encode_with_offsets(text)
+        assert found == ids
+        starts = [start for start, _ in offsets]
+        assert starts == sorted(starts) and all(0 <= start <= end <= len(text) for start, end in offsets)
+        covered = {place for start, end in offsets for place in range(start, end)}
+        for place, char in enumerate(text):  # what is seen is covered
+            if char.isalnum() and unicodedata.category(char) in ("Ll", "Lu", "Nd"):
+                assert place in covered, (text, place)
+
+
+@pytest.mark.parametrize(
+    ("text", "covered"),
+    [
+        ("  Hello  WORLD ", ["H", "ell", "o", "W", "OR", "L", "D"]),
+        ("Cafe\u0301\u0308 e\u0301", ["Ca", "fe\u0301\u0308", "", "e\u0301"]),
+        ("\u0301a", ["a"]),
+        ("\u00bdx", ["\u00bd", "\u00bd", "\u00bd", "x"]),
+        ("\ufb01\u1ea0\u0308", ["\ufb01", "\u1ea0\u0308"]),
+        ("a\u3000\u2028b", ["a", "b"]),
+        ("", []),
+        (" \u0301\n", []),
+    ],
+)
+def test_offsets(tokenizer, text, covered):
+    assert [text[start:end] for start, end in tokenizer.encode_with_offsets(text)[1]] == covered
+
+
+def test_rows_and_text(tokenizer):
+    assert tokenizer.build_inputs([9], [8]) == ([2, 9, 3, 8, 3], [0, 0, 0, 1, 1])
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.mask_id) == (0, 1, 4)
+    assert tokenizer.decode([2, *tokenizer.encode("The harbour, 2019"), 3]) == "[CLS] the harbour, 2019 [SEP]"
+    assert tokenizer.encode_masked("the [MASK] harbour") == [*tokenizer.encode("the"), 4, *tokenizer.encode("harbour")]
+    assert tokenizer.cls_id not in tokenizer.encode("[CLS]")
+
+
+def test_odd_input(tokenizer):
+    assert tokenizer.encode("") == [] and tokenizer.encode_batch([]) == []
+    assert tokenizer.encode(b"caf\xc3\xa9 \xff") == tokenizer.encode("caf\u00e9 ")
+    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
+    with pytest.raises(ValueError, match="str or bytes"):
+        tokenizer.encode(None)
+    assert pickle.loads(pickle.dumps(tokenizer)).encode("Hello 2019,") == tokenizer.encode("Hello 2019,")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["spiece.model", "30k-clean.model", "tiny.model"])
+def test_directories(tmp_path, tokenizer, name):
+    directory = directory_of(tmp_path / "model", name)
+    found = SentencePieceTokenizer.from_pretrained(directory)
+    assert type(found) is SentencePieceTokenizer and not found.cased
+    files = found.files()
+    assert files == {"spiece.model": (ORACLE / "tiny.model").read_bytes()}
+    settings = SentencePieceTokenizer(MODEL, do_lower_case=False).settings()
+    other = directory_of(tmp_path / "other", "spiece.model", tokenizer_config__json=settings)
+    assert SentencePieceTokenizer.from_pretrained(other).cased
+    with pytest.raises(ValueError, match="do_lower_case=True contradicts"):
+        SentencePieceTokenizer.from_pretrained(other, do_lower_case=True)
+
+
+def test_chinese_models_have_a_vocabulary_of_bert(tmp_path):
+    directory = directory_of(tmp_path / "model", vocab__txt="[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\u4e1c\n")
+    found = SentencePieceTokenizer.from_pretrained(directory)
+    assert isinstance(found, FullTokenizer) and found.encode("\u4e1c") == [5]
+
+
+@pytest.fixture(scope="module")
+def huggingface(tmp_path_factory):
+    """transformers' tokenizer with the model, and a directory that it wrote."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.utils import sentencepiece_model_pb2_new
+
+    proto = sentencepiece_model_pb2_new.ModelProto.FromString((ORACLE / "tiny.model").read_bytes())
+    theirs = transformers.AlbertTokenizer(
+        vocab=[(piece.piece, piece.score) for piece in proto.pieces],
+        _spm_precompiled_charsmap=proto.normalizer_spec.precompiled_charsmap,
+    )
+    directory = tmp_path_factory.mktemp("albert")
+    theirs.save_pretrained(directory)
+    return theirs, directory
+
+
+@pytest.mark.parametrize("count", [1500, *slow(100_000)])
+def test_files_of_huggingface(tmp_path, huggingface, tokenizer, count):
+    theirs, directory = huggingface
+    directory = shutil.copytree(directory, tmp_path / "model")
+    shutil.copy(MODEL, directory / "spiece.model")  # tokenizer.json comes first
+    ours = SentencePieceTokenizer.from_pretrained(str(directory))
+    assert type(ours) is HuggingFaceSentencePiece and not ours.cased
+    texts = [text for text in odd_texts(count) if not any(token in text for token in SPECIAL)]
+    expected = theirs(texts, add_special_tokens=False, return_offsets_mapping=True)
+    assert ours.encode_batch(texts) == expected["input_ids"]
+    for text, ids, offsets in zip(texts, expected["input_ids"], expected["offset_mapping"], strict=True):
+        assert ours.encode_with_offsets(text) == (ids, offsets), repr(text)
+    # The two differ, so the choice matters.
+    assert any(ids != tokenizer.encode(text) for text, ids in zip(texts, expected["input_ids"], strict=True))
+    assert ours.encode("the harbour") == tokenizer.encode("the harbour")
+    assert theirs("the", "sea")["input_ids"] == ours.build_inputs(ours.encode("the"), ours.encode("sea"))[0]
+    assert ours.cls_id not in ours.encode("[CLS]") and ours.mask_id in ours.encode_masked("the [MASK]")
+    assert ours.decode(ours.encode("The harbour")) == "the harbour"
+    assert sorted(ours.files()) == ["spiece.model", "tokenizer.json"]
+    assert not ours.continuations[[ours.cls_id, ours.mask_id]].any()
+
+
+def without(model: bytes, *pieces: str) -> bytes:
+    """A SentencePiece model whose pieces of these names have others."""
+    for piece in pieces:
+        name = piece.encode()
+        assert model.count(bytes([10, len(name)]) + name) >= 1
+        model = model.replace(bytes([10, len(name)]) + name, bytes([10, len(name)]) + name[::-1], 1)
+    return model
+
+
+def test_bad_files(tmp_path, huggingface):
+    model = (ORACLE / "tiny.model").read_bytes()
+    values = json.loads((huggingface[1] / "tokenizer.json").read_text())
+    whole = json.dumps(values)
+    renamed = [["#" if piece == "[SEP]" else piece, score] for piece, score in values["model"]["vocab"]]
+    foreign = {**values, "model": {**values["model"], "vocab": renamed}, "added_tokens": [], "post_processor": None}
+    cases = [
+        ({}, None, r"has no spiece.model \(or 30k-clean.model\) and no tokenizer.json"),
+        ({}, b"", r"spiece.model is no SentencePiece model, or is damaged: take the .model file"),
+        ({}, b"version https://git-lfs.github.com/spec/v1\n", r"spiece.model is no SentencePiece model"),
+        ({}, model[: len(model) // 2], r"spiece.model is no SentencePiece model"),
+        ({}, without(model, "[MASK]"), r"spiece.model lacks \[MASK\]: rows of a SentencePieceTokenizer need \[CLS\]"),
+        ({}, without(model, "[CLS]", "[SEP]"), r"spiece.model lacks \[CLS\], \[SEP\]"),
+        ({"tokenizer__json": whole[: len(whole) // 2]}, None, r"tokenizer.json, line 1, column \d+: not JSON"),
+        (
+            {"tokenizer__json": {"model": {"type": "WordPiece", "vocab": {}}}},
+            model,
+            r"its model is WordPiece, here Unigram",
+        ),
+        ({"tokenizer__json": foreign}, None, r"tokenizer.json lacks \[SEP\]"),
+        ({"tokenizer_config__json": {"keep_accents": True}}, model, r"keep_accents needs the tokenizer.json"),
+        *(
+            (
+                {"tokenizer_config__json": {"tokenizer_class": name}},
+                model,
+                rf"tokenizer_class is {name}, a model that is",
+            )
+            for name in ("XLMRobertaTokenizer", "DebertaV2Tokenizer", "T5TokenizerFast")
+        ),
+    ]
+    for number, (files, content, message) in enumerate(cases):
+        directory = directory_of(tmp_path / str(number), **files)
+        if content is not None:
+            (tmp_path / str(number) / "spiece.model").write_bytes(content)
+        with pytest.raises(ValueError, match=message) as caught:
+            SentencePieceTokenizer.from_pretrained(directory)
+        assert "\n" not in str(caught.value) and directory in str(caught.value)
+    several = directory_of(tmp_path / "several", "a.model")
+    shutil.copy(MODEL, tmp_path / "several" / "b.model")
+    with pytest.raises(ValueError, match=r"several SentencePiece models: a.model, b.model"):
+        SentencePieceTokenizer.from_pretrained(several)
+    with pytest.raises(FileNotFoundError, match="nothing does not exist"):
+        SentencePieceTokenizer.from_pretrained(str(tmp_path / "nothing"))
