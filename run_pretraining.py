@@ -145,11 +145,13 @@ def main(_):
     logging.set_verbosity(logging.INFO)
     values = FLAGS.flag_values_dict()
     settings = settings_of(PretrainingSettings, values)
+    training, devices = settings_of(TrainingSettings, values), settings_of(DeviceSettings, values)
+    devices.check_arithmetic(training.dtype, training.use_xla)
     check_settings(settings)
     script.start_tensorflow()
     from bert_tf.training import pretraining_run
 
-    pretraining_run.pretrain(settings, settings_of(TrainingSettings, values), settings_of(DeviceSettings, values))
+    pretraining_run.pretrain(settings, training, devices)
 
 
 if __name__ == "__main__":

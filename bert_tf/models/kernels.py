@@ -7,7 +7,7 @@ Every function has two forms that give the same numbers:
   such as bias + dropout + residual + layer norm passes over memory once instead of ten times. Compiling only these
   chains, and leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step.
 
-`set_fused(False)` switches to the plain form.
+`set_fused(False)` switches to the plain form, and so does a TPUStrategy in scope: a TPU compiles the whole step.
 
 Dropout masks are a pure function of (seed, element index): a counter-based integer hash. Both forms draw the same mask,
 the backward pass draws it again instead of storing it, and a resumed run repeats it without saved generator state.
@@ -56,7 +56,7 @@ def fused_inference():
 
 def fuses(training: bool) -> bool:
     """Whether a model traced now uses the fused forms."""
-    return _fused_enabled and (training or _fused_in_inference)
+    return (training or _fused_in_inference) and fused_enabled()
 
 
 def _on_cpu() -> bool:
@@ -76,7 +76,15 @@ def _is_eager() -> bool:
 
 def fused_enabled() -> bool:
     """Whether training uses the fused TensorFlow forms."""
-    return _fused_enabled
+    return _fused_enabled and not _on_tpu()
+
+
+def _on_tpu() -> bool:
+    """Whether this is the scope of a TPUStrategy, or what it runs. Only called if TensorFlow is the backend."""
+    import tensorflow as tf
+
+    kinds = (tf.distribute.TPUStrategy, tf.distribute.experimental.TPUStrategy)
+    return isinstance(tf.distribute.get_strategy(), kinds)
 
 
 # --- random bits -----------------------------------------------------------------------------------------------------

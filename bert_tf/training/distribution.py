@@ -18,7 +18,7 @@ STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 
 
 def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
-    """The strategy that the settings ask for; also sets up virtual CPUs and the form of the model's operations for it.
+    """The strategy that the settings ask for; also sets up virtual CPUs and the form of the model's operations.
 
     Raises:
       ValueError, RuntimeError: see `create_strategy` and `set_logical_cpu_devices`.
@@ -35,8 +35,12 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
     )
     if devices.strategy == "tpu":
         log_num_tpu_cores(devices.num_tpu_cores, strategy.num_replicas_in_sync)
-    kernels.set_fused(devices.strategy != "tpu")  # a TPU compiles the whole step anyway
-    script.hide_note_of_first_compilation()
+    if devices.strategy != "tpu":
+        try:
+            script.hide_note_of_first_compilation()
+        except tf.errors.NotFoundError:
+            logging.info("This build of TensorFlow compiles for TPUs only: on the CPU, nothing is compiled.")
+            kernels.set_fused(False)
     return strategy
 
 

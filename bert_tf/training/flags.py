@@ -76,7 +76,9 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
         "recent GPUs and on CPUs with bfloat16 units, and follows float32's loss curve. float16 (older GPUs) scales "
         "the loss so that small gradients survive.",
     )
-    flags.DEFINE_bool("use_xla", False, "Compile forward and backward with XLA. Good on GPUs; slower on CPUs.")
+    flags.DEFINE_bool(
+        "use_xla", False, "Compile forward and backward with XLA. Good on GPUs; slower on CPUs; not for TPUs."
+    )
     flags.DEFINE_integer(
         "gradient_accumulation_steps",
         1,

@@ -34,6 +34,17 @@ class DeviceSettings:
         """The name of the strategy: distribution_strategy, or tpu with the original's use_tpu."""
         return "tpu" if self.use_tpu else self.distribution_strategy
 
+    def check_arithmetic(self, dtype: str, use_xla: bool = False) -> None:
+        """Refuses flags that make no sense on a TPU.
+
+        Raises:
+          ValueError: names the flag and the reason.
+        """
+        if self.strategy == "tpu" and dtype == "float16":
+            raise ValueError("--dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.")
+        if self.strategy == "tpu" and use_xla:
+            raise ValueError("--use_xla: a TPU always compiles the whole step with XLA; leave it out.")
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
@@ -147,6 +158,7 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
         Raises:
           ValueError, FileNotFoundError: names the flag to change.
         """
+        self.check_arithmetic(self.dtype, self.use_xla)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ValueError("Nothing to do: give one or more of --do_train, --do_eval, --do_predict.")
         if self.num_seeds > 1 and not self.do_train:

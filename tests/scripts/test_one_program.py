@@ -164,3 +164,25 @@ def test_what_a_tpu_can_not_run_is_found():
     with pytest.raises(tf.errors.InvalidArgumentError):
         strategy.run(lambda x: tf.strings.length(tf.strings.as_string(x)), (tf.constant([1.0]),))
     one_program.forget()
+
+
+def test_flags_that_make_no_sense_on_a_tpu_are_refused():
+    scripts = {
+        "run_pretraining": {"input_file": "none"},
+        **{name: {"do_train": True} for name in ("run_classifier", "run_squad", "run_ner", "run_swag")},
+        "run_classifier_with_tfhub": {"bert_hub_module_handle": ".", "do_train": True},
+    }
+    steps = {}
+    for flag, value in (("use_xla", True), ("dtype", "float16")):
+        for script, flags in scripts.items():
+            steps[f"{script} {flag}"] = (script, {**flags, "output_dir": "none", "use_tpu": True, flag: value})
+    files = {"input_file": "none", "output_file": "none", "init_checkpoint": "none"}
+    steps["extract_features dtype"] = (
+        "extract_features", {**files, "distribution_strategy": "tpu", "dtype": "float16"}
+    )  # fmt: skip
+    ended, _ = run_mains(steps, "helpers.one_program")
+    reasons = {
+        "use_xla": "ValueError: --use_xla: a TPU always compiles the whole step with XLA; leave it out.",
+        "dtype": "ValueError: --dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.",
+    }
+    assert {name: outcome for name, (outcome, _) in ended.items()} == {name: reasons[name.split()[1]] for name in steps}

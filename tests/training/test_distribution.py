@@ -4,11 +4,18 @@ import json
 import os
 import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import warm
+from helpers.tiny import ONE_LAYER
 
+import bert_tf
+from bert_tf.models import kernels
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertForNextSentencePrediction
 from bert_tf.training import distribution
+from bert_tf.training.settings import DeviceSettings
 
 
 @pytest.fixture
@@ -105,6 +112,7 @@ def test_multi_worker_in_time_and_too_late():
     code = """
 import tensorflow as tf
 from bert_tf.training import distribution
+from bert_tf.training.settings import DeviceSettings
 strategy = distribution.create_strategy("multi_worker_mirrored")
 print(type(strategy).__name__, strategy.num_replicas_in_sync)
 distribution.create_strategy("multi_worker_mirrored")
@@ -122,6 +130,7 @@ def test_logical_cpu_devices_in_time_and_too_late():
     process = run_python(
         """
 from bert_tf.training import distribution
+from bert_tf.training.settings import DeviceSettings
 distribution.set_logical_cpu_devices(2)
 print(distribution.create_strategy("mirrored").num_replicas_in_sync)
 distribution.set_logical_cpu_devices(2)
@@ -160,3 +169,49 @@ def test_check_batch_size(cpus):
         distribution.check_batch_size(0, one)
     with pytest.raises(ValueError, match="--gradient_accumulation_steps=0"):
         distribution.check_batch_size(8, one, 0)
+
+
+def test_a_tpu_strategy_switches_the_fused_forms_off(monkeypatch):
+    """Also in a notebook: `model.fit` under a strategy that the user made."""
+
+    class Tpu(tf.distribute.OneDeviceStrategy):
+        """What the library takes for a TPU."""
+
+    def build(strategy):
+        with strategy.scope():
+            model = BertForNextSentencePrediction(BertConfig.from_dict(ONE_LAYER))
+            model.compile(bert_tf.create_optimizer("adamw", 1e-3, 10, 1))
+        return model
+
+    used = []
+    fused = kernels._fused_layer_norm
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", Tpu)
+    monkeypatch.setattr(kernels, "_fused_layer_norm", lambda *arguments: used.append(1) or fused(*arguments))
+    inputs = {name: np.ones([4, 8], np.int32) for name in ("input_ids", "input_mask", "segment_ids")}
+    tpu = Tpu("CPU:0")
+    build(tpu).fit(inputs, np.zeros([4], np.int32), batch_size=4, verbose=0)
+    assert not used
+    with tpu.scope():
+        assert not kernels.fused_enabled()
+    tpu.run(lambda: used.append(kernels.fused_enabled()))
+    assert used == [False]
+    build(tf.distribute.OneDeviceStrategy("CPU:0")).fit(inputs, np.zeros([4], np.int32), batch_size=4, verbose=0)
+    assert used != [False]
+    assert kernels.fused_enabled()
+
+
+def test_a_build_that_compiles_for_tpus_only(monkeypatch):
+    """tensorflow-tpu has no XLA for the CPU: a TPU is set up without it, and a run on the CPU compiles nothing."""
+    compiled, fused = [], []
+
+    def fail():
+        compiled.append(1)
+        raise tf.errors.NotFoundError(None, None, "could not find registered transfer manager for platform Host")
+
+    monkeypatch.setattr(distribution.script, "hide_note_of_first_compilation", fail)
+    monkeypatch.setattr(distribution, "_tpu_strategy", lambda *_: tf.distribute.OneDeviceStrategy("CPU:0"))
+    monkeypatch.setattr(kernels, "set_fused", fused.append)
+    distribution.set_up_devices(DeviceSettings(distribution_strategy="tpu"))
+    assert (compiled, fused) == ([], [])
+    distribution.set_up_devices(DeviceSettings())
+    assert (compiled, fused) == ([1], [False])

@@ -41,6 +41,7 @@ class FeatureSettings(DeviceSettings):
         Raises:
           ValueError, FileNotFoundError: names the flag.
         """
+        self.check_arithmetic(self.dtype)
         if self.output_file == self.input_file:
             raise ValueError(f"--output_file={self.output_file} is --input_file.")
         if self.strategy == "multi_worker_mirrored":
