@@ -51,6 +51,7 @@ COMMANDS = {
 USERS_FILES = {"run_NAME.py", "squad_hf.py", "ner_hf.py", "best_model/", "variables/", "module/"}
 # Of docker, systemd-run, TensorFlow Serving, wikiextractor, TensorBoard and Beam.
 OTHER_PROGRAMS_FLAGS = {
+    "no",  # pip --no-deps
     "allow_version_labels_for_unavailable_models", "batching_parameters_file", "enable_batching", "json", "logdir",
     "model_config_file", "model_config_file_poll_wait_seconds", "rm", "scope", "tensorflow_inter_op_parallelism",
     "tensorflow_intra_op_parallelism", "project", "region", "temp_location", "sdk_container_image", "flink_master",

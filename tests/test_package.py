@@ -1,5 +1,6 @@
 """What `import bert_tf` provides, and the scripts' help."""
 
+import importlib.metadata
 import pydoc
 import re
 import subprocess
@@ -106,3 +107,16 @@ def test_flags_are_those_of_the_original():
     }
     assert len(expected) == 22
     assert {name: actual[name] for name in expected} == expected
+
+
+def test_installation_for_a_tpu_leaves_out_what_asks_for_tensorflow():
+    """docs/tpu.md installs these packages without dependencies, since pip would put tensorflow over tensorflow-tpu."""
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    names = [match[0] for line in lines if (match := re.match(r"[\w-]+", line))]
+    asking = set()
+    for name in names:
+        needed = [entry for entry in importlib.metadata.requires(name) or [] if "extra ==" not in entry]
+        if "tensorflow" in {re.match(r"[\w.-]+", entry)[0] for entry in needed}:
+            asking.add(name)
+    command = re.search(r"named='\^\((\S+)\)=='", (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8"))
+    assert set(command[1].split("|")) == asking
