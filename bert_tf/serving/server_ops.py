@@ -9,17 +9,17 @@ generated Python functions; tensorflow-text: its libraries); 2.4 and earlier wer
 """
 
 _SINCE_2_5 = """
-    Abs AddN AddV2 All Any ArgMax AsString Assert BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast ConcatV2
-    Const Conv2D Cumsum DenseBincount EnsureShape Equal Erf Exp ExpandDims Fill Floor FloorDiv FloorMod GatherNd
-    GatherV2 Greater GreaterEqual Identity IdentityN If InvertPermutation IsFinite Less LessEqual Log LogicalAnd
-    LogicalNot LogicalOr LowerBound MatMul Max Maximum Mean Minimum Mul Neg NoOp NotEqual OneHot OnesLike Pack
-    Pad PadV2 ParseExampleV2 PartitionedCall Placeholder Pow Prod RaggedGather RaggedRange RaggedTensorToTensor
-    Range Rank ReadVariableOp RealDiv Relu Reshape ResourceGather ReverseV2 RightShift Rsqrt SegmentMax
-    SegmentMin Select SelectV2 Shape Sigmoid Size Softmax Split SplitV Sqrt Square SquaredDifference Squeeze
-    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StridedSlice StringJoin StringLower
-    StringSplitV2 Sub Sum Tanh TensorListConcatV2 TensorListFromTensor TensorListGetItem TensorListReserve
-    TensorListSetItem TensorListStack TensorScatterUpdate Tile TopKV2 Transpose UnicodeDecode UnicodeEncode Unique
-    UnsortedSegmentMax UnsortedSegmentMin UpperBound Where While ZerosLike
+    Abs AddN AddV2 All Any ArgMax AsString Assert BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast ConcatV2 Const
+    Conv2D Cumsum DenseBincount EnsureShape Equal Erf Exp ExpandDims Fill Floor FloorDiv FloorMod GatherNd GatherV2
+    Greater GreaterEqual Identity IdentityN If InvertPermutation IsFinite Less LessEqual Log LogicalAnd LogicalNot
+    LogicalOr LowerBound MatMul Max Maximum Mean Minimum Mul Neg NoOp NotEqual OneHot OnesLike Pack Pad PadV2
+    ParseExampleV2 PartitionedCall Placeholder Pow Prod RaggedGather RaggedRange RaggedTensorToTensor Range Rank
+    ReadVariableOp RealDiv Relu Reshape ResourceGather ReverseV2 RightShift Rsqrt ScatterNd SegmentMax SegmentMin
+    Select SelectV2 Shape Sigmoid Size Softmax Split SplitV Sqrt Square SquaredDifference Squeeze
+    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StridedSlice StringJoin StringLength
+    StringLower StringSplitV2 StringToHashBucketFast Sub Sum Tanh TensorListConcatV2 TensorListFromTensor
+    TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate Tile TopKV2 Transpose
+    UnicodeDecode UnicodeEncode Unique UnsortedSegmentMax UnsortedSegmentMin UpperBound Where While ZerosLike
 """
 
 FIRST_VERSION = dict.fromkeys(_SINCE_2_5.split(), "2.5") | {

@@ -114,6 +114,10 @@ class ByteBpeTokenizer(LibraryTokenizer):
         if self.add_prefix_space is None:
             self.add_prefix_space = parts[0].get("add_prefix_space", False)
 
+    def merge(self, word: str) -> list[int]:
+        """The ids of the pieces that the merges make of a word, whose bytes are written as pieces write them."""
+        return [piece.id for piece in self._library.model.tokenize(word)]
+
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""
         return {**super().settings(), "add_prefix_space": self.add_prefix_space}

@@ -23,11 +23,20 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from bert_tf.text.characters import is_cjk
+from bert_tf.text.graph_ops import (
+    CODE_POINTS,
+    OTHER,
+    SIGMA,
+    TRANSPARENT,
+    byte_counts,
+    case_beside_sigma,
+    next_chosen,
+    ranks,
+    replace_final_sigmas,
+)
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer, WordpieceTokenizer
 
-_CODE_POINTS = 0x110000
 _PAGE = 256
-_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C2
 
 # Entry of the first table: the character that a code point becomes, and in the lowest bits
 _BREAK = 1  # no token continues across it: whitespace or, if also kept, a separate token
@@ -35,8 +44,7 @@ _KEPT = 2  # it is (part of) a token; a character with neither bit is dropped
 _RARE = 4  # see `_rewrite_rare`
 _MARK = 8  # Unicode category M: an offset may be extended over it
 _ENTRY_BITS = 4
-# Entry of the second table, used only by `_rewrite_rare`: how `str.lower` classifies the character beside a sigma,
-_TRANSPARENT, _CASED, _OTHER = 0, 1, 2
+# Entry of the second table, used only by `_rewrite_rare`: the kind of the character beside a sigma (2 bits),
 _CLEANED = 4  # it is dropped before lower-casing,
 _CLASS_BITS = 8  # its canonical combining class (in 8 bits),
 _SEQUENCE_BITS = 16  # and the row of several characters that it becomes, 0 for none.
@@ -119,7 +127,7 @@ class GraphTokenizer(tf.Module):
                 raise ValueError(f"the token {token[:50]!r}... has more than {_LONGEST_PIECE} bytes")
         alphabet = set("".join(pieces))
         # Represents all characters that occur in no token: a word with any of them is unknown.
-        self._stranger = next(code for code in range(1, _CODE_POINTS) if chr(code) not in alphabet)
+        self._stranger = next(code for code in range(1, CODE_POINTS) if chr(code) not in alphabet)
         if self._split_unknown:
             # Where no token matches, one character is unknown and matching continues with the next: as if each
             # character were a token of its own that means [UNK].
@@ -159,7 +167,7 @@ class GraphTokenizer(tf.Module):
         kinds, outputs, contexts, sequences = _characters(
             self._basic.do_lower_case, self._basic.strip_accents, self._basic.drop_unassigned
         )
-        known = np.zeros(_CODE_POINTS, bool)
+        known = np.zeros(CODE_POINTS, bool)
         known[[ord(char) for char in alphabet]] = True
         entries = kinds | np.where(kinds & _KEPT, np.where(known[outputs], outputs, self._stranger), 0) << _ENTRY_BITS
         numbers = {}  # page -> its number among the distinct pages
@@ -189,7 +197,7 @@ class GraphTokenizer(tf.Module):
                 [tf.RaggedTensor.from_row_splits(values, splits, validate=False) for values, splits in columns], 0
             )
             ascii_count = tf.reduce_sum(tf.cast(is_ascii, tf.int32))
-            rows = tf.gather(rows, tf.where(is_ascii, _ranks(is_ascii), ascii_count + _ranks(~is_ascii)))
+            rows = tf.gather(rows, tf.where(is_ascii, ranks(is_ascii), ascii_count + ranks(~is_ascii)))
             return rows.values, rows.row_splits
 
         with tf.device("CPU:0"):
@@ -292,7 +300,7 @@ class GraphTokenizer(tf.Module):
         places = tf.where(tf.logical_not(_has(contexts, _CLEANED)))[:, 0]
         codes, contexts = tf.gather(codes, places), tf.gather(contexts, places)
         if self._basic.do_lower_case:
-            codes = self._replace_final_sigmas(codes, contexts)
+            codes = replace_final_sigmas(codes, tf.bitwise.bitwise_and(contexts, 3))
         # One character becomes several.
         sequence_rows = tf.bitwise.right_shift(contexts, _SEQUENCE_BITS)
         sequences = tf.gather(self._sequences, sequence_rows)  # [N, longest], -1 after the end
@@ -311,23 +319,13 @@ class GraphTokenizer(tf.Module):
             )
         return self._look_up(codes), places
 
-    def _replace_final_sigmas(self, codes: tf.Tensor, contexts: tf.Tensor) -> tf.Tensor:
-        """The rule of `str.lower`: a capital sigma becomes a final sigma after a cased character, unless one follows;
-        case-ignorable characters do not count on either side."""
-        kinds = tf.bitwise.bitwise_and(contexts, 3)
-        counted = tf.not_equal(kinds, _TRANSPARENT)
-        cased = tf.equal(tf.boolean_mask(kinds, counted), _CASED)
-        after_cased = tf.concat([[False], cased[:-1]], 0)
-        before_cased = tf.concat([cased[1:], [False]], 0)
-        final = tf.gather(tf.logical_and(after_cased, tf.logical_not(before_cased)), _ranks(counted))
-        return tf.where(tf.logical_and(tf.equal(codes, _SIGMA), final), _FINAL_SIGMA, codes)
-
     def _places_of_pieces(
         self, piece_bytes: tf.Tensor, characters: tf.Tensor, places: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Where each piece's characters start and end (exclusive), int64 [P]."""
-        character_bytes = 1 + tf.add_n([tf.cast(characters >= least, tf.int64) for least in (0x80, 0x800, 0x10000)])
-        last_characters = tf.searchsorted(tf.cumsum(character_bytes), tf.cumsum(piece_bytes), out_type=tf.int64)  # [P]
+        last_characters = tf.searchsorted(
+            tf.cumsum(byte_counts(characters)), tf.cumsum(piece_bytes), out_type=tf.int64
+        )  # [P]
         first_characters = tf.concat([[0], last_characters + 1], 0)[:-1]
 
         def of_marks_in_another_order():
@@ -346,8 +344,8 @@ class GraphTokenizer(tf.Module):
 
         def extend():
             # A mark that is kept continues the token before it, unless that is a separate token.
-            all_marks = _next(tf.logical_not(marks), ends)
-            lost_marks = _next(tf.logical_or(tf.logical_not(marks), _has(entries, _KEPT)), ends)
+            all_marks = next_chosen(tf.logical_not(marks), ends)
+            lost_marks = next_chosen(tf.logical_or(tf.logical_not(marks), _has(entries, _KEPT)), ends)
             return tf.where(_has(tf.gather(entries, ends - 1), _BREAK), all_marks, lost_marks)
 
         return tf.cond(tf.reduce_any(marks), extend, lambda: ends)
@@ -355,17 +353,6 @@ class GraphTokenizer(tf.Module):
 
 def _has(entries: tf.Tensor, bit: int) -> tf.Tensor:
     return tf.not_equal(tf.bitwise.bitwise_and(entries, bit), 0)
-
-
-def _ranks(chosen: tf.Tensor) -> tf.Tensor:
-    """For each `chosen` element its number among these; for others that of the previous chosen one (0 if none)."""
-    return tf.maximum(tf.cumsum(tf.cast(chosen, tf.int32)) - 1, 0)
-
-
-def _next(chosen: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """For each of `places`, the first `chosen` place from there on; there must be one."""
-    before = tf.cumsum(tf.cast(chosen, tf.int32), exclusive=True)
-    return tf.gather(tf.where(chosen)[:, 0], tf.gather(before, places))
 
 
 def _in_order_of(keys: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -385,9 +372,9 @@ def _characters(do_lower_case: bool, strip_accents: bool, drop_unassigned: bool)
       int32 [rows, longest]: the sequences that code points become, padded with -1; the first row is for none.
     """
     basic = BasicTokenizer(do_lower_case, strip_accents, drop_unassigned)
-    kinds = np.full(_CODE_POINTS, 0 if drop_unassigned else _KEPT, np.int32)
-    outputs = np.arange(_CODE_POINTS, dtype=np.int32)
-    contexts = np.full(_CODE_POINTS, _CLEANED | _TRANSPARENT if drop_unassigned else _OTHER, np.int32)
+    kinds = np.full(CODE_POINTS, 0 if drop_unassigned else _KEPT, np.int32)
+    outputs = np.arange(CODE_POINTS, dtype=np.int32)
+    contexts = np.full(CODE_POINTS, _CLEANED | TRANSPARENT if drop_unassigned else OTHER, np.int32)
     # Beyond plane 3 only plane 14 is in use (and private use, which is kept unchanged or dropped). Unassigned code
     # points (Cn) outside the CJK blocks are treated alike. Surrogates are not text.
     chars = [chr(code) for code in (*range(0x40000), *range(0xE0000, 0xF0000)) if not 0xD800 <= code <= 0xDFFF]
@@ -403,15 +390,15 @@ def _characters(do_lower_case: bool, strip_accents: bool, drop_unassigned: bool)
         combining_class = 0 if not strip_accents or 0 in classes else classes[0]
         if unicodedata.category(char).startswith("M"):
             kind |= _MARK
-        contexts[code] = _case_beside_sigma(char) | combining_class << _CLASS_BITS
+        contexts[code] = case_beside_sigma(char) | combining_class << _CLASS_BITS
         if basic.clean(char) is None:
-            contexts[code] = _CLEANED | _TRANSPARENT
+            contexts[code] = _CLEANED | TRANSPARENT
         if len(body) > 1:
             contexts[code] |= len(sequences) << _SEQUENCE_BITS
             sequences.append([ord(part) for part in full])
         elif body:
             outputs[code] = ord(body)
-        sigma = do_lower_case and code == _SIGMA
+        sigma = do_lower_case and code == SIGMA
         kinds[code] = kind | (_RARE if len(body) > 1 or sigma or (body and combining_class) else 0)
     longest = max(map(len, sequences))
     table = np.full((len(sequences), max(longest, 1)), -1, np.int32)
@@ -420,13 +407,6 @@ def _characters(do_lower_case: bool, strip_accents: bool, drop_unassigned: bool)
         # The characters of a sequence are looked up again and must not change any more.
         assert all(outputs[code] == code or not kinds[code] & _KEPT for code in sequence)
     return kinds, outputs, contexts, table
-
-
-def _case_beside_sigma(char: str) -> int:
-    """How `str.lower` classifies a character beside a capital sigma, found by calling it."""
-    if f" {char}\u03a3".lower()[-1] == "\u03c2":
-        return _CASED
-    return _TRANSPARENT if f"A{char}\u03a3".lower()[-1] == "\u03c2" else _OTHER
 
 
 def _fates(tokenizer: BasicTokenizer, chars: list[str]) -> list[tuple[int, str]]:
