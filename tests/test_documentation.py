@@ -192,7 +192,13 @@ def test_pretraining(environment, folder):
     (folder / "novels").mkdir()
     for name in ("train-00", "train-01", "heldout"):
         (folder / "novels" / f"{name}.txt").write_text((ROOT / "sample_text.txt").read_text())
-    small = {"SST-2": "MRPC", "5,6,8": "6", "tiny,L-4_H-128,L-2_H-256": "tiny", "steps=1500": "steps=4", "0.3": "1"}
+    small = {
+        "SST-2": "MRPC",
+        "5,6,8": "6",
+        "tiny,L-4_H-128,L-2_H-256": "tiny",
+        "steps=1000": "steps=4",
+        "0.3": "1",
+    }
     small["vocab_size=4000"] = "vocab_file=$BERT_BASE_DIR/vocab.txt"
     for old, new in small.items():
         assert old in ablations

@@ -279,11 +279,13 @@ def test_wrong_flags(tmp_path):
     command += [f"--output_dir={tmp_path}"]
     cases = {
         "--squad_train_file=t.json": "--squad_train_file and --squad_dev_file need each other",
+        "--squad_train_file=t.json --squad_dev_file=d.json --tables=6": "--squad_train_file is for Table 5",
+        "--squad_flag=--doc_stride=8": "--squad_flag needs --squad_train_file",
         "--tables=five": "--tables=five must be numbers",
         "--sizes=huge": "--bert_size=huge is not one of tiny",
     }
     for flag, message in cases.items():
-        result = warm.run([*command, flag], capture_output=True, text=True, cwd=script_runs.SCRIPTS)
+        result = warm.run([*command, *flag.split()], capture_output=True, text=True, cwd=script_runs.SCRIPTS)
         assert result.returncode == 1 and message in result.stderr
         assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == []
