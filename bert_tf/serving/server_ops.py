@@ -4,7 +4,7 @@ An op that is not listed here is refused, so that an op new in Keras's or Tensor
 is exported, not when a server fails to load it. Before adding a name, note: TensorFlow Serving X.Y has the ops of
 TensorFlow X.Y and all of tensorflow_text X.Y, and no others.
 
-Each version is the oldest package on PyPI, of 2.5 to 2.8, in which the op's name was found (tensorflow-cpu: the
+Each version is the oldest package on PyPI, of 2.5 to 2.10, in which the op's name was found (tensorflow-cpu: the
 generated Python functions; tensorflow-text: its libraries); 2.4 and earlier were not examined.
 """
 
@@ -24,7 +24,12 @@ _SINCE_2_5 = """
 
 FIRST_VERSION = dict.fromkeys(_SINCE_2_5.split(), "2.5") | {
     "BatchMatMulV3": "2.6",
-    "FastWordpieceTokenizeWithOffsets": "2.7",  # tensorflow_text
+    # tensorflow_text
+    "FastWordpieceTokenizeWithOffsets": "2.7",
+    "SentencepieceOp": "2.5",
+    "SentencepieceTokenizeOp": "2.5",
+    "SentencepieceTokenizeWithOffsetsOp": "2.5",
+    "TFText>FastSentencepieceTokenize": "2.10",
 }
 
 

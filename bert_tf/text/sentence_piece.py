@@ -133,6 +133,10 @@ class SentencePieceTokenizer(Tokenizer):
             text = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
         return text.lower() if self.do_lower_case else text
 
+    def normalize(self, prepared: str) -> str:
+        """What the model's own rules make of a preprocessed text; its pieces are parts of this."""
+        return self._processor.normalize(prepared)
+
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of `text`; characters that the model doesn't know stay as they are."""
         pieces = []
@@ -170,7 +174,7 @@ class SentencePieceTokenizer(Tokenizer):
         ids, offsets, place = [], [], 0
         for piece in self._processor.encode(prepared, out_type=str):
             index = self.vocab.get(piece, self.unk_id) if piece not in self._special else self.unk_id
-            for part, size in self._parts(index, piece):
+            for part, size in self.parts(index, piece):
                 covered = [span for span in spans[place : place + size] if span]
                 place += size
                 ids.append(part)
@@ -187,14 +191,23 @@ class SentencePieceTokenizer(Tokenizer):
         """For each character of which the model makes pieces, the characters of `prepared` that it stands for, None for
         the beginning of a word."""
         normalized, starts = self._processor.normalize(prepared, with_offsets=True)
-        spans = []
-        for char, start, end in zip(normalized, starts[:-1], starts[1:], strict=True):
-            while end > start + 1 and not self._processor.normalize(prepared[end - 1]):
+        place = int(normalized.startswith(WORD_START))  # which stands for nothing: the model begins each text with it
+        spans = [(0, 0)] * place
+        while place < len(normalized):
+            start, after = starts[place], place + 1
+            while after < len(normalized) and starts[after] == start:
+                after += 1
+            end = starts[after]
+            while end > start + 1 and not self.normalize(prepared[end - 1]):
                 end -= 1  # dropped by the model
-            spans.append(None if char == WORD_START else (start, max(end, start + 1)))
-        return spans
+            count = after - place
+            # A symbol that the model takes as it is has a character for each; others stand for all.
+            each = [(start + number, start + number + 1) for number in range(count)]
+            spans += each if count == end - start else [(start, max(end, start + 1))] * count
+            place = after
+        return [None if char == WORD_START else span for char, span in zip(normalized, spans, strict=True)]
 
-    def _parts(self, index: int, piece: str) -> list[tuple[int, int]]:
+    def parts(self, index: int, piece: str) -> list[tuple[int, int]]:
         """(id, number of characters) of a piece, or of what it is split into."""
         if index not in self.split_ids:
             return [(index, len(piece))]

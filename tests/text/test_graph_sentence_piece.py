@@ -1,0 +1,184 @@
+"""ALBERT's tokenizer as a graph compared with `SentencePieceTokenizer`: same ids and offsets, here and in an export."""
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+import sentencepiece
+import tensorflow as tf
+from helpers.odd_texts import odd_texts
+from helpers.paths import GOLDEN
+from helpers.slow import slow
+
+from bert_tf.serving.server_ops import lowest_version
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+
+ORACLE = GOLDEN / "tokenization" / "albert"
+BY_HAND = [
+    "",
+    " ",
+    "a",
+    " \u0301",
+    "a \u0301",
+    "\u0301a\u0301\u0300 b",
+    "9,1, 2019,2019, \u200b9\u200b,",
+    "a9,",
+    "\u2581 \u25819,",
+]
+BY_HAND += [
+    "\u03a3",
+    "a\u03a3",
+    "\u03a3a",
+    "\u039f\u0394\u039f\u03a3 \u039f\u03a3.",
+    "a\u03a3'",
+    "a\u03a3'b",
+    "A\u03a3\u0301",
+]
+BY_HAND += [
+    "\ufdfa",
+    "\u00bd,",
+    "\u212b\u1e9b\u0323",
+    "\ud55c\uae00",
+    "\u1112\u1161",
+    "[CLS] <pad>",
+    "a\x00\x1cb",
+    "  a  b  ",
+]
+
+
+def assert_equal(tokenizer, texts, graph) -> None:
+    found = graph.tokenize(tf.constant(texts, tf.string))
+    assert all(part.dtype == tf.int32 for part in found)
+    ids, starts, ends = (part.to_list() for part in found)
+    assert graph.encode(tf.constant(texts, tf.string)).to_list() == ids
+    for text, *row in zip(texts, ids, starts, ends, strict=True):
+        expected, offsets = tokenizer.encode_with_offsets(text)
+        assert row == [expected, [start for start, _ in offsets], [end for _, end in offsets]], repr(text)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["lower", "cased"])
+def tokenizer(request):
+    return SentencePieceTokenizer(str(ORACLE / "tiny.model"), do_lower_case=request.param)
+
+
+@pytest.fixture(scope="module")
+def graph(tokenizer):
+    return tokenizer.to_graph()
+
+
+@pytest.mark.parametrize("count", [1500, *slow(100_000)])
+def test_golden_and_odd_strings(tokenizer, graph, count):
+    with gzip.open(ORACLE / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
+        golden = [json.loads(line)["text"] for line in file]
+    assert_equal(tokenizer, [*BY_HAND, *golden, *odd_texts(count)], graph)
+
+
+def test_pieces_of_equal_scores(tokenizer, graph):
+    """Rounding decides between them, as in the library."""
+    rng = random.Random(0)
+    texts = [" ".join("".join(rng.choices("l3se9", k=rng.randrange(1, 7))) for _ in range(9)) for _ in range(1000)]
+    assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
+    assert graph._op.tokenize(texts).to_list() != graph._fast.tokenize(texts).to_list()
+
+
+@pytest.mark.parametrize("step", [29, *slow(1)])
+def test_every_code_point(tokenizer, graph, step):
+    codes = [code for code in range(0x32000) if not 0xD800 <= code <= 0xDFFF and (code < 0x3000 or code % step == 0)]
+    codes += [*range(0xE0000, 0xE0200, step), *range(0xF0000, 0x110000, 997)]
+    texts = [
+        " ".join(f"{chr(code)} a{chr(code)}b" for code in codes[first : first + 40])
+        for first in range(0, len(codes), 40)
+    ]
+    assert_equal(tokenizer, texts, graph)
+    assert {unicodedata.category(chr(code))[0] for code in codes} == set("CLMNPSZ")
+
+
+def test_odd_bytes_and_empty_batches(tokenizer, graph):
+    texts = [b"caf\xc3\xa9 \xff\xfehouse\xc3", b"\xed\xa0\x80 b", b"\xf5", b"the " * 3000]
+    assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
+    for empty in (graph.encode(tf.zeros([0], tf.string)), *graph.tokenize(tf.zeros([0], tf.string))):
+        assert empty.to_list() == [] and empty.dtype == tf.int32
+
+
+def trained(path, texts, **settings) -> SentencePieceTokenizer:
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(path), pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, minloglevel=2,
+        pad_piece="<pad>", control_symbols=["[CLS]", "[SEP]", "[MASK]"], hard_vocab_limit=False, **settings,
+    )  # fmt: skip
+    return SentencePieceTokenizer(f"{path}.model")
+
+
+def test_other_models(tmp_path):
+    """One with pieces of odd characters; and those that a graph can't follow."""
+    first = SentencePieceTokenizer(str(ORACLE / "tiny.model"))
+    texts = [text.replace("\0", "") for text in odd_texts(3000, seed=3)]
+    made = [first.normalize(first.preprocess(text)) for text in texts]
+    # The models compose letters of Hangul, and vowel signs of India, which preprocessing takes apart.
+    plain = [text for text, result in zip(texts, made, strict=True) if unicodedata.is_normalized("NFKD", result)]
+    assert len(plain) > 1500
+    other = trained(tmp_path / "other", map(first.preprocess, plain), vocab_size=3000, character_coverage=0.98)
+    assert_equal(other, [*BY_HAND, *plain], other.to_graph())
+    hangul = trained(tmp_path / "hangul", ["\ud55c\uae00 \uad6d\uc5b4 a b"] * 50, vocab_size=20)
+    with pytest.raises(ValueError, match="composed characters .*, which an exported graph can't follow exactly"):
+        hangul.to_graph()
+    spaces = trained(tmp_path / "spaces", ["the harbour  wakes"] * 50, vocab_size=20, remove_extra_whitespaces=False)
+    with pytest.raises(ValueError, match="keeps repeated spaces, which an exported graph can't follow exactly"):
+        spaces.to_graph()
+
+
+LOADER = """
+import json, sys
+import tensorflow as tf
+import tensorflow_text
+from tensorflow.core.protobuf import saved_model_pb2
+loaded = tf.saved_model.load(sys.argv[1])
+texts = tf.constant(json.loads(sys.stdin.read()))
+served = loaded.signatures["serving_default"](texts=texts)["ids"].numpy().tolist()
+ops = set()
+for meta in saved_model_pb2.SavedModel.FromString(open(sys.argv[1] + "/saved_model.pb", "rb").read()).meta_graphs:
+    for function in meta.graph_def.library.function:
+        ops |= {node.op for node in function.node_def}
+print(json.dumps([served, [part.to_list() for part in loaded.graph.tokenize(texts)], sorted(ops),
+                  [name for name in sys.modules if name.startswith(("bert_tf", "sentencepiece"))]]))
+"""
+
+
+class Exported(tf.Module):
+    """The tokenizer inside a module with a serving signature, as in an export."""
+
+    def __init__(self, graph):
+        super().__init__()
+        self.graph = graph
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")])
+    def serve(self, texts):
+        return {"ids": self.graph.encode(texts).to_tensor(-1)}
+
+
+@pytest.mark.slow
+def test_in_a_process_without_this_project(tmp_path, tokenizer, graph):
+    texts = ["The caf\u00e9's 2019,  \u4e1c\u4eac \U0001f600 \u039f\u03a3", *BY_HAND]
+    module = Exported(graph)
+    tf.saved_model.save(module, str(tmp_path / "export"), {"serving_default": module.serve})
+    assert not list((tmp_path / "export" / "assets").glob("*"))
+    result = subprocess.run(
+        [sys.executable, "-c", LOADER, str(tmp_path / "export")],
+        input=json.dumps(texts),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin"},
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    served, (ids, starts, _), ops, ours = json.loads(result.stdout.splitlines()[-1])
+    expected = [tokenizer.encode_with_offsets(text) for text in texts]
+    width = max(len(row) for row, _ in expected)
+    assert ids == [row for row, _ in expected] and not ours
+    assert served == [row + [-1] * (width - len(row)) for row, _ in expected]
+    assert starts == [[start for start, _ in offsets] for _, offsets in expected]
+    writing = {"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"}
+    assert lowest_version({*ops} - writing) == "2.10"
