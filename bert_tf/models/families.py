@@ -13,7 +13,7 @@ from types import ModuleType
 import keras
 
 from bert_tf.models.bert import variable_names
-from bert_tf.models.bert.encoder import BertEncoder
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.config import BertConfig
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels, objectives
-from bert_tf.models.bert.encoder import BertEncoder
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.families import create_encoder, read_config_dict
 from bert_tf.models.feature_based import FeatureReader
 from bert_tf.models.head_config import NO_HEAD, HeadConfig, head_in
