@@ -50,8 +50,8 @@ def write_source(directory: str) -> int:
     """Writes a tf1 directory with random weights; returns their size in bytes."""
     import numpy as np
 
-    from bert_tf.models.bert.variable_names import expected_shapes
     from bert_tf.models.config import BertConfig
+    from bert_tf.models.variable_names import expected_shapes
     from bert_tf.weights import bundle
     from bert_tf.weights.mapping import Weights
 

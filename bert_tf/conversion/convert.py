@@ -17,12 +17,12 @@ from absl import logging
 from bert_tf.conversion import surgery
 from bert_tf.conversion.reference_models import REFERENCES
 from bert_tf.models import initialize, open_weights, pretrained
-from bert_tf.models.bert.variable_names import expected_shapes
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import family_of_variables, is_encoder_variable
 from bert_tf.models.formats import format_named
 from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.models.variable_names import expected_shapes, pooler, word_table
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import some
 from bert_tf.system.progress import progress_bar
@@ -134,7 +134,7 @@ def convert(
             use_unused=use_unused_slots,
             initialization=new_rows,
         )
-        changes["vocab_size"] = weights.shapes[family_of_variables(weights.shapes).names.WORD_TABLE][0]
+        changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).scope)][0]
         notes += lines
     if max_position_embeddings:
         weights, lines = surgery.extend_positions(weights, max_position_embeddings)
@@ -288,7 +288,7 @@ def _compare_outputs(
 
 
 def _has_pooler(weights: Weights) -> bool:
-    return family_of_variables(weights.shapes).names.POOLER + "/kernel" in weights
+    return pooler(family_of_variables(weights.shapes).scope) + "/kernel" in weights
 
 
 def example_inputs(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:

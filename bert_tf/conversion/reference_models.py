@@ -20,7 +20,9 @@ from bert_tf.models.bert.model_garden import (
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_of_variables
 from bert_tf.models.formats import FORMATS, HUGGINGFACE_CONFIG
-from bert_tf.system.local_files import local_copies
+    file = huggingface.find(directory)
+    shapes = huggingface.open(file).shapes
+    has_pooler = pooler(family_of_variables(shapes).scope) + "/kernel" in shapes
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import directory_of
 from bert_tf.weights.object_graph import ObjectGraph, open_object_checkpoint, read_graph
@@ -54,7 +56,7 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
     model_class = getattr(transformers, architecture) if heads else transformers.BertModel
     file = huggingface.find(directory)
     shapes = huggingface.open(file).shapes
-    has_pooler = family_of_variables(shapes).names.POOLER + "/kernel" in shapes
+    has_pooler = pooler(family_of_variables(shapes).scope) + "/kernel" in shapes
     # It is compared with outputs in float32, whatever the file holds.
     with local_copies([posixpath.join(directory, name) for name in _files_of(directory, file)]) as copies:
         local = posixpath.dirname(copies[0]) or "."

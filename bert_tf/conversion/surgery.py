@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from bert_tf.models.families import family_of_variables
+from bert_tf.models.variable_names import position_table, word_table
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, WordpieceTokenizer
 from bert_tf.weights.mapping import Weights
@@ -85,8 +86,8 @@ def add_tokens(
     """
     if initialization not in TOKEN_INITIALIZATIONS:
         raise ValueError(f"--new_rows={initialization} is not one of {', '.join(TOKEN_INITIALIZATIONS)}.")
-    word_table = family_of_variables(weights.shapes).names.WORD_TABLE
-    table_rows = _check_tables(weights, word_table, vocabulary, tokens)
+    name = word_table(family_of_variables(weights.shapes).scope)
+    table_rows = _check_tables(weights, name, vocabulary, tokens)
     ids = {token.strip(): number for number, token in enumerate(vocabulary)}
     known = [token for token in tokens if token in ids]
     new = [token for token in tokens if token not in ids]
@@ -131,12 +132,12 @@ def add_tokens(
 
     if not rows:
         return weights, list(vocabulary), report
-    return _with_changes(weights, {word_table: grow, OUTPUT_BIAS: grow}, forget, size), changed, report
+    return _with_changes(weights, {name: grow, OUTPUT_BIAS: grow}, forget, size), changed, report
 
 
-def _check_tables(weights: Weights, word_table: str, vocabulary: list[str], tokens: list[str]) -> int:
+def _check_tables(weights: Weights, name: str, vocabulary: list[str], tokens: list[str]) -> int:
     """Refuses a vocabulary that does not fit the tables, and a token given twice; returns the word table's rows."""
-    table_rows = _rows_of(weights, word_table)
+    table_rows = _rows_of(weights, name)
     if OUTPUT_BIAS in weights.shapes and _rows_of(weights, OUTPUT_BIAS) != table_rows:
         raise ValueError(
             f"{weights.path}: the word table has {table_rows} rows, but {OUTPUT_BIAS} has "
@@ -178,8 +179,8 @@ def extend_positions(
     """
     if initialization not in POSITION_INITIALIZATIONS:
         raise ValueError(f"initialization={initialization!r} is not one of {', '.join(POSITION_INITIALIZATIONS)}.")
-    position_table = family_of_variables(weights.shapes).names.POSITION_TABLE
-    old = _rows_of(weights, position_table)
+    name = position_table(family_of_variables(weights.shapes).scope)
+    old = _rows_of(weights, name)
     if max_position_embeddings <= old:
         raise ValueError(f"--max_position_embeddings={max_position_embeddings}: the model has {old} positions already.")
 
@@ -194,7 +195,7 @@ def extend_positions(
 
     start = f"repeat rows 0 to {old - 1}" if initialization == "copy" else "are random"
     report = [f"Positions {old} to {max_position_embeddings - 1} are new; they {start}."]
-    return _with_changes(weights, {position_table: grow}, forget, max_position_embeddings), report
+    return _with_changes(weights, {name: grow}, forget, max_position_embeddings), report
 
 
 def _with_changes(weights: Weights, changes: Mapping[str, Callable], forget: Callable, size: int) -> Weights:

@@ -1,10 +1,17 @@
-"""BertConfig: the sizes of a model, as stored in bert_config.json (original: modeling.py, BertConfig)."""
+"""BertConfig: the sizes of a model, as stored in bert_config.json (original: modeling.py, BertConfig).
+
+The configurations of BERT's descendants are subclasses (models/NAME/config.py). The layers read how a family differs
+from BERT from the attributes below BertConfig's docstring, not from its name.
+"""
 
 import copy
+import inspect
 import json
 import math
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
 
 from absl import logging
 
@@ -17,6 +24,7 @@ ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 _SIZES = (
     "vocab_size",
+    "embedding_size",
     "hidden_size",
     "num_hidden_layers",
     "num_attention_heads",
@@ -25,7 +33,6 @@ _SIZES = (
     "type_vocab_size",
 )
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-_KEYS = (*_SIZES, "hidden_act", *_PROBABILITIES, "initializer_range", "layer_norm_eps", "attention")
 
 # What a token attends to: all tokens of its sequence, or itself and those before it.
 ATTENTIONS = ("bidirectional", "causal")
@@ -78,6 +85,21 @@ class BertConfig:
       ValueError: an invalid value; names the key.
     """
 
+    # The family: its name in config.json, and the file that holds the keys of a configuration.
+    model_type = "bert"
+    file_name = "bert_config.json"
+    # Values that are not written to a file, since the original does not know the keys.
+    unwritten = MappingProxyType({"layer_norm_eps": _LAYER_NORM_EPS, "attention": _ATTENTION})
+    has_pooler = True  # a tanh layer on the first token; without it, the pooled output is the first token's vector
+    first_position = 0  # the row of position_embeddings for a sequence's first token
+    padding_has_a_position = False  # positions count the tokens that are not padding; padding has the row before these
+    attention = _ATTENTION
+    classes: ClassVar[dict[str, type["BertConfig"]]] = {}  # model_type -> class, of all families
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        BertConfig.classes[cls.model_type] = cls
+
     def __init__(
         self,
         vocab_size: int,
@@ -115,9 +137,34 @@ class BertConfig:
         return (self.hidden_act or "linear").lower()
 
     @property
+    def embedding_size(self) -> int:
+        """Width of the embedding tables."""
+        return self.hidden_size
+
+    @property
+    def attention_output_dropout_prob(self) -> float:
+        """Dropout of the attention's output, before it is added to its input."""
+        return self.hidden_dropout_prob
+
+    @property
+    def block_order(self) -> list[int]:
+        """The number of the transformer block that each layer uses, in the order of the layers."""
+        return list(range(self.num_hidden_layers))
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence."""
+        return self.max_position_embeddings - self.first_position
+
+    @property
     def is_causal(self) -> bool:
         """Whether a token attends only to itself and the tokens before it."""
         return self.attention == "causal"
+
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        """The keys of a configuration file: the constructor's arguments."""
+        return tuple(inspect.signature(cls).parameters)
 
     @classmethod
     def from_size(cls, size: str, vocab_size: int = 30522) -> "BertConfig":
@@ -154,7 +201,10 @@ class BertConfig:
           ValueError: an unknown key, no vocab_size, or an invalid value; names source and key.
         """
         values = copy.deepcopy(dict(values))
-        extra = {key: values.pop(key) for key in list(values) if key not in _KEYS}
+        if cls is not BertConfig and values.pop("model_type", cls.model_type) != cls.model_type:
+            raise ValueError(f"{source}: the model_type of a {cls.__name__} is {cls.model_type!r}")
+        known = cls.keys()
+        extra = {key: values.pop(key) for key in list(values) if key not in known}
         of_head = {key: extra.pop(key) for key in KEYS_IN_CONFIG if key in extra}
         unknown = sorted(str(key) for key in extra if key not in _IDLE_KEYS)
         if unknown and not allow_unknown:
@@ -162,7 +212,7 @@ class BertConfig:
             if "model_type" in extra or "architectures" in of_head:
                 hint = ' It looks like a Hugging Face config: note that their "gelu" is "gelu_erf" here.'
             raise ValueError(
-                f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(_KEYS)}. If it is not a misspelling "
+                f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}. If it is not a misspelling "
                 f"and does not affect the model, remove the key or load it with allow_unknown=True (in scripts "
                 f"--allow_unknown_config_keys).{hint}"
             )
@@ -205,18 +255,18 @@ class BertConfig:
         return cls.from_dict(values, allow_unknown, source=json_file)
 
     def to_dict(self) -> dict:
-        """A deep copy of all keys and values, including unknown ones.
+        """A deep copy of all keys and values, including unknown ones; of a descendant of BERT also the model_type.
 
-        layer_norm_eps is included only if it isn't 1e-12, attention only if it is causal.
+        Values of `unwritten` are left out: of BERT a layer_norm_eps of 1e-12 and an attention that isn't causal.
         """
         values = copy.deepcopy(self.__dict__)
-        for key, built_in in (("layer_norm_eps", _LAYER_NORM_EPS), ("attention", _ATTENTION)):
-            if values[key] == built_in:
+        for key, value in self.unwritten.items():
+            if values[key] == value:
                 del values[key]
-        return values
+        return values if self.model_type == BertConfig.model_type else {"model_type": self.model_type, **values}
 
     def to_json_string(self) -> str:
-        """The content of a bert_config.json, byte for byte in the original's form."""
+        """The content of a configuration file, byte for byte in the original's form."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
     def save(self, json_file: str) -> None:
@@ -229,7 +279,7 @@ class BertConfig:
         Raises:
           ValueError: names the key and the value.
         """
-        for key in _SIZES:
+        for key in (key for key in _SIZES if key in self.keys()):
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{key} must be a positive integer, not {value!r}")
@@ -252,12 +302,30 @@ class BertConfig:
             raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, not {self.attention!r}")
 
     def __eq__(self, other) -> bool:
-        return self.__dict__ == other.__dict__ if isinstance(other, BertConfig) else NotImplemented
+        if not isinstance(other, BertConfig):
+            return NotImplemented
+        return type(self) is type(other) and self.__dict__ == other.__dict__
 
     __hash__ = None  # it can be changed
 
     def __repr__(self) -> str:
-        return f"BertConfig({', '.join(f'{key}={value!r}' for key, value in self.__dict__.items())})"
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.__dict__.items())})"
+
+
+BertConfig.classes[BertConfig.model_type] = BertConfig
+
+
+def config_of_dict(values: Mapping) -> BertConfig:
+    """A configuration of any family from what its `to_dict` returned.
+
+    Raises:
+      ValueError: no such family, or see `BertConfig.from_dict`.
+    """
+    name = values.get("model_type", BertConfig.model_type)
+    if name not in BertConfig.classes:
+        known = ", ".join(map(repr, BertConfig.classes))
+        raise ValueError(f"model_type is {name!r}; the architectures of this project are {known}.")
+    return BertConfig.classes[name].from_dict(values, allow_unknown=True)
 
 
 # (layers, hidden size, heads); the feed-forward layers are four times as wide. The first 24 are from "Well-Read

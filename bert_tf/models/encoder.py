@@ -1,10 +1,13 @@
-"""The BERT encoder: embeddings, transformer blocks, pooler."""
+"""The encoder of BERT and its descendants: embeddings, transformer blocks, pooler.
+
+What differs between families is read from the configuration: the attributes of `BertConfig` that its subclasses set.
+"""
 
 import keras
 from keras import ops
 
 from bert_tf.models import kernels
-from bert_tf.models.config import BertConfig
+from bert_tf.models.config import config_of_dict
 from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.layers import (
     ConfiguredLayer,
@@ -23,7 +26,8 @@ _PACKAGE = "bert_tf"
 class Embeddings(ConfiguredLayer):
     """Word + segment + position embeddings, layer norm, dropout (paper section 3, figure 2).
 
-    `dense_gradient`: see `kernels.embedding_lookup`.
+    E is config.embedding_size. A type_vocab_size of 0 means that there are no segment embeddings. `dense_gradient`: see
+    `kernels.embedding_lookup`.
     """
 
     def __init__(self, config, dense_gradient: bool = False, **kwargs):
@@ -37,34 +41,38 @@ class Embeddings(ConfiguredLayer):
 
         # The tables stay in float32: to look up a few rows, a cast would go over the whole table.
         def table(name, rows):
-            shape = (rows, config.hidden_size)
+            shape = (rows, config.embedding_size)
             return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False, dtype="float32")
 
         self.word_embeddings = table("word_embeddings", config.vocab_size)
-        self.token_type_embeddings = table("token_type_embeddings", config.type_vocab_size)
+        if config.type_vocab_size:
+            self.token_type_embeddings = table("token_type_embeddings", config.type_vocab_size)
         self.position_embeddings = table("position_embeddings", config.max_position_embeddings)
-        self.layer_norm.build((None, None, config.hidden_size))
+        self.layer_norm.build((None, None, config.embedding_size))
         self.built = True
 
     def call(self, input_ids, segment_ids, position_ids=None, dropout_seed=None, training=False):
         length = input_ids.shape[1]
         if length is None:
             length = ops.shape(input_ids)[1]
-        elif length > self.config.max_position_embeddings and position_ids is None:
+        elif length > self.config.max_length and position_ids is None:
             raise ValueError(
-                f"A sequence of {length} tokens is longer than max_position_embeddings="
-                f"{self.config.max_position_embeddings} of bert_config.json: lower max_seq_length."
+                f"A sequence of {length} tokens is longer than the {self.config.max_length} of max_position_embeddings="
+                f"{self.config.max_position_embeddings} of {self.config.file_name}: lower max_seq_length."
             )
-        words = kernels.embedding_lookup(self.word_embeddings, input_ids, self.dense_gradient and training)  # [B, S, H]
-        # A product with one-hot rows: a segment id outside the table adds a zero vector instead of failing.
-        types = ops.matmul(
-            ops.one_hot(segment_ids, self.config.type_vocab_size, dtype="float32"), self.token_type_embeddings
-        )
+        x = kernels.embedding_lookup(self.word_embeddings, input_ids, self.dense_gradient and training)  # [B, S, E]
+        if self.config.type_vocab_size:
+            # A product with one-hot rows: a segment id outside the table adds a zero vector instead of failing.
+            one_hot = ops.one_hot(segment_ids, self.config.type_vocab_size, dtype="float32")
+            x = x + ops.matmul(one_hot, self.token_type_embeddings)
+        if position_ids is None and self.config.padding_has_a_position:
+            real = ops.cast(ops.not_equal(input_ids, self.config.pad_token_id), "int32")
+            position_ids = ops.cumsum(real, axis=1) * real - 1
+        first = self.config.first_position
         if position_ids is None:
-            positions = self.position_embeddings[:length]
+            x = x + self.position_embeddings[first : first + length]
         else:
-            positions = kernels.embedding_lookup(self.position_embeddings, position_ids, dense_gradient=training)
-        x = words + types + positions  # [B, S, H]
+            x = x + kernels.embedding_lookup(self.position_embeddings, position_ids + first, dense_gradient=training)
         x = self.layer_norm(x, training=training)
         return kernels.dropout(x, self.config.hidden_dropout_prob, dropout_seed)
 
@@ -99,10 +107,10 @@ def last_positions(input_mask):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertEncoder(NamedInputs, keras.Model):
-    """The BERT encoder as a part of other models; on its own, use `BertModel`.
+    """The encoder of BERT or of a descendant as a part of other models; on its own, use `BertModel`.
 
     Args:
-      config: a `BertConfig` (or its dict).
+      config: a configuration of any family (or its dict).
       dense_embedding_gradient: see `kernels.embedding_lookup`.
       seed: seed of dropout where `call` gets no `dropout_seed` (Keras `fit`).
       dtype: Keras dtype policy, e.g. "mixed_bfloat16".
@@ -115,21 +123,29 @@ class BertEncoder(NamedInputs, keras.Model):
         outputs["sequence_output"].shape  # (1, 4, 32)
     """
 
-    def __init__(self, config, dense_embedding_gradient: bool = False, seed: int | None = None, name="bert", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.config = BertConfig.from_dict(config, allow_unknown=True) if isinstance(config, dict) else config
+    def __init__(self, config, dense_embedding_gradient: bool = False, seed: int | None = None, name=None, **kwargs):
+        config = config_of_dict(config) if isinstance(config, dict) else config
+        super().__init__(name=name or config.model_type, **kwargs)
+        self.config = config
         self.dense_embedding_gradient = dense_embedding_gradient
         self.seed = seed
         dtype = self.dtype_policy
         self.embeddings = Embeddings(self.config, dense_embedding_gradient, name="embeddings", dtype=dtype)
+        self.project = None
+        if config.embedding_size != config.hidden_size:
+            deviation = config.initializer_range
+            self.project = Projection(config.hidden_size, deviation, name="embeddings_project", dtype=dtype)
         self.encoder = Encoder(self.config, name="encoder", dtype=dtype)
-        self.pooler = Pooler(self.config, name="pooler", dtype=dtype)
+        self.pooler = Pooler(self.config, name="pooler", dtype=dtype) if config.has_pooler else None
         self.seed_generator = keras.random.SeedGenerator(seed)
 
     def build(self, input_shape=None):
         self.embeddings.build()
+        if self.project:
+            self.project.build((None, None, self.config.embedding_size))
         self.encoder.build()
-        self.pooler.build()
+        if self.pooler:
+            self.pooler.build()
         self.built = True
 
     def call(self, inputs, training=False, dropout_seed=None, return_all_layers=False, return_attention=False):
@@ -149,10 +165,11 @@ class BertEncoder(NamedInputs, keras.Model):
 
         Returns:
           dict with `sequence_output` [B, S, H] and `pooled_output` [B, H] ([B, M, H] with pooled_positions), made of
-          the first token or, where config.attention is causal, of the last, which alone sees all; on request also
-          `embedding_output` [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H]; and
-          `attention_probabilities`, a list of L tensors [B, N, S, S], queries by keys: the weights of the values, so
-          after dropout when training, and in the dtype of the computation. Each query's add up to 1 (but for dropout).
+          the first token or, where config.attention is causal, of the last, which alone sees all (in families without a
+          pooler, that token's vector itself); on request also `embedding_output` [B, S, H] and `encoder_layers`, a list
+          of L tensors [B, S, H]; and `attention_probabilities`, a list of L tensors [B, N, S, S], queries by keys: the
+          weights of the values, so after dropout when training, and in the dtype of the computation. Each query's add
+          up to 1 (but for dropout).
 
         Raises:
           ValueError: a name that is none of these, or both names of one input; input_ids is not of rank 2, or longer
@@ -175,6 +192,8 @@ class BertEncoder(NamedInputs, keras.Model):
         embedding_output = self.embeddings(
             input_ids, segment_ids, position_ids=inputs.get("position_ids"), dropout_seed=seed, training=training
         )
+        if self.project:
+            embedding_output = self.project(embedding_output)
         layers, attention = self.encoder(
             embedding_output, bias, dropout_seed=seed, training=training, return_attention=return_attention
         )
@@ -188,7 +207,9 @@ class BertEncoder(NamedInputs, keras.Model):
 
     def _pooled(self, sequence_output, input_mask, positions):
         if positions is not None or not self.config.is_causal:
-            return self.pooler(sequence_output, positions)
+            if self.pooler:
+                return self.pooler(sequence_output, positions)
+            return sequence_output[:, 0] if positions is None else gather_positions(sequence_output, positions)
         if len(input_mask.shape) != 2:
             raise ValueError(
                 "Where the sequences of a row end can't be seen from sequence_ids or a mask of rank 3: a model with "
@@ -209,7 +230,7 @@ class BertEncoder(NamedInputs, keras.Model):
         return dropout_seed
 
     def get_embedding_table(self):
-        """The word-embedding table, [V, H]."""
+        """The word-embedding table, [V, E]."""
         return self.embeddings.word_embeddings
 
     def get_config(self) -> dict:

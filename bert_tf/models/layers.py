@@ -1,4 +1,4 @@
-"""The BERT encoder in Keras 3: embeddings, transformer blocks, pooler.
+"""The layers of encoders in Keras 3: transformer blocks and what they consist of.
 
 Source: Devlin et al. 2018, section 3; original: modeling.py.
 
@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels
-from bert_tf.models.config import BertConfig
+from bert_tf.models.config import BertConfig, config_of_dict
 
 _PACKAGE = "bert_tf"
 
@@ -35,16 +35,11 @@ def gather_positions(sequence, positions):
 
 
 class ConfiguredLayer(keras.layers.Layer):
-    """A layer whose only argument is a configuration (or its dict, as stored in a saved model).
-
-    The layers of families other than BERT set their own `config_class`.
-    """
-
-    config_class = BertConfig
+    """A layer whose only argument is a configuration of any family (or its dict, as stored in a saved model)."""
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)
-        self.config = self.config_class.from_dict(config, allow_unknown=True) if isinstance(config, dict) else config
+        self.config = config_of_dict(config) if isinstance(config, dict) else config
 
     def get_config(self) -> dict:
         return {**super().get_config(), "config": self.config.to_dict()}
@@ -188,13 +183,13 @@ class ResidualOutput(ConfiguredLayer):
         self.layer_norm.build((None, None, self.config.hidden_size))
         self.built = True
 
-    def call(self, x, residual, dropout_seed=None, training=False):
+    def call(self, x, residual, rate, dropout_seed=None, training=False):
         y, bias = self.dense.product_and_bias(x, training)
         return self.layer_norm(
             y,
             bias=bias,
             residual=residual,
-            rate=self.config.hidden_dropout_prob,
+            rate=rate,
             dropout_seed=dropout_seed,
             training=training,
         )
@@ -219,7 +214,8 @@ class Attention(ConfiguredLayer):
         context, probabilities = self.self_attention(
             x, attention_bias, dropout_seed=kernels.fold_in(dropout_seed, 1), training=training
         )
-        x = self.attention_output(context, x, dropout_seed=kernels.fold_in(dropout_seed, 2), training=training)
+        rate, seed = self.config.attention_output_dropout_prob, kernels.fold_in(dropout_seed, 2)
+        x = self.attention_output(context, x, rate, dropout_seed=seed, training=training)
         return x, probabilities
 
 
@@ -265,19 +261,20 @@ class TransformerBlock(ConfiguredLayer):
         """
         x, probabilities = self.attention(x, attention_bias, dropout_seed=dropout_seed, training=training)
         hidden = self.intermediate(x, training=training)  # [B, S, I]
-        x = self.block_output(hidden, x, dropout_seed=kernels.fold_in(dropout_seed, 3), training=training)
+        rate, seed = self.config.hidden_dropout_prob, kernels.fold_in(dropout_seed, 3)
+        x = self.block_output(hidden, x, rate, dropout_seed=seed, training=training)
         return x, probabilities
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Encoder(ConfiguredLayer):
-    """The stack of transformer blocks."""
+    """The stack of transformer blocks; layers may share a block (`config.block_order`)."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
         self.blocks = [
             TransformerBlock(self.config, name=f"layer_{i}", dtype=self.dtype_policy)
-            for i in range(self.config.num_hidden_layers)
+            for i in range(1 + max(self.config.block_order))
         ]
 
     def build(self, input_shape=None):
@@ -289,13 +286,13 @@ class Encoder(ConfiguredLayer):
         """x: [B, S, H]; attention_bias: see `TransformerBlock`.
 
         Returns:
-          Two lists in the order of the blocks: their outputs [B, S, H]; with `return_attention` their attention
+          Two lists in the order of the layers: their outputs [B, S, H]; with `return_attention` their attention
           probabilities [B, N, S, S], else an empty list, so that eager execution frees their memory at once.
         """
         outputs, attention = [], []
-        for number, block in enumerate(self.blocks):
+        for number, block in enumerate(self.config.block_order):
             seed = kernels.fold_in(dropout_seed, 4 * (number + 1))
-            x, probabilities = block(x, attention_bias, dropout_seed=seed, training=training)
+            x, probabilities = self.blocks[block](x, attention_bias, dropout_seed=seed, training=training)
             outputs.append(x)
             if return_attention:
                 attention.append(probabilities)

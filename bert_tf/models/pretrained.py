@@ -12,10 +12,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import feature_based, initialize, open_weights
+from bert_tf.models import feature_based, initialize, open_weights, variable_names
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.families import BERT, family_of, family_of_variables
+from bert_tf.models.families import BERT, family_of
 from bert_tf.models.formats import Format, format_named
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.system.atomic import temporary_folder, write_text_file
@@ -46,16 +46,15 @@ def read_model(path: str, config_file: str | None = None) -> tuple[Weights, Mode
     weights = open_weights.open_weights(path)
     files = model_directory.read_model_files(weights.path, weights.hints, config_file)
     if files.config is None and "num_attention_heads" in weights.hints:
-        names = family_of_variables(weights.shapes).names
-        files.config = names.config_of_shapes(weights.shapes, weights.hints["num_attention_heads"])
+        files.config = variable_names.config_of_shapes(weights.shapes, weights.hints["num_attention_heads"])
         logging.warning(
             "%s has no bert_config.json: sizes are inferred from the weights; hidden_act is assumed to be the "
             "original's gelu, dropout to be 0.1.",
             files.directory,
         )
     if files.config is not None:
-        names = family_of(files.config).names
-        names.check_shapes(weights, files.config, files.config_file or "The configuration inferred from the weights")
+        name = files.config_file or "The configuration inferred from the weights"
+        variable_names.check_shapes(weights, files.config, name)
     return weights, files
 
 

@@ -13,8 +13,9 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels, objectives
+from bert_tf.models.config import config_of_dict
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.families import create_encoder, read_config_dict
+from bert_tf.models.families import create_encoder
 from bert_tf.models.feature_based import FeatureReader
 from bert_tf.models.head_config import NO_HEAD, HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead, apply_bilstm, bilstm
@@ -172,7 +173,7 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
 
     def __init__(self, objective, config, seed: int | None, dense_embedding_gradient: bool = False, **kwargs):
         super().__init__(**kwargs)
-        self.config = read_config_dict(config) if isinstance(config, dict) else config
+        self.config = config_of_dict(config) if isinstance(config, dict) else config
         self.seed = seed
         self.objective = objective
         self.bert = create_encoder(

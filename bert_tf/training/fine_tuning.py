@@ -15,6 +15,7 @@ from bert_tf.models import flops, initialize, open_weights, pretrained
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import family_of, is_encoder_variable
+from bert_tf.models.variable_names import expected_shapes
 from bert_tf.system.messages import named_by, some
 from bert_tf.text import casing
 from bert_tf.text import vocab as text_vocab
@@ -95,7 +96,7 @@ def _check_sizes(weights: Weights, files: ModelFiles) -> None:
     """Checks shapes. As in the original, either side may lack layers."""
     wrong = [
         f"{name}: {list(weights.shapes[name])} there, {list(shape)} in the configuration"
-        for name, shape in family_of(files.config).names.expected_shapes(files.config).items()
+        for name, shape in expected_shapes(files.config).items()
         if is_encoder_variable(name) and weights.shapes.get(name, shape) != shape
     ]
     if wrong:

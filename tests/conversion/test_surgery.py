@@ -8,9 +8,9 @@ import pytest
 
 from bert_tf.conversion import surgery
 from bert_tf.models import initialize, open_weights
-from bert_tf.models.bert.variable_names import POSITION_TABLE, WORD_TABLE
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.models.variable_names import position_table, word_table
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights
@@ -30,6 +30,7 @@ VOCABULARY = [
     "ab",
 ]
 HIDDEN = 4
+WORD_TABLE, POSITION_TABLE = word_table("bert"), position_table("bert")
 
 
 def make_weights(rows=12, reads=None) -> Weights:

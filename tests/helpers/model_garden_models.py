@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.models.bert.variable_names import expected_shapes
 from bert_tf.models.config import BertConfig
+from bert_tf.models.variable_names import expected_shapes
 from bert_tf.weights.mapping import Weights
 
 # Imported after the test process has set its logical devices.

@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
-from bert_tf.models import families, initialize
-from bert_tf.models.bert import huggingface, variable_names
+from bert_tf.models import families, initialize, variable_names
+from bert_tf.models.bert import huggingface
 from bert_tf.models.config import BertConfig
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.task_models import BertForPreTraining, BertModel
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -22,7 +23,7 @@ def test_bert():
 
 
 def test_every_family_is_one_of_a_kind():
-    for field in ("model_type", "config_class", "encoder_class", "scope"):
+    for field in ("model_type", "config_class"):
         values = [getattr(family, field) for family in families.FAMILIES]
         assert len(set(values)) == len(values) == len(families.FAMILIES)
 
@@ -60,14 +61,11 @@ def test_the_encoder_by_itself_can_be_loaded_and_saved(tmp_path):
     model = BertModel(CONFIG)
     model.save_pretrained(str(tmp_path / "model"))
     assert type(BertModel.from_pretrained(str(tmp_path / "model"))) is BertModel
-    assert isinstance(model, families.BERT.encoder_class)
+    assert isinstance(model, BertEncoder)
 
 
 def test_scopes_of_a_second_family_are_understood(monkeypatch):
-    class Names:
-        SCOPE = "electra"
-
-    other = dataclasses.replace(families.BERT, model_type="electra", names=Names)
+    other = dataclasses.replace(families.BERT, config_class=type("Config", (), {"model_type": "electra"}))
     monkeypatch.setattr(families, "FAMILIES", (families.BERT, other))
     assert families.family_of_variables(["generator/x", "electra/embeddings/word_embeddings"]) is other
     assert families.is_encoder_variable("electra/encoder/layer_0") and not families.is_encoder_variable("cls/x")

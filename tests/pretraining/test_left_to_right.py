@@ -11,10 +11,10 @@ from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
 from bert_tf.models import kernels, objectives, open_weights, pretrained, task_models
 from bert_tf.models import objectives as models_objectives
-from bert_tf.models.bert.variable_names import expected_shapes
 from bert_tf.models.config import NAMED_SIZES, SIZES, BertConfig
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
+from bert_tf.models.variable_names import expected_shapes
 from bert_tf.pretraining import dynamic_masking
 from bert_tf.pretraining.left_to_right import predict_next_tokens
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from bert_tf.models.bert.variable_names import HEAD_NAMES, expected_shapes
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.variable_names import HEAD_NAMES, expected_shapes
 from bert_tf.system.messages import some
 from bert_tf.weights import safetensors_files
 from bert_tf.weights.mapping import Weights, is_model_variable

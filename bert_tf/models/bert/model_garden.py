@@ -19,7 +19,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.models.bert.variable_names import config_of_shapes, expected_shapes, num_layers_of
+from bert_tf.models.variable_names import config_of_shapes, expected_shapes, num_blocks_of
 from bert_tf.system.messages import some
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights, is_model_variable
@@ -342,7 +342,7 @@ def _places(names) -> dict[str, list[tuple[str, tuple[str, ...], str]]]:
         places[original] = [("encoder", (edge, "embeddings"), f"{scope}/embeddings")]
     modules = [("encoder", original, scope, (edge,)) for original, scope, edge in ENCODER_MODULES]
     modules += [("masked_lm", original, scope, (edge,)) for original, scope, edge in _MASKED_LM_MODULES]
-    for number in range(num_layers_of(names)):
+    for number in range(num_blocks_of(names)):
         for original, scope, edges in _LAYER_MODULES:
             below = ("_transformer_layers", str(number), *edges.split("/"))
             modules.append(

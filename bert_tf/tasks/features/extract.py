@@ -20,8 +20,8 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import initialize, kernels, open_weights, pretrained
-from bert_tf.models.families import family_of
 from bert_tf.models.task_models import BertModel
+from bert_tf.models.variable_names import check_shapes
 from bert_tf.system.messages import named_by
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
@@ -417,7 +417,7 @@ def run(settings: FeatureSettings) -> Sizes:
         strip_accents=settings.strip_accents, allow_unknown=settings.allow_unknown_config_keys,
     )  # fmt: skip
     tokenizer = fine_tuning.make_tokenizer(files, settings.max_seq_length, settings.init_checkpoint)
-    family_of(files.config).names.check_shapes(weights, files.config, files.config_file or "The configuration")
+    check_shapes(weights, files.config, files.config_file or "The configuration")
     layers = parse_layers(settings.layers, files.config.num_hidden_layers)
     with named_by("--input_file"):
         sizes = check_input(settings.input_file, tokenizer, settings.max_seq_length, settings.pooling)

@@ -10,12 +10,12 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models import initialize, open_weights, pretrained, task_models
 from bert_tf.models.bert import huggingface
-from bert_tf.models.bert.variable_names import expected_shapes
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_model_files
 from bert_tf.models.formats import config_files
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertForPreTraining, BertModel
+from bert_tf.models.variable_names import expected_shapes
 from bert_tf.text.wordpiece import FullTokenizer
 
 HUGGINGFACE_CONFIG = {

@@ -1,0 +1,120 @@
+"""Names and shapes of variables in checkpoints: those of the original, with a family's own scope in place of `bert`.
+
+Where the originals of BERT's descendants, or other libraries, use other names, the modules of `models/NAME/` translate.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from bert_tf.models.config import BertConfig
+from bert_tf.system.messages import some
+from bert_tf.weights.mapping import Weights, is_model_variable
+
+# The output layers of the original's run_classifier.py (root scope) and run_squad.py.
+HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias")
+
+_LAYER = re.compile(r"\w+/encoder/layer_(\d+)/")
+
+
+def word_table(scope: str) -> str:
+    """The table that grows with the vocabulary."""
+    return f"{scope}/embeddings/word_embeddings"
+
+
+def position_table(scope: str) -> str:
+    """The table that grows with the length."""
+    return f"{scope}/embeddings/position_embeddings"
+
+
+def pooler(scope: str) -> str:
+    """The scope of the pooler's dense layer."""
+    return f"{scope}/pooler/dense"
+
+
+def num_blocks_of(names: Iterable[str]) -> int:
+    """The number of transformer blocks among names of variables."""
+    numbers = [int(match[1]) for match in map(_LAYER.match, names) if match]
+    return 1 + max(numbers, default=-1)
+
+
+def config_of_shapes(shapes: Mapping[str, tuple], num_attention_heads: int) -> BertConfig:
+    """The configuration of a BERT whose variables have these shapes, with the original's activation and dropout."""
+    scope = BertConfig.model_type
+    vocab_size, hidden_size = shapes[word_table(scope)]
+    return BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=num_blocks_of(shapes),
+        num_attention_heads=num_attention_heads,
+        intermediate_size=shapes[f"{scope}/encoder/layer_0/intermediate/dense/bias"][0],
+        max_position_embeddings=shapes[position_table(scope)][0],
+        type_vocab_size=shapes[f"{scope}/embeddings/token_type_embeddings"][0],
+    )
+
+
+def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every variable of a pre-training model, in the order of the original's checkpoints.
+
+    Source: original run_pretraining.py; the heads of its other scripts have shapes of their own: see HEAD_NAMES.
+    """
+    scope, hidden, inner, width = config.model_type, config.hidden_size, config.intermediate_size, config.embedding_size
+
+    def norm(size):
+        return {"LayerNorm/beta": (size,), "LayerNorm/gamma": (size,)}
+
+    def dense(rows, columns, name="dense"):
+        return {f"{name}/kernel": (rows, columns), f"{name}/bias": (columns,)}
+
+    def under(scope, shapes):
+        return {f"{scope}/{name}": shape for name, shape in shapes.items()}
+
+    projections = {}
+    for name in ("query", "key", "value"):
+        projections |= dense(hidden, hidden, name)
+    layer = under("attention/self", projections)
+    layer |= under("attention/output", dense(hidden, hidden) | norm(hidden))
+    layer |= under("intermediate", dense(hidden, inner))
+    layer |= under("output", dense(inner, hidden) | norm(hidden))
+    tables = {"word_embeddings": config.vocab_size, "token_type_embeddings": config.type_vocab_size}
+    tables |= {"position_embeddings": config.max_position_embeddings}
+    shapes = under(f"{scope}/embeddings", {name: (rows, width) for name, rows in tables.items() if rows} | norm(width))
+    if width != hidden:
+        shapes |= under(scope, dense(width, hidden, "embeddings_project"))
+    for number in range(1 + max(config.block_order)):
+        shapes |= under(f"{scope}/encoder/layer_{number}", layer)
+    if config.has_pooler:
+        shapes |= under(f"{scope}/pooler", dense(hidden, hidden))
+    shapes |= under("cls/predictions/transform", dense(hidden, width) | norm(width))
+    shapes["cls/predictions/output_bias"] = (config.vocab_size,)
+    if config.has_pooler:
+        shapes["cls/seq_relationship/output_weights"] = (2, hidden)
+        shapes["cls/seq_relationship/output_bias"] = (2,)
+    return shapes
+
+
+def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:
+    """Refuses a configuration that doesn't fit the weights.
+
+    Raises:
+      ValueError: lists names, expected and found shapes, also of encoder variables that only one of the two has.
+    """
+    expected = expected_shapes(config)
+    encoder, head = f"{config.model_type}/", pooler(config.model_type)  # a model without a pooler can still be used
+    wrong = [
+        f"{name}: expected {list(shape)}, found {list(weights.shapes[name])}"
+        for name, shape in expected.items()
+        if name in weights.shapes and weights.shapes[name] != shape
+    ]
+    for name, shape in weights.shapes.items():
+        if is_model_variable(name) and name.startswith(f"{config.model_type}/") and name not in expected:
+            wrong.append(f"{name}: not expected, found {list(shape)}")
+        elif name in HEAD_NAMES and name.endswith("weights") and shape[-1:] != (config.hidden_size,):
+            wrong.append(f"{name}: expected [classes, {config.hidden_size}], found {list(shape)}")
+    for name, shape in expected.items():
+        if name.startswith(encoder) and not name.startswith(head) and name not in weights.shapes:
+            wrong.append(f"{name}: expected {list(shape)}, not there")
+    if wrong:
+        raise ValueError(
+            f"{config_name} does not fit the weights of {weights.path}, {len(wrong)} variables differ: "
+            f"{some(wrong, '; ')}."
+        )
