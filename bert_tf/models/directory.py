@@ -89,9 +89,9 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
     if not isinstance(values, dict):  # `read_config` reports what is wrong with it
         return NO_HEAD
     if _is_huggingface(config_file, values):
-        from bert_tf.models.bert import huggingface
+        from bert_tf.models import huggingface
 
-        return huggingface.head_from_huggingface(values, config_file)
+        return huggingface.read_head(_huggingface_layout(values, config_file), values, config_file)
     return HeadConfig.from_config(values, config_file)
 
 
@@ -110,12 +110,19 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
     Raises:
       ValueError: see `BertConfig.from_json_file` and `huggingface.config_from_huggingface`.
     """
-    from bert_tf.models.bert import huggingface
+    from bert_tf.models import huggingface
 
     values = read_json(path)
     if isinstance(values, dict) and _is_huggingface(path, values):
-        return huggingface.config_from_huggingface(values, path)
+        return huggingface.read_config(_huggingface_layout(values, path), values, path)
     return BertConfig.from_json_file(path, allow_unknown)
+
+
+def _huggingface_layout(values: dict, path: str):
+    """The layout of the family that a config.json names."""
+    from bert_tf.models.families import BERT, family_named
+
+    return family_named(values.get("model_type", BERT.model_type), path).layout("huggingface").LAYOUT
 
 
 def _is_huggingface(path: str, values: dict) -> bool:

@@ -133,12 +133,24 @@ def _find_huggingface(path: str) -> str | None:
     return None if file == path and _find_bert_tf(path) else file
 
 
+def _open_huggingface(file: str) -> Weights:
+    from bert_tf.models import huggingface
+    from bert_tf.models.families import FAMILIES
+
+    layouts = {family.model_type: family.layout("huggingface").LAYOUT for family in FAMILIES}
+    return huggingface.open_weights(file, layouts)
+
+
 def _save_huggingface(path: str, weights: Weights, config: BertConfig) -> dict[str, str]:
-    return _layout("huggingface", config).save(path, weights)
+    from bert_tf.models import huggingface
+
+    return huggingface.save(_layout("huggingface", config).LAYOUT, path, weights)
 
 
 def _huggingface_config_files(config: BertConfig, head: HeadConfig, weights: Weights) -> dict[str, str]:
-    values = _layout("huggingface", config).config_to_huggingface(config, weights, head)
+    from bert_tf.models import huggingface
+
+    values = huggingface.config_values(_layout("huggingface", config).LAYOUT, config, weights, head)
     return {HUGGINGFACE_CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
 
 
@@ -207,7 +219,7 @@ FORMATS = {
             help="config.json and model.safetensors.",
             looked_for=_HUGGINGFACE_FILES,
             find=_find_huggingface,
-            open=lambda file: _layout("huggingface").open_weights(file),
+            open=_open_huggingface,
             save=_save_huggingface,
             file_name=_HUGGINGFACE_FILES[0],
             config_files=_huggingface_config_files,

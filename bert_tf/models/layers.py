@@ -215,7 +215,7 @@ class Attention(ConfiguredLayer):
             x, attention_bias, dropout_seed=kernels.fold_in(dropout_seed, 1), training=training
         )
         rate, seed = self.config.attention_output_dropout_prob, kernels.fold_in(dropout_seed, 2)
-        x = self.attention_output(context, x, rate, dropout_seed=seed, training=training)
+        x = self.attention_output(context, x, rate=rate, dropout_seed=seed, training=training)
         return x, probabilities
 
 
@@ -262,7 +262,7 @@ class TransformerBlock(ConfiguredLayer):
         x, probabilities = self.attention(x, attention_bias, dropout_seed=dropout_seed, training=training)
         hidden = self.intermediate(x, training=training)  # [B, S, I]
         rate, seed = self.config.hidden_dropout_prob, kernels.fold_in(dropout_seed, 3)
-        x = self.block_output(hidden, x, rate, dropout_seed=seed, training=training)
+        x = self.block_output(hidden, x, rate=rate, dropout_seed=seed, training=training)
         return x, probabilities
 
 

@@ -3,8 +3,10 @@
 Where the originals of BERT's descendants, or other libraries, use other names, the modules of `models/NAME/` translate.
 """
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping
 
 from bert_tf.models.config import BertConfig
 from bert_tf.system.messages import some
@@ -90,6 +92,21 @@ def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
         shapes["cls/seq_relationship/output_weights"] = (2, hidden)
         shapes["cls/seq_relationship/output_bias"] = (2,)
     return shapes
+
+
+def all_names(scope: str, is_there: Callable[[str], bool]) -> list[str]:
+    """The names of all variables that a pre-trained model of a family may have, for as many blocks as are there.
+
+    Args:
+      is_there: whether a name is.
+    """
+    key = f"{scope}/encoder/layer_%d/attention/self/key/kernel"
+    blocks = next(number for number in itertools.count() if not is_there(key % number))
+    sizes = dict.fromkeys(BertConfig.keys(), 1)
+    everything = types.SimpleNamespace(
+        **sizes | {"model_type": scope, "embedding_size": 2, "block_order": range(max(blocks, 1)), "has_pooler": True}
+    )
+    return list(expected_shapes(everything))
 
 
 def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:

@@ -18,7 +18,7 @@ def test_bert():
     family = families.family_of(CONFIG)
     assert family is families.BERT is families.family_named("bert") is families.family_of_variables(["bert/pooler/x"])
     assert (family.scope, family.tokenizer_class) == ("bert", FullTokenizer)
-    assert family.layout("huggingface") is huggingface
+    assert family.layout("huggingface") is huggingface and huggingface.LAYOUT.config_class is BertConfig
     assert set(family.layouts) == {"huggingface", "model_garden"}
 
 

@@ -8,10 +8,10 @@ import pytest
 import safetensors.numpy
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import initialize, open_weights, pretrained, task_models
-from bert_tf.models.bert import huggingface
+from bert_tf.models import huggingface, initialize, open_weights, pretrained, task_models
+from bert_tf.models.bert.huggingface import LAYOUT
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import read_model_files
+from bert_tf.models.directory import read_config, read_model_files
 from bert_tf.models.formats import config_files
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertForPreTraining, BertModel
@@ -60,7 +60,7 @@ def write_directory(folder, *, prefix="bert.", heads=True, change=None, config=N
     for name, shape in expected_shapes(BertConfig.from_dict(TINY_CONFIG)).items():
         if not heads and name.startswith("cls/"):
             continue
-        theirs = huggingface.huggingface_name(name)
+        theirs = LAYOUT.name_of(name)
         theirs = prefix + theirs[5:] if theirs.startswith("bert.") else theirs
         shape = shape[::-1] if name.endswith("kernel") else shape
         tensors[theirs] = generator.normal(0, 0.1, shape).astype(np.float32)
@@ -74,7 +74,7 @@ def write_directory(folder, *, prefix="bert.", heads=True, change=None, config=N
 
 def test_names():
     for original, theirs in NAMES.items():
-        assert huggingface.huggingface_name(original) == theirs
+        assert LAYOUT.name_of(original) == theirs
 
 
 @pytest.mark.parametrize("prefix", ["bert.", "", "module.bert."])
@@ -162,7 +162,7 @@ def test_shards(tmp_path):
     ("theirs", "ours"), [("gelu", "gelu_erf"), ("gelu_new", "gelu"), ("gelu_pytorch_tanh", "gelu"), ("relu", "relu")]
 )
 def test_activations(theirs, ours):
-    config = huggingface.config_from_huggingface({**HUGGINGFACE_CONFIG, "hidden_act": theirs}, "config.json")
+    config = huggingface.read_config(LAYOUT, {**HUGGINGFACE_CONFIG, "hidden_act": theirs}, "config.json")
     assert config.hidden_act == ours
 
 
@@ -178,9 +178,9 @@ def test_config_both_ways(tmp_path):
         "transformers_version": "4.8.2",
         "use_cache": True,
     }
-    config = huggingface.config_from_huggingface(values, "config.json")
+    config = huggingface.read_config(LAYOUT, values, "config.json")
     assert (config.layer_norm_eps, config.pad_token_id, config.type_vocab_size) == (1e-6, 3, 4)
-    head = huggingface.head_from_huggingface(values, "config.json")
+    head = huggingface.read_head(LAYOUT, values, "config.json")
     assert head == HeadConfig("BertForTokenClassification", ("O", "B-PER"))
     # By way of the files of such a model as tf1 or bert_tf.
     for name, text in config_files(config, head).items():
@@ -189,7 +189,7 @@ def test_config_both_ways(tmp_path):
     assert (files.config, files.head) == (config, head)
     model = task_models.BertForTokenClassification(config, num_labels=2)
     model.build()
-    back = huggingface.config_to_huggingface(files.config, initialize.model_weights(model), files.head)
+    back = huggingface.config_values(LAYOUT, files.config, initialize.model_weights(model), files.head)
     assert {key: back[key] for key in values if key in back} == {key: values[key] for key in values if key in back}
     assert set(values) - set(back) == {"transformers_version", "use_cache"}
 
@@ -197,23 +197,25 @@ def test_config_both_ways(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"model_type": "xlm-roberta"}, "model_type is 'xlm-roberta'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
         ({"hidden_act": "silu"}, "hidden_act='silu'"),
         ({"is_decoder": True}, "is_decoder=True"),
         ({"num_attention_heads": 5}, "num_attention_heads"),
     ],
 )
-def test_configs_that_are_no_bert(change, message):
+def test_configs_that_are_no_bert(tmp_path, change, message):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**HUGGINGFACE_CONFIG, **change}))
     with pytest.raises(ValueError, match=message) as error:
-        huggingface.config_from_huggingface({**HUGGINGFACE_CONFIG, **change}, "dir/config.json")
-    assert str(error.value).startswith("dir/config.json")
+        read_config(str(path))
+    assert str(error.value).startswith(str(path))
 
 
 def test_files_that_are_no_bert_or_damaged(tmp_path):
-    write_directory(tmp_path / "roberta", prefix="roberta.")
-    with pytest.raises(ValueError, match=r"model\.safetensors: no BERT; it holds .*roberta\.embeddings"):
-        open_weights.open_weights(str(tmp_path / "roberta"))
+    write_directory(tmp_path / "deberta", prefix="deberta.")
+    with pytest.raises(ValueError, match=r"model\.safetensors: none of bert.*; it holds .*deberta\.embeddings"):
+        open_weights.open_weights(str(tmp_path / "deberta"))
     write_directory(tmp_path / "cut")
     file = tmp_path / "cut" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])

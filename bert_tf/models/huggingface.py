@@ -1,0 +1,324 @@
+"""Hugging Face directories: config.json and weights, in and out.
+
+Their models are the same with other names: linear layers hold [out, in] where the original's kernels are [in, out], and
+the encoder's names carry the family's prefix (`bert.`) when a head is on top. Their "gelu" is the exact one, "gelu_new"
+the original's tanh form. What differs between families is a `Layout`, in models/NAME/huggingface.py.
+"""
+
+import dataclasses
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.variable_names import HEAD_NAMES, all_names, word_table
+from bert_tf.system.messages import some
+from bert_tf.system.text_files import read_json
+from bert_tf.weights import safetensors_files
+from bert_tf.weights.mapping import Weights, is_model_variable
+from bert_tf.weights.torch_files import SHARD_INDEX_SUFFIX, open_file, open_shards
+
+CONFIG = "config.json"
+
+_ACTIVATIONS_IN = {
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_fast": "gelu",
+    "relu": "relu",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+_ACTIVATIONS_OUT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+
+# Beginnings of names of their classes are the families'; here they are those of BERT.
+_CLASSES = "Bert"
+CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
+
+_FIXED_NAMES = {
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+}
+_LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How Hugging Face's files of a family differ from the names and keys used here.
+
+    Attributes:
+      config_class: of the family's configurations.
+      class_prefix: the beginning of its classes' names, as in BertForMaskedLM.
+      defaults: of their configuration class, by our keys: for keys that a config.json leaves out.
+      keys: our key -> theirs, where they differ.
+      refused: their key -> the values that are understood.
+      written: keys and values that a config.json has besides.
+      parts: (a part of a name as their BERT has it, this family's), replaced in this order.
+    """
+
+    config_class: type[BertConfig]
+    class_prefix: str
+    defaults: Mapping[str, object]
+    keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    refused: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    written: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    parts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def scope(self) -> str:
+        """The prefix of the encoder's names."""
+        return self.config_class.model_type
+
+    def renamed(self, name: str) -> str:
+        """The family's name for a name of their BERT."""
+        for old, new in self.parts:
+            name = name.replace(old, new)
+        return name
+
+    def name_of(self, name: str) -> str:
+        """Their name, with the prefix for the encoder, of a variable."""
+        if name in _FIXED_NAMES:
+            return self.renamed(_FIXED_NAMES[name])
+        scope, last = name.rsplit("/", 1)
+        last = last + ".weight" if last.endswith("_embeddings") else _LAST_PARTS.get(last, last)
+        return self.renamed(re.sub(r"layer_(\d+)", r"layer.\1", scope).replace("/", ".") + "." + last)
+
+
+def _is_transposed(name: str) -> bool:
+    return name.endswith("/kernel")
+
+
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+
+def read_config(layout: Layout, values: Mapping, source: str) -> BertConfig:
+    """A configuration from the keys of a config.json.
+
+    Raises:
+      ValueError: a variant of the family that isn't its original's architecture; names `source`.
+    """
+    refused = dict(layout.refused)
+    if "embedding_size" not in layout.defaults:
+        refused["embedding_size"] = (None, values.get("hidden_size"))
+    for key, allowed in refused.items():
+        if values.get(key) not in allowed:
+            raise ValueError(
+                f"{source}: {key}={values[key]!r} is a variant of {layout.class_prefix} that this project doesn't have."
+            )
+    ours = {key: values.get(layout.keys.get(key, key), default) for key, default in layout.defaults.items()}
+    activation = ours["hidden_act"]
+    if activation not in _ACTIVATIONS_IN:
+        key = layout.keys.get("hidden_act", "hidden_act")
+        raise ValueError(f"{source}: {key}={activation!r} is not one of {', '.join(_ACTIVATIONS_IN)}.")
+    ours["hidden_act"] = _ACTIVATIONS_IN[activation]
+    if values.get("pad_token_id"):
+        ours["pad_token_id"] = values["pad_token_id"]
+    return layout.config_class.from_dict(ours, source=source)
+
+
+def read_head(layout: Layout, values: Mapping, source: str) -> HeadConfig:
+    """What the keys of a config.json say of the head; LABEL_0, LABEL_1 and so on are not names of labels.
+
+    Raises:
+      ValueError: see `HeadConfig.from_config`.
+    """
+    values, names = dict(values), values.get("architectures")
+    if isinstance(names, list):
+        names = [re.sub(f"^{layout.class_prefix}(?=For)", _CLASSES, name) for name in names]
+        values["architectures"] = [name for name in names if name in CLASSIFIERS]
+    head = HeadConfig.from_config(values, source)
+    named = any(label != f"LABEL_{number}" for number, label in enumerate(head.labels or ()))
+    return head if named else dataclasses.replace(head, labels=None)
+
+
+def architecture_of(names, head: HeadConfig) -> str:
+    """Their class for a BERT with these variables, e.g. BertForPreTraining.
+
+    The classifiers of sequences, tokens and choices have the same variables; the head says which it is.
+    """
+    names = set(names)
+    if "output_weights" in names:
+        return head.architecture if head.architecture in CLASSIFIERS else CLASSIFIERS[0]
+    if "cls/squad/output_weights" in names:
+        return "BertForQuestionAnswering"
+    masked = "cls/predictions/output_bias" in names
+    following = "cls/seq_relationship/output_weights" in names
+    if masked:
+        return "BertForPreTraining" if following else "BertForMaskedLM"
+    return "BertForNextSentencePrediction" if following else "BertModel"
+
+
+def config_values(layout: Layout, config: BertConfig, weights: Weights, head: HeadConfig) -> dict:
+    """The keys and values of a config.json for a model with these weights."""
+    architecture = architecture_of(weights.shapes, head)
+    values = {layout.keys.get(key, key): getattr(config, key) for key in layout.defaults}
+    values[layout.keys.get("hidden_act", "hidden_act")] = _ACTIVATIONS_OUT[config.activation]
+    values |= {"model_type": config.model_type, "pad_token_id": getattr(config, "pad_token_id", 0), **layout.written}
+    values["architectures"] = [layout.class_prefix + architecture.removeprefix(_CLASSES)]
+    if head.problem_type:
+        values["problem_type"] = head.problem_type
+    labels = head.labels
+    # Their classes take the number of labels from id2label. A multiple-choice head has one output whatever it says.
+    if not labels and architecture != "BertForMultipleChoice":
+        labels = [f"LABEL_{number}" for number in range(weights.shapes.get("output_weights", (0,))[0])]
+    if labels:
+        values["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        values["label2id"] = {label: number for number, label in enumerate(labels)}
+    return values
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+def open_weights(file: str, layouts: Mapping[str, Layout]) -> Weights:
+    """Opens a weight file (safetensors or a pickle of PyTorch, in one piece or in shards).
+
+    The family is that of the config.json beside it or else of the encoder's names. Encoder names may carry the family's
+    prefix or not; the pooler and any head may be missing.
+
+    Args:
+      layouts: those of all families by their model_type; BERT's is first.
+
+    Raises:
+      FileNotFoundError: no such file, or a shard is missing.
+      ValueError: damaged, a pickle without PyTorch, none of the families, or another one than config.json says.
+    """
+    shapes, read, half = open_shards(file) if file.endswith(SHARD_INDEX_SUFFIX) else open_file(file)
+    plain = {_plain_name(name): name for name in shapes}
+    prefix, scope = _encoder_of(file, plain, layouts)
+    stated = _stated_type(file)
+    if stated is not None and stated not in layouts:
+        raise ValueError(
+            f"{posixpath.join(posixpath.dirname(file), CONFIG)}: model_type is {stated!r}; the architectures of this "
+            f"project are {', '.join(map(repr, layouts))}."
+        )
+    if scope and stated and scope != stated:
+        raise ValueError(
+            f"{file} has the variables of {scope!r}, but the config.json beside it says model_type {stated!r}: they "
+            "belong to two models."
+        )
+    layout = layouts[scope or stated or next(iter(layouts))]
+    weights = _translate(file, layout, prefix, shapes, plain, read)
+    weights.hints["half_precision"] = half
+    return weights
+
+
+def _stated_type(file: str) -> str | None:
+    """The model_type of the config.json beside a file; None if there is none."""
+    path = posixpath.join(posixpath.dirname(file), CONFIG)
+    values = read_json(path) if tf.io.gfile.exists(path) else None
+    return values.get("model_type") if isinstance(values, dict) else None
+
+
+def _encoder_of(file: str, plain: Mapping[str, str], layouts: Mapping[str, Layout]) -> tuple[str, str | None]:
+    """The prefix of the encoder's names in a file, and the family that it names.
+
+    The prefix is "bert." under a head, nothing for a bare encoder, "module.bert." by DataParallel.
+    """
+    table = "embeddings.word_embeddings.weight"
+    tables = [name for name in plain if name == table or name.endswith("." + table)]
+    known = ("", "module", "model", *layouts)
+    found = [name.removesuffix(table) for name in tables]
+    found = [(prefix, prefix.rstrip(".").rpartition(".")[2]) for prefix in found]
+    found = [(prefix, last) for prefix, last in found if last in known]
+    if len(found) != 1:
+        raise ValueError(f"{file}: none of {', '.join(layouts)}; it holds {some(sorted(plain.values()))}.")
+    prefix, last = found[0]
+    return prefix, last if last in layouts else None
+
+
+def _translate(
+    file: str,
+    layout: Layout,
+    encoder_prefix: str,
+    shapes: Mapping[str, tuple],
+    plain: Mapping[str, str],
+    read: Callable[[str], np.ndarray],
+) -> Weights:
+    """The file's entries under the original's names."""
+    scope = layout.scope + "."
+    head_prefix = encoder_prefix.removesuffix(scope)
+
+    def their_name(name: str) -> str:
+        theirs = layout.name_of(name)
+        return encoder_prefix + theirs.removeprefix(scope) if theirs.startswith(scope) else head_prefix + theirs
+
+    names = (*all_names(layout.scope, lambda name: their_name(name) in plain), *HEAD_NAMES)
+    origins = {name: their_name(name) for name in names}
+    decoder_bias = head_prefix + layout.renamed("cls.predictions.decoder.bias")
+    if origins["cls/predictions/output_bias"] not in plain and decoder_bias in plain:
+        origins["cls/predictions/output_bias"] = decoder_bias
+    origins = {name: plain[theirs] for name, theirs in origins.items() if theirs in plain}
+
+    def shape_of(name):
+        shape = shapes[origins[name]]
+        return shape[::-1] if _is_transposed(name) else shape
+
+    def original(name: str) -> np.ndarray:
+        value = read(origins[name])
+        return np.ascontiguousarray(value.T) if _is_transposed(name) else value
+
+    unused = {}
+    for name in sorted(set(shapes) - set(origins.values())):
+        unused[name] = _reason(name, layout, head_prefix, read, origins, file)
+    return Weights(file, "huggingface", {name: shape_of(name) for name in origins}, origins, original, unused)
+
+
+def _plain_name(name: str) -> str:
+    """Without the spelling of the oldest files, which call a layer norm's variables gamma and beta."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins: Mapping, file: str) -> str:
+    """Why an entry is not used; an output matrix that is not tied to the word table is an error."""
+    if name.endswith("position_ids"):
+        return "a constant, 0 to max_position_embeddings"
+    copies = {
+        layout.renamed("cls.predictions.decoder.weight"): word_table(layout.scope),
+        layout.renamed("cls.predictions.decoder.bias"): "cls/predictions/output_bias",
+    }
+    original = copies.get(name.removeprefix(head_prefix))
+    if original in origins:
+        if not np.array_equal(read(name), read(origins[original])):
+            raise ValueError(
+                f"{file}: {name} differs from {origins[original]}. In {layout.class_prefix} they are one variable; the "
+                "original's format can't hold a model that was trained with two."
+            )
+        return f"the same as {origins[original]}"
+    return f"not in {layout.class_prefix} as the original has it"
+
+
+def save(layout: Layout, path: str, weights: Weights) -> dict[str, str]:
+    """Writes a model.safetensors.
+
+    Args:
+      path: the file. weights: Adam moments and the step are left out, since the format has no entries for them.
+
+    Returns:
+      the original's name -> theirs, of all that was written.
+    """
+    scope = layout.scope + "."
+    names = [name for name in weights.shapes if is_model_variable(name) and _has_place(name, layout)]
+    bare = all(name.startswith(f"{layout.scope}/") for name in names)
+    written, tensors = {}, {}
+    for name in names:
+        theirs = layout.name_of(name)
+        written[name] = theirs.removeprefix(scope) if bare else theirs
+        value = weights.read(name)
+        tensors[written[name]] = np.ascontiguousarray(value.T) if _is_transposed(name) else value
+    safetensors_files.write_safetensors(path, tensors, {"format": "pt"})
+    return written
+
+
+def _has_place(name: str, layout: Layout) -> bool:
+    return name.startswith((f"{layout.scope}/", "cls/predictions/transform/")) or name in _FIXED_NAMES
