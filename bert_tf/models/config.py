@@ -85,7 +85,8 @@ class BertConfig:
       ValueError: an invalid value; names the key.
     """
 
-    # The family: its name in config.json, and the file that holds the keys of a configuration.
+    # The family: its name in texts, in config.json, and the file that holds the keys of a configuration.
+    title = "BERT"
     model_type = "bert"
     file_name = "bert_config.json"
     # Values that are not written to a file, since the original does not know the keys.
@@ -116,19 +117,12 @@ class BertConfig:
         layer_norm_eps: float = _LAYER_NORM_EPS,
         attention: str = _ATTENTION,
     ):
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.hidden_act = hidden_act
-        self.hidden_dropout_prob = hidden_dropout_prob
-        self.attention_probs_dropout_prob = attention_probs_dropout_prob
-        self.max_position_embeddings = max_position_embeddings
-        self.type_vocab_size = type_vocab_size
-        self.initializer_range = initializer_range
-        self.layer_norm_eps = layer_norm_eps
-        self.attention = attention
+        self._set(locals())
+
+    def _set(self, arguments: Mapping) -> None:
+        """Sets the attributes from the constructor's arguments, and checks them."""
+        for key in self.keys():
+            setattr(self, key, arguments[key])
         self.validate()
 
     @property

@@ -12,6 +12,7 @@ from types import ModuleType
 import keras
 
 from bert_tf.models.config import BertConfig
+from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
@@ -57,7 +58,13 @@ BERT = Family(
         "model_garden": "bert_tf.models.bert.model_garden",
     },
 )
-FAMILIES = (BERT,)
+DISTILBERT = Family(
+    config_class=DistilBertConfig,
+    tokenizer_class=FullTokenizer,
+    tokenizer_name="DistilBertTokenizer",
+    layouts={"huggingface": "bert_tf.models.distilbert.huggingface"},
+)
+FAMILIES = (BERT, DISTILBERT)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:

@@ -75,6 +75,11 @@ class Layout:
     parts: tuple[tuple[str, str], ...] = ()
 
     @property
+    def title(self) -> str:
+        """The family's name in texts."""
+        return self.config_class.title
+
+    @property
     def scope(self) -> str:
         """The prefix of the encoder's names."""
         return self.config_class.model_type
@@ -113,7 +118,7 @@ def read_config(layout: Layout, values: Mapping, source: str) -> BertConfig:
     for key, allowed in refused.items():
         if values.get(key) not in allowed:
             raise ValueError(
-                f"{source}: {key}={values[key]!r} is a variant of {layout.class_prefix} that this project doesn't have."
+                f"{source}: {key}={values[key]!r} is a variant of {layout.title} that this project doesn't have."
             )
     ours = {key: values.get(layout.keys.get(key, key), default) for key, default in layout.defaults.items()}
     activation = ours["hidden_act"]
@@ -291,11 +296,11 @@ def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins
     if original in origins:
         if not np.array_equal(read(name), read(origins[original])):
             raise ValueError(
-                f"{file}: {name} differs from {origins[original]}. In {layout.class_prefix} they are one variable; the "
+                f"{file}: {name} differs from {origins[original]}. In {layout.title} they are one variable; the "
                 "original's format can't hold a model that was trained with two."
             )
         return f"the same as {origins[original]}"
-    return f"not in {layout.class_prefix} as the original has it"
+    return f"not in {layout.title} as the original has it"
 
 
 def save(layout: Layout, path: str, weights: Weights) -> dict[str, str]:
