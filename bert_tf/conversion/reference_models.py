@@ -20,9 +20,8 @@ from bert_tf.models.bert.model_garden import (
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_of_variables
 from bert_tf.models.formats import FORMATS, HUGGINGFACE_CONFIG
-    file = huggingface.find(directory)
-    shapes = huggingface.open(file).shapes
-    has_pooler = pooler(family_of_variables(shapes).scope) + "/kernel" in shapes
+from bert_tf.models.variable_names import pooler
+from bert_tf.system.local_files import local_copies
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import directory_of
 from bert_tf.weights.object_graph import ObjectGraph, open_object_checkpoint, read_graph

@@ -92,6 +92,11 @@ class BertConfig:
     # Values that are not written to a file, since the original does not know the keys.
     unwritten = MappingProxyType({"layer_norm_eps": _LAYER_NORM_EPS, "attention": _ATTENTION})
     has_pooler = True  # a tanh layer on the first token; without it, the pooled output is the first token's vector
+    # The classifier of texts or choices: its hidden layer's activation (None: no such layer); dropout before its output
+    # layer, whatever hidden_dropout_prob is; dropout before the layer that scores spans.
+    classifier_act: str | None = None
+    classifier_dropout = 0.1
+    span_dropout = 0.0
     first_position = 0  # the row of position_embeddings for a sequence's first token
     padding_has_a_position = False  # positions count the tokens that are not padding; padding has the row before these
     attention = _ATTENTION

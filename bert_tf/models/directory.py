@@ -9,7 +9,7 @@ import json
 import posixpath
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.formats import BERT_CONFIG, HUGGINGFACE_CONFIG
+from bert_tf.models.formats import HUGGINGFACE_CONFIG
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json
@@ -57,7 +57,7 @@ def read_model_files(
     directory = directory_of(path)
     head = read_head(posixpath.dirname(config_file), config_file) if config_file else NO_HEAD
     head = read_head(directory) if head == NO_HEAD else head
-    config_file = config_file or _find_config(directory)
+    config_file = config_file or find_config(directory)
     vocab_file = find_vocab_file(directory)
     casing = read_casing(directory)
     if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
@@ -66,8 +66,16 @@ def read_model_files(
     return ModelFiles(directory, config, config_file, vocab_file, casing, _read_max_length(directory), head)
 
 
-def _find_config(directory: str) -> str | None:
-    return first_existing(directory, (BERT_CONFIG, HUGGINGFACE_CONFIG))
+def find_config(directory: str) -> str | None:
+    """The configuration file of a model's directory; None if there is none."""
+    return first_existing(directory, (*_own_names(), HUGGINGFACE_CONFIG))
+
+
+def _own_names() -> dict[str, type[BertConfig]]:
+    """The names of configuration files in this project's form -> the families' classes."""
+    from bert_tf.models.families import FAMILIES  # imported here because it needs Keras
+
+    return {family.config_class.file_name: family.config_class for family in FAMILIES}
 
 
 def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
@@ -84,7 +92,7 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
     path = posixpath.join(directory, HEAD_CONFIG)
     if tf.io.gfile.exists(path):
         return HeadConfig.read(path)
-    config_file = config_file or _find_config(directory)
+    config_file = config_file or find_config(directory)
     values = read_json(config_file) if config_file else None
     if not isinstance(values, dict):  # `read_config` reports what is wrong with it
         return NO_HEAD
@@ -115,7 +123,7 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
     values = read_json(path)
     if isinstance(values, dict) and _is_huggingface(path, values):
         return huggingface.read_config(_huggingface_layout(values, path), values, path)
-    return BertConfig.from_json_file(path, allow_unknown)
+    return _own_names().get(posixpath.basename(path), BertConfig).from_json_file(path, allow_unknown)
 
 
 def _huggingface_layout(values: dict, path: str):
@@ -126,7 +134,8 @@ def _huggingface_layout(values: dict, path: str):
 
 
 def _is_huggingface(path: str, values: dict) -> bool:
-    return posixpath.basename(path) == HUGGINGFACE_CONFIG or "model_type" in values
+    name = posixpath.basename(path)
+    return name == HUGGINGFACE_CONFIG or ("model_type" in values and name not in _own_names())
 
 
 # --- casing ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from bert_tf.models import kernels, objectives
 from bert_tf.models.feature_based import FEATURES_PLACE, feature_size, select_features
 from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, apply_bilstm, bilstm
-from bert_tf.models.task_models import CLASSIFIER_DROPOUT, TaskModel
+from bert_tf.models.task_models import TaskModel
 
 # Folded into the step's seed for dropout before the classifier.
 _HEAD_PLACE = 1
@@ -46,7 +46,7 @@ class BertFeatureTagger(TaskModel):
         features: str = "concat_last_four",
         lstm_size: int = 768,
         lstm_layers: int = 2,
-        dropout_rate: float = CLASSIFIER_DROPOUT,
+        dropout_rate: float = 0.1,
         seed: int | None = None,
         name="feature_tagger",
         *,

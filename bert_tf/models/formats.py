@@ -16,16 +16,15 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.weights.mapping import Weights
 
-BERT_CONFIG = "bert_config.json"
 HUGGINGFACE_CONFIG = "config.json"
 
 
 def config_files(config: BertConfig, head: HeadConfig, weights: Weights | None = None) -> dict[str, str]:
-    """name -> content of bert_config.json, and of head_config.json unless it would be empty."""
+    """name -> content of the configuration file, and of head_config.json unless it would be empty."""
     del weights
-    # The head goes first: once bert_config.json exists, everything is there.
+    # The head goes first: once the configuration exists, everything is there.
     files = {} if head == NO_HEAD else {HEAD_CONFIG: head.to_json()}
-    return {**files, BERT_CONFIG: config.to_json_string()}
+    return {**files, config.file_name: config.to_json_string()}
 
 
 @dataclasses.dataclass(frozen=True)

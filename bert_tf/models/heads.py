@@ -112,17 +112,17 @@ class LinearHead(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class PredictionTransform(ConfiguredLayer):
-    """Dense layer H -> H with hidden_act, then layer norm; no dropout."""
+    """Dense layer H -> E with hidden_act, then layer norm; no dropout."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        size, deviation = self.config.hidden_size, self.config.initializer_range
+        size, deviation = self.config.embedding_size, self.config.initializer_range
         self.dense = Projection(size, deviation, name="dense", dtype=self.dtype_policy)
         self.layer_norm = LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
-        for layer in (self.dense, self.layer_norm):
-            layer.build((None, None, self.config.hidden_size))
+        self.dense.build((None, None, self.config.hidden_size))
+        self.layer_norm.build((None, None, self.config.embedding_size))
         self.built = True
 
     def call(self, x, training=False):
@@ -148,14 +148,14 @@ class MaskedLanguageModelHead(ConfiguredLayer):
         """Scores the masked positions, or all of them.
 
         Args:
-          sequence_output: [B, S, H]. embedding_table: [V, H], tied. positions: [B, P], or None for all.
+          sequence_output: [B, S, H]. embedding_table: [V, E], tied. positions: [B, P], or None for all.
 
         Returns:
           logits [B, P, V] (P = S without positions), float32.
         """
         x = sequence_output if positions is None else gather_positions(sequence_output, positions)
-        x = self.transform(x, training=training)  # [B, P, H]
-        table = ops.transpose(ops.cast(embedding_table, x.dtype))  # [H, V]
-        logits = ops.matmul(ops.reshape(x, (-1, self.config.hidden_size)), table)  # [B * P, V]
+        x = self.transform(x, training=training)  # [B, P, E]
+        table = ops.transpose(ops.cast(embedding_table, x.dtype))  # [E, V]
+        logits = ops.matmul(ops.reshape(x, (-1, self.config.embedding_size)), table)  # [B * P, V]
         logits = ops.cast(logits, "float32") + self.output_bias
         return ops.reshape(logits, (*ops.shape(x)[:2], self.config.vocab_size))

@@ -20,11 +20,9 @@ from bert_tf.models.feature_based import FeatureReader
 from bert_tf.models.head_config import NO_HEAD, HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead, apply_bilstm, bilstm
 from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
+from bert_tf.models.layers import Projection
 
 _PACKAGE = "bert_tf"
-
-# The original's dropout before the classifier, whatever hidden_dropout_prob is.
-CLASSIFIER_DROPOUT = 0.1
 
 # Folded into the step's seed for a head's dropout. The embeddings have 0 and the encoder layers 4 and up.
 _HEAD_PLACE = 1
@@ -153,7 +151,7 @@ class BertModel(Pretrained, BertEncoder):
         outputs["sequence_output"].shape  # (1, 4, 32)
 
     Args:
-      config: a `BertConfig` (or its dict).
+      config: of any family (or its dict).
       dense_embedding_gradient: see `kernels.embedding_lookup`.
       seed: seed of dropout if `call` gets no `dropout_seed` (Keras `fit`).
       dtype: Keras dtype policy, e.g. "mixed_bfloat16".
@@ -168,7 +166,7 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
 
     Args:
       objective: a class of objectives.py.
-      config: a `BertConfig` or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.
+      config: of any family, or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.
     """
 
     def __init__(self, objective, config, seed: int | None, dense_embedding_gradient: bool = False, **kwargs):
@@ -244,7 +242,7 @@ class BertForMaskedLM(TaskModel):
         logits = model({"input_ids": ids, "masked_lm_positions": positions})  # [B, P, V]
 
     Args:
-      config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
     """
 
     further_inputs = PRETRAINING_FEATURES
@@ -272,7 +270,7 @@ class BertForNextSentencePrediction(TaskModel):
     """Encoder and next-sentence head.
 
     Args:
-      config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
     """
 
     further_inputs = PRETRAINING_FEATURES
@@ -291,13 +289,18 @@ class BertForNextSentencePrediction(TaskModel):
 
 
 class ClassifierModel(TaskModel):
-    """Dropout and a linear layer on one output of the encoder.
+    """Dropout and a linear layer on one output of the encoder; for some families' texts with a hidden layer before it.
 
     The layer is called `classifier`; in checkpoints its variables are called `output_weights` and `output_bias`.
     """
 
-    def __init__(self, objective, config, num_labels: int, head: HeadConfig, seed, dropout_rate: float, **kwargs):
+    has_hidden_layer = False  # where the family has one
+
+    def __init__(
+        self, objective, config, num_labels: int, head: HeadConfig, seed, dropout_rate: float | None, **kwargs
+    ):
         super().__init__(objective, config, seed, **kwargs)
+        dropout_rate = self.config.classifier_dropout if dropout_rate is None else dropout_rate
         if not isinstance(num_labels, int) or num_labels < 1:
             raise ValueError(f"num_labels must be a positive integer, not {num_labels!r}")
         if not 0 <= dropout_rate < 1:
@@ -306,6 +309,10 @@ class ClassifierModel(TaskModel):
         self.num_labels = num_labels
         self.head_config = head
         self.dropout_rate = dropout_rate
+        self.hidden = None
+        if self.has_hidden_layer and self.config.classifier_act:
+            size, deviation = self.config.hidden_size, self.config.initializer_range
+            self.hidden = Projection(size, deviation, name="pre_classifier", dtype=self.dtype_policy)
         self.head = LinearHead(num_labels, name="classifier", dtype=self.dtype_policy)
 
     @property
@@ -314,6 +321,8 @@ class ClassifierModel(TaskModel):
         return list(self.head_config.labels) if self.head_config.labels else None
 
     def build_head(self):
+        if self.hidden:
+            self.hidden.build((None, self.config.hidden_size))
         self.head.build((None, self.config.hidden_size))
 
     def classify(self, inputs, output: str, training, dropout_seed, recurrent=None):
@@ -322,6 +331,8 @@ class ClassifierModel(TaskModel):
         x = self.encode(inputs, training=training, dropout_seed=seed)[output]
         if recurrent:
             x = apply_bilstm(recurrent, x, inputs.get("input_mask"), training)
+        if self.hidden:
+            x = self.hidden.activated(x, self.config.classifier_act, training)
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 
     def get_config(self) -> dict:
@@ -340,11 +351,11 @@ class BertForSequenceClassification(ClassifierModel):
         model.fit(features, labels, epochs=3)  # dict of input_ids, input_mask, segment_ids [B, S]; labels [B]
 
     Args:
-      config: a `BertConfig` or its dict.
+      config: of any family, or its dict.
       num_labels: C; 1 for a regression. By default the number of `labels`, or 2.
       problem_type: "single_label_classification", "regression" or "multi_label_classification"; it selects the model's
         objective. None: a regression for one label, single-label classification for more.
-      dropout_rate: dropout of the pooled output in training.
+      dropout_rate: dropout before the output layer in training; None: the family's, 0.1 for BERT.
       seed: see `BertModel`. dtype: Keras dtype policy.
       labels: the names of the classes in the order of their ids.
       lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and its two last states replace the pooled output
@@ -357,12 +368,14 @@ class BertForSequenceClassification(ClassifierModel):
         label, or the number of labels is not num_labels.
     """
 
+    has_hidden_layer = True
+
     def __init__(
         self,
         config,
         num_labels: int | None = None,
         problem_type: str | None = None,
-        dropout_rate: float = CLASSIFIER_DROPOUT,
+        dropout_rate: float | None = None,
         seed: int | None = None,
         name="sequence_classification",
         *,
@@ -386,8 +399,10 @@ class BertForSequenceClassification(ClassifierModel):
         self.problem_type = problem_type
         self.recurrent = self.reader = None
         dtype = self.dtype_policy
+        if features or head.lstm_on_top:
+            self.hidden = None  # what is on top stands in its place
         if features:
-            top = (features, model_on_top, size_on_top, dropout_rate)
+            top = (features, model_on_top, size_on_top, self.dropout_rate)
             self.reader = FeatureReader(self.config, *top, name="feature_reader", dtype=dtype)
             self.head = LinearHead(num_labels, name="feature_classifier", dtype=dtype)
         elif head.lstm_on_top:
@@ -401,6 +416,8 @@ class BertForSequenceClassification(ClassifierModel):
         elif self.recurrent:
             self.recurrent.build((None, None, size))
             size = 2 * (size // 2)
+        if self.hidden:
+            self.hidden.build((None, size))
         self.head.build((None, size))
 
     def call(self, inputs, training=False, dropout_seed=None):
@@ -426,7 +443,8 @@ class BertForTokenClassification(ClassifierModel):
     """Encoder and token classifier, e.g. for named entities.
 
     Args:
-      config: a `BertConfig` or its dict. num_labels: C. dropout_rate: dropout of the sequence output in training.
+      config: of any family, or its dict. num_labels: C.
+      dropout_rate: dropout of the sequence output in training; None: the family's, 0.1 for BERT.
       seed: see `BertModel`. dtype: Keras dtype policy.
       labels: the names of the classes in the order of their ids.
     """
@@ -435,7 +453,7 @@ class BertForTokenClassification(ClassifierModel):
         self,
         config,
         num_labels: int,
-        dropout_rate: float = CLASSIFIER_DROPOUT,
+        dropout_rate: float | None = None,
         seed: int | None = None,
         name="token_classification",
         *,
@@ -456,16 +474,18 @@ class BertForMultipleChoice(ClassifierModel):
     """Encoder and a score for each of several choices, one of which is correct.
 
     Args:
-      config: a `BertConfig` or its dict. dropout_rate: dropout of the pooled output in training.
+      config: of any family, or its dict.
+      dropout_rate: dropout before the output layer in training; None: the family's, 0.1 for BERT.
       seed: see `BertModel`. dtype: Keras dtype policy.
     """
 
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
+    has_hidden_layer = True
 
     def __init__(
         self,
         config,
-        dropout_rate: float = CLASSIFIER_DROPOUT,
+        dropout_rate: float | None = None,
         seed: int | None = None,
         name="multiple_choice",
         **kwargs,
@@ -499,10 +519,10 @@ class BertForMultipleChoice(ClassifierModel):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertForQuestionAnswering(TaskModel):
-    """Encoder and scores of every token as the answer's first and last token; no dropout in the head.
+    """Encoder and scores of every token as the answer's first and last token; BERT has no dropout in the head.
 
     Args:
-      config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
       lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and the head reads its outputs (paper, section 5.1:
         "+ BiLSTM").
     """
@@ -524,9 +544,11 @@ class BertForQuestionAnswering(TaskModel):
 
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: as for `BertModel`. Returns dict of float32 `start_logits` and `end_logits` [B, S]."""
-        x = self.encode(inputs, training=training, dropout_seed=dropout_seed)["sequence_output"]
+        seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
+        x = self.encode(inputs, training=training, dropout_seed=seed)["sequence_output"]
         if self.recurrent:
             x = apply_bilstm(self.recurrent, x, inputs.get("input_mask"), training)
+        x = kernels.dropout(x, self.config.span_dropout, kernels.fold_in(seed, _HEAD_PLACE))
         logits = self.head(x)  # [B, S, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
@@ -548,7 +570,7 @@ class BertForPreTraining(TaskModel):
         model.fit(dataset)  # of dicts with the seven features of a pre-training record
 
     Args:
-      config: a `BertConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+      config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
     """
 
     further_inputs = PRETRAINING_FEATURES

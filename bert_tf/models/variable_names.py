@@ -12,8 +12,10 @@ from bert_tf.models.config import BertConfig
 from bert_tf.system.messages import some
 from bert_tf.weights.mapping import Weights, is_model_variable
 
-# The output layers of the original's run_classifier.py (root scope) and run_squad.py.
-HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias")
+# The output layers of the original's run_classifier.py (root scope) and run_squad.py, and the hidden layer that some
+# families have before the former.
+HIDDEN_LAYER = ("pre_classifier/kernel", "pre_classifier/bias")
+HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias", *HIDDEN_LAYER)
 
 _LAYER = re.compile(r"\w+/encoder/layer_(\d+)/")
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import BERT_CONFIG, read_head
+from bert_tf.models.directory import find_config, read_head
 from bert_tf.models.formats import config_files
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.system.atomic import write_text_file
@@ -47,8 +47,8 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
       ValueError: it has checkpoints and a bert_config.json or head_config.json with other values; the message names
         them.
     """
-    path = posixpath.join(output_dir, BERT_CONFIG)
-    if checkpoints.latest_checkpoint(output_dir) and tf.io.gfile.exists(path):
+    path = find_config(output_dir)
+    if checkpoints.latest_checkpoint(output_dir) and path:
         old = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}
         new = config.to_dict()
         if head != NO_HEAD:
@@ -63,7 +63,7 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
 
 
 def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD) -> None:
-    """Keeps bert_config.json and head_config.json with the run; called once everything else has been checked."""
+    """Keeps the configuration and head_config.json with the run; called once everything else has been checked."""
     tf.io.gfile.makedirs(output_dir)
     files = config_files(config, head)
     for name, text in files.items():

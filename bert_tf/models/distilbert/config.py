@@ -23,6 +23,7 @@ class DistilBertConfig(BertConfig):
     attention_output_dropout_prob = 0.0
     classifier_act = "relu"
     classifier_dropout = 0.2
+    span_dropout = 0.1
 
     def __init__(
         self,
