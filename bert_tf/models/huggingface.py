@@ -326,4 +326,6 @@ def save(layout: Layout, path: str, weights: Weights) -> dict[str, str]:
 
 
 def _has_place(name: str, layout: Layout) -> bool:
-    return name.startswith((f"{layout.scope}/", "cls/predictions/transform/")) or name in HEAD_NAMES + tuple(_FIXED_NAMES)
+    return name.startswith((f"{layout.scope}/", "cls/predictions/transform/")) or name in HEAD_NAMES + tuple(
+        _FIXED_NAMES
+    )
