@@ -298,7 +298,7 @@ def example_inputs(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
       input_ids, input_mask, segment_ids, masked_lm_positions, int32 [B, S].
     """
     generator = np.random.default_rng(seed)
-    length = min(_SEQUENCE_LENGTH, config.max_position_embeddings)
+    length = min(_SEQUENCE_LENGTH, config.max_length)
     lengths = np.linspace(length, max(1, length // 3), _SEQUENCES).astype(int)[:, None]
     positions = np.arange(length)[None, :]
     mask = positions < lengths

@@ -95,6 +95,7 @@ class BertConfig:
     # The classifier of texts or choices: its hidden layer's activation (None: no such layer); dropout before its output
     # layer, whatever hidden_dropout_prob is; dropout before the layer that scores spans.
     classifier_act: str | None = None
+    hidden_layer_dropout = False  # dropout also before the hidden layer
     classifier_dropout = 0.1
     span_dropout = 0.0
     first_position = 0  # the row of position_embeddings for a sequence's first token

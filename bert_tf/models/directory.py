@@ -151,7 +151,7 @@ def write_tokenizer_config(path: str, files: ModelFiles) -> None:
         "strip_accents": files.casing.strip_accents,
         "tokenize_chinese_chars": True,
         "tokenizer_class": family.tokenizer_name,
-        "model_max_length": files.max_seq_length or files.config.max_position_embeddings,
+        "model_max_length": files.max_seq_length or files.config.max_length,
         **{
             f"{role}_token": getattr(family.tokenizer_class, f"{role}_token")
             for role in ("cls", "mask", "pad", "sep", "unk")

@@ -14,6 +14,8 @@ import keras
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.roberta.config import RobertaConfig
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -64,7 +66,13 @@ DISTILBERT = Family(
     tokenizer_name="DistilBertTokenizer",
     layouts={"huggingface": "bert_tf.models.distilbert.huggingface"},
 )
-FAMILIES = (BERT, DISTILBERT)
+ROBERTA = Family(
+    config_class=RobertaConfig,
+    tokenizer_class=ByteBpeTokenizer,
+    tokenizer_name="RobertaTokenizer",
+    layouts={"huggingface": "bert_tf.models.roberta.huggingface"},
+)
+FAMILIES = (BERT, DISTILBERT, ROBERTA)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:

@@ -37,7 +37,7 @@ class Format:
       looked_for: what a directory must have, for the message that it has nothing of the kind.
       find: (directory or file path) -> the argument of `open`, or None if there are no weights of this format.
       open: (result of `find`) -> Weights; reads names and shapes, but no tensors.
-      save: (path, weights, configuration) -> {the original's name: name in the file} of everything written.
+      save: (path, weights, configuration, head) -> {the original's name: name in the file} of everything written.
       file_name: the file's name in a directory.
       takes_prefix: a target may be a prefix such as out/bert_model.ckpt, not only a directory.
       state_file: a `checkpoint` file beside the weights names them.
@@ -52,7 +52,7 @@ class Format:
     looked_for: tuple[str, ...]
     find: Callable[[str], str | None]
     open: Callable[[str], Weights]
-    save: Callable[[str, Weights, BertConfig], dict[str, str]]
+    save: Callable[[str, Weights, BertConfig, HeadConfig], dict[str, str]]
     file_name: str
     takes_prefix: bool = False
     state_file: bool = False
@@ -109,10 +109,10 @@ def _open_tf1(prefix: str) -> Weights:
     )
 
 
-def _save_tf1(path: str, weights: Weights, config: BertConfig) -> dict[str, str]:
+def _save_tf1(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
     from bert_tf.weights import bundle
 
-    del config
+    del config, head
     bundle.write_bundle(path, weights)
     return {name: name for name in weights}
 
@@ -140,10 +140,10 @@ def _open_huggingface(file: str) -> Weights:
     return huggingface.open_weights(file, layouts)
 
 
-def _save_huggingface(path: str, weights: Weights, config: BertConfig) -> dict[str, str]:
+def _save_huggingface(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
     from bert_tf.models import huggingface
 
-    return huggingface.save(_layout("huggingface", config).LAYOUT, path, weights)
+    return huggingface.save(_layout("huggingface", config).LAYOUT, path, weights, head)
 
 
 def _huggingface_config_files(config: BertConfig, head: HeadConfig, weights: Weights) -> dict[str, str]:
@@ -163,7 +163,8 @@ def _find_model_garden(path: str) -> str | None:
     return prefix if prefix is not None and object_graph.is_object_checkpoint(prefix) else None
 
 
-def _save_model_garden(path: str, weights: Weights, config: BertConfig) -> dict[str, str]:
+def _save_model_garden(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
+    del head
     return _layout("model_garden", config).save(path, weights, config.num_attention_heads)
 
 
@@ -188,10 +189,10 @@ def _open_bert_tf(file: str) -> Weights:
     return Weights(file, "bert_tf", shapes, {name: name for name in shapes}, read)
 
 
-def _save_bert_tf(path: str, weights: Weights, config: BertConfig) -> dict[str, str]:
+def _save_bert_tf(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
     from bert_tf.weights import safetensors_files
 
-    del config
+    del config, head
     safetensors_files.write_safetensors(path, weights, {"format": "bert_tf"})
     return {name: name for name in weights}
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.variable_names import HEAD_NAMES, all_names, word_table
+from bert_tf.models.variable_names import HEAD_NAMES, HIDDEN_LAYER, all_names, word_table
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json
 from bert_tf.weights import safetensors_files
@@ -64,6 +64,7 @@ class Layout:
       refused: their key -> the values that are understood.
       written: keys and values that a config.json has besides.
       parts: (a part of a name as their BERT has it, this family's), replaced in this order.
+      heads: classifier as `HeadConfig.architecture` -> its names, where it has a hidden layer under names of its own.
     """
 
     config_class: type[BertConfig]
@@ -73,6 +74,7 @@ class Layout:
     refused: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
     written: Mapping[str, object] = dataclasses.field(default_factory=dict)
     parts: tuple[tuple[str, str], ...] = ()
+    heads: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -90,8 +92,10 @@ class Layout:
             name = name.replace(old, new)
         return name
 
-    def name_of(self, name: str) -> str:
-        """Their name, with the prefix for the encoder, of a variable."""
+    def name_of(self, name: str, architecture: str | None = None) -> str:
+        """Their name, with the prefix for the encoder, of a variable of a model with this one of `heads`."""
+        if name in self.heads.get(architecture, ()):
+            return self.heads[architecture][name]
         if name in _FIXED_NAMES:
             return self.renamed(_FIXED_NAMES[name])
         scope, last = name.rsplit("/", 1)
@@ -201,7 +205,8 @@ def open_weights(file: str, layouts: Mapping[str, Layout]) -> Weights:
     shapes, read, half = open_shards(file) if file.endswith(SHARD_INDEX_SUFFIX) else open_file(file)
     plain = {_plain_name(name): name for name in shapes}
     prefix, scope = _encoder_of(file, plain, layouts)
-    stated = _stated_type(file)
+    config = _stated_config(file)
+    stated = config.get("model_type")
     if stated is not None and stated not in layouts:
         raise ValueError(
             f"{posixpath.join(posixpath.dirname(file), CONFIG)}: model_type is {stated!r}; the architectures of this "
@@ -213,16 +218,16 @@ def open_weights(file: str, layouts: Mapping[str, Layout]) -> Weights:
             "belong to two models."
         )
     layout = layouts[scope or stated or next(iter(layouts))]
-    weights = _translate(file, layout, prefix, shapes, plain, read)
+    weights = _translate(file, layout, read_head(layout, config, file).architecture, prefix, shapes, plain, read)
     weights.hints["half_precision"] = half
     return weights
 
 
-def _stated_type(file: str) -> str | None:
-    """The model_type of the config.json beside a file; None if there is none."""
+def _stated_config(file: str) -> dict:
+    """The content of the config.json beside a file; empty if there is none."""
     path = posixpath.join(posixpath.dirname(file), CONFIG)
     values = read_json(path) if tf.io.gfile.exists(path) else None
-    return values.get("model_type") if isinstance(values, dict) else None
+    return values if isinstance(values, dict) else {}
 
 
 def _encoder_of(file: str, plain: Mapping[str, str], layouts: Mapping[str, Layout]) -> tuple[str, str | None]:
@@ -245,6 +250,7 @@ def _encoder_of(file: str, plain: Mapping[str, str], layouts: Mapping[str, Layou
 def _translate(
     file: str,
     layout: Layout,
+    stated_head: str | None,
     encoder_prefix: str,
     shapes: Mapping[str, tuple],
     plain: Mapping[str, str],
@@ -254,9 +260,18 @@ def _translate(
     scope = layout.scope + "."
     head_prefix = encoder_prefix.removesuffix(scope)
 
-    def their_name(name: str) -> str:
-        theirs = layout.name_of(name)
+    def place(theirs: str) -> str:
         return encoder_prefix + theirs.removeprefix(scope) if theirs.startswith(scope) else head_prefix + theirs
+
+    # A file without a config.json has the head of which all names are there.
+    heads = [stated_head] if stated_head else layout.heads
+    there = [
+        name for name in heads if all(place(theirs) in plain for theirs in layout.heads.get(name, {"": "?"}).values())
+    ]
+    architecture = there[0] if there else None
+
+    def their_name(name: str) -> str:
+        return place(layout.name_of(name, architecture))
 
     names = (*all_names(layout.scope, lambda name: their_name(name) in plain), *HEAD_NAMES)
     origins = {name: their_name(name) for name in names}
@@ -303,21 +318,23 @@ def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins
     return f"not in {layout.title} as the original has it"
 
 
-def save(layout: Layout, path: str, weights: Weights) -> dict[str, str]:
+def save(layout: Layout, path: str, weights: Weights, head: HeadConfig) -> dict[str, str]:
     """Writes a model.safetensors.
 
     Args:
       path: the file. weights: Adam moments and the step are left out, since the format has no entries for them.
+      head: says which classifier it is.
 
     Returns:
       the original's name -> theirs, of all that was written.
     """
     scope = layout.scope + "."
     names = [name for name in weights.shapes if is_model_variable(name) and _has_place(name, layout)]
+    architecture = architecture_of(names, head) if HIDDEN_LAYER[0] in names else None
     bare = all(name.startswith(f"{layout.scope}/") for name in names)
     written, tensors = {}, {}
     for name in names:
-        theirs = layout.name_of(name)
+        theirs = layout.name_of(name, architecture)
         written[name] = theirs.removeprefix(scope) if bare else theirs
         value = weights.read(name)
         tensors[written[name]] = np.ascontiguousarray(value.T) if _is_transposed(name) else value
@@ -326,6 +343,5 @@ def save(layout: Layout, path: str, weights: Weights) -> dict[str, str]:
 
 
 def _has_place(name: str, layout: Layout) -> bool:
-    return name.startswith((f"{layout.scope}/", "cls/predictions/transform/")) or name in HEAD_NAMES + tuple(
-        _FIXED_NAMES
-    )
+    encoder_or_masked_lm = name.startswith((f"{layout.scope}/", "cls/predictions/transform/"))
+    return encoder_or_masked_lm or name in _FIXED_NAMES or name in HIDDEN_LAYER

@@ -335,7 +335,7 @@ def write_model(
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:
         with temporary_folder(temporary):
-            names = kind.save(posixpath.join(temporary, name), weights, config)
+            names = kind.save(posixpath.join(temporary, name), weights, config, files.head)
             if name.startswith("model.ckpt-") or kind.state_file:
                 write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
             for file, text in kind.config_files(config, files.head, weights).items():

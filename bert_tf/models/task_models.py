@@ -24,8 +24,9 @@ from bert_tf.models.layers import Projection
 
 _PACKAGE = "bert_tf"
 
-# Folded into the step's seed for a head's dropout. The embeddings have 0 and the encoder layers 4 and up.
-_HEAD_PLACE = 1
+# Folded into the step's seed for a head's dropout, and for that before its hidden layer. The embeddings have 0 and the
+# encoder layers 4 and up.
+_HEAD_PLACE, _HIDDEN_PLACE = 1, 2
 
 # What pre-training records have besides the encoder's inputs: the models for either half of pre-training accept all.
 PRETRAINING_FEATURES = (
@@ -332,6 +333,8 @@ class ClassifierModel(TaskModel):
         if recurrent:
             x = apply_bilstm(recurrent, x, inputs.get("input_mask"), training)
         if self.hidden:
+            if self.config.hidden_layer_dropout:
+                x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HIDDEN_PLACE))
             x = self.hidden.activated(x, self.config.classifier_act, training)
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 

@@ -55,7 +55,7 @@ def fill_mask(
         raise ValueError(f"The vocabulary has no {', '.join(missing)}.")
     if not 1 <= top_k <= vocab_size:
         raise ValueError(f"top_k={top_k} must be between 1 and the size of the vocabulary, {vocab_size}.")
-    encoded = [_encode(tokenizer, text, model.config.max_position_embeddings) for text in texts]
+    encoded = [_encode(tokenizer, text, model.config.max_length) for text in texts]
     guesses = []
     for start in range(0, len(encoded), _TEXTS_PER_BATCH):
         guesses.extend(_fill_batch(model, tokenizer, encoded[start : start + _TEXTS_PER_BATCH], top_k))

@@ -124,7 +124,7 @@ class SquadServing(tf.Module):
     ):
         super().__init__(name="squad_serving")
         settings.windows.check_room(tokenizer)
-        limit = model.config.max_position_embeddings
+        limit = model.config.max_length
         if settings.windows.max_seq_length > limit:
             raise ValueError(
                 f"max_seq_length={settings.windows.max_seq_length} is more than max_position_embeddings={limit}."

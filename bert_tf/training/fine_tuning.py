@@ -112,7 +112,7 @@ def make_tokenizer(files: ModelFiles, max_seq_length: int, init_checkpoint: str 
     Raises:
       ValueError: --max_seq_length is more than the model can take; the vocabulary or its casing does not fit the model.
     """
-    if max_seq_length > files.config.max_position_embeddings:
+    if max_seq_length > files.config.max_length:
         raise ValueError(
             f"--max_seq_length={max_seq_length} is more than max_position_embeddings="
             f"{files.config.max_position_embeddings} of {files.config_file}."

@@ -121,7 +121,7 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
             f"--objective={settings.objective} needs attention to both sides, but attention is {config.attention} in "
             f"{name}: give --objective=ltr, or another configuration."
         )
-    if settings.max_seq_length > config.max_position_embeddings:
+    if settings.max_seq_length > config.max_length:
         raise ValueError(
             f"--max_seq_length={settings.max_seq_length} is more than max_position_embeddings="
             f"{config.max_position_embeddings} of {name}."

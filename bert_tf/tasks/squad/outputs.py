@@ -168,7 +168,7 @@ def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringS
     known = {}
     if stored:
         known = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions)
-    limit = config.max_position_embeddings
+    limit = config.max_length
     known = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | known
     values = known | settings | {"answer_from": "offsets"}  # callers want to know where the answer is
     names = {kind: {field.name for field in dataclasses.fields(kind)} for kind in (WindowSettings, PredictionSettings)}

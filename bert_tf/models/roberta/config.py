@@ -1,0 +1,47 @@
+"""RobertaConfig: the sizes of a RoBERTa."""
+
+from types import MappingProxyType
+
+from bert_tf.models.config import BertConfig
+
+
+class RobertaConfig(BertConfig):
+    """Sizes and rates of a RoBERTa; the defaults are those of the released base model.
+
+    The arguments are those of `BertConfig`, and:
+
+    Args:
+      max_position_embeddings: rows of the position table, two more than the longest sequence.
+      pad_token_id: the id that pads rows. Positions count the other tokens.
+
+    Raises:
+      ValueError: an invalid value; names the key.
+    """
+
+    title = "RoBERTa"
+    model_type = "roberta"
+    file_name = "roberta_config.json"
+    unwritten = MappingProxyType({})
+    has_pooler = False
+    first_position = 2
+    padding_has_a_position = True
+    classifier_act = "tanh"
+    hidden_layer_dropout = True
+
+    def __init__(
+        self,
+        vocab_size: int = 50265,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: str | None = "gelu_erf",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 514,
+        type_vocab_size: int = 1,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = 1e-5,
+        pad_token_id: int = 1,
+    ):
+        self._set(locals())
