@@ -265,15 +265,14 @@ def _translate(
 
     # A file without a config.json has the head of which all names are there.
     heads = [stated_head] if stated_head else layout.heads
-    there = [
-        name for name in heads if all(place(theirs) in plain for theirs in layout.heads.get(name, {"": "?"}).values())
-    ]
+    heads = [head for head in heads if head in layout.heads]
+    there = [head for head in heads if all(place(name) in plain for name in layout.heads[head].values())]
     architecture = there[0] if there else None
 
     def their_name(name: str) -> str:
         return place(layout.name_of(name, architecture))
 
-    names = (*all_names(layout.scope, lambda name: their_name(name) in plain), *HEAD_NAMES)
+    names = (*all_names(layout.config_class, lambda name: their_name(name) in plain), *HEAD_NAMES)
     origins = {name: their_name(name) for name in names}
     decoder_bias = head_prefix + layout.renamed("cls.predictions.decoder.bias")
     if origins["cls/predictions/output_bias"] not in plain and decoder_bias in plain:

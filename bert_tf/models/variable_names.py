@@ -96,19 +96,17 @@ def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def all_names(scope: str, is_there: Callable[[str], bool]) -> list[str]:
+def all_names(config_class: type[BertConfig], is_there: Callable[[str], bool]) -> list[str]:
     """The names of all variables that a pre-trained model of a family may have, for as many blocks as are there.
 
     Args:
       is_there: whether a name is.
     """
-    key = f"{scope}/encoder/layer_%d/attention/self/key/kernel"
+    key = f"{config_class.model_type}/encoder/layer_%d/attention/self/key/kernel"
     blocks = next(number for number in itertools.count() if not is_there(key % number))
     sizes = dict.fromkeys(BertConfig.keys(), 1)
-    everything = types.SimpleNamespace(
-        **sizes | {"model_type": scope, "embedding_size": 2, "block_order": range(max(blocks, 1)), "has_pooler": True}
-    )
-    return list(expected_shapes(everything))
+    sizes |= {"model_type": config_class.model_type, "has_pooler": config_class.has_pooler, "embedding_size": 2}
+    return list(expected_shapes(types.SimpleNamespace(**sizes, block_order=range(max(blocks, 1)))))
 
 
 def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:
