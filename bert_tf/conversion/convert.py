@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf.conversion import surgery
 from bert_tf.conversion.reference_models import REFERENCES
 from bert_tf.models import initialize, open_weights, pretrained
-from bert_tf.models.config import BertConfig
+from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import family_of_variables, is_encoder_variable
 from bert_tf.models.formats import format_named
@@ -141,7 +141,7 @@ def convert(
         changes["max_position_embeddings"] = max_position_embeddings
         files = dataclasses.replace(files, max_seq_length=max_position_embeddings)
         notes += lines
-    config = BertConfig.from_dict({**files.config.to_dict(), **changes}, allow_unknown=True)
+    config = config_of_dict({**files.config.to_dict(), **changes})
     notes += _notes_on_activation(config, format)
 
     def check(path: str) -> None:

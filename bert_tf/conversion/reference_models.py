@@ -30,11 +30,19 @@ from bert_tf.weights.torch_files import SHARD_INDEX_SUFFIX
 # --- transformers ----------------------------------------------------------------------------------------------------
 
 
+# By the second half of a class's name: the outputs here -> theirs.
+_HEAD_OUTPUTS = {
+    "PreTraining": {"masked_lm_logits": "prediction_logits", "next_sentence_logits": "seq_relationship_logits"},
+    "MaskedLM": {"masked_lm_logits": "logits"},
+    "NextSentencePrediction": {"next_sentence_logits": "logits"},
+}
+
+
 def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs of transformers' own model.
 
     Args:
-      path: a directory in the format of Hugging Face, or the weights in it. config: not used; it reads config.json.
+      path: a directory in the format of Hugging Face, or the weights in it. config: says whether there are segments.
       inputs: input_ids, input_mask, segment_ids [B, S].
 
     Returns:
@@ -47,12 +55,11 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
     import torch
     import transformers
 
-    del config
     directory, huggingface = directory_of(path), FORMATS["huggingface"]
     values = read_json(posixpath.join(directory, HUGGINGFACE_CONFIG))
-    architecture = (values.get("architectures") or ["BertModel"])[0]
-    heads = architecture in ("BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction")
-    model_class = getattr(transformers, architecture) if heads else transformers.BertModel
+    architecture = (values.get("architectures") or [""])[0]
+    kind = architecture.partition("For")[2]
+    model_class = getattr(transformers, architecture) if kind in _HEAD_OUTPUTS else transformers.AutoModel
     file = huggingface.find(directory)
     shapes = huggingface.open(file).shapes
     has_pooler = pooler(family_of_variables(shapes).scope) + "/kernel" in shapes
@@ -60,20 +67,18 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
     with local_copies([posixpath.join(directory, name) for name in _files_of(directory, file)]) as copies:
         local = posixpath.dirname(copies[0]) or "."
         model = model_class.from_pretrained(local, dtype=torch.float32).eval()
-    names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+    names = {"input_ids": "input_ids", "attention_mask": "input_mask"}
+    if config.type_vocab_size:
+        names["token_type_ids"] = "segment_ids"
     with torch.no_grad():
         arguments = {theirs: torch.from_numpy(np.asarray(inputs[ours], np.int64)) for theirs, ours in names.items()}
-        encoded = (model.bert if heads else model)(**arguments)
+        encoded = model.base_model(**arguments)
         outputs = {"sequence_output": encoded.last_hidden_state}
         if has_pooler:
             outputs["pooled_output"] = encoded.pooler_output
-        if architecture == "BertForPreTraining":
-            predictions, following = model.cls(encoded.last_hidden_state, encoded.pooler_output)
-            outputs |= {"masked_lm_logits": predictions, "next_sentence_logits": following}
-        elif architecture == "BertForMaskedLM":
-            outputs["masked_lm_logits"] = model.cls(encoded.last_hidden_state)
-        elif architecture == "BertForNextSentencePrediction":
-            outputs["next_sentence_logits"] = model.cls(encoded.pooler_output)
+        if kind in _HEAD_OUTPUTS:
+            result = model(**arguments)
+            outputs |= {ours: getattr(result, theirs) for ours, theirs in _HEAD_OUTPUTS[kind].items()}
     return {name: value.numpy() for name, value in outputs.items() if value is not None}
 
 

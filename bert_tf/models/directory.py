@@ -63,7 +63,16 @@ def read_model_files(
     if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
         casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
     config = read_config(config_file, allow_unknown) if config_file else None
+    if config is not None and not _has_word_pieces(config):
+        vocab_file = None
     return ModelFiles(directory, config, config_file, vocab_file, casing, _read_max_length(directory), head)
+
+
+def _has_word_pieces(config: BertConfig) -> bool:
+    from bert_tf.models.families import family_of
+    from bert_tf.text.wordpiece import FullTokenizer
+
+    return issubclass(family_of(config).tokenizer_class, FullTokenizer)
 
 
 def find_config(directory: str) -> str | None:
@@ -141,20 +150,28 @@ def _is_huggingface(path: str, values: dict) -> bool:
 # --- casing ----------------------------------------------------------------------------------------------------------
 
 
-def write_tokenizer_config(path: str, files: ModelFiles) -> None:
-    """Writes a tokenizer_config.json, which Hugging Face's tokenizers read as well."""
+def write_tokenizer_config(path: str, files: ModelFiles, settings: dict | None = None) -> None:
+    """Writes a tokenizer_config.json, which Hugging Face's tokenizers read as well.
+
+    Args:
+      settings: those of a tokenizer of another kind than WordPiece.
+    """
     from bert_tf.models.families import family_of  # imported here because it needs Keras
 
     family = family_of(files.config)
+    if settings is None:
+        settings = {
+            "do_lower_case": files.casing.do_lower_case,
+            "strip_accents": files.casing.strip_accents,
+            "tokenize_chinese_chars": True,
+            **{
+                f"{role}_token": getattr(family.tokenizer_class, f"{role}_token")
+                for role in ("cls", "mask", "pad", "sep", "unk")
+            },
+        }
     values = {
-        "do_lower_case": files.casing.do_lower_case,
-        "strip_accents": files.casing.strip_accents,
-        "tokenize_chinese_chars": True,
+        **settings,
         "tokenizer_class": family.tokenizer_name,
         "model_max_length": files.max_seq_length or files.config.max_length,
-        **{
-            f"{role}_token": getattr(family.tokenizer_class, f"{role}_token")
-            for role in ("cls", "mask", "pad", "sep", "unk")
-        },
     }
     write_text_file(path, json.dumps(values, indent=2, sort_keys=True) + "\n")

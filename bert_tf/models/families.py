@@ -27,14 +27,14 @@ class Family:
     Attributes:
       config_class: class of its configurations.
       tokenizer_class: class of its tokenizers. tokenizer_name: the class's name in tokenizer_config.json.
-      layouts: weight format -> the module that reads and writes it under another library's names; imported on use,
-        since most need TensorFlow.
+      layouts: weight format -> the module that reads and writes it under other names than those used here, or None if
+        there are no others; imported on use, since most need TensorFlow. All families have the format bert_tf.
     """
 
     config_class: type[BertConfig]
     tokenizer_class: type[Tokenizer]
     tokenizer_name: str
-    layouts: Mapping[str, str]
+    layouts: Mapping[str, str | None]
 
     @property
     def model_type(self) -> str:
@@ -46,6 +46,11 @@ class Family:
         """The scope of the encoder's variables in checkpoints, and the name of the encoder as a Keras model."""
         return self.model_type
 
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The weight formats that models of the family can be written in."""
+        return ("bert_tf", *self.layouts)
+
     def layout(self, format: str) -> ModuleType:
         """The module for the layout of another library."""
         return importlib.import_module(self.layouts[format])
@@ -56,6 +61,7 @@ BERT = Family(
     tokenizer_class=FullTokenizer,
     tokenizer_name="BertTokenizer",
     layouts={
+        "tf1": None,
         "huggingface": "bert_tf.models.bert.huggingface",
         "model_garden": "bert_tf.models.bert.model_garden",
     },

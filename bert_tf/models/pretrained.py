@@ -18,12 +18,13 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import BERT, family_of
 from bert_tf.models.formats import Format, format_named
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
-from bert_tf.system.atomic import temporary_folder, write_text_file
+from bert_tf.system.atomic import temporary_folder, write_file, write_text_file
 from bert_tf.system.messages import some
 from bert_tf.text import casing as text_casing
 from bert_tf.text import vocab as text_vocab
 from bert_tf.text.casing import Casing
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights, is_model_variable
 
@@ -115,6 +116,8 @@ def describe(
     if files.config is None:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     files.vocab_file = vocab_file or files.vocab_file
+    if not issubclass(family_of(files.config).tokenizer_class, FullTokenizer):
+        raise ValueError(f"{files.config_file}: the scripts can't train a {files.config.title} yet.")
     if not files.vocab_file:
         raise ValueError("Give --vocab_file, or --init_checkpoint with a vocab.txt beside it.")
     beside_vocabulary = text_casing.read_casing(text_casing.directory_of(files.vocab_file))
@@ -312,6 +315,9 @@ def write_model(
     """
     kind = format_named(format)
     config = needed_config(files)
+    formats = family_of(config).formats
+    if format not in formats:
+        raise ValueError(f"--format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
     variant = "has causal attention (attention=causal)" if config.is_causal else files.head.variant
     if variant and not kind.holds_variants:
         raise ValueError(
@@ -361,6 +367,9 @@ def _split_target(target: str, kind: Format) -> tuple[str, str | None]:
 
 def _write_tokenizer_files(directory: str, files: ModelFiles, vocabulary: list[str] | None) -> None:
     config = needed_config(files)
+    if not issubclass(family_of(config).tokenizer_class, FullTokenizer):
+        _copy_tokenizer(directory, files)
+        return
     if vocabulary is None and files.vocab_file:
         vocabulary = text_vocab.vocabulary_lines(files.vocab_file)
     if vocabulary is not None:
@@ -384,9 +393,21 @@ def _write_tokenizer_files(directory: str, files: ModelFiles, vocabulary: list[s
         model_directory.write_tokenizer_config(path, dataclasses.replace(files, casing=casing))
 
 
+def _copy_tokenizer(directory: str, files: ModelFiles) -> None:
+    """Writes the tokenizer of another kind than WordPiece that lies beside the weights, if there is one."""
+    tokenizer_class = family_of(files.config).tokenizer_class
+    if not text_casing.first_existing(files.directory, tokenizer_class.file_names):
+        return
+    tokenizer = tokenizer_class.from_pretrained(files.directory)
+    for name, content in tokenizer.files().items():
+        write_file(posixpath.join(directory, name), content)
+    path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
+    model_directory.write_tokenizer_config(path, files, tokenizer.settings())
+
+
 # Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.
 _MODEL_FILE = re.compile(
-    r"((bert|head)_)?config\.json|vocab\.txt|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|checkpoint|"
+    r"(\w+_)?config\.json|vocab\.(txt|json)|merges\.txt|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|checkpoint|"
     r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
     r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)"
 )

@@ -85,6 +85,8 @@ class ByteBpeTokenizer(LibraryTokenizer):
         self._mask_strips = added[self.mask_id].lstrip if self.mask_id in added else True
         self._never_continue = sorted({*added, *(self.vocab[token] for token in special_tokens_of(self))})
 
+    file_names = (TOKENIZER, VOCAB, MERGES)
+
     @classmethod
     def from_pretrained(cls, path: str) -> "ByteBpeTokenizer":
         """The tokenizer of a model's directory: its tokenizer.json, or its vocab.json and merges.txt.

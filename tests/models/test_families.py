@@ -19,7 +19,7 @@ def test_bert():
     assert family is families.BERT is families.family_named("bert") is families.family_of_variables(["bert/pooler/x"])
     assert (family.scope, family.tokenizer_class) == ("bert", FullTokenizer)
     assert family.layout("huggingface") is huggingface and huggingface.LAYOUT.config_class is BertConfig
-    assert set(family.layouts) == {"huggingface", "model_garden"}
+    assert family.formats == ("bert_tf", "tf1", "huggingface", "model_garden")
 
 
 def test_every_family_is_one_of_a_kind():
@@ -29,7 +29,7 @@ def test_every_family_is_one_of_a_kind():
 
 
 def test_an_unknown_family_is_named():
-    with pytest.raises(ValueError, match="config.json: model_type is 'xlnet'; .* are 'bert'"):
+    with pytest.raises(ValueError, match="config.json: model_type is 'xlnet'; .* are 'bert', 'distilbert', 'roberta'"):
         families.family_named("xlnet", "config.json")
 
 
