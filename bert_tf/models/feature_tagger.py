@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import keras
 
 from bert_tf.models import kernels, objectives
+from bert_tf.models.base_models import TaskModel
 from bert_tf.models.feature_based import FEATURES_PLACE, feature_size, select_features
 from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, apply_bilstm, bilstm
-from bert_tf.models.task_models import TaskModel
 
 # Folded into the step's seed for dropout before the classifier.
 _HEAD_PLACE = 1

@@ -6,20 +6,19 @@ they train like any Keras model. `loop.train` takes `model.objective`.
 Shape legend: B batch, S sequence length, H hidden size, C classes, N choices, P predictions per sequence, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 
 import keras
 from keras import ops
 
 from bert_tf.models import kernels, objectives
-from bert_tf.models.config import config_of_dict
+from bert_tf.models.base_models import Pretrained, TaskModel
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.families import create_encoder
 from bert_tf.models.feature_based import FeatureReader
-from bert_tf.models.head_config import NO_HEAD, HeadConfig, head_in
+from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead, apply_bilstm, bilstm
-from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
+from bert_tf.models.inputs import select
 from bert_tf.models.layers import Projection
 
 _PACKAGE = "bert_tf"
@@ -57,89 +56,6 @@ def classification_objective(problem_type: str, num_labels: int):
     return PROBLEM_TYPES[problem_type]
 
 
-class ObjectiveMetric(keras.metrics.Metric):
-    """An objective's metrics over all batches since the last reset."""
-
-    def __init__(self, objective, name="objective", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.objective = objective
-        self.totals = {
-            name: self.add_variable(shape=(), initializer="zeros", dtype="float32", name=name)
-            for name in objective.sum_names
-        }
-
-    def update_state(self, sums: dict):
-        for name, variable in self.totals.items():
-            variable.assign_add(sums[name])
-
-    def result(self) -> dict:
-        return self.objective.metrics({name: ops.convert_to_tensor(total) for name, total in self.totals.items()})
-
-
-class Pretrained:
-    """A mixin for all models: they load weights of any of the four formats, and save them.
-
-    Attributes:
-      exported_inputs: name -> rank of the int32 arrays that an exported model takes.
-      head_config: the head, which `save_pretrained` writes beside the encoder's configuration.
-    """
-
-    head_config = NO_HEAD
-    exported_inputs: Mapping[str, int] = MappingProxyType({"input_ids": 2, "input_mask": 2, "segment_ids": 2})
-
-    @classmethod
-    def from_pretrained(cls, path: str, **arguments):
-        """A model with the weights at `path`.
-
-        Args:
-          path: a directory, checkpoint prefix or weight file: of the original, Hugging Face, Model Garden, TensorFlow
-            Hub or this project; the format is detected.
-          arguments: for the class; `config` instead of the one beside the weights. `num_labels`, if the class has it,
-            defaults to that of the head in the file; `labels` gives their names instead.
-
-        Raises:
-          FileNotFoundError, ValueError: weights are missing, damaged or don't match; see `pretrained`.
-        """
-        from bert_tf.models import pretrained
-
-        return pretrained.from_pretrained(cls, path, **arguments)
-
-    def save_pretrained(self, directory: str, *, format: str = "bert_tf", **arguments) -> None:
-        """Writes weights, configuration, and, if known, vocabulary and casing.
-
-        Args:
-          format: "bert_tf", "tf1", "huggingface" or "model_garden".
-          arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
-        """
-        from bert_tf.models import pretrained
-
-        pretrained.save_pretrained(self, directory, format=format, **arguments)
-
-    def export(self, filepath: str, format: str = "tf_saved_model", *, input_signature=None, **arguments) -> None:
-        """Writes the model for inference with Keras's exporter: token ids in, the model's outputs out.
-
-            model.export("exported")
-            tf.saved_model.load("exported").serve(tokenizer(["A text."]))
-
-        export_saved_model.py, on a directory from `save_pretrained`, gives more: signatures that take texts, with the
-        tokenizer and the labels in the graph, warm-up requests, and an export that `Predictor` and the like can open.
-
-        Args:
-          filepath: a directory. format: one of Keras's. arguments: for `keras.Model.export`.
-          input_signature: a list with one dict of specs; by default `exported_inputs` of any batch size and length.
-        """
-        if not self.built:
-            self.build()
-        if input_signature is None:
-            # Keras would use the shapes of the first call, but does not record them for a model already built.
-            specs = {
-                name: keras.layers.InputSpec(dtype="int32", shape=(None,) * rank, name=name)
-                for name, rank in self.exported_inputs.items()
-            }
-            input_signature = [specs]
-        super().export(filepath, format, input_signature=input_signature, **arguments)
-
-
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertModel(Pretrained, BertEncoder):
     """The BERT encoder (original: modeling.py, BertModel).
@@ -157,80 +73,6 @@ class BertModel(Pretrained, BertEncoder):
       seed: seed of dropout if `call` gets no `dropout_seed` (Keras `fit`).
       dtype: Keras dtype policy, e.g. "mixed_bfloat16".
     """
-
-
-class TaskModel(NamedInputs, Pretrained, keras.Model):
-    """The base class of this module's models: the encoder, and an objective.
-
-    A subclass creates its head in __init__, builds it in `build_head`, and defines `call`. Besides the encoder's inputs
-    it accepts the features that its objective reads, so that it can be called with whole batches of a dataset.
-
-    Args:
-      objective: a class of objectives.py.
-      config: of any family, or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.
-    """
-
-    def __init__(self, objective, config, seed: int | None, dense_embedding_gradient: bool = False, **kwargs):
-        super().__init__(**kwargs)
-        self.config = config_of_dict(config) if isinstance(config, dict) else config
-        self.seed = seed
-        self.objective = objective
-        self.bert = create_encoder(
-            self.config, dense_embedding_gradient=dense_embedding_gradient, seed=seed, dtype=self.dtype_policy
-        )
-        self.objective_metric = ObjectiveMetric(objective)
-
-    encoder_inputs = ENCODER_INPUTS
-    further_inputs = ()
-
-    @property
-    def known_inputs(self) -> tuple[str, ...]:
-        """The names that a dict of inputs may have."""
-        objective = (*self.objective.label_names, *self.objective.optional_names)
-        return tuple(dict.fromkeys((*self.encoder_inputs, *self.further_inputs, *objective)))
-
-    def encode(self, inputs: dict, **arguments) -> dict:
-        """The encoder's outputs for its part of the inputs; arguments as for `BertModel.call`."""
-        return self.bert(select(inputs, self.encoder_inputs), **arguments)
-
-    def build(self, input_shape=None):
-        self.bert.build()
-        self.build_head()
-        self.built = True
-
-    def make_train_function(self, force=False):
-        # Variables created in the first trace of a step would cause a second trace.
-        if not self.built:
-            self.build()
-        if not self.optimizer.built:
-            with self.distribute_strategy.scope():
-                self.optimizer.build(self.trainable_variables)
-        return super().make_train_function(force)
-
-    @property
-    def metrics(self) -> list:
-        metrics = super().metrics
-        if self._compile_loss is None:
-            return metrics
-        return [metric for metric in metrics if metric is not self.objective_metric]
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        if self._compile_loss is not None:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
-        sums = self._sums(x, y, y_pred, sample_weight)
-        return self.objective.loss(sums, sums)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if self._compile_loss is None:
-            self.objective_metric.update_state(self._sums(x, y, y_pred, sample_weight))
-        return super().compute_metrics(x, y, y_pred, sample_weight)
-
-    def _sums(self, x, y, y_pred, sample_weight):
-        features = objectives.features_with_labels(self.objective, x, y, sample_weight)
-        return self.objective.sums(y_pred, features)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "config": self.config.to_dict(), "seed": self.seed}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
