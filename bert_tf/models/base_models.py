@@ -1,4 +1,4 @@
-"""What the models of task_models.py share: loading, saving and exporting, the encoder, and an objective of their own."""
+"""What the models of task_models.py share: loading, saving and exporting, the encoder, and an objective."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -97,7 +97,7 @@ class Pretrained:
 
 
 class TaskModel(NamedInputs, Pretrained, keras.Model):
-    """The base class of this module's models: the encoder, and an objective.
+    """The base class of models with heads: the encoder, and an objective.
 
     A subclass creates its head in __init__, builds it in `build_head`, and defines `call`. Besides the encoder's inputs
     it accepts the features that its objective reads, so that it can be called with whole batches of a dataset.

@@ -1,0 +1,196 @@
+"""BERT's descendants: outputs of encoder and heads are those of transformers, and their files come back as they were.
+
+Oracles: tests/golden/descendants, made with transformers 5.23 (random weights, 2 layers). All classes of a family have
+one encoder there.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bert_tf.conversion import convert
+from bert_tf.models import open_weights, pretrained, task_models
+from bert_tf.models.families import FAMILIES, family_named
+from bert_tf.training import checkpoints
+
+CLASSES = {
+    "masked_lm": task_models.BertForMaskedLM,
+    "classifier": task_models.BertForSequenceClassification,
+    "question_answering": task_models.BertForQuestionAnswering,
+    "token_classifier": task_models.BertForTokenClassification,
+    "multiple_choice": task_models.BertForMultipleChoice,
+}
+TOLERANCE = 2e-5
+NAMES = ["distilbert", "roberta"]
+
+
+def test_all_families_are_tested():
+    assert [family.model_type for family in FAMILIES] == ["bert", *NAMES]
+
+
+@pytest.fixture(params=NAMES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def directory(golden, tmp_path, family):
+    """directory(kind): a directory of Hugging Face with the encoder and this head."""
+
+    def make(kind: str) -> str:
+        source, target = golden / "descendants" / family, tmp_path / "theirs" / kind
+        target.mkdir(parents=True)
+        tensors = safetensors.numpy.load_file(source / "encoder.safetensors")
+        tensors |= safetensors.numpy.load_file(source / kind / "head.safetensors")
+        safetensors.numpy.save_file(tensors, str(target / "model.safetensors"), {"format": "pt"})
+        for file in [source / kind / "config.json", *source.glob("vocab.json"), *source.glob("merges.txt")]:
+            shutil.copy(file, target)
+        return str(target)
+
+    return make
+
+
+@pytest.fixture
+def expected(golden, family):
+    return dict(np.load(golden / "descendants" / family / "arrays.npz"))
+
+
+def inputs_of(expected, kind="") -> dict:
+    shape = (2, 3, -1) if kind == "multiple_choice" else expected["input_ids"].shape
+    return {name: expected[name].reshape(shape) for name in ("input_ids", "input_mask")}
+
+
+def assert_close(actual, expected, mask):
+    np.testing.assert_allclose(np.asarray(actual)[mask], expected[mask], atol=TOLERANCE, rtol=0)
+
+
+def test_encoder_and_masked_lm(directory, expected):
+    model = task_models.BertForMaskedLM.from_pretrained(directory("masked_lm"))
+    mask = expected["input_mask"].astype(bool)
+    outputs = model.encode(inputs_of(expected), return_all_layers=True)
+    assert_close(outputs["embedding_output"], expected["embedding_output"], mask)
+    assert_close(outputs["sequence_output"], expected["sequence_output"], mask)
+    np.testing.assert_array_equal(outputs["pooled_output"], outputs["sequence_output"][:, 0])
+    assert_close(model(inputs_of(expected))[:3], expected["masked_lm_logits"], mask[:3])
+
+
+def test_heads(directory, expected):
+    mask = expected["input_mask"].astype(bool)
+    names = {"classifier": "classifier_logits", "token_classifier": "token_logits", "multiple_choice": "choice_logits"}
+    for kind, name in names.items():
+        logits = CLASSES[kind].from_pretrained(directory(kind))(inputs_of(expected, kind))
+        assert_close(logits, expected[name], mask if kind == "token_classifier" else slice(None))
+    spans = task_models.BertForQuestionAnswering.from_pretrained(directory("question_answering"))(inputs_of(expected))
+    for name in ("start_logits", "end_logits"):
+        assert_close(spans[name], expected[name], mask)
+
+
+def test_positions_of_packed_rows_begin_anew(directory, expected, family):
+    """Two sequences in one row give what each gives alone; of a RoBERTa, padding is not counted."""
+    encoder = task_models.BertModel.from_pretrained(directory("masked_lm"))
+    first, second = np.array([[0, 9, 12, 2]]), np.array([[0, 30, 7, 8, 2]])
+    packed = {
+        "input_ids": np.concatenate([first, second], 1),
+        "sequence_ids": np.array([[1] * 4 + [2] * 5]),
+        "position_ids": np.array([[*range(4), *range(5)]]),
+        "pooled_positions": np.array([[0, 4]]),
+    }
+    together = encoder(packed)
+    alone = [np.asarray(encoder({"input_ids": ids})["sequence_output"])[0] for ids in (first, second)]
+    np.testing.assert_allclose(together["sequence_output"][0], np.concatenate(alone), atol=TOLERANCE)
+    np.testing.assert_allclose(together["pooled_output"][0], [alone[0][0], alone[1][0]], atol=TOLERANCE)
+
+
+def test_files_come_back_as_they_were(directory, tmp_path, family):
+    for kind in CLASSES:
+        source = directory(kind)
+        for number, format in enumerate(("bert_tf", "huggingface")):
+            target = tmp_path / f"{kind}-{number}"
+            convert.convert(source, str(target), format, verify=False)
+            source = str(target)
+        old = safetensors.numpy.load_file(tmp_path / "theirs" / kind / "model.safetensors")
+        new = safetensors.numpy.load_file(target / "model.safetensors")
+        assert old.keys() == new.keys()
+        for name, value in old.items():
+            np.testing.assert_array_equal(new[name], value, err_msg=name)
+        config = json.loads((target / "config.json").read_text())
+        expected = json.loads((tmp_path / "theirs" / kind / "config.json").read_text())
+        assert {key: config[key] for key in config.keys() & expected.keys()} == {
+            key: expected[key] for key in config.keys() & expected.keys()
+        }
+        assert expected.keys() - config.keys() <= {
+            "add_cross_attention", "bos_token_id", "classifier_dropout", "dtype", "eos_token_id", "is_decoder", "qa_dropout",
+            "seq_classif_dropout", "sinusoidal_pos_embds",
+            "tie_word_embeddings", "transformers_version", "use_cache",
+        }  # fmt: skip
+        if family == "roberta":
+            assert (tmp_path / f"{kind}-0" / "merges.txt").read_bytes() == (target / "merges.txt").read_bytes()
+            assert pretrained.read_tokenizer(str(target)).encode(" Hello") == [
+                *pretrained.read_tokenizer(str(tmp_path / "theirs" / kind)).encode(" Hello")
+            ]
+
+
+def test_outputs_of_a_conversion_are_compared_with_transformers(directory, tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
+    pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
+    report = convert.convert(directory("masked_lm"), str(tmp_path / "ours"), "bert_tf")
+    note = next(note for note in report.notes if "Outputs equal transformers" in note)
+    assert "masked_lm_logits" in note and "sequence_output" in note
+
+
+def test_bare_encoders_are_known_by_config_json(directory, tmp_path, family):
+    model = task_models.BertModel.from_pretrained(directory("masked_lm"))
+    model.save_pretrained(str(tmp_path / "bare"), format="huggingface")
+    names = safetensors.numpy.load_file(tmp_path / "bare" / "model.safetensors")
+    assert not any(name.startswith(family) for name in names)
+    weights = open_weights.open_weights(str(tmp_path / "bare"))
+    assert set(weights) == set(checkpoints.model_variables(model))
+
+
+def test_dropout_of_the_classifier(directory, expected, family, tmp_path):
+    """Its places and rates: before the output layer, and in a RoBERTa before the hidden layer, too."""
+    path = directory("classifier")
+    file = tmp_path / "theirs" / "classifier" / "config.json"
+    encoder = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps({key: 0.0 if key in encoder else value for key, value in values.items()}))
+    model, inputs = CLASSES["classifier"].from_pretrained(path), inputs_of(expected)
+    assert model.dropout_rate == {"distilbert": 0.2, "roberta": 0.1}[family]
+    assert model.config.hidden_layer_dropout == (family == "roberta")
+    seeds = [np.array([1, seed], np.int32) for seed in range(2)]
+    first, second = (np.asarray(model(inputs, training=True, dropout_seed=seed)) for seed in seeds)
+    assert np.abs(first - second).max() > 1e-3
+    model.dropout_rate = 0.0
+    without = np.asarray(model(inputs, training=True, dropout_seed=seeds[0]))
+    np.testing.assert_allclose(without, expected["classifier_logits"], atol=TOLERANCE)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_formats_that_a_family_does_not_have(directory, tmp_path, family):
+    with pytest.raises(ValueError, match=r"--format=tf1: \w+ has no such format; it has bert_tf, huggingface"):
+        convert.convert(directory("masked_lm"), str(tmp_path / "new"), "tf1")
+    assert not (tmp_path / "new").exists()
+
+
+def test_weights_of_one_family_beside_the_configuration_of_another(directory, tmp_path, family):
+    path = directory("masked_lm")
+    config = json.loads((tmp_path / "theirs" / "masked_lm" / "config.json").read_text())
+    (tmp_path / "theirs" / "masked_lm" / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
+    with pytest.raises(ValueError, match=f"has the variables of '{family}', but .* says model_type 'bert'"):
+        open_weights.open_weights(path)
+
+
+def test_configurations_come_back(family):
+    config_class = family_named(family).config_class
+    config = config_class(vocab_size=50, hidden_size=16, num_attention_heads=2)
+    values = json.loads(config.to_json_string())
+    assert values["model_type"] == family and config_class.from_dict(values) == config
+    with pytest.raises(ValueError, match="unknown key embedding_size"):
+        config_class.from_dict({**values, "embedding_size": 4})
+    with pytest.raises(ValueError, match=f"the model_type of a {config_class.__name__} is '{family}'"):
+        config_class.from_dict({**values, "model_type": "bert"})
