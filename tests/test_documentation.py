@@ -443,7 +443,8 @@ def test_the_api_page_has_every_public_name_where_it_is_defined():
         if not source.exists():  # not a module but a class or function in one
             tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
             names = {getattr(node, "name", None) for node in tree.body}
-            names |= {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
+            assigned = (target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets)
+            names |= {getattr(target, "id", None) for target in assigned}
             assert name in names, path
 
 

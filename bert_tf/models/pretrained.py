@@ -23,6 +23,7 @@ from bert_tf.system.messages import some
 from bert_tf.text import casing as text_casing
 from bert_tf.text import vocab as text_vocab
 from bert_tf.text.casing import Casing
+from bert_tf.text.library_tokenizer import read_bytes
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights import bundle
@@ -396,10 +397,12 @@ def _write_tokenizer_files(directory: str, files: ModelFiles, vocabulary: list[s
 def _copy_tokenizer(directory: str, files: ModelFiles) -> None:
     """Writes the tokenizer of another kind than WordPiece that lies beside the weights, if there is one."""
     tokenizer_class = family_of(files.config).tokenizer_class
-    if not text_casing.first_existing(files.directory, tokenizer_class.file_names):
+    paths = {name: posixpath.join(files.directory, name) for name in tokenizer_class.file_names}
+    there = {name: read_bytes(path) for name, path in paths.items() if tf.io.gfile.exists(path)}
+    if not there:
         return
     tokenizer = tokenizer_class.from_pretrained(files.directory)
-    for name, content in tokenizer.files().items():
+    for name, content in {**tokenizer.files(), **there}.items():
         write_file(posixpath.join(directory, name), content)
     path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
     model_directory.write_tokenizer_config(path, files, tokenizer.settings())

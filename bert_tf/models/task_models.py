@@ -393,7 +393,8 @@ class BertForQuestionAnswering(TaskModel):
         x = self.encode(inputs, training=training, dropout_seed=seed)["sequence_output"]
         if self.recurrent:
             x = apply_bilstm(self.recurrent, x, inputs.get("input_mask"), training)
-        x = kernels.dropout(x, self.config.span_dropout, kernels.fold_in(seed, _HEAD_PLACE))
+        if self.config.span_dropout:
+            x = kernels.dropout(x, self.config.span_dropout, kernels.fold_in(seed, _HEAD_PLACE))
         logits = self.head(x)  # [B, S, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 

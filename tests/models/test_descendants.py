@@ -122,9 +122,9 @@ def test_files_come_back_as_they_were(directory, tmp_path, family):
             key: expected[key] for key in config.keys() & expected.keys()
         }
         assert expected.keys() - config.keys() <= {
-            "add_cross_attention", "bos_token_id", "classifier_dropout", "dtype", "eos_token_id", "is_decoder", "qa_dropout",
-            "seq_classif_dropout", "sinusoidal_pos_embds",
-            "tie_word_embeddings", "transformers_version", "use_cache",
+            "add_cross_attention", "bos_token_id", "classifier_dropout", "dtype", "eos_token_id", "is_decoder",
+            "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_word_embeddings", "transformers_version",
+            "use_cache",
         }  # fmt: skip
         if family == "roberta":
             assert (tmp_path / f"{kind}-0" / "merges.txt").read_bytes() == (target / "merges.txt").read_bytes()

@@ -83,7 +83,7 @@ class Numbers:
     """Replaces a model: integer logits that depend on a token, its position and the sum of the tokens."""
 
     def __init__(self, limit, null):
-        self.config = types.SimpleNamespace(max_position_embeddings=limit)
+        self.config = types.SimpleNamespace(max_length=limit)
         self.null = null
 
     def __call__(self, inputs, training=False):
