@@ -4,7 +4,9 @@ When the graph is built, Python says what each code point becomes by ALBERT's pr
 Unicode is left to the libraries that execute the graph; a table holds the answers. tensorflow-text's Sentencepiece op
 finds the pieces, and another table holds what the pieces that end in a digit and a comma are split into. Of tensorflow-
 text's two ops, the faster one rounds scores as the `sentencepiece` library does, which decides between pieces of equal
-scores (`3` `33` or `33` `3`); the other one is only asked how long unknown pieces are.
+scores (`3` `33` or `33` `3`); the other one is only asked how long unknown pieces are. One difference is left: the op
+adds the penalty of an unknown character once for each of its bytes, so that behind such a character rounding may decide
+otherwise between pieces of equal scores (in one of 100,000 odd strings with a small vocabulary).
 
 Shape legend: B texts, N code points of all texts, M code points of all prepared texts, P pieces.
 """
@@ -38,8 +40,8 @@ _SEEN = 4  # whether the model makes more of it than the beginning of a word.
 
 
 class GraphSentencePiece(tf.Module):
-    """`SentencePieceTokenizer.encode` and `encode_with_offsets` for a batch as a graph, with the same result for every
-    text.
+    """`SentencePieceTokenizer.encode` and `encode_with_offsets` for a batch as a graph, with the same result; see
+    the module about pieces of equal scores.
 
     Threads may share it. An export of it has no asset file, and loading it needs `import tensorflow_text` (which
     TensorFlow Serving includes) but nothing of this project. Invalid bytes are left out. It runs on the CPU.

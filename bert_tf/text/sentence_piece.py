@@ -133,6 +133,10 @@ class SentencePieceTokenizer(Tokenizer):
             text = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
         return text.lower() if self.do_lower_case else text
 
+    def score(self, index: int) -> float:
+        """The logarithm of a piece's probability in the model."""
+        return self._processor.get_score(index)
+
     def normalize(self, prepared: str) -> str:
         """What the model's own rules make of a preprocessed text; its pieces are parts of this."""
         return self._processor.normalize(prepared)
@@ -276,11 +280,25 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
         if casing.is_there(model_file := posixpath.join(directory, MODEL)):
             files[MODEL] = read_bytes(model_file)
         super().__init__(library, vocab_file, files)
+        self._vocab_file = vocab_file
 
     @classmethod
     def from_pretrained(cls, path: str) -> Tokenizer:
         """See `SentencePieceTokenizer.from_pretrained`."""
         return SentencePieceTokenizer.from_pretrained(path)
+
+    def to_graph(self, split_unknown: bool = False):
+        """There is no graph: between pieces of equal scores the library decides by sums in double precision, word by
+        word, which no op does.
+
+        Raises:
+          ValueError: always; says what to do instead.
+        """
+        raise ValueError(
+            f"{self._vocab_file}: a tokenizer with Hugging Face's rules can't be part of a graph. Export the model for "
+            f"ids; or, if a text may get other ids in rare cases, move {TOKENIZER} away, so that {MODEL} is read by "
+            "the original's rules."
+        )
 
 
 def is_start_piece(piece: str) -> bool:

@@ -203,6 +203,8 @@ def test_files_of_huggingface(tmp_path, huggingface, tokenizer, count):
     assert ours.cls_id not in ours.encode("[CLS]") and ours.mask_id in ours.encode_masked("the [MASK]")
     assert ours.decode(ours.encode("The harbour")) == "the harbour"
     assert sorted(ours.files()) == ["spiece.model", "tokenizer.json"]
+    with pytest.raises(ValueError, match=r"tokenizer.json: .* can't be part of a graph. Export the model for ids"):
+        ours.to_graph()
     assert not ours.continuations[[ours.cls_id, ours.mask_id]].any()
 
 
