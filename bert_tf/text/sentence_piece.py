@@ -107,7 +107,10 @@ class SentencePieceTokenizer(Tokenizer):
         refuse_other_models(directory)
         resolved = casing.resolve_casing(do_lower_case, None, casing.read_casing(directory))
         if file := casing.first_existing(directory, (TOKENIZER,)):
-            return HuggingFaceSentencePiece(file)
+            tokenizer = HuggingFaceSentencePiece(file)
+            if do_lower_case is not None and do_lower_case == tokenizer.cased:
+                raise ValueError(f"--do_lower_case={do_lower_case} contradicts {file}. Leave the flag out.")
+            return tokenizer
         if file := _find_model(directory):
             if (read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}).get("keep_accents"):
                 raise ValueError(

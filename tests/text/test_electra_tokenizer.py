@@ -47,6 +47,13 @@ def test_it_differs_from_bert(records):
     assert FullTokenizer(VOCAB_FILE, **cased).basic_tokenizer.tokenize("\u00e9") == ["e"]
 
 
+def test_directory(tmp_path):
+    (tmp_path / "vocab.txt").write_bytes((ORACLE / "vocab.txt").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "strip_accents": true}')
+    tokenizer = ElectraTokenizer.from_pretrained(str(tmp_path))
+    assert type(tokenizer) is ElectraTokenizer and tokenizer.cased and not tokenizer.basic_tokenizer.strip_accents
+
+
 @pytest.mark.parametrize(("do_lower_case", "strip_accents"), [(True, None), (False, True)])
 def test_graph(records, do_lower_case, strip_accents):
     import tensorflow as tf

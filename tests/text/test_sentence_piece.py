@@ -203,6 +203,11 @@ def test_files_of_huggingface(tmp_path, huggingface, tokenizer, count):
     assert ours.cls_id not in ours.encode("[CLS]") and ours.mask_id in ours.encode_masked("the [MASK]")
     assert ours.decode(ours.encode("The harbour")) == "the harbour"
     assert sorted(ours.files()) == ["spiece.model", "tokenizer.json"]
+    with pytest.raises(ValueError, match=r"do_lower_case=False contradicts .*tokenizer"):
+        SentencePieceTokenizer.from_pretrained(str(directory), do_lower_case=False)
+    (directory / "tokenizer_config.json").unlink()
+    with pytest.raises(ValueError, match=r"--do_lower_case=False contradicts .*tokenizer.json. Leave the flag out"):
+        SentencePieceTokenizer.from_pretrained(str(directory), do_lower_case=False)
     with pytest.raises(ValueError, match=r"tokenizer.json: .* can't be part of a graph. Export the model for ids"):
         ours.to_graph()
     assert not ours.continuations[[ours.cls_id, ours.mask_id]].any()

@@ -227,6 +227,18 @@ def test_casing_of_an_unknown_checkpoint_is_the_users_matter(checkpoint):
         casing.validate_case_matches_checkpoint(do_lower_case, checkpoint)
 
 
+def test_files_of_a_tokenizer(tmp_path):
+    lines = [*text_vocab.SPECIAL_TOKENS, "\u00e9", "a", "a"]  # a flaw of a published vocabulary
+    tokenizer = FullTokenizer(write(tmp_path / "words.txt", lines), do_lower_case=True, strip_accents=False)
+    for name, content in tokenizer.files().items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / casing.TOKENIZER_CONFIG).write_text(json.dumps(tokenizer.settings()))
+    again = FullTokenizer.from_pretrained(str(tmp_path))
+    assert sorted(tokenizer.files()) == ["vocab.txt"] and again.files() == tokenizer.files()
+    assert again.vocab == tokenizer.vocab and again.settings() == tokenizer.settings()
+    assert again.encode("\u00c9 A") == tokenizer.encode("\u00e9 a") == [5, 7]
+
+
 # ---- vocabulary files ------------------------------------------------------------------------------------------------
 
 
