@@ -113,6 +113,8 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
     else:
         config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint, allow_unknown_keys)
         name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
+    if config.model_type != BertConfig.model_type:
+        raise ValueError(f"{name} is that of a {config.title}, but run_pretraining.py trains only BERT.")
     if settings.is_left_to_right:
         logging.info("--objective=ltr: attention is causal, here and wherever this model is used.")
         config.attention = "causal"

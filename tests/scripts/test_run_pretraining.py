@@ -190,8 +190,10 @@ def errors(request, data, tmp_path_factory):
     (folder / "other_run" / "bert_config.json").write_text(json.dumps({**ONE_LAYER, "hidden_size": 64}))
     (folder / "small_vocabulary.json").write_text(json.dumps({**ONE_LAYER, "vocab_size": 50}))
     (folder / "unknown.json").write_text(json.dumps({**ONE_LAYER, "hiden_size": 64}))
+    from bert_tf.models.distilbert.config import DistilBertConfig
     from bert_tf.training import checkpoints
 
+    DistilBertConfig(100).save(str(folder / "distilbert_config.json"))
     checkpoints.save(str(folder / "other_run"), 7, {"global_step": np.int64(7)})
     checkpoints.save(str(folder), 1, {"bert/pooler/dense/kernel": np.zeros((3, 3), "float32")})
     checkpoints.save(str(folder), 2, {"something/else": np.zeros(3, "float32")})
@@ -209,6 +211,7 @@ def errors(request, data, tmp_path_factory):
         "other run": {"output_dir": f"{folder}/other_run"},
         "misspelt key": {"bert_config_file": f"{folder}/unknown.json"},
         "no config": {"bert_config_file": f"{folder}/none.json"},
+        "another family": {"bert_config_file": f"{folder}/distilbert_config.json"},
         "no checkpoint": {"init_checkpoint": f"{folder}/none.ckpt"},
         "wrong shape": {"init_checkpoint": f"{folder}/model.ckpt-1"},
         "nothing matches": {"init_checkpoint": f"{folder}/model.ckpt-2"},
@@ -257,6 +260,7 @@ def errors(request, data, tmp_path_factory):
         ("other run", ["--output_dir", "hidden_size: 64 there, 32 now"]),
         ("misspelt key", ["unknown.json", "hiden_size"]),
         ("no config", ["none.json"]),
+        ("another family", ["distilbert_config.json is that of a DistilBERT, but run_pretraining.py trains only BERT"]),
         ("no checkpoint", ["--init_checkpoint", "none.ckpt"]),
         ("wrong shape", ["model.ckpt-1", "bert/pooler/dense/kernel: [3, 3] in the checkpoint, [32, 32] in the model"]),
         ("nothing matches", ["model.ckpt-2", "something/else", "random weights"]),
