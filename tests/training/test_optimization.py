@@ -166,6 +166,11 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
     assert_equals_checkpoint(saved, folder / "squad.ckpt-8")  # its moments and step, too
     with pytest.raises(ValueError, match="squad.ckpt lacks"):
         loop.restore(model, optimizer, new, str(golden / "model" / "config1" / "squad.ckpt"), with_optimizer=True)
+    lost = "bert/pooler/dense/kernel/adam_v"  # with its adam_m still there, the checkpoint is damaged
+    half = {name: variable.numpy() for name, variable in variables.items() if name != lost}
+    checkpoints.save(str(tmp_path / "half"), 8, half)
+    with pytest.raises(ValueError, match=f"lacks 1 of the run's .*{lost}"):
+        loop.restore(model, optimizer, str(tmp_path / "half"), None)
 
 
 # --- single optimizers -----------------------------------------------------------------------------------------------
