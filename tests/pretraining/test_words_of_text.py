@@ -119,6 +119,7 @@ def test_the_tokens_do_not_change(corpus):
     assert stores[1].continuations.sum() > stores[0].continuations.sum()
 
 
+@pytest.mark.slow  # in small: the records of one process, above
 def test_processes_and_a_full_table_change_nothing(corpus, monkeypatch):
     flags = {"do_whole_word_mask": True, "word_boundaries": "spaces"}
     alone = make(corpus, "alone", **flags)
@@ -170,6 +171,7 @@ def test_records_with_and_without_words_do_not_mix(corpus):
         records.features_of(records.index_records(files, None), 32, 6)
 
 
+@pytest.mark.slow  # in small: the masks of a batch, above
 def test_a_run_masks_the_words_of_its_records(corpus):
     (corpus / "config.json").write_text(json.dumps(ONE_LAYER))
     path = make(corpus, "records", word_boundaries="spaces", masking="dynamic", dupe_factor=1)
