@@ -51,23 +51,30 @@ class InputFeatures:
 
 
 class DataProcessor:
-    """The data of a classification task; a subclass for your own data defines all four methods."""
+    """The data of a classification task; a subclass for your own data defines those of the four methods that it needs.
+
+    Raises:
+      NotImplementedError: a method that the subclass does not define is called; names both (so does the original).
+    """
 
     def get_train_examples(self, data_dir: str) -> list[InputExample]:
         """The training examples."""
-        raise NotImplementedError
+        raise self._undefined("get_train_examples")
 
     def get_dev_examples(self, data_dir: str) -> list[InputExample]:
         """The examples to evaluate on."""
-        raise NotImplementedError
+        raise self._undefined("get_dev_examples")
 
     def get_test_examples(self, data_dir: str) -> list[InputExample]:
         """The examples to predict."""
-        raise NotImplementedError
+        raise self._undefined("get_test_examples")
 
     def get_labels(self) -> list[str]:
         """The labels in the order of their ids."""
-        raise NotImplementedError
+        raise self._undefined("get_labels")
+
+    def _undefined(self, method: str) -> NotImplementedError:
+        return NotImplementedError(f"{type(self).__name__} does not define {method}, which this use needs.")
 
     @classmethod
     def _read_tsv(cls, input_file: str) -> list[list[str]]:

@@ -229,7 +229,7 @@ def test_a_processor_of_ones_own(tmp_path, english, caplog):
 
     (tmp_path / "dev.tsv").write_text('good\tA "quoted warm film\n\nbad\tTwo hours\n')
     processor = ReviewProcessor()
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match="ReviewProcessor does not define get_train_examples"):
         processor.get_train_examples(str(tmp_path))
     examples = processor.get_dev_examples(str(tmp_path))
     assert [example.text_a for example in examples] == ['A "quoted warm film', "Two hours"]

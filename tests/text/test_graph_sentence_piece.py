@@ -3,13 +3,12 @@
 import gzip
 import json
 import random
-import subprocess
-import sys
 import unicodedata
 
 import pytest
 import sentencepiece
 import tensorflow as tf
+from helpers.exported_tokenizer import assert_answers_elsewhere
 from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
 from helpers.slow import slow
@@ -134,55 +133,9 @@ def test_other_models(tmp_path):
         spaces.to_graph()
 
 
-LOADER = """
-import json, sys
-import tensorflow as tf
-import tensorflow_text
-from tensorflow.core.protobuf import saved_model_pb2
-loaded = tf.saved_model.load(sys.argv[1])
-texts = tf.constant(json.loads(sys.stdin.read()))
-served = loaded.signatures["serving_default"](texts=texts)["ids"].numpy().tolist()
-ops = set()
-for meta in saved_model_pb2.SavedModel.FromString(open(sys.argv[1] + "/saved_model.pb", "rb").read()).meta_graphs:
-    for function in meta.graph_def.library.function:
-        ops |= {node.op for node in function.node_def}
-print(json.dumps([served, [part.to_list() for part in loaded.graph.tokenize(texts)], sorted(ops),
-                  [name for name in sys.modules if name.startswith(("bert_tf", "sentencepiece"))]]))
-"""
-
-
-class Exported(tf.Module):
-    """The tokenizer inside a module with a serving signature, as in an export."""
-
-    def __init__(self, graph):
-        super().__init__()
-        self.graph = graph
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")])
-    def serve(self, texts):
-        return {"ids": self.graph.encode(texts).to_tensor(-1)}
-
-
 @pytest.mark.slow
 def test_in_a_process_without_this_project(tmp_path, tokenizer, graph):
     texts = ["The caf\u00e9's 2019,  \u4e1c\u4eac \U0001f600 \u039f\u03a3", *BY_HAND]
-    module = Exported(graph)
-    tf.saved_model.save(module, str(tmp_path / "export"), {"serving_default": module.serve})
-    assert not list((tmp_path / "export" / "assets").glob("*"))
-    result = subprocess.run(
-        [sys.executable, "-c", LOADER, str(tmp_path / "export")],
-        input=json.dumps(texts),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin"},
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
-    served, (ids, starts, _), ops, ours = json.loads(result.stdout.splitlines()[-1])
-    expected = [tokenizer.encode_with_offsets(text) for text in texts]
-    width = max(len(row) for row, _ in expected)
-    assert ids == [row for row, _ in expected] and not ours
-    assert served == [row + [-1] * (width - len(row)) for row, _ in expected]
-    assert starts == [[start for start, _ in offsets] for _, offsets in expected]
+    ops = assert_answers_elsewhere(graph, tokenizer, texts, tmp_path / "export")
     writing = {"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"}
     assert lowest_version({*ops} - writing) == "2.10"

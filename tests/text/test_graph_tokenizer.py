@@ -19,12 +19,11 @@ import gzip
 import itertools
 import json
 import random
-import subprocess
-import sys
 import unicodedata
 
 import pytest
 import tensorflow as tf
+from helpers.exported_tokenizer import assert_answers_elsewhere
 from helpers.op_by_op import op_by_op
 from helpers.slow import slow
 
@@ -327,39 +326,6 @@ OPS = """
     StatefulPartitionedCall StatelessIf StaticRegexFullMatch StridedSlice StringJoin StringLower Sub Sum
     TensorScatterUpdate TopKV2 UnicodeDecode UnicodeEncode UpperBound Where
 """
-LOADER = """
-import json, sys
-import tensorflow as tf
-import tensorflow_text
-from tensorflow.core.protobuf import saved_model_pb2
-directory, texts = sys.argv[1], json.loads(sys.stdin.read())
-loaded = tf.saved_model.load(directory)
-ids, starts, ends = loaded.graph_tokenizer.tokenize(tf.constant(texts))
-served = loaded.signatures["serving_default"](texts=tf.constant(texts))
-ops = set()
-model = saved_model_pb2.SavedModel.FromString(open(directory + "/saved_model.pb", "rb").read())
-for meta in model.meta_graphs:
-    ops |= {node.op for node in meta.graph_def.node}
-    ops |= {node.op for function in meta.graph_def.library.function for node in function.node_def}
-print(json.dumps({
-    "ids": ids.to_list(), "starts": starts.to_list(), "ends": ends.to_list(),
-    "encoded": loaded.graph_tokenizer.encode(tf.constant(texts)).to_list(),
-    "served": served["ids"].numpy().tolist(), "ops": sorted(ops),
-    "ours": sorted(name for name in sys.modules if name.startswith("bert_tf")),
-}))
-"""
-
-
-class Exported(tf.Module):
-    """The tokenizer inside a module with a serving signature, as in an export."""
-
-    def __init__(self, graph_tokenizer):
-        super().__init__()
-        self.graph_tokenizer = graph_tokenizer
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")])
-    def serve(self, texts):
-        return {"ids": self.graph_tokenizer.encode(texts).to_tensor(-1)}
 
 
 @pytest.mark.slow  # in small: the exports of tests/serving
@@ -371,25 +337,8 @@ def test_in_a_process_without_this_project(tmp_path, english):
         "\u0130\u1b44\U0001d16d",
     ]
     texts += ["a" * 201 + "\u00e9", "\u00a0"]
-    module = Exported(GraphTokenizer.from_tokenizer(english))
-    tf.saved_model.save(module, str(tmp_path / "export"), {"serving_default": module.serve})
-    assert not list((tmp_path / "export" / "assets").glob("*"))
-    assert sum(file.stat().st_size for file in (tmp_path / "export").rglob("*") if file.is_file()) < 10_000_000
-    result = subprocess.run(
-        [sys.executable, "-c", LOADER, str(tmp_path / "export")],
-        input=json.dumps(texts),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
-    found = json.loads(result.stdout.splitlines()[-1])
-    expected = [english.encode_with_offsets(text) for text in texts]
-    assert found["ids"] == found["encoded"] == [ids for ids, _ in expected]
-    assert found["starts"] == [[start for start, _ in offsets] for _, offsets in expected]
-    assert found["ends"] == [[end for _, end in offsets] for _, offsets in expected]
-    width = max(len(ids) for ids, _ in expected)
-    assert found["served"] == [ids + [-1] * (width - len(ids)) for ids, _ in expected]
-    assert found["ours"] == []
-    assert set(found["ops"]) <= set(OPS.split())
-    assert "FastWordpieceTokenizeWithOffsets" in found["ops"]
+    graph, export = GraphTokenizer.from_tokenizer(english), tmp_path / "export"
+    ops = assert_answers_elsewhere(graph, english, texts, export)
+    assert sum(file.stat().st_size for file in export.rglob("*") if file.is_file()) < 10_000_000
+    assert set(ops) <= set(OPS.split())
+    assert "FastWordpieceTokenizeWithOffsets" in ops

@@ -1,22 +1,14 @@
 """DistilBERT in Hugging Face's files, which are its original."""
 
 from bert_tf.models.distilbert.config import DistilBertConfig
-from bert_tf.models.huggingface import Layout
+from bert_tf.models.huggingface import BERT_DEFAULTS, Layout
 
 LAYOUT = Layout(
     config_class=DistilBertConfig,
     class_prefix="DistilBert",
     defaults={
-        "vocab_size": 30522,
-        "hidden_size": 768,
+        **{key: BERT_DEFAULTS[key] for key in BERT_DEFAULTS if key not in ("type_vocab_size", "layer_norm_eps")},
         "num_hidden_layers": 6,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
-        "max_position_embeddings": 512,
-        "initializer_range": 0.02,
     },
     keys={
         "hidden_size": "dim",

@@ -1,6 +1,6 @@
 """RoBERTa in Hugging Face's files."""
 
-from bert_tf.models.huggingface import Layout
+from bert_tf.models.huggingface import BERT_DEFAULTS, Layout
 from bert_tf.models.roberta.config import RobertaConfig
 
 _SEQUENCES = {
@@ -21,21 +21,7 @@ LAYOUT = Layout(
     config_class=RobertaConfig,
     class_prefix="Roberta",
     # Theirs, not those of the released models.
-    defaults={
-        "vocab_size": 50265,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 2,
-        "initializer_range": 0.02,
-        "layer_norm_eps": 1e-12,
-        "pad_token_id": 1,
-    },
+    defaults={**BERT_DEFAULTS, "vocab_size": 50265, "pad_token_id": 1},
     refused={
         "position_embedding_type": ("absolute", None),
         "is_decoder": (False, None),
