@@ -63,16 +63,11 @@ def read_model_files(
     if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
         casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
     config = read_config(config_file, allow_unknown) if config_file else None
-    if config is not None and not _has_word_pieces(config):
+    from bert_tf.models.families import family_of  # imported here because it needs Keras
+
+    if config is not None and not family_of(config).has_word_pieces:
         vocab_file = None
     return ModelFiles(directory, config, config_file, vocab_file, casing, _read_max_length(directory), head)
-
-
-def _has_word_pieces(config: BertConfig) -> bool:
-    from bert_tf.models.families import family_of
-    from bert_tf.text.wordpiece import FullTokenizer
-
-    return issubclass(family_of(config).tokenizer_class, FullTokenizer)
 
 
 def find_config(directory: str) -> str | None:

@@ -47,6 +47,11 @@ class Family:
         return self.model_type
 
     @property
+    def has_word_pieces(self) -> bool:
+        """Whether its tokenizers read a vocab.txt with a casing, as BERT's do."""
+        return issubclass(self.tokenizer_class, FullTokenizer)
+
+    @property
     def formats(self) -> tuple[str, ...]:
         """The weight formats that models of the family can be written in."""
         return ("bert_tf", *self.layouts)

@@ -25,7 +25,6 @@ from bert_tf.text import vocab as text_vocab
 from bert_tf.text.casing import Casing
 from bert_tf.text.library_tokenizer import read_bytes
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights, is_model_variable
 
@@ -117,7 +116,7 @@ def describe(
     if files.config is None:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     files.vocab_file = vocab_file or files.vocab_file
-    if not issubclass(family_of(files.config).tokenizer_class, FullTokenizer):
+    if not family_of(files.config).has_word_pieces:
         raise ValueError(f"{files.config_file}: the scripts can't train a {files.config.title} yet.")
     if not files.vocab_file:
         raise ValueError("Give --vocab_file, or --init_checkpoint with a vocab.txt beside it.")
@@ -368,7 +367,7 @@ def _split_target(target: str, kind: Format) -> tuple[str, str | None]:
 
 def _write_tokenizer_files(directory: str, files: ModelFiles, vocabulary: list[str] | None) -> None:
     config = needed_config(files)
-    if not issubclass(family_of(config).tokenizer_class, FullTokenizer):
+    if not family_of(config).has_word_pieces:
         _copy_tokenizer(directory, files)
         return
     if vocabulary is None and files.vocab_file:
