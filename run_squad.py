@@ -80,7 +80,7 @@ flags.DEFINE_float(
 # Model.
 training_flags.define_lstm_flag("the output layer")
 
-training_flags.define_fine_tuning_flags()
+training_flags.define_fine_tuning_flags(has_classifier=False)
 
 
 def __getattr__(name: str):

@@ -16,6 +16,7 @@ from typing import ClassVar
 from absl import logging
 
 from bert_tf.models.head_config import KEYS_IN_CONFIG
+from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json
 
@@ -100,6 +101,7 @@ class BertConfig:
     span_dropout = 0.0
     first_position = 0  # the row of position_embeddings for a sequence's first token
     padding_has_a_position = False  # positions count the tokens that are not padding; padding has the row before these
+    recipe = Recipe()  # how it is fine-tuned
     attention = _ATTENTION
     classes: ClassVar[dict[str, type["BertConfig"]]] = {}  # model_type -> class, of all families
 

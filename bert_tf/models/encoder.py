@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels
-from bert_tf.models.config import config_of_dict
+from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.layers import (
     ConfiguredLayer,
@@ -99,6 +99,24 @@ class Pooler(ConfiguredLayer):
         return ops.tanh(self.dense(first))
 
 
+def check_frozen_layers(config: BertConfig, count: int | None) -> None:
+    """Refuses an impossible number of layers for `BertEncoder.freeze_layers`.
+
+    Raises:
+      ValueError: there are fewer layers, or a layer that is trained shares its block with one that isn't.
+    """
+    if count is None:
+        return
+    order = config.block_order
+    if not 0 <= count <= len(order):
+        raise ValueError(f"--freeze_layers={count}: the model has {len(order)} layers.")
+    if set(order[:count]) & set(order[count:]):
+        raise ValueError(
+            f"--freeze_layers={count}: layers of this {config.title} share their weights; freeze 0 of them (the "
+            f"embeddings alone) or all {len(order)}."
+        )
+
+
 def last_positions(input_mask):
     """int32 [B, 1]: the last place of each row of input_mask [B, S] that is not 0 (0 if there is none)."""
     place = ops.arange(ops.shape(input_mask)[1], dtype="int32")
@@ -138,6 +156,16 @@ class BertEncoder(NamedInputs, keras.Model):
         self.encoder = Encoder(self.config, name="encoder", dtype=dtype)
         self.pooler = Pooler(self.config, name="pooler", dtype=dtype) if config.has_pooler else None
         self.seed_generator = keras.random.SeedGenerator(seed)
+        self.frozen_layers = None
+
+    def freeze_layers(self, count: int | None) -> None:
+        """Keeps the embeddings and the first `count` layers as they are in training; None: nothing is kept.
+
+        Raises:
+          ValueError: see `check_frozen_layers`.
+        """
+        check_frozen_layers(self.config, count)
+        self.frozen_layers = count
 
     def build(self, input_shape=None):
         self.embeddings.build()
@@ -195,7 +223,12 @@ class BertEncoder(NamedInputs, keras.Model):
         if self.project:
             embedding_output = self.project(embedding_output)
         layers, attention = self.encoder(
-            embedding_output, bias, dropout_seed=seed, training=training, return_attention=return_attention
+            embedding_output,
+            bias,
+            dropout_seed=seed,
+            training=training,
+            return_attention=return_attention,
+            frozen_layers=self.frozen_layers,
         )
         pooled_output = self._pooled(layers[-1], input_mask, inputs.get("pooled_positions"))
         outputs = {"sequence_output": layers[-1], "pooled_output": pooled_output}

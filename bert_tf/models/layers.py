@@ -282,8 +282,9 @@ class Encoder(ConfiguredLayer):
             block.build()
         self.built = True
 
-    def call(self, x, attention_bias, dropout_seed=None, training=False, return_attention=False):
-        """x: [B, S, H]; attention_bias: see `TransformerBlock`.
+    def call(self, x, attention_bias, dropout_seed=None, training=False, return_attention=False, frozen_layers=None):
+        """x: [B, S, H]; attention_bias: see `TransformerBlock`. frozen_layers: how many layers pass no gradient back to
+        x; with 0 only x itself gets none.
 
         Returns:
           Two lists in the order of the layers: their outputs [B, S, H]; with `return_attention` their attention
@@ -291,11 +292,15 @@ class Encoder(ConfiguredLayer):
         """
         outputs, attention = [], []
         for number, block in enumerate(self.config.block_order):
+            if number == frozen_layers:
+                x = ops.stop_gradient(x)
             seed = kernels.fold_in(dropout_seed, 4 * (number + 1))
             x, probabilities = self.blocks[block](x, attention_bias, dropout_seed=seed, training=training)
             outputs.append(x)
             if return_attention:
                 attention.append(probabilities)
+        if frozen_layers == len(outputs):
+            outputs[-1] = ops.stop_gradient(outputs[-1])
         return outputs, attention
 
 

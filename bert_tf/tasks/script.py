@@ -39,7 +39,6 @@ from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import TrainingPlan
 
 LOGGED_EXAMPLES = 3
-LEARNING_RATE = 5e-5  # the original's
 _FEW_STEPS = 50
 _MANY_UNKNOWN = 0.05  # of all tokens
 
@@ -94,14 +93,17 @@ class FineTuningTask(abc.ABC):
         """The line of Python that answers with a trained model at {path}; None if there is none."""
         return TASKS[self.name].answers
 
+    @property
+    def trains_bert(self) -> bool:
+        """Whether BERT is trained, not only what is on top of it; known after `resolve`."""
+        return not getattr(self.settings, "features", None)
+
     def resolve(self, run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
         """The run's settings with what follows from the task's.
 
         Args:
           newest: checkpoint in output_dir, if any.
         """
-        if run.learning_rate is None:
-            run = dataclasses.replace(run, learning_rate=LEARNING_RATE)
         return run
 
     def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
@@ -207,7 +209,11 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     else:
         newest = checkpoints.latest_checkpoint(run.output_dir)
     run = task.resolve(run, newest)
+    for name in ("freeze_layers", "layerwise_lr_decay", "classifier_dropout"):
+        if getattr(run, name) is not None and not task.trains_bert:
+            raise ValueError(f"--{name} is for models whose BERT is trained; here it is frozen, or there is none.")
     files, tokenizer = task.describe(run, newest)
+    run = fine_tuning.with_recipe(run, files.config)
     strategy = fine_tuning.set_up_devices(run)
     task.is_chief = distribution.is_chief(strategy)
     task.load(run, files, tokenizer, newest)

@@ -9,11 +9,13 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import flops, initialize, open_weights, pretrained
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.encoder import check_frozen_layers
 from bert_tf.models.families import family_of, is_encoder_variable
 from bert_tf.models.variable_names import expected_shapes
 from bert_tf.system.messages import named_by, some
@@ -78,6 +80,24 @@ def put_lstm_on_top(files: ModelFiles, lstm_on_top: bool, do_train: bool) -> Non
         if not do_train:
             raise ValueError("--lstm_on_top needs --do_train: this model was trained without a BiLSTM.")
         files.head = dataclasses.replace(files.head, lstm_on_top=True)
+
+
+def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettings:
+    """The settings with the recipe of the model's family where they say nothing, which is logged.
+
+    Raises:
+      ValueError: --layerwise_lr_decay or --freeze_layers is impossible.
+    """
+    new = run.with_recipe(config.recipe)
+    filled = [name for name in dataclasses.asdict(new) if getattr(run, name) is None and getattr(new, name) is not None]
+    own = [
+        f"--{name}={getattr(new, name)}" for name in filled if getattr(new, name) != getattr(BertConfig.recipe, name)
+    ]
+    if run.do_train and own:
+        logging.info("As %s was fine-tuned by its authors, unless you say otherwise: %s.", config.title, " ".join(own))
+    optimization.layer_rates([], new.layerwise_lr_decay)
+    check_frozen_layers(config, new.freeze_layers)
+    return new
 
 
 def _check_trained(weights: Weights | None, output_dir: str, head: str) -> None:
@@ -176,9 +196,18 @@ def build_and_restore(
         model.build()
         optimizer = None
         if num_train_steps:
-            warmup_steps = int(num_train_steps * run.warmup_proportion)
-            optimizer = optimization.create_optimizer(run.optimizer, run.learning_rate, num_train_steps, warmup_steps)
+            recipe = run.recipe(model.config.recipe)
+            warmup_steps = num_train_steps * run.warmup_proportion
+            if recipe.warmup != "multiplies":
+                warmup_steps = int(warmup_steps)
+            optimizer = optimization.create_optimizer(
+                run.optimizer, run.learning_rate, num_train_steps, warmup_steps, recipe
+            )
             optimizer.build(model.trainable_variables)
+            if run.classifier_dropout is not None:
+                model.dropout_rate = run.classifier_dropout
+            if run.freeze_layers is not None:
+                model.bert.freeze_layers(run.freeze_layers)
     step = loop.restore(model, optimizer, output_dir, run.init_checkpoint, run.init_with_optimizer)
     return model, optimizer, step
 
@@ -198,6 +227,8 @@ def training_plan(
       lengths: tokens of each training example. eval_every_steps: 0: there is no data to evaluate on.
     """
     mean_length = run.max_seq_length if run.padding["static_padding"] else float(lengths.mean())
+    # Backward is twice as much as forward, and needless where nothing is trained.
+    passes = 3.0 - 2.0 * (run.freeze_layers or 0) / config.num_hidden_layers
     own = {
         "num_train_steps": num_train_steps,
         "batch_size": run.train_batch_size,
@@ -206,7 +237,7 @@ def training_plan(
         "eval_at_end": True,
         "save_first": False,
         "tokens_per_example": mean_length,
-        "flops_per_example": 3.0 * flops.encoder_flops_per_example(config, mean_length),
+        "flops_per_example": passes * flops.encoder_flops_per_example(config, mean_length),
     }
     return TrainingPlan(**run.plan_fields | own)
 

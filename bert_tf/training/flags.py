@@ -151,10 +151,13 @@ def define_model_file_flags() -> None:
     )
 
 
-def define_fine_tuning_flags() -> None:
+def define_fine_tuning_flags(has_classifier: bool = True) -> None:
     """All flags that the fine-tuning scripts share: model, schedule, best model, device, precision, checkpoints.
 
     The defaults are those of the original's scripts.
+
+    Args:
+      has_classifier: whether the task's models have dropout before their output layer.
     """
     flags.DEFINE_string("output_dir", None, "Directory for checkpoints and results. A run found there is resumed.")
     flags.DEFINE_bool(
@@ -172,16 +175,28 @@ def define_fine_tuning_flags() -> None:
     flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all devices.", lower_bound=1)
     flags.DEFINE_integer("predict_batch_size", 8, "Examples per batch in prediction, over all devices.", lower_bound=1)
     flags.DEFINE_float(
-        "learning_rate", 5e-5, "Peak learning rate. The paper tried 5e-5, 3e-5 and 2e-5.", lower_bound=0.0
+        "learning_rate",
+        5e-5,
+        "Peak learning rate. The paper tried 5e-5, 3e-5 and 2e-5. If unset, 5e-5, or what the family's authors used.",
+        lower_bound=0.0,
     )
     flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set; may be a fraction.", lower_bound=0.0)
     flags.DEFINE_float(
         "warmup_proportion",
         0.1,
-        "Share of the steps over which the learning rate rises from 0.",
+        "Share of the steps over which the learning rate rises from 0. If unset, 0.1; RoBERTa: 0.06.",
         lower_bound=0.0,
         upper_bound=1.0,
     )
+    define_recipe_flags()
+    if has_classifier:
+        flags.DEFINE_float(
+            "classifier_dropout",
+            None,
+            "Dropout before a classifier's output layer in training. If unset, 0.1; DistilBERT: 0.2.",
+            0.0,
+            1.0,
+        )
     flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
     flags.DEFINE_integer("iterations_per_loop", 1000, "Maximum steps in one call of the graph.", lower_bound=1)
     flags.DEFINE_integer(
@@ -208,6 +223,43 @@ def define_fine_tuning_flags() -> None:
     flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on to output_dir, as the original does.")
     define_device_flags()
     define_training_flags(keep_checkpoint_max=None)
+
+
+def define_recipe_flags() -> None:
+    """What a family's recipe says of the optimizer, and which layers are trained."""
+    flags.DEFINE_float(
+        "layerwise_lr_decay",
+        None,
+        "Each layer learns slower than the one above it by this factor, the embeddings slowest; 1: all alike. If "
+        "unset, 1; ELECTRA: 0.8, Large 0.9.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    flags.DEFINE_float(
+        "weight_decay_rate", None, "Weight decay. If unset, 0.01; RoBERTa: 0.1, on all variables.", lower_bound=0.0
+    )
+    flags.DEFINE_float(
+        "adam_beta_2", None, "Adam's decay of the second moment. If unset, 0.999; RoBERTa: 0.98.", 0.0, 1.0
+    )
+    flags.DEFINE_bool(
+        "bias_correction", None, "Adam's bias correction. If unset, off, as in the original; RoBERTa: on."
+    )
+    flags.DEFINE_float(
+        "clip_norm", None, "Clip the gradient's norm to this; 0: don't. If unset, 1; RoBERTa: 0.", lower_bound=0.0
+    )
+    flags.DEFINE_bool(
+        "sum_loss",
+        None,
+        "Clip the gradient of the sum of the examples' losses, not of their mean: nearly every step is then clipped. "
+        "If unset, off; ELECTRA: on.",
+    )
+    flags.DEFINE_integer(
+        "freeze_layers",
+        None,
+        "Train neither the embeddings nor the first N layers: less time and memory. If unset, all of the model is "
+        "trained.",
+        lower_bound=0,
+    )
 
 
 def define_csv_flag() -> None:

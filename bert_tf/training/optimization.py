@@ -6,15 +6,16 @@ the gradient (clipping, loss scale), and whether to apply the update at all.
 
 import functools
 import re
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
-_PACKAGE = "bert_tf"
+from bert_tf.models.recipe import EXCLUDE_FROM_WEIGHT_DECAY, WARMUPS, Recipe
 
-# Variables whose path contains one of these are not decayed: layer norms and every bias.
-EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
+_PACKAGE = "bert_tf"
+_BERT = Recipe()
 
 
 def _float32_reciprocal(steps: int) -> float:
@@ -32,37 +33,96 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       initial_learning_rate: the peak of the schedule.
       num_train_steps: optimizer steps until the rate is 0.
       num_warmup_steps: 0 for no warm-up.
+      warmup: one of `recipe.WARMUPS`. "replaces" is BERT's way, described above. "multiplies" is ELECTRA's
+        (create_optimizer of model/optimization.py): the decayed rate times step / num_warmup_steps, which may be a
+        fraction, and the peak is never reached. "precedes" is fairseq's polynomial_decay: the decay starts at the peak,
+        where warm-up ends, and the first update already has the second one's rate.
+
+    Raises:
+      ValueError: num_train_steps is not positive, or there is no such warm-up.
     """
 
-    def __init__(self, initial_learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
+    def __init__(
+        self,
+        initial_learning_rate: float,
+        num_train_steps: int,
+        num_warmup_steps: float = 0,
+        warmup: str = _BERT.warmup,
+    ):
         super().__init__()
         if num_train_steps <= 0:
             raise ValueError(f"num_train_steps must be positive, got {num_train_steps}.")
+        if warmup not in WARMUPS:
+            raise ValueError(f"warmup={warmup!r} is not one of {', '.join(WARMUPS)}.")
         self.initial_learning_rate = initial_learning_rate
         self.num_train_steps = num_train_steps
         self.num_warmup_steps = num_warmup_steps or 0
+        self.warmup = warmup
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
+        if self.warmup == "precedes":
+            return self._rate_after_warmup(step)
         # Multiply by reciprocals instead of dividing: TensorFlow's graph optimizer rewrote the original's divisions by
         # constants like this, and towards the end of a long run the difference exceeds rounding.
         done = ops.minimum(step, float(self.num_train_steps)) * _float32_reciprocal(self.num_train_steps)
         rate = self.initial_learning_rate * (1.0 - done)
         if self.num_warmup_steps:
-            warmup_rate = self.initial_learning_rate * (step * _float32_reciprocal(self.num_warmup_steps))
-            rate = ops.where(step < float(self.num_warmup_steps), warmup_rate, rate)
+            warmed_up = step * _float32_reciprocal(self.num_warmup_steps)
+            if self.warmup == "multiplies":
+                return rate * ops.minimum(warmed_up, 1.0)
+            rate = ops.where(step < float(self.num_warmup_steps), self.initial_learning_rate * warmed_up, rate)
         return rate
 
+    def _rate_after_warmup(self, step):
+        warmup, steps = float(self.num_warmup_steps), float(self.num_train_steps)
+        left = ops.clip((steps - step) / max(steps - warmup, 1.0), 0.0, 1.0)
+        if warmup:
+            left = ops.where(step < warmup, ops.maximum(step, 1.0) / warmup, left)
+        return self.initial_learning_rate * left
+
     def get_config(self) -> dict:
-        return {
-            "initial_learning_rate": self.initial_learning_rate,
-            "num_train_steps": self.num_train_steps,
-            "num_warmup_steps": self.num_warmup_steps,
-        }
+        names = ("initial_learning_rate", "num_train_steps", "num_warmup_steps", "warmup")
+        return {name: getattr(self, name) for name in names}
+
+
+def layer_rates(paths: Sequence[str], decay: float) -> list[float]:
+    """The factor of the learning rate for each variable (ELECTRA's model/optimization.py, _get_layer_lrs).
+
+    With n layers: decay ** (n + 2) for the embeddings, decay ** (n + 1) for layer 0, ..., decay ** 2 for the top layer,
+    decay for the pooler, 1 for the head. Layers that share a block are one layer.
+
+    Raises:
+      ValueError: decay isn't in (0, 1], or none of the variables belongs to a layer.
+    """
+    if not 0 < decay <= 1:
+        raise ValueError(f"--layerwise_lr_decay={decay:g} must be more than 0 and at most 1, which is no decay.")
+    if decay == 1 or not paths:
+        return [1.0] * len(paths)
+    numbers = [re.search(r"/encoder/layer_(\d+)/", path) for path in paths]
+    layers = 1 + max((int(number[1]) for number in numbers if number), default=-1)
+    if not layers:
+        raise ValueError(f"--layerwise_lr_decay={decay:g} is for models with transformer layers.")
+
+    def depth(path, number):
+        if number:
+            return 1 + int(number[1])
+        if re.search("/embeddings(_project)?/", path):
+            return 0
+        return layers + 1 if "/pooler/" in path else layers + 2
+
+    return [decay ** (layers + 2 - depth(path, number)) for path, number in zip(paths, numbers, strict=True)]
 
 
 class _DecayingOptimizer(keras.optimizers.Optimizer):
-    """First and second moments, and a weight decay that skips variables by path."""
+    """First and second moments, a weight decay that skips variables by path, and rates that differ by layer.
+
+    Args:
+      bias_correction: divide the moments by what their zero start takes from them. None: the optimizer's usual way.
+      layerwise_lr_decay: see `layer_rates`.
+    """
+
+    corrects_bias = False  # usually
 
     def __init__(
         self,
@@ -74,6 +134,8 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         exclude_from_weight_decay=EXCLUDE_FROM_WEIGHT_DECAY,
         global_clipnorm: float | None = 1.0,
         name=None,
+        bias_correction: bool | None = None,
+        layerwise_lr_decay: float = 1.0,
         **kwargs,
     ):
         super().__init__(learning_rate=learning_rate, global_clipnorm=global_clipnorm, name=name, **kwargs)
@@ -83,10 +145,13 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         # Not under Keras's own name for it: Keras would read that and set up its own weight decay.
         self.excluded_patterns = tuple(exclude_from_weight_decay or ())
+        self.bias_correction = self.corrects_bias if bias_correction is None else bias_correction
+        self.layerwise_lr_decay = layerwise_lr_decay
 
     def build(self, variables):
         if self.built:
             return
+        self.layer_rates = layer_rates([variable.path for variable in variables], self.layerwise_lr_decay)
         super().build(variables)
         self.first_moments = [self.add_variable_from_reference(v, name="adam_m") for v in variables]
         self.second_moments = [self.add_variable_from_reference(v, name="adam_v") for v in variables]
@@ -107,12 +172,14 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         index = self._get_variable_index(variable)
         m, v = self.first_moments[index], self.second_moments[index]
         gradient = ops.cast(ops.convert_to_tensor(gradient), variable.dtype)
+        if self.layer_rates[index] != 1:
+            learning_rate = ops.cast(learning_rate, "float32") * self.layer_rates[index]
         scalars = (learning_rate, gradient_factor, apply_update, ops.cast(self.iterations, "float32") + 1.0)
         update = _compiled_update if _use_compiled() else _update
         new = update(
             type(self)._direction,
             self.decayed[index] and self.weight_decay_rate,
-            (self.beta_1, self.beta_2, self.epsilon),
+            (self.beta_1, self.beta_2, self.epsilon, self.bias_correction),
             (variable, m, v, gradient),
             scalars,
         )
@@ -129,12 +196,14 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
             "exclude_from_weight_decay": list(self.excluded_patterns),
+            "bias_correction": self.bias_correction,
+            "layerwise_lr_decay": self.layerwise_lr_decay,
         }
 
 
 def _update(direction, decay_rate, constants, tensors, scalars):
     """New (variable, m, v): moments, then the optimizer's own direction, then one step along it."""
-    beta_1, beta_2, _ = constants
+    beta_1, beta_2, *_ = constants
     variable, m, v, gradient = (ops.convert_to_tensor(tensor) for tensor in tensors)
     learning_rate, gradient_factor, apply_update, step = scalars
     gradient = gradient * ops.cast(gradient_factor, gradient.dtype)
@@ -174,12 +243,17 @@ class AdamWeightDecay(_DecayingOptimizer):
     """The original's Adam: no bias correction, epsilon outside the square root, decoupled weight decay.
 
     Without bias correction the first steps are about three times as long as Adam's ((1 - beta_1) / sqrt(1 - beta_2));
-    the warm-up is tuned to that, so it stays.
+    the warm-up is tuned to that, so it stays. With it, this is fairseq's Adam, whose epsilon counts before v is
+    corrected.
     """
 
     @staticmethod
     def _direction(variable, m, v, step, decay_rate, constants):
-        change = m / (ops.sqrt(v) + constants[2])
+        beta_1, beta_2, epsilon, bias_correction = constants
+        change = m / (ops.sqrt(v) + epsilon)
+        if bias_correction:
+            left_1, left_2 = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (beta_1, beta_2))
+            change = change * (ops.sqrt(left_2) / left_1)
         return change + decay_rate * variable if decay_rate else change
 
 
@@ -190,11 +264,14 @@ class Lamb(_DecayingOptimizer):
     Variables excluded from weight decay are not rescaled either, as in the implementations behind published results.
     """
 
+    corrects_bias = True
+
     @staticmethod
     def _direction(variable, m, v, step, decay_rate, constants):
-        beta_1, beta_2, epsilon = constants
-        m = m / (1.0 - ops.power(ops.cast(beta_1, "float32"), step))
-        v = v / (1.0 - ops.power(ops.cast(beta_2, "float32"), step))
+        beta_1, beta_2, epsilon, bias_correction = constants
+        if bias_correction:
+            m = m / (1.0 - ops.power(ops.cast(beta_1, "float32"), step))
+            v = v / (1.0 - ops.power(ops.cast(beta_2, "float32"), step))
         change = m / (ops.sqrt(v) + epsilon)
         if not decay_rate:
             return change
@@ -207,10 +284,25 @@ class Lamb(_DecayingOptimizer):
 
 
 def create_optimizer(
-    name: str, learning_rate: float, num_train_steps: int, num_warmup_steps: int
+    name: str, learning_rate: float, num_train_steps: int, num_warmup_steps: float, recipe: Recipe = _BERT
 ) -> keras.optimizers.Optimizer:
-    """The optimizer of a training script: "adamw" (the original's) or "lamb", with the original's schedule."""
+    """The optimizer of a training script: "adamw" (the original's) or "lamb", with a family's schedule.
+
+    Args:
+      recipe: of a family (`config.recipe`), BERT's by default; its learning_rate and warmup_proportion are not used.
+
+    Raises:
+      ValueError: there is no such optimizer, or the recipe is impossible.
+    """
     optimizers = {"adamw": AdamWeightDecay, "lamb": Lamb}
     if name not in optimizers:
         raise ValueError(f"--optimizer={name} is not known; choose one of {', '.join(optimizers)}.")
-    return optimizers[name](learning_rate=WarmupLinearDecay(learning_rate, num_train_steps, num_warmup_steps))
+    return optimizers[name](
+        learning_rate=WarmupLinearDecay(learning_rate, num_train_steps, num_warmup_steps, recipe.warmup),
+        weight_decay_rate=recipe.weight_decay_rate,
+        beta_2=recipe.adam_beta_2,
+        exclude_from_weight_decay=recipe.exclude_from_weight_decay,
+        global_clipnorm=recipe.clip_norm or None,
+        bias_correction=recipe.bias_correction or None,  # lamb has its own
+        layerwise_lr_decay=recipe.layerwise_lr_decay,
+    )

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import TypeVar
 
+from bert_tf.models.recipe import Recipe
 from bert_tf.system.checks import check_file
 from bert_tf.weights import released_models
 
@@ -93,6 +94,12 @@ def settings_of(kind: type[Settings], values: Mapping[str, object], given: Colle
     return kind(**{field.name: values[field.name] for field in fields})
 
 
+_RECIPE_FLAGS = (
+    "learning_rate", "warmup_proportion", "layerwise_lr_decay", "weight_decay_rate", "adam_beta_2", "bias_correction",
+    "clip_norm", "sum_loss",
+)  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FineTuningSettings(TrainingSettings, DeviceSettings):
     """A fine-tuning run of any task: model, actions, schedule. None means "not given".
@@ -101,7 +108,10 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
       do_lower_case, strip_accents: None: as in the model's directory.
       keep_checkpoint_max: None: the run keeps its newest checkpoint until it ends, and then only the weights of its
         last step. A number: it keeps this many checkpoints, with optimizer state; 0: all of them.
-      learning_rate: None: 5e-5, unless the task has its own. eval_batch_size: None: predict_batch_size.
+      learning_rate, warmup_proportion, layerwise_lr_decay, weight_decay_rate, adam_beta_2, bias_correction, clip_norm,
+        sum_loss: None: as in the recipe of the model's family, unless the task has its own; see `models.recipe.Recipe`.
+      classifier_dropout: None: the family's. freeze_layers: None: nothing is frozen.
+      eval_batch_size: None: predict_batch_size.
     """
 
     output_dir: str
@@ -120,7 +130,15 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
     predict_batch_size: int = 8
     learning_rate: float | None = None
     num_train_epochs: float = 3.0
-    warmup_proportion: float = 0.1
+    warmup_proportion: float | None = None
+    layerwise_lr_decay: float | None = None
+    weight_decay_rate: float | None = None
+    adam_beta_2: float | None = None
+    bias_correction: bool | None = None
+    clip_norm: float | None = None
+    sum_loss: bool | None = None
+    classifier_dropout: float | None = None
+    freeze_layers: int | None = None
     num_seeds: int = 1
     save_checkpoints_steps: int = 1000
     keep_checkpoint_max: int | None = None
@@ -136,6 +154,8 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
         fields = super().plan_fields | {
             "iterations_per_loop": self.iterations_per_loop,
             "save_checkpoints_steps": self.save_checkpoints_steps,
+            "clip_norm": self.clip_norm,
+            "sum_loss": self.sum_loss,
         }
         return fields if self.keeps_optimizer else fields | {"keep_checkpoint_max": 1}
 
@@ -143,6 +163,15 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
     def keeps_optimizer(self) -> bool:
         """Whether checkpoints are kept after the run, with their optimizer state."""
         return self.keep_checkpoint_max is not None
+
+    def with_recipe(self, recipe: Recipe) -> "FineTuningSettings":
+        """These settings, with a family's recipe where they are None."""
+        own = {name: value for name, value in dataclasses.asdict(recipe).items() if name in _RECIPE_FLAGS}
+        return dataclasses.replace(self, **{name: own[name] for name in own if getattr(self, name) is None})
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """A family's recipe with these settings, which came from `with_recipe`."""
+        return dataclasses.replace(recipe, **{name: getattr(self, name) for name in _RECIPE_FLAGS})
 
     @property
     def padding(self) -> dict:

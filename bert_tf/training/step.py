@@ -16,7 +16,6 @@ from bert_tf.models import kernels
 from bert_tf.system.progress import batches_with_progress
 
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
-_CLIP_NORM = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +29,8 @@ class TrainingPlan:
       gradient_accumulation_steps: micro-batches into which a replica's share is split.
       seed: seed of dropout (and of the data order, if the caller uses it for that).
       loss_scaling: dynamic loss scale, for float16.
+      clip_norm: the gradient's norm is clipped to this; 0: it is not clipped.
+      sum_loss: the gradient is that of the sum of the examples' losses; the log still has their mean.
       use_xla: compile forward and backward.
       skip_nonfinite_steps: skip and count steps with a NaN or infinite loss, instead of stopping.
       iterations_per_loop: maximum steps in one call of the graph.
@@ -45,6 +46,8 @@ class TrainingPlan:
     gradient_accumulation_steps: int = 1
     seed: int = 0
     loss_scaling: bool = False
+    clip_norm: float = 1.0
+    sum_loss: bool = False
     use_xla: bool = False
     skip_nonfinite_steps: bool = False
     iterations_per_loop: int = 1000
@@ -98,7 +101,11 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
         # Clip after the sum, so that any number of replicas gives the same step.
         norm = _global_norm(gradients, squares) / loss_scale
         finite = tf.math.is_finite(norm) & tf.math.is_finite(sums["loss"])
-        factor = _CLIP_NORM / (tf.maximum(norm, _CLIP_NORM) * loss_scale)
+        factor = 1.0 / loss_scale
+        if plan.sum_loss:
+            norm, factor = norm * plan.batch_size, factor * plan.batch_size
+        if plan.clip_norm:
+            factor = factor * (plan.clip_norm / tf.maximum(norm, plan.clip_norm))
         learning_rate = tf.convert_to_tensor(optimizer.learning_rate)
 
         def apply(strategy, gradients, *scalars):

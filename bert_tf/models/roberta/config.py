@@ -3,6 +3,7 @@
 from types import MappingProxyType
 
 from bert_tf.models.config import BertConfig
+from bert_tf.models.recipe import Recipe
 
 
 class RobertaConfig(BertConfig):
@@ -27,6 +28,11 @@ class RobertaConfig(BertConfig):
     padding_has_a_position = True
     classifier_act = "tanh"
     hidden_layer_dropout = True
+    # fairseq's README for GLUE; its Adam decays all variables.
+    recipe = Recipe(
+        learning_rate=1e-5, warmup_proportion=0.06, warmup="precedes", weight_decay_rate=0.1,
+        exclude_from_weight_decay=(), adam_beta_2=0.98, bias_correction=True, clip_norm=0.0,
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -47,6 +47,10 @@ class ClassificationTask(FineTuningTask):
         return super().resolve(run, newest)
 
     @property
+    def trains_bert(self):
+        return super().trains_bert and self.settings.model == "bert"
+
+    @property
     def output_layer(self):
         return TASKS[self.name].feature_layer if self.settings.features else super().output_layer
 

@@ -1,0 +1,35 @@
+"""How the authors of a family fine-tuned it: what the scripts do where no flag says otherwise."""
+
+import dataclasses
+
+# Variables whose path contains one of these are not decayed: layer norms and every bias.
+EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
+
+# How warm-up meets the linear decay from the peak at step 0 to 0 at the last step: until its end it replaces the
+# decayed rate (BERT), or multiplies it (ELECTRA); or the decay begins where it ends (RoBERTa).
+WARMUPS = ("replaces", "multiplies", "precedes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Schedule and optimizer of fine-tuning; the defaults are BERT's. All but two fields are flags of the scripts.
+
+    Attributes:
+      learning_rate: the peak. warmup_proportion: the share of the steps for warm-up. warmup: one of WARMUPS, no flag.
+      layerwise_lr_decay: each layer learns slower than the one above it by this factor; see `layer_rates`.
+      weight_decay_rate: exclude_from_weight_decay: parts of the names of variables that don't decay, no flag.
+      adam_beta_2: of the second moment. bias_correction: Adam's correction of its first steps.
+      clip_norm: the gradient's norm is clipped to this; 0: it is not clipped.
+      sum_loss: clip the gradient of the sum of the examples' losses, not of their mean.
+    """
+
+    learning_rate: float = 5e-5
+    warmup_proportion: float = 0.1
+    warmup: str = "replaces"
+    layerwise_lr_decay: float = 1.0
+    weight_decay_rate: float = 0.01
+    exclude_from_weight_decay: tuple[str, ...] = EXCLUDE_FROM_WEIGHT_DECAY
+    adam_beta_2: float = 0.999
+    bias_correction: bool = False
+    clip_norm: float = 1.0
+    sum_loss: bool = False

@@ -1,0 +1,165 @@
+"""The families' recipes of fine-tuning, compared with what their originals' optimizers computed."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.models import kernels
+from bert_tf.models.config import BertConfig
+from bert_tf.models.recipe import Recipe
+from bert_tf.models.roberta.config import RobertaConfig
+from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.training import step as train_step
+from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay, create_optimizer, layer_rates
+
+TINY = {
+    "vocab_size": 30,
+    "hidden_size": 8,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 16,
+    "type_vocab_size": 2,
+}
+
+
+def test_electras_schedule(golden):
+    for case in json.loads((golden / "recipes" / "electra_lr_schedule.json").read_text()):
+        if case.get("lr_decay_power", 1) != 1:
+            continue
+        steps = case["num_train_steps"]
+        warmup = case["warmup_steps"] if "warmup_steps" in case else steps * case["warmup_proportion"]
+        schedule = WarmupLinearDecay(case["init_lr"], steps, warmup, "multiplies")
+        decay = case.get("layerwise_lr_decay_power", 1.0)
+        for step, expected in case["step_and_lr"]:
+            rate = float(schedule(step))
+            if decay == 1:
+                np.testing.assert_allclose(rate, expected, rtol=2e-6, atol=1e-10)  # 1 - step / steps cancels
+                continue
+            paths = [f"m/electra{key if key[0] == '/' else '/' + key}x" for key in expected]
+            rates = [rate * factor for factor in layer_rates(paths, decay)]
+            np.testing.assert_allclose(rates, list(expected.values()), rtol=2e-6, atol=1e-10)
+
+
+def test_robertas_schedule(golden):
+    for case in json.loads((golden / "recipes" / "fairseq_lr_schedule.json").read_text()):
+        if case["power"] != 1 or case["end_learning_rate"]:
+            continue
+        schedule = WarmupLinearDecay(case["lr"], case["total_num_update"], case["warmup_updates"], "precedes")
+        np.testing.assert_allclose(float(schedule(0)), case["rate_of_first_update"], rtol=1e-6)
+        for update, rate in case["rate_set_after_update"]:
+            np.testing.assert_allclose(float(schedule(update)), rate, rtol=2e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_robertas_adam(golden, fused):
+    values = np.load(golden / "recipes" / "fairseq_adam.npz")
+    recipe = RobertaConfig.recipe
+    assert (0.9, recipe.adam_beta_2) == tuple(values["betas"])
+    assert values["eps"] == 1e-6 and recipe.weight_decay_rate == values["weight_decay"]
+    variables = [keras.Variable(values[name], name=f"{name}_bias") for name in ("p0", "q0")]
+    kernels.set_fused(fused)
+    try:
+        optimizer = create_optimizer("adamw", 1.0, 10, 0, recipe)
+        optimizer.build(variables)
+        for step, rate in enumerate(values["lr"]):
+            for variable, name in zip(variables, "pq", strict=True):
+                optimizer.update_step(
+                    tf.constant(values[f"grads_{name}"][step]), variable, tf.constant(rate, "float32")
+                )
+                np.testing.assert_allclose(variable.numpy(), values[name][step], rtol=0, atol=1e-6)
+            optimizer.iterations.assign_add(1)
+    finally:
+        kernels.set_fused(True)
+
+
+def test_no_such_rates():
+    with pytest.raises(ValueError, match="layerwise_lr_decay=0 must be more than 0"):
+        layer_rates(["a/encoder/layer_0/b"], 0.0)
+    with pytest.raises(ValueError, match="is for models with transformer layers"):
+        layer_rates(["a/b"], 0.5)
+    with pytest.raises(ValueError, match="warmup='none'"):
+        WarmupLinearDecay(1.0, 2, 1, "none")
+
+
+def test_layers_have_their_rates():
+    """With equal gradients, variables move in proportion to their layer's rate."""
+    model = BertForSequenceClassification(BertConfig(**TINY), 2)
+    model.build()
+    optimizer = AdamWeightDecay(0.1, weight_decay_rate=0.0, layerwise_lr_decay=0.5)
+    optimizer.build(model.trainable_variables)
+    moved = {}
+    for variable in model.trainable_variables:
+        before = variable.numpy()
+        optimizer.update_step(tf.ones(variable.shape), variable, tf.constant(0.1))
+        moved[variable.path] = float(np.mean(before - variable.numpy()))
+    step = next(distance for path, distance in moved.items() if path.endswith("classifier/output_bias"))
+    depths = {"/embeddings/": 5, "/layer_0/": 4, "/layer_1/": 3, "/layer_2/": 2, "/pooler/": 1, "classifier/output": 0}
+    for path, distance in moved.items():
+        (depth,) = [depth for part, depth in depths.items() if part in path]
+        np.testing.assert_allclose(distance, step * 0.5**depth, rtol=1e-3, err_msg=path)
+    again = AdamWeightDecay.from_config(optimizer.get_config())
+    assert again.layerwise_lr_decay == 0.5
+
+
+def one_step(plan_arguments=(), frozen=None, rate=0.1):
+    keras.utils.set_random_seed(3)
+    model = BertForSequenceClassification(BertConfig(**TINY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+                                          2, dropout_rate=0.0)  # fmt: skip
+    model.build()
+    model.bert.freeze_layers(frozen)
+    optimizer = create_optimizer("adamw", rate, 10**6, 0)
+    optimizer.build(model.trainable_variables)
+    before = {v.path: v.numpy() for v in model.trainable_variables}
+    plan = train_step.TrainingPlan(num_train_steps=1, batch_size=4, **dict(plan_arguments))
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    train = train_step.make_train_function(model, optimizer, model.objective, strategy, plan)
+    rng = np.random.default_rng(0)
+    batch = {"input_ids": rng.integers(1, 30, (4, 8)), "label_ids": np.array([0, 1, 1, 0])}
+    data = tf.data.Dataset.from_tensors({name: value.astype("int32") for name, value in batch.items()})
+    result = train(iter(data), tf.constant(1), tf.constant(1.0), tf.constant(0))
+    moments = dict(zip(before, [m.numpy() for m in optimizer.first_moments], strict=True))
+    changed = {path for path, value in before.items() if not np.array_equal(value, model_value(model, path))}
+    return result, moments, changed, set(before)
+
+
+def model_value(model, path):
+    return next(v.numpy() for v in model.trainable_variables if v.path == path)
+
+
+@pytest.mark.parametrize("count", [0, 2, 3])
+def test_frozen_layers_stay(count):
+    _, moments, changed, names = one_step(frozen=count)
+    frozen = {name for name in names if "/embeddings/" in name}
+    frozen |= {name for name in names for number in range(count) if f"/layer_{number}/" in name}
+    # key biases have no gradient; half of the words don't occur
+    assert not changed & frozen
+    assert {name for name in names - frozen if "key/bias" not in name} <= changed
+    assert all(not moments[name].any() for name in frozen)
+
+
+def test_no_such_layers_to_freeze():
+    with pytest.raises(ValueError, match="freeze_layers=4: the model has 3 layers"):
+        one_step(frozen=4)
+
+
+def test_sum_of_losses_and_clipping():
+    usual, moments, *_ = one_step({"clip_norm": 0.0})
+    summed, sum_moments, *_ = one_step({"clip_norm": 0.0, "sum_loss": True})
+    norm = float(usual["gradient_norm"])
+    np.testing.assert_allclose(float(summed["gradient_norm"]), 4 * norm, rtol=1e-6)
+    np.testing.assert_allclose(float(summed["loss"]), float(usual["loss"]))
+    _, clipped, *_ = one_step({"clip_norm": norm / 2})
+    for name, moment in moments.items():
+        np.testing.assert_allclose(sum_moments[name], 4 * moment, rtol=1e-4, atol=1e-9)
+        np.testing.assert_allclose(clipped[name], moment / 2, rtol=1e-4, atol=1e-9)
+
+
+def test_berts_recipe_is_the_originals():
+    assert BertConfig.recipe == Recipe()
+    optimizer = create_optimizer("adamw", 1e-4, 10, 1)
+    assert (optimizer.weight_decay_rate, optimizer.beta_2, optimizer.bias_correction) == (0.01, 0.999, False)
+    assert create_optimizer("lamb", 1e-4, 10, 1).bias_correction
