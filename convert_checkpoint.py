@@ -53,6 +53,12 @@ flags.DEFINE_enum(
     "Activation to write to the configuration instead of the source's. gelu is the original's tanh form, gelu_erf is "
     "Hugging Face's gelu.",
 )
+flags.DEFINE_enum(
+    "part",
+    None,
+    ["discriminator", "generator"],
+    "Which model of an ELECTRA checkpoint that has both. If unset, the discriminator, or the only one there.",
+)
 flags.DEFINE_string(
     "add_tokens",
     None,
@@ -97,7 +103,7 @@ def main(_):
 
     names = (
         "with_optimizer", "add_tokens", "use_unused_slots", "new_rows", "max_position_embeddings", "do_lower_case",
-        "strip_accents", "bert_config_file", "vocab_file", "hidden_act", "verify", "overwrite",
+        "strip_accents", "bert_config_file", "vocab_file", "hidden_act", "part", "verify", "overwrite",
     )  # fmt: skip
     arguments = {name: FLAGS[name].value for name in names}
     report = convert.convert(FLAGS["from"].value, FLAGS.to, FLAGS.format, **arguments)

@@ -19,10 +19,12 @@ from bert_tf.conversion.reference_models import REFERENCES
 from bert_tf.models import initialize, open_weights, pretrained
 from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.families import family_of_variables, is_encoder_variable
+from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.models.families import family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.formats import format_named
+from bert_tf.models.inputs import select
 from bert_tf.models.task_models import BertForPreTraining
-from bert_tf.models.variable_names import expected_shapes, pooler, word_table
+from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD, expected_shapes, pooler, word_table
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import some
 from bert_tf.system.progress import progress_bar
@@ -96,6 +98,7 @@ def convert(
     bert_config_file: str | None = None,
     vocab_file: str | None = None,
     hidden_act: str | None = None,
+    part: str | None = None,
     verify: bool = True,
     overwrite: bool = False,
 ) -> Report:
@@ -110,6 +113,7 @@ def convert(
       do_lower_case, strip_accents: must not contradict the source's directory; needed if that doesn't say.
       bert_config_file, vocab_file: instead of those beside the weights.
       hidden_act: written to the configuration instead of the source's.
+      part: which model of a file with several, see `open_weights.open_weights`.
       verify: also compare outputs with the source library's model, where one is installed.
       overwrite: replace existing files.
 
@@ -118,7 +122,7 @@ def convert(
     """
     if (use_unused_slots or new_rows != "pieces") and not add_tokens:
         raise ValueError("--use_unused_slots and --new_rows say how to add tokens: give --add_tokens, too.")
-    source_weights, files = pretrained.read_model(source, bert_config_file)
+    source_weights, files = pretrained.read_model(source, bert_config_file, part)
     files, vocabulary, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
     notes += _notes_on_source(source_weights, with_optimizer)
     weights, changes = source_weights, {"hidden_act": hidden_act} if hidden_act else {}
@@ -163,6 +167,9 @@ def convert(
 
 
 def _report(weights: Weights, written: pretrained.Written, format: str, config: BertConfig, notes: list[str]) -> Report:
+    wanted = expected_shapes(config)
+    if family_of(config).parts:  # the other part's head is not missing
+        wanted = filter(is_encoder_variable, wanted)
     return Report(
         source=weights.path,
         source_format=weights.format,
@@ -172,7 +179,7 @@ def _report(weights: Weights, written: pretrained.Written, format: str, config: 
             (name, shape, weights.origins.get(name, ""), written.names.get(name) or f"- ({written.left_out[name]})")
             for name, shape in weights.shapes.items()
         ],
-        missing=[name for name in expected_shapes(config) if name not in weights.shapes],
+        missing=[name for name in wanted if name not in weights.shapes],
         unused=weights.unused,
         notes=notes,
         files=written.files,
@@ -316,12 +323,17 @@ def example_inputs(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
 def our_outputs(weights: Weights, config: BertConfig, inputs: dict) -> dict[str, np.ndarray]:
     """Outputs of this project's model: those of the encoder and of the pre-training heads that the weights have."""
     keras.backend.clear_session()
-    model = BertForPreTraining(config)
+    detects = REPLACED_TOKEN_HEAD in weights
+    model = ElectraDiscriminator(config) if detects else BertForPreTraining(config)
     model.build()
     initialize.initialize(initialize.model_variables(model), weights)
     outputs = model.encode(inputs)
-    outputs |= model(inputs)
+    if detects:
+        outputs["replaced_token_logits"] = model(select(inputs, model.known_inputs))
+    else:
+        outputs |= model(inputs)
     names = ["sequence_output"]
+    names += ["replaced_token_logits"] * detects
     names += ["pooled_output"] * _has_pooler(weights)
     names += ["masked_lm_logits"] * ("cls/predictions/output_bias" in weights)
     names += ["next_sentence_logits"] * ("cls/seq_relationship/output_bias" in weights)

@@ -30,8 +30,10 @@ from bert_tf.weights.torch_files import SHARD_INDEX_SUFFIX
 # --- transformers ----------------------------------------------------------------------------------------------------
 
 
-# By the second half of a class's name: the outputs here -> theirs.
+# By a class's name, or its second half: the outputs here -> theirs.
 _HEAD_OUTPUTS = {
+    "ElectraForPreTraining": {"replaced_token_logits": "logits"},
+    "AlbertForPreTraining": {"masked_lm_logits": "prediction_logits", "next_sentence_logits": "sop_logits"},
     "PreTraining": {"masked_lm_logits": "prediction_logits", "next_sentence_logits": "seq_relationship_logits"},
     "MaskedLM": {"masked_lm_logits": "logits"},
     "NextSentencePrediction": {"next_sentence_logits": "logits"},
@@ -46,8 +48,8 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
       inputs: input_ids, input_mask, segment_ids [B, S].
 
     Returns:
-      sequence_output [B, S, H], and pooled_output [B, H] where the file has a pooler; masked_lm_logits [B, S, V] and
-      next_sentence_logits [B, 2] where it has those heads.
+      sequence_output [B, S, H], and pooled_output [B, H] where the file has a pooler; masked_lm_logits [B, S, V],
+      next_sentence_logits [B, 2] and replaced_token_logits [B, S] where it has those heads.
 
     Raises:
       ImportError: transformers or torch is not installed.
@@ -58,8 +60,8 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
     directory, huggingface = directory_of(path), FORMATS["huggingface"]
     values = read_json(posixpath.join(directory, HUGGINGFACE_CONFIG))
     architecture = (values.get("architectures") or [""])[0]
-    kind = architecture.partition("For")[2]
-    model_class = getattr(transformers, architecture) if kind in _HEAD_OUTPUTS else transformers.AutoModel
+    heads = _HEAD_OUTPUTS.get(architecture) or _HEAD_OUTPUTS.get(architecture.partition("For")[2])
+    model_class = getattr(transformers, architecture) if heads else transformers.AutoModel
     file = huggingface.find(directory)
     shapes = huggingface.open(file).shapes
     has_pooler = pooler(family_of_variables(shapes).scope) + "/kernel" in shapes
@@ -76,9 +78,9 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
         outputs = {"sequence_output": encoded.last_hidden_state}
         if has_pooler:
             outputs["pooled_output"] = encoded.pooler_output
-        if kind in _HEAD_OUTPUTS:
+        if heads:
             result = model(**arguments)
-            outputs |= {ours: getattr(result, theirs) for ours, theirs in _HEAD_OUTPUTS[kind].items()}
+            outputs |= {ours: getattr(result, theirs) for ours, theirs in heads.items()}
     return {name: value.numpy() for name, value in outputs.items() if value is not None}
 
 

@@ -38,9 +38,11 @@ class Pretrained:
     Attributes:
       exported_inputs: name -> rank of the int32 arrays that an exported model takes.
       head_config: the head, which `save_pretrained` writes beside the encoder's configuration.
+      part: of models that are trained together, the one that it is (see `families.Family.parts`); None: any of them.
     """
 
     head_config = NO_HEAD
+    part: str | None = None
     exported_inputs: Mapping[str, int] = MappingProxyType({"input_ids": 2, "input_mask": 2, "segment_ids": 2})
 
     @classmethod

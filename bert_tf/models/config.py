@@ -42,19 +42,6 @@ ATTENTIONS = ("bidirectional", "causal")
 _LAYER_NORM_EPS = 1e-12
 _ATTENTION = "bidirectional"
 
-# Kept without a warning, although they have no effect on a model.
-_IDLE_KEYS = (
-    # In the configs of the released multilingual and Chinese models, but never used.
-    "directionality",
-    "pooler_fc_size",
-    "pooler_num_attention_heads",
-    "pooler_num_fc_layers",
-    "pooler_size_per_head",
-    "pooler_type",
-    # From a Hugging Face config.json: a conversion back to that format needs it.
-    "pad_token_id",
-)
-
 
 class BertConfig:
     """Sizes and rates of a BERT model.
@@ -92,16 +79,33 @@ class BertConfig:
     file_name = "bert_config.json"
     # Values that are not written to a file, since the original does not know the keys.
     unwritten = MappingProxyType({"layer_norm_eps": _LAYER_NORM_EPS, "attention": _ATTENTION})
+    # Further keys that are kept without a warning, although they have no effect on a model.
+    idle_keys = (
+        # In the configs of the released multilingual and Chinese models, but never used.
+        "directionality",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
+        # From a Hugging Face config.json: a conversion back to that format needs it.
+        "pad_token_id",
+    )
+    inner_group_num = 1  # transformer blocks in each of the num_hidden_layers layers
     has_pooler = True  # a tanh layer on the first token; without it, the pooled output is the first token's vector
     # The classifier of texts or choices: its hidden layer's activation (None: no such layer); dropout before its output
     # layer, whatever hidden_dropout_prob is; dropout before the layer that scores spans.
     classifier_act: str | None = None
+    choice_act: str | None = None  # the same where choices are classified, if it differs
     hidden_layer_dropout = False  # dropout also before the hidden layer
     classifier_dropout = 0.1
     span_dropout = 0.0
     first_position = 0  # the row of position_embeddings for a sequence's first token
     padding_has_a_position = False  # positions count the tokens that are not padding; padding has the row before these
     recipe = Recipe()  # how it is fine-tuned
+    detects_replaced_tokens = False  # there may be a head that says of each token whether it was replaced
+    # Standard deviation of a new output layer; None: Glorot's uniform distribution, there and behind the embeddings.
+    head_initializer_range: float | None = 0.02
     attention = _ATTENTION
     classes: ClassVar[dict[str, type["BertConfig"]]] = {}  # model_type -> class, of all families
 
@@ -208,7 +212,7 @@ class BertConfig:
         known = cls.keys()
         extra = {key: values.pop(key) for key in list(values) if key not in known}
         of_head = {key: extra.pop(key) for key in KEYS_IN_CONFIG if key in extra}
-        unknown = sorted(str(key) for key in extra if key not in _IDLE_KEYS)
+        unknown = sorted(str(key) for key in extra if key not in cls.idle_keys)
         if unknown and not allow_unknown:
             hint = ""
             if "model_type" in extra or "architectures" in of_head:

@@ -71,8 +71,18 @@ def read_model_files(
 
 
 def find_config(directory: str) -> str | None:
-    """The configuration file of a model's directory; None if there is none."""
-    return first_existing(directory, (*_own_names(), HUGGINGFACE_CONFIG))
+    """The configuration file of a model's directory; None if there is none.
+
+    Raises:
+      ValueError: it has those of several families.
+    """
+    own = {name: kind for name, kind in _own_names().items() if first_existing(directory, (name,))}
+    if len(own) > 1:
+        titles = " or ".join(kind.title for kind in own.values())
+        raise ValueError(
+            f"{directory} has {' and '.join(own)}: it could be a {titles}. Remove the one that is not the model's."
+        )
+    return first_existing(directory, (*own, HUGGINGFACE_CONFIG))
 
 
 def _own_names() -> dict[str, type[BertConfig]]:

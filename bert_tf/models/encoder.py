@@ -151,7 +151,7 @@ class BertEncoder(NamedInputs, keras.Model):
         self.embeddings = Embeddings(self.config, dense_embedding_gradient, name="embeddings", dtype=dtype)
         self.project = None
         if config.embedding_size != config.hidden_size:
-            deviation = config.initializer_range
+            deviation = None if config.head_initializer_range is None else config.initializer_range
             self.project = Projection(config.hidden_size, deviation, name="embeddings_project", dtype=dtype)
         self.encoder = Encoder(self.config, name="encoder", dtype=dtype)
         self.pooler = Pooler(self.config, name="pooler", dtype=dtype) if config.has_pooler else None

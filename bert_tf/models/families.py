@@ -11,13 +11,17 @@ from types import ModuleType
 
 import keras
 
+from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distilbert.config import DistilBertConfig
+from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.roberta.config import RobertaConfig
+from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +33,14 @@ class Family:
       tokenizer_class: class of its tokenizers. tokenizer_name: the class's name in tokenizer_config.json.
       layouts: weight format -> the module that reads and writes it under other names than those used here, or None if
         there are no others; imported on use, since most need TensorFlow. All families have the format bert_tf.
+      parts: models that are trained together -> a variable that only this one has.
     """
 
     config_class: type[BertConfig]
     tokenizer_class: type[Tokenizer]
     tokenizer_name: str
     layouts: Mapping[str, str | None]
+    parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def model_type(self) -> str:
@@ -83,7 +89,20 @@ ROBERTA = Family(
     tokenizer_name="RobertaTokenizer",
     layouts={"huggingface": "bert_tf.models.roberta.huggingface"},
 )
-FAMILIES = (BERT, DISTILBERT, ROBERTA)
+ELECTRA = Family(
+    config_class=ElectraConfig,
+    tokenizer_class=ElectraTokenizer,
+    tokenizer_name="ElectraTokenizer",
+    layouts={"tf1": "bert_tf.models.electra.tf1", "huggingface": "bert_tf.models.electra.huggingface"},
+    parts={"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
+)
+ALBERT = Family(
+    config_class=AlbertConfig,
+    tokenizer_class=SentencePieceTokenizer,
+    tokenizer_name="AlbertTokenizer",
+    layouts={"tf1": "bert_tf.models.albert.tf1", "huggingface": "bert_tf.models.albert.huggingface"},
+)
+FAMILIES = (BERT, DISTILBERT, ROBERTA, ELECTRA, ALBERT)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:

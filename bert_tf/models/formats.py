@@ -14,7 +14,7 @@ from types import ModuleType
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.mapping import Weights, base_name, renamed
 
 HUGGINGFACE_CONFIG = "config.json"
 
@@ -95,26 +95,35 @@ def _find_tf1(path: str) -> str | None:
 
 
 def _open_tf1(prefix: str) -> Weights:
+    from bert_tf.models.families import FAMILIES
     from bert_tf.weights import bundle
 
     reader = bundle.open_bundle(prefix)
     shapes = reader.get_variable_to_shape_map()
     origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(shapes)}
-    return Weights(
+    weights = Weights(
         prefix,
         "tf1",
         {name: tuple(shapes[origin]) for name, origin in origins.items()},
         origins,
         lambda name: bundle.read_tensor(reader, prefix, origins[name]),
     )
+    layouts = [family.layout("tf1") for family in FAMILIES if family.layouts.get("tf1")]
+    return next((layout.open_weights(weights) for layout in layouts if layout.is_here(weights)), weights)
 
 
 def _save_tf1(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
+    from bert_tf.models.families import family_of
     from bert_tf.weights import bundle
 
-    del config, head
-    bundle.write_bundle(path, weights)
-    return {name: name for name in weights}
+    del head
+    layout = family_of(config).layouts["tf1"] and _layout("tf1", config)
+    names = {name: name for name in weights}
+    if layout:
+        there = layout.names_there({base_name(name) for name in weights}, config)
+        names = {name: there[base_name(name)] + name.removeprefix(base_name(name)) for name in weights}
+    bundle.write_bundle(path, renamed(weights, {there: name for name, there in names.items()}, {}))
+    return names
 
 
 # --- huggingface -----------------------------------------------------------------------------------------------------
@@ -143,7 +152,7 @@ def _open_huggingface(file: str) -> Weights:
 def _save_huggingface(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
     from bert_tf.models import huggingface
 
-    return huggingface.save(_layout("huggingface", config).LAYOUT, path, weights, head)
+    return huggingface.save(_layout("huggingface", config).LAYOUT, path, weights, config, head)
 
 
 def _huggingface_config_files(config: BertConfig, head: HeadConfig, weights: Weights) -> dict[str, str]:

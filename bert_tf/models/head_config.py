@@ -32,6 +32,7 @@ class HeadConfig:
         `BertForQuestionAnswering`).
       features: the outputs of a frozen BERT that a text classifier reads (`feature_based.FEATURES`).
       model_on_top, size_on_top: what reads them (`heads.TOKEN_READERS`), and its number of outputs.
+      hidden_act: of a text classifier: the activation of its hidden layer, if its family's original has none.
 
     Raises:
       ValueError: a value has the wrong type; names the attribute.
@@ -44,9 +45,10 @@ class HeadConfig:
     features: str | None = None
     model_on_top: str | None = None
     size_on_top: int | None = None
+    hidden_act: str | None = None
 
     def __post_init__(self):
-        for name in ("architecture", "problem_type", "features", "model_on_top"):
+        for name in ("architecture", "problem_type", "hidden_act", "features", "model_on_top"):
             if not isinstance(getattr(self, name), str | None):
                 raise ValueError(f"{name} must be a string, not {getattr(self, name)!r:.80}")
         if not isinstance(self.lstm_on_top, bool):
@@ -102,7 +104,7 @@ class HeadConfig:
         # Only text classifiers have a problem type.
         architecture = names[0] if names else "BertForSequenceClassification" if problem_type else None
         try:
-            return cls(architecture, labels, problem_type, values.get("lstm_on_top") or False)
+            return cls(architecture, labels, problem_type, lstm_on_top=values.get("lstm_on_top") or False)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
 

@@ -84,7 +84,7 @@ def reader_flops(kind: str, size: int, width: int) -> float:
 class LinearHead(keras.layers.Layer):
     """x Wᵀ + b with W stored [C, H], as the original stores output layers (`output_weights`, `output_bias`)."""
 
-    def __init__(self, num_outputs: int, initializer_range: float = 0.02, **kwargs):
+    def __init__(self, num_outputs: int, initializer_range: float | None = 0.02, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True  # otherwise Keras warns that it does not use a BiLSTM's mask
         self.num_outputs = num_outputs

@@ -8,14 +8,14 @@ the original's tanh form. What differs between families is a `Layout`, in models
 import dataclasses
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.variable_names import HEAD_NAMES, HIDDEN_LAYER, all_names, word_table
+from bert_tf.models.variable_names import HEAD_NAMES, HIDDEN_LAYER, REPLACED_TOKEN_HEAD, all_names, word_table
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json
 from bert_tf.weights import safetensors_files
@@ -78,9 +78,13 @@ class Layout:
       defaults: of their configuration class, by our keys: for keys that a config.json leaves out.
       keys: our key -> theirs, where they differ.
       refused: their key -> the values that are understood.
-      written: keys and values that a config.json has besides.
+      written: keys and values that a config.json has besides. carried: further keys, in and out as they are.
+      block: how the scope of a transformer block ends, by its number, or by those of its group and within the group.
+      inner_group_num: the blocks of a group.
+      always_projects: there is a layer behind the embeddings even if it needn't change their width.
       parts: (a part of a name as their BERT has it, this family's), replaced in this order.
       heads: classifier as `HeadConfig.architecture` -> its names, where it has a hidden layer under names of its own.
+      classifier_act: the activation of that layer of a classifier of texts, if the family's original has no such layer.
     """
 
     config_class: type[BertConfig]
@@ -89,8 +93,13 @@ class Layout:
     keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     refused: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
     written: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    carried: tuple[str, ...] = ()
+    block: str = "layer.{number}"
+    inner_group_num: int = 1
+    always_projects: bool = False
     parts: tuple[tuple[str, str], ...] = ()
     heads: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    classifier_act: str | None = None
 
     @property
     def title(self) -> str:
@@ -116,7 +125,22 @@ class Layout:
             return self.renamed(_FIXED_NAMES[name])
         scope, last = name.rsplit("/", 1)
         last = last + ".weight" if last.endswith("_embeddings") else _LAST_PARTS.get(last, last)
-        return self.renamed(re.sub(r"layer_(\d+)", r"layer.\1", scope).replace("/", ".") + "." + last)
+        scope = re.sub(r"layer_(\d+)", lambda match: self._block_named(int(match[1])), scope)
+        return self.renamed(scope.replace("/", ".") + "." + last)
+
+    def _block_named(self, number: int) -> str:
+        group, inner = divmod(number, self.inner_group_num)
+        return self.block.format(number=number, group=group, inner=inner)
+
+    def fitted(self, names: Iterable[str]) -> "Layout":
+        """The layout with the number of blocks in a group that a file's names show."""
+        pattern = re.compile(
+            re.escape(self.block).replace(r"\{group\}", r"\d+").replace(r"\{inner\}", r"(\d+)") + r"\."
+        )
+        if "{inner}" not in self.block:
+            return self
+        numbers = [int(match[1]) for match in map(pattern.search, names) if match]
+        return dataclasses.replace(self, inner_group_num=1 + max(numbers, default=0))
 
 
 def _is_transposed(name: str) -> bool:
@@ -148,6 +172,7 @@ def read_config(layout: Layout, values: Mapping, source: str) -> BertConfig:
     ours["hidden_act"] = _ACTIVATIONS_IN[activation]
     if values.get("pad_token_id"):
         ours["pad_token_id"] = values["pad_token_id"]
+    ours |= {key: values[key] for key in layout.carried if values.get(key) is not None}
     return layout.config_class.from_dict(ours, source=source)
 
 
@@ -163,7 +188,8 @@ def read_head(layout: Layout, values: Mapping, source: str) -> HeadConfig:
         values["architectures"] = [name for name in names if name in CLASSIFIERS]
     head = HeadConfig.from_config(values, source)
     named = any(label != f"LABEL_{number}" for number, label in enumerate(head.labels or ()))
-    return head if named else dataclasses.replace(head, labels=None)
+    act = layout.classifier_act if head.architecture == CLASSIFIERS[0] else None
+    return dataclasses.replace(head, labels=head.labels if named else None, hidden_act=act)
 
 
 def architecture_of(names, head: HeadConfig) -> str:
@@ -176,6 +202,8 @@ def architecture_of(names, head: HeadConfig) -> str:
         return head.architecture if head.architecture in CLASSIFIERS else CLASSIFIERS[0]
     if "cls/squad/output_weights" in names:
         return "BertForQuestionAnswering"
+    if REPLACED_TOKEN_HEAD in names:
+        return "BertForPreTraining"
     masked = "cls/predictions/output_bias" in names
     following = "cls/seq_relationship/output_weights" in names
     if masked:
@@ -188,6 +216,7 @@ def config_values(layout: Layout, config: BertConfig, weights: Weights, head: He
     architecture = architecture_of(weights.shapes, head)
     values = {layout.keys.get(key, key): getattr(config, key) for key in layout.defaults}
     values[layout.keys.get("hidden_act", "hidden_act")] = _ACTIVATIONS_OUT[config.activation]
+    values |= {key: getattr(config, key) for key in layout.carried if hasattr(config, key)}
     values |= {"model_type": config.model_type, "pad_token_id": getattr(config, "pad_token_id", 0), **layout.written}
     values["architectures"] = [layout.class_prefix + architecture.removeprefix(_CLASSES)]
     if head.problem_type:
@@ -220,7 +249,6 @@ def open_weights(file: str, layouts: Mapping[str, Layout]) -> Weights:
     """
     shapes, read, half = open_shards(file) if file.endswith(SHARD_INDEX_SUFFIX) else open_file(file)
     plain = {_plain_name(name): name for name in shapes}
-    prefix, scope = _encoder_of(file, plain, layouts)
     config = _stated_config(file)
     stated = config.get("model_type")
     if stated is not None and stated not in layouts:
@@ -228,12 +256,13 @@ def open_weights(file: str, layouts: Mapping[str, Layout]) -> Weights:
             f"{posixpath.join(posixpath.dirname(file), CONFIG)}: model_type is {stated!r}; the architectures of this "
             f"project are {', '.join(map(repr, layouts))}."
         )
+    prefix, scope = _encoder_of(file, plain, layouts)
     if scope and stated and scope != stated:
         raise ValueError(
             f"{file} has the variables of {scope!r}, but the config.json beside it says model_type {stated!r}: they "
             "belong to two models."
         )
-    layout = layouts[scope or stated or next(iter(layouts))]
+    layout = layouts[scope or stated or next(iter(layouts))].fitted(plain)
     weights = _translate(file, layout, read_head(layout, config, file).architecture, prefix, shapes, plain, read)
     weights.hints["half_precision"] = half
     return weights
@@ -304,9 +333,23 @@ def _translate(
         return np.ascontiguousarray(value.T) if _is_transposed(name) else value
 
     unused = {}
-    for name in sorted(set(shapes) - set(origins.values())):
+    project = origins.get(f"{layout.scope}/embeddings_project/kernel")
+    if project and shapes[project][0] == shapes[project][1]:
+        unused |= _identity_layer(file, origins, f"{layout.scope}/embeddings_project", read)
+    for name in sorted(set(shapes) - set(origins.values()) - set(unused)):
         unused[name] = _reason(name, layout, head_prefix, read, origins, file)
     return Weights(file, "huggingface", {name: shape_of(name) for name in origins}, origins, original, unused)
+
+
+def _identity_layer(file: str, origins: dict[str, str], layer: str, read: Callable) -> dict[str, str]:
+    """Takes a layer that changes nothing out of `origins`, since the original has none there; returns why."""
+    names = [origins.pop(f"{layer}/{last}") for last in ("kernel", "bias")]
+    kernel, bias = map(read, names)
+    if bias.any() or not np.array_equal(kernel, np.eye(len(kernel), dtype=kernel.dtype)):
+        raise ValueError(
+            f"{file}: {names[0]} is a layer between embeddings and encoder of one width, which the original has not."
+        )
+    return dict.fromkeys(names, "the identity: embeddings and encoder have one width")
 
 
 def _plain_name(name: str) -> str:
@@ -333,7 +376,7 @@ def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins
     return f"not in {layout.title} as the original has it"
 
 
-def save(layout: Layout, path: str, weights: Weights, head: HeadConfig) -> dict[str, str]:
+def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
     """Writes a model.safetensors.
 
     Args:
@@ -343,9 +386,15 @@ def save(layout: Layout, path: str, weights: Weights, head: HeadConfig) -> dict[
     Returns:
       the original's name -> theirs, of all that was written.
     """
+    layout = dataclasses.replace(layout, inner_group_num=config.inner_group_num)
     scope = layout.scope + "."
     names = [name for name in weights.shapes if is_model_variable(name) and _has_place(name, layout)]
-    architecture = architecture_of(names, head) if HIDDEN_LAYER[0] in names else None
+    architecture = architecture_of(names, head) if "output_weights" in names else None
+    if architecture in layout.heads and HIDDEN_LAYER[0] not in names:
+        raise ValueError(
+            f"--format=huggingface: {weights.path} has the classifier of the original {layout.title}, one layer, where "
+            "Hugging Face's has two. Use bert_tf."
+        )
     bare = all(name.startswith(f"{layout.scope}/") for name in names)
     written, tensors = {}, {}
     for name in names:
@@ -353,10 +402,13 @@ def save(layout: Layout, path: str, weights: Weights, head: HeadConfig) -> dict[
         written[name] = theirs.removeprefix(scope) if bare else theirs
         value = weights.read(name)
         tensors[written[name]] = np.ascontiguousarray(value.T) if _is_transposed(name) else value
+    if layout.always_projects and config.embedding_size == config.hidden_size:
+        size, project = config.hidden_size, layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare)
+        tensors |= {project + "weight": np.eye(size, dtype=np.float32), project + "bias": np.zeros(size, np.float32)}
     safetensors_files.write_safetensors(path, tensors, {"format": "pt"})
     return written
 
 
 def _has_place(name: str, layout: Layout) -> bool:
-    encoder_or_masked_lm = name.startswith((f"{layout.scope}/", "cls/predictions/transform/"))
-    return encoder_or_masked_lm or name in _FIXED_NAMES or name in HIDDEN_LAYER
+    regular = name.startswith((f"{layout.scope}/", "cls/predictions/transform/", "discriminator_predictions/"))
+    return regular or name in _FIXED_NAMES or name in HIDDEN_LAYER

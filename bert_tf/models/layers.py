@@ -20,8 +20,13 @@ from bert_tf.models.config import BertConfig, config_of_dict
 _PACKAGE = "bert_tf"
 
 
-def truncated_normal(standard_deviation: float) -> keras.initializers.Initializer:
-    """Normal distribution, values beyond two standard deviations redrawn (original: create_initializer)."""
+def truncated_normal(standard_deviation: float | None) -> keras.initializers.Initializer:
+    """Normal distribution, values beyond two standard deviations redrawn (original: create_initializer).
+
+    None: Glorot's uniform distribution, TensorFlow's default, instead.
+    """
+    if standard_deviation is None:
+        return keras.initializers.GlorotUniform()
     return keras.initializers.TruncatedNormal(stddev=standard_deviation)
 
 
@@ -85,7 +90,7 @@ class LayerNorm(keras.layers.Layer):
 class Projection(keras.layers.Layer):
     """x W + b over the last axis, with W stored [in, out]."""
 
-    def __init__(self, units: int, initializer_range: float = 0.02, **kwargs):
+    def __init__(self, units: int, initializer_range: float | None = 0.02, **kwargs):
         super().__init__(**kwargs)
         self.units = units
         self.initializer_range = initializer_range

@@ -11,6 +11,7 @@ import posixpath
 
 import tensorflow as tf
 
+from bert_tf.models.families import family_of_variables
 from bert_tf.models.formats import FORMATS, Format
 from bert_tf.system.messages import some
 from bert_tf.weights import find, released_models
@@ -53,11 +54,33 @@ def find_weights(path: str) -> tuple[Format, str]:
     )
 
 
-def open_weights(path: str) -> Weights:
+def open_weights(path: str, part: str | None = None) -> Weights:
     """Opens the weights at `path`; reads only names and shapes.
 
+    Args:
+      part: which of several models that are trained together, see `Family.parts`. None: the first in the file.
+
     Raises:
-      FileNotFoundError: see `find_weights`. ValueError: damaged, or not a BERT.
+      FileNotFoundError: see `find_weights`. ValueError: damaged, or not a BERT; the part is not there.
     """
     format, file = find_weights(path)
-    return format.open(file)
+    weights = format.open(file)
+    return choose_part(weights, part) if part else weights
+
+
+def choose_part(weights: Weights, part: str) -> Weights:
+    """One of the models in a file; the file's only one where nothing shows which it is.
+
+    Raises:
+      ValueError: the file has another part, or models of its family have no parts.
+    """
+    if part in weights.parts:
+        return weights.parts[part]
+    family = family_of_variables(weights.shapes)
+    if part not in family.parts:
+        raise ValueError(f"{weights.path} is a {family.config_class.title}, which has no {part}.")
+    for other, variable in family.parts.items():
+        if other != part and variable in weights.shapes:
+            title = family.config_class.title
+            raise ValueError(f"{weights.path} is the {other} of an {title}: give the weights of a {part}.")
+    return weights

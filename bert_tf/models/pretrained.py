@@ -15,9 +15,10 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import feature_based, initialize, open_weights, variable_names
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.families import BERT, family_of
+from bert_tf.models.families import BERT, FAMILIES, family_of, family_of_variables
 from bert_tf.models.formats import Format, format_named
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.variable_names import HIDDEN_LAYER
 from bert_tf.system.atomic import temporary_folder, write_file, write_text_file
 from bert_tf.system.messages import some
 from bert_tf.text import casing as text_casing
@@ -31,30 +32,42 @@ from bert_tf.weights.mapping import Weights, is_model_variable
 _FILES_ATTRIBUTE = "_pretrained_files"
 
 
-def read_model(path: str, config_file: str | None = None) -> tuple[Weights, ModelFiles]:
+def read_model(path: str, config_file: str | None = None, part: str | None = None) -> tuple[Weights, ModelFiles]:
     """Opens the weights at a path of any format, and reads the files beside them.
 
     Args:
-      config_file: a configuration to use instead of the one there.
+      config_file: a configuration to use instead of the one there. part: see `open_weights.open_weights`.
 
-    For a SavedModel or Model Garden checkpoint without a bert_config.json, sizes are inferred from the weights, and a
-    log line says what can't be inferred.
+    For a SavedModel, Model Garden checkpoint or Google's ELECTRA without a configuration, sizes are inferred from the
+    weights, and a log line says what can't be inferred.
 
     Raises:
       FileNotFoundError, ValueError: see `open_weights.open_weights` and `directory.read_model_files`, or the
         configuration does not match the weights.
     """
-    weights = open_weights.open_weights(path)
+    weights = open_weights.open_weights(path, part)
     files = model_directory.read_model_files(weights.path, weights.hints, config_file)
-    if files.config is None and "num_attention_heads" in weights.hints:
-        files.config = variable_names.config_of_shapes(weights.shapes, weights.hints["num_attention_heads"])
+    heads = weights.hints.get("num_attention_heads")
+    if heads and weights.hints.get("sizes_from_weights") and not config_file:
+        files.config = variable_names.config_of_shapes(weights.shapes, heads, files.config)
+    elif heads and files.config is None:
+        files.config = variable_names.config_of_shapes(weights.shapes, heads)
         logging.warning(
-            "%s has no bert_config.json: sizes are inferred from the weights; hidden_act is assumed to be the "
-            "original's gelu, dropout to be 0.1.",
+            "%s has no %s: sizes are inferred from the weights, with %d attention heads; hidden_act is assumed to be "
+            "the original's gelu, dropout to be 0.1.",
             files.directory,
+            files.config.file_name,
+            heads,
         )
     if files.config is not None:
         name = files.config_file or "The configuration inferred from the weights"
+        scopes = {family.scope: family.config_class.title for family in FAMILIES}
+        others = scopes.keys() & {variable.split("/")[0] for variable in weights.shapes} - {files.config.model_type}
+        if others:
+            raise ValueError(
+                f"{name} is that of a {files.config.title}, but {weights.path} has the variables of a "
+                f"{scopes[others.pop()]}: they belong to two models."
+            )
         variable_names.check_shapes(weights, files.config, name)
     return weights, files
 
@@ -178,7 +191,9 @@ def from_pretrained(
     Raises:
       FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`.
     """
-    weights, files = read_model(path)
+    weights = open_weights.open_weights(path)
+    part = model_class.part if model_class.part in family_of_variables(weights.shapes).parts else None
+    weights, files = read_model(path, part=part)
     config = config or needed_config(files)
     head, layers = files.head, ("output_weights", feature_based.OUTPUT_LAYER)
     outputs = next((weights.shapes[name][0] for name in layers if name in weights.shapes), None)
@@ -189,6 +204,8 @@ def from_pretrained(
         _check_labels(list(labels), head, path if outputs else None)
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
         head = dataclasses.replace(head, labels=None)
+    if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
+        head = dataclasses.replace(head, hidden_act="gelu_erf")
     stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs)
     model = model_class(config, **{**{name: stored[name] for name in stored.keys() & taken.keys()}, **arguments})
     model.build()
@@ -224,7 +241,7 @@ def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:
         )
         labels = None
     values = {"num_labels": outputs or len(labels or ()), "labels": labels}
-    names = ("problem_type", "lstm_on_top", "features", "model_on_top", "size_on_top")
+    names = ("problem_type", "lstm_on_top", "features", "model_on_top", "size_on_top", "hidden_act")
     values |= {name: getattr(head, name) for name in names}
     return {name: value for name, value in values.items() if value}
 

@@ -88,6 +88,7 @@ class BertForMaskedLM(TaskModel):
       config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
     """
 
+    part = "generator"
     further_inputs = PRETRAINING_FEATURES
 
     def __init__(self, config, seed: int | None = None, name="masked_lm", **kwargs):
@@ -137,8 +138,6 @@ class ClassifierModel(TaskModel):
     The layer is called `classifier`; in checkpoints its variables are called `output_weights` and `output_bias`.
     """
 
-    has_hidden_layer = False  # where the family has one
-
     def __init__(
         self, objective, config, num_labels: int, head: HeadConfig, seed, dropout_rate: float | None, **kwargs
     ):
@@ -153,10 +152,17 @@ class ClassifierModel(TaskModel):
         self.head_config = head
         self.dropout_rate = dropout_rate
         self.hidden = None
-        if self.has_hidden_layer and self.config.classifier_act:
+        if self.hidden_act:
             size, deviation = self.config.hidden_size, self.config.initializer_range
             self.hidden = Projection(size, deviation, name="pre_classifier", dtype=self.dtype_policy)
-        self.head = LinearHead(num_labels, name="classifier", dtype=self.dtype_policy)
+        self.head = LinearHead(
+            num_labels, self.config.head_initializer_range, name="classifier", dtype=self.dtype_policy
+        )
+
+    @property
+    def hidden_act(self) -> str | None:
+        """The activation of the hidden layer; None: there is no such layer."""
+        return None
 
     @property
     def labels(self) -> list[str] | None:
@@ -177,7 +183,7 @@ class ClassifierModel(TaskModel):
         if self.hidden:
             if self.config.hidden_layer_dropout:
                 x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HIDDEN_PLACE))
-            x = self.hidden.activated(x, self.config.classifier_act, training)
+            x = self.hidden.activated(x, self.hidden_act, training)
         return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 
     def get_config(self) -> dict:
@@ -208,12 +214,12 @@ class BertForSequenceClassification(ClassifierModel):
       features, model_on_top, size_on_top: BERT is frozen, and a `feature_based.FeatureReader` reads it instead of the
         pooled output. dropout_rate is that of the features, too.
 
+      hidden_act: the activation of a hidden layer before the output layer, in a family whose original has none.
+
     Raises:
       ValueError: num_labels, problem_type, dropout_rate or what is on top is invalid, a classification has only one
         label, or the number of labels is not num_labels.
     """
-
-    has_hidden_layer = True
 
     def __init__(
         self,
@@ -229,6 +235,7 @@ class BertForSequenceClassification(ClassifierModel):
         features: str | None = None,
         model_on_top: str = "bilstm",
         size_on_top: int = 300,
+        hidden_act: str | None = None,
         **kwargs,
     ):
         stored = head_in(config)
@@ -237,7 +244,8 @@ class BertForSequenceClassification(ClassifierModel):
         problem_type = problem_type or stored.problem_type or ("regression" if num_labels == 1 else None)
         top = (features, model_on_top, size_on_top) if features else ()
         lstm_on_top = lstm_on_top or stored.lstm_on_top
-        head = HeadConfig("BertForSequenceClassification", labels, problem_type, lstm_on_top, *top)
+        kind = "BertForSequenceClassification"
+        head = HeadConfig(kind, labels, problem_type, lstm_on_top, *top, hidden_act=hidden_act)
         problem_type = problem_type or "single_label_classification"
         objective = classification_objective(problem_type, num_labels)
         super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
@@ -252,6 +260,10 @@ class BertForSequenceClassification(ClassifierModel):
             self.head = LinearHead(num_labels, name="feature_classifier", dtype=dtype)
         elif head.lstm_on_top:
             self.recurrent = bilstm(self.config.hidden_size, return_sequences=False, dtype=dtype)
+
+    @property
+    def hidden_act(self):
+        return self.head_config.hidden_act or self.config.classifier_act
 
     def build_head(self):
         size = self.config.hidden_size
@@ -276,7 +288,8 @@ class BertForSequenceClassification(ClassifierModel):
         return self.classify(inputs, output, training, dropout_seed, self.recurrent)
 
     def get_config(self) -> dict:
-        names = ("problem_type", "lstm_on_top", *(("features", "model_on_top", "size_on_top") if self.reader else ()))
+        names = ("problem_type", "lstm_on_top", "hidden_act")
+        names += ("features", "model_on_top", "size_on_top") if self.reader else ()
         return {**super().get_config(), **{name: getattr(self.head_config, name) for name in names}}
 
 
@@ -325,7 +338,6 @@ class BertForMultipleChoice(ClassifierModel):
     """
 
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
-    has_hidden_layer = True
 
     def __init__(
         self,
@@ -339,6 +351,10 @@ class BertForMultipleChoice(ClassifierModel):
         super().__init__(objective, config, 1, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
 
     encoder_inputs = ("input_ids", "input_mask", "segment_ids")
+
+    @property
+    def hidden_act(self):
+        return self.config.choice_act or self.config.classifier_act
 
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: input_ids, input_mask and segment_ids as for `BertModel`, with an axis of choices: [B, N, S].
@@ -378,7 +394,8 @@ class BertForQuestionAnswering(TaskModel):
         super().__init__(objectives.SpanObjective, config, seed, name=name, **kwargs)
         self.head_config = HeadConfig(lstm_on_top=lstm_on_top)
         self.recurrent = bilstm(self.config.hidden_size, dtype=self.dtype_policy) if lstm_on_top else None
-        self.head = LinearHead(2, name="cls_squad", dtype=self.dtype_policy)
+        deviation = self.config.head_initializer_range
+        self.head = LinearHead(2, deviation, name="cls_squad", dtype=self.dtype_policy)
 
     def build_head(self):
         size = self.config.hidden_size
@@ -419,6 +436,7 @@ class BertForPreTraining(TaskModel):
       config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
     """
 
+    part = "generator"
     further_inputs = PRETRAINING_FEATURES
     exported_inputs = MappingProxyType({**Pretrained.exported_inputs, "masked_lm_positions": 2})
 

@@ -16,6 +16,7 @@ from bert_tf.weights.mapping import Weights, is_model_variable
 # families have before the former.
 HIDDEN_LAYER = ("pre_classifier/kernel", "pre_classifier/bias")
 HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias", *HIDDEN_LAYER)
+REPLACED_TOKEN_HEAD = "discriminator_predictions/dense/kernel"
 
 _LAYER = re.compile(r"\w+/encoder/layer_(\d+)/")
 
@@ -41,19 +42,32 @@ def num_blocks_of(names: Iterable[str]) -> int:
     return 1 + max(numbers, default=-1)
 
 
-def config_of_shapes(shapes: Mapping[str, tuple], num_attention_heads: int) -> BertConfig:
-    """The configuration of a BERT whose variables have these shapes, with the original's activation and dropout."""
-    scope = BertConfig.model_type
-    vocab_size, hidden_size = shapes[word_table(scope)]
-    return BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        num_hidden_layers=num_blocks_of(shapes),
-        num_attention_heads=num_attention_heads,
-        intermediate_size=shapes[f"{scope}/encoder/layer_0/intermediate/dense/bias"][0],
-        max_position_embeddings=shapes[position_table(scope)][0],
-        type_vocab_size=shapes[f"{scope}/embeddings/token_type_embeddings"][0],
-    )
+def config_of_shapes(
+    shapes: Mapping[str, tuple], num_attention_heads: int, like: BertConfig | None = None
+) -> BertConfig:
+    """The configuration of a model whose variables have these shapes.
+
+    Args:
+      like: of the same family; gives the values that shapes don't show. None: its class's defaults.
+    """
+    config_class = next(BertConfig.classes[scope] for scope in BertConfig.classes if word_table(scope) in shapes)
+    scope = config_class.model_type
+    vocab_size, embedding_size = shapes[word_table(scope)]
+    hidden_size, keys = embedding_size, config_class.keys()
+    if "embedding_size" in keys:
+        hidden_size = shapes[f"{scope}/encoder/layer_0/output/dense/bias"][0]
+    sizes = {
+        "vocab_size": vocab_size,
+        "embedding_size": embedding_size,
+        "hidden_size": hidden_size,
+        "num_hidden_layers": num_blocks_of(shapes),
+        "num_attention_heads": num_attention_heads,
+        "intermediate_size": shapes[f"{scope}/encoder/layer_0/intermediate/dense/bias"][0],
+        "max_position_embeddings": shapes[position_table(scope)][0],
+        "type_vocab_size": shapes[f"{scope}/embeddings/token_type_embeddings"][0],
+    }
+    sizes = {key: size for key, size in sizes.items() if key in keys}
+    return config_class.from_dict({**like.to_dict(), **sizes}, allow_unknown=True) if like else config_class(**sizes)
 
 
 def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
@@ -93,6 +107,8 @@ def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     if config.has_pooler:
         shapes["cls/seq_relationship/output_weights"] = (2, hidden)
         shapes["cls/seq_relationship/output_bias"] = (2,)
+    if config.detects_replaced_tokens:
+        shapes |= under("discriminator_predictions", dense(hidden, hidden) | dense(hidden, 1, "dense_1"))
     return shapes
 
 
@@ -105,7 +121,8 @@ def all_names(config_class: type[BertConfig], is_there: Callable[[str], bool]) -
     key = f"{config_class.model_type}/encoder/layer_%d/attention/self/key/kernel"
     blocks = next(number for number in itertools.count() if not is_there(key % number))
     sizes = dict.fromkeys(BertConfig.keys(), 1)
-    sizes |= {"model_type": config_class.model_type, "has_pooler": config_class.has_pooler, "embedding_size": 2}
+    kinds = ("model_type", "has_pooler", "detects_replaced_tokens")
+    sizes |= {"embedding_size": 2, **{kind: getattr(config_class, kind) for kind in kinds}}
     return list(expected_shapes(types.SimpleNamespace(**sizes, block_order=range(max(blocks, 1)))))
 
 

@@ -5,7 +5,7 @@ and tensors are read only on request, so that a large model is never in memory t
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class Weights(Mapping[str, np.ndarray]):
       unused: entries of the file without an equivalent in the original's format -> why.
       reader: reads one tensor by the original's name, in the original's layout.
       hints: what the file itself says about the model: `num_attention_heads`, `do_lower_case`.
+      parts: by name, the models in a file that has several: this one, and the others.
     """
 
     path: str
@@ -33,6 +34,7 @@ class Weights(Mapping[str, np.ndarray]):
     reader: Callable[[str], np.ndarray]
     unused: dict[str, str] = dataclasses.field(default_factory=dict)
     hints: dict = dataclasses.field(default_factory=dict)
+    parts: dict[str, "Weights"] = dataclasses.field(default_factory=dict)
 
     def read(self, name: str) -> np.ndarray:
         """One tensor.
@@ -51,6 +53,9 @@ class Weights(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         return self.read(name)
 
+    def __contains__(self, name) -> bool:
+        return name in self.shapes  # without reading the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
 
@@ -61,3 +66,37 @@ class Weights(Mapping[str, np.ndarray]):
 def is_model_variable(name: str) -> bool:
     """Whether a name of the original is a variable of the model, not of its optimizer."""
     return name != "global_step" and not name.endswith(_MOMENT_SUFFIXES)
+
+
+def base_name(name: str) -> str:
+    """The variable that a moment belongs to; of other names, the name itself."""
+    for suffix in _MOMENT_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def renamed(
+    weights: Weights, names: Mapping[str, str], unused: Mapping[str, str], transposed: Collection[str] = ()
+) -> Weights:
+    """Some of the tensors under other names.
+
+    Args:
+      names: new name -> old one. unused: see `Weights`. transposed: new names of matrices that are transposed.
+    """
+
+    def shape_of(new: str) -> tuple[int, ...]:
+        shape = weights.shapes[names[new]]
+        return shape[::-1] if new in transposed else shape
+
+    def read(new: str) -> np.ndarray:
+        value = weights.read(names[new])
+        return np.ascontiguousarray(value.T) if new in transposed else value
+
+    return dataclasses.replace(
+        weights,
+        shapes={new: shape_of(new) for new in names},
+        origins={new: weights.origins[old] for new, old in names.items()},
+        reader=read,
+        unused={**weights.unused, **unused},
+        hints=dict(weights.hints),
+    )

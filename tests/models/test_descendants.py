@@ -10,9 +10,12 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
+from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf.conversion import convert
 from bert_tf.models import open_weights, pretrained, task_models
+from bert_tf.models.config import BertConfig
+from bert_tf.models.electra.discriminator import ElectraDiscriminator
 from bert_tf.models.families import FAMILIES, family_named
 from bert_tf.training import checkpoints
 
@@ -23,8 +26,8 @@ CLASSES = {
     "token_classifier": task_models.BertForTokenClassification,
     "multiple_choice": task_models.BertForMultipleChoice,
 }
-TOLERANCE = 2e-5
-NAMES = ["distilbert", "roberta"]
+HAVE_PRETRAINING = ("electra", "albert")
+NAMES = ["distilbert", "roberta", "electra", "albert"]
 
 
 def test_all_families_are_tested():
@@ -60,11 +63,8 @@ def expected(golden, family):
 
 def inputs_of(expected, kind="") -> dict:
     shape = (2, 3, -1) if kind == "multiple_choice" else expected["input_ids"].shape
-    return {name: expected[name].reshape(shape) for name in ("input_ids", "input_mask")}
-
-
-def assert_close(actual, expected, mask):
-    np.testing.assert_allclose(np.asarray(actual)[mask], expected[mask], atol=TOLERANCE, rtol=0)
+    names = ("input_ids", "input_mask", "segment_ids")
+    return {name: expected[name].reshape(shape) for name in names if name in expected}
 
 
 def test_encoder_and_masked_lm(directory, expected):
@@ -73,7 +73,10 @@ def test_encoder_and_masked_lm(directory, expected):
     outputs = model.encode(inputs_of(expected), return_all_layers=True)
     assert_close(outputs["embedding_output"], expected["embedding_output"], mask)
     assert_close(outputs["sequence_output"], expected["sequence_output"], mask)
-    np.testing.assert_array_equal(outputs["pooled_output"], outputs["sequence_output"][:, 0])
+    if model.config.has_pooler:
+        assert_close(outputs["pooled_output"], expected["pooled_output"])
+    else:
+        np.testing.assert_array_equal(outputs["pooled_output"], outputs["sequence_output"][:, 0])
     assert_close(model(inputs_of(expected))[:3], expected["masked_lm_logits"], mask[:3])
 
 
@@ -88,6 +91,15 @@ def test_heads(directory, expected):
         assert_close(spans[name], expected[name], mask)
 
 
+def test_second_objective_of_pretraining(directory, expected, family):
+    if family == "electra":
+        model = ElectraDiscriminator.from_pretrained(directory("pretraining"))
+        assert_close(model(inputs_of(expected)), expected["replaced_token_logits"], expected["input_mask"].astype(bool))
+    elif family == "albert":
+        model = task_models.BertForNextSentencePrediction.from_pretrained(directory("pretraining"))
+        assert_close(model(inputs_of(expected)), expected["next_sentence_logits"])
+
+
 def test_positions_of_packed_rows_begin_anew(directory, expected, family):
     """Two sequences in one row give what each gives alone; of a RoBERTa, padding is not counted."""
     encoder = task_models.BertModel.from_pretrained(directory("masked_lm"))
@@ -99,13 +111,14 @@ def test_positions_of_packed_rows_begin_anew(directory, expected, family):
         "pooled_positions": np.array([[0, 4]]),
     }
     together = encoder(packed)
-    alone = [np.asarray(encoder({"input_ids": ids})["sequence_output"])[0] for ids in (first, second)]
-    np.testing.assert_allclose(together["sequence_output"][0], np.concatenate(alone), atol=TOLERANCE)
-    np.testing.assert_allclose(together["pooled_output"][0], [alone[0][0], alone[1][0]], atol=TOLERANCE)
+    alone = [encoder({"input_ids": ids}) for ids in (first, second)]
+    for name, place in (("sequence_output", 0), ("pooled_output", slice(None))):
+        expected = np.concatenate([np.asarray(outputs[name])[place] for outputs in alone])
+        assert_close(together[name][0], expected)
 
 
 def test_files_come_back_as_they_were(directory, tmp_path, family):
-    for kind in CLASSES:
+    for kind in [*CLASSES, *(["pretraining"] if family in HAVE_PRETRAINING else [])]:
         source = directory(kind)
         for number, format in enumerate(("bert_tf", "huggingface")):
             target = tmp_path / f"{kind}-{number}"
@@ -158,8 +171,8 @@ def test_dropout_of_the_classifier(directory, expected, family, tmp_path):
     values = json.loads(file.read_text())
     file.write_text(json.dumps({key: 0.0 if key in encoder else value for key, value in values.items()}))
     model, inputs = CLASSES["classifier"].from_pretrained(path), inputs_of(expected)
-    assert model.dropout_rate == {"distilbert": 0.2, "roberta": 0.1}[family]
-    assert model.config.hidden_layer_dropout == (family == "roberta")
+    assert model.dropout_rate == {"distilbert": 0.2}.get(family, 0.1)
+    assert model.config.hidden_layer_dropout == (family in ("roberta", "electra"))
     seeds = [np.array([1, seed], np.int32) for seed in range(2)]
     first, second = (np.asarray(model(inputs, training=True, dropout_seed=seed)) for seed in seeds)
     assert np.abs(first - second).max() > 1e-3
@@ -172,8 +185,10 @@ def test_dropout_of_the_classifier(directory, expected, family, tmp_path):
 
 
 def test_formats_that_a_family_does_not_have(directory, tmp_path, family):
-    with pytest.raises(ValueError, match=r"--format=tf1: \w+ has no such format; it has bert_tf, huggingface"):
-        convert.convert(directory("masked_lm"), str(tmp_path / "new"), "tf1")
+    with pytest.raises(
+        ValueError, match=r"--format=model_garden: \w+ has no such format; it has bert_tf, (tf1, )?hugg"
+    ):
+        convert.convert(directory("masked_lm"), str(tmp_path / "new"), "model_garden")
     assert not (tmp_path / "new").exists()
 
 
@@ -190,7 +205,29 @@ def test_configurations_come_back(family):
     config = config_class(vocab_size=50, hidden_size=16, num_attention_heads=2)
     values = json.loads(config.to_json_string())
     assert values["model_type"] == family and config_class.from_dict(values) == config
-    with pytest.raises(ValueError, match="unknown key embedding_size"):
-        config_class.from_dict({**values, "embedding_size": 4})
+    with pytest.raises(ValueError, match="unknown key directional"):
+        config_class.from_dict({**values, "directional": 4})
     with pytest.raises(ValueError, match=f"the model_type of a {config_class.__name__} is '{family}'"):
         config_class.from_dict({**values, "model_type": "bert"})
+
+
+def test_a_configuration_of_another_family(directory, tmp_path, family):
+    convert.convert(directory("masked_lm"), str(tmp_path / "ours"), "bert_tf", verify=False)
+    kind = family_named(family).config_class
+    (tmp_path / "ours" / kind.file_name).unlink()
+    BertConfig(100, 32, 2, 2, 64).save(str(tmp_path / "ours" / "bert_config.json"))
+    with pytest.raises(ValueError, match=f"config.json is that of a BERT, but .* has the variables of a {kind.title}"):
+        pretrained.read_model(str(tmp_path / "ours"))
+    kind(vocab_size=100).save(str(tmp_path / "ours" / kind.file_name))
+    with pytest.raises(ValueError, match=f"bert_config.json and {kind.file_name}: it could be a BERT or {kind.title}"):
+        pretrained.read_model(str(tmp_path / "ours"))
+
+
+@pytest.mark.parametrize("model_type, prefix", [("xlm-roberta", "roberta"), ("deberta-v2", "deberta")])
+def test_models_that_are_not_supported(tmp_path, model_type, prefix):
+    """XLM-R has RoBERTa's names of variables."""
+    tensors = {f"{prefix}.embeddings.word_embeddings.weight": np.zeros((3, 4), np.float32)}
+    safetensors.numpy.save_file(tensors, str(tmp_path / "model.safetensors"), {"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 3}))
+    with pytest.raises(ValueError, match=f"config.json: model_type is '{model_type}'; the architectures of this proj"):
+        task_models.BertModel.from_pretrained(str(tmp_path))

@@ -74,7 +74,8 @@ class ClassificationTask(FineTuningTask):
             own = self.settings
             fine_tuning.put_lstm_on_top(files, own.lstm_on_top, run.do_train)
             lstm, size = files.head.lstm_on_top and not own.features, own.hidden_size
-            files.head = HeadConfig(None, files.head.labels, None, lstm, own.features, own.model_on_top, size)
+            top = (lstm, own.features, own.model_on_top, size)
+            files.head = HeadConfig(None, files.head.labels, None, *top, hidden_act=files.head.hidden_act)
             return files, tokenizer
         files, tokenizer = baselines.describe_model(self.settings, run, newest)
         sizes = {"embedding_size": files.config.hidden_size, "hidden_size": files.config.intermediate_size}
@@ -164,7 +165,7 @@ class ClassificationTask(FineTuningTask):
         if self.settings.model != "bert":
             return models_baselines.BaselineClassifier(config, num_labels, self.settings.model, **arguments)
         top = {name: getattr(head, name) for name in ("features", "model_on_top", "size_on_top") if head.features}
-        arguments |= {"lstm_on_top": head.lstm_on_top, **top}
+        arguments |= {"lstm_on_top": head.lstm_on_top, "hidden_act": head.hidden_act, **top}
         return task_models.BertForSequenceClassification(config, num_labels, **arguments)
 
     def change_plan(self, plan, model):

@@ -1,0 +1,73 @@
+"""AlbertConfig: the sizes of an ALBERT."""
+
+from types import MappingProxyType
+
+from bert_tf.models.config import BertConfig
+
+
+class AlbertConfig(BertConfig):
+    """Sizes and rates of an ALBERT, as in albert_config.json; the defaults are those of the original's constructor.
+
+    The arguments are those of `BertConfig`, and:
+
+    Args:
+      embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them.
+      num_hidden_groups: layers in a row that share their weights are a group; 1: all layers do.
+      inner_group_num: transformer blocks in each of the num_hidden_layers layers.
+
+    Raises:
+      ValueError: an invalid value; names the key.
+    """
+
+    title = "ALBERT"
+    model_type = "albert"
+    file_name = "albert_config.json"
+    unwritten = MappingProxyType({"layer_norm_eps": 1e-12})
+    # In the configurations of the released models, but never used.
+    idle_keys = (
+        "down_scale_factor",
+        "gap_size",
+        "layers_to_keep",
+        "net_structure_type",
+        "num_memory_blocks",
+        "pad_token_id",
+    )
+    embedding_size = 128
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int = 128,
+        hidden_size: int = 4096,
+        num_hidden_layers: int = 12,
+        num_hidden_groups: int = 1,
+        num_attention_heads: int = 64,
+        intermediate_size: int = 16384,
+        inner_group_num: int = 1,
+        hidden_act: str | None = "gelu",
+        hidden_dropout_prob: float = 0,
+        attention_probs_dropout_prob: float = 0,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 2,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = 1e-12,
+    ):
+        self._set(locals())
+
+    @property
+    def block_order(self) -> list[int]:
+        """The number of the transformer block of each layer: blocks of a group follow each other."""
+        layers, groups, inner = self.num_hidden_layers, self.num_hidden_groups, self.inner_group_num
+        return [int(layer / layers * groups) * inner + block for layer in range(layers) for block in range(inner)]
+
+    def validate(self) -> None:
+        super().validate()
+        for key in ("num_hidden_groups", "inner_group_num"):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{key} must be a positive integer, not {value!r}")
+        if self.num_hidden_groups > self.num_hidden_layers:
+            raise ValueError(
+                f"num_hidden_groups={self.num_hidden_groups} is more than num_hidden_layers={self.num_hidden_layers}: "
+                "some groups would never be used"
+            )

@@ -1,0 +1,58 @@
+"""ElectraConfig: the sizes of an ELECTRA, discriminator or generator."""
+
+import dataclasses
+from types import MappingProxyType
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.recipe import Recipe
+
+_RECIPE = Recipe(learning_rate=1e-4, warmup="multiplies", layerwise_lr_decay=0.8, sum_loss=True)
+_LARGE, _LARGE_RECIPE = 1024, dataclasses.replace(_RECIPE, learning_rate=5e-5, layerwise_lr_decay=0.9)
+
+
+class ElectraConfig(BertConfig):
+    """Sizes and rates of a discriminator or of a generator; the defaults are those of the small discriminator.
+
+    The arguments are those of `BertConfig`, and:
+
+    Args:
+      embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them. A generator
+        has its discriminator's tables, and thus its embedding_size.
+
+    Raises:
+      ValueError: an invalid value; names the key.
+    """
+
+    title = "ELECTRA"
+    model_type = "electra"
+    file_name = "electra_config.json"
+    unwritten = MappingProxyType({})
+    has_pooler = False
+    detects_replaced_tokens = True
+    head_initializer_range = None
+    hidden_layer_dropout = True
+    choice_act = "gelu_erf"
+    embedding_size = 128
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int = 128,
+        hidden_size: int = 256,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 4,
+        intermediate_size: int = 1024,
+        hidden_act: str | None = "gelu_erf",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 2,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = 1e-12,
+    ):
+        self._set(locals())
+
+    @property
+    def recipe(self) -> Recipe:
+        """The original's, which depends on the size (configure_finetuning.py)."""
+        return _RECIPE if self.hidden_size < _LARGE else _LARGE_RECIPE

@@ -1,0 +1,47 @@
+"""ELECTRA in Hugging Face's files: ElectraForPreTraining is a discriminator, ElectraForMaskedLM a generator."""
+
+from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.huggingface import BERT_DEFAULTS, Layout
+
+# Their classifier of texts has a hidden layer that the original's doesn't have; the original has no choices.
+_SEQUENCES = {
+    "pre_classifier/kernel": "classifier.dense.weight",
+    "pre_classifier/bias": "classifier.dense.bias",
+    "output_weights": "classifier.out_proj.weight",
+    "output_bias": "classifier.out_proj.bias",
+}
+_CHOICES = {
+    "pre_classifier/kernel": "sequence_summary.summary.weight",
+    "pre_classifier/bias": "sequence_summary.summary.bias",
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+}
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+
+LAYOUT = Layout(
+    config_class=ElectraConfig,
+    class_prefix="Electra",
+    defaults={
+        **BERT_DEFAULTS,
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
+    refused={
+        "position_embedding_type": ("absolute", None),
+        "is_decoder": (False, None),
+        "add_cross_attention": (False, None),
+        **{key: (value, None) for key, value in _SUMMARY.items()},
+    },
+    written={"position_embedding_type": "absolute", "summary_last_dropout": 0.1, **_SUMMARY},
+    parts=(
+        ("discriminator_predictions.dense_1.", "discriminator_predictions.dense_prediction."),
+        ("cls.predictions.transform.dense.", "generator_predictions.dense."),
+        ("cls.predictions.transform.LayerNorm.", "generator_predictions.LayerNorm."),
+        ("cls.predictions.decoder.", "generator_lm_head."),
+        ("cls.predictions.bias", "generator_lm_head.bias"),
+    ),
+    heads={"BertForSequenceClassification": _SEQUENCES, "BertForMultipleChoice": _CHOICES},
+    classifier_act="gelu_erf",
+)

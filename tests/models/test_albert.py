@@ -1,0 +1,141 @@
+"""ALBERT: the original's outputs, and its checkpoints in and out.
+
+Oracle: tests/golden/albert, computed by the original with random weights: config1 shares one block among three layers,
+config2 has two groups of two blocks for five layers, config3 has embeddings as wide as the encoder. Outputs of Hugging
+Face's classes are in test_descendants.py.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from helpers.outputs import TOLERANCE, assert_close
+
+from bert_tf.conversion import convert
+from bert_tf.models import open_weights, pretrained, task_models
+from bert_tf.models.albert.config import AlbertConfig
+from bert_tf.models.families import ALBERT, family_of
+from bert_tf.weights import bundle
+
+CONFIGS = ["config1", "config2", "config3"]
+ENCODER_INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+def log_softmax(logits):
+    logits = np.asarray(logits)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def load(folder, name: str) -> dict[str, np.ndarray]:
+    return dict(np.load(folder / f"{name}.npz"))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_outputs_are_the_originals(golden, name):
+    folder = golden / "albert" / name
+    inputs, expected = load(folder, "inputs"), load(folder, "outputs")
+    model = task_models.BertForPreTraining.from_pretrained(str(folder / "model.ckpt"))
+    assert family_of(model.config) is ALBERT
+    encoded = model.encode({key: inputs[key] for key in ENCODER_INPUTS}, return_all_layers=True, return_attention=True)
+    layers = [key for key in expected if key.startswith("encoder_layer_")]
+    assert len(layers) == len(encoded["encoder_layers"]) == len(encoded["attention_probabilities"])
+    for number, layer in enumerate(encoded["encoder_layers"]):
+        assert_close(layer, expected[f"encoder_layer_{number}"])
+    assert_close(encoded["pooled_output"], expected["pooled_output"])
+    assert_close(model.encode({"input_ids": inputs["input_ids"]})["pooled_output"], expected["defaults_pooled_output"])
+    outputs = model(inputs)
+    masked_lm = log_softmax(outputs["masked_lm_logits"]).reshape(expected["masked_lm_log_probs"].shape)
+    assert_close(masked_lm, expected["masked_lm_log_probs"])
+    assert_close(log_softmax(outputs["next_sentence_logits"]), expected["sentence_order_log_probs"])
+    sums = model.objective.sums(outputs, inputs)
+    np.testing.assert_allclose(model.objective.loss(sums, sums), expected["total_loss"], atol=TOLERANCE)
+
+
+def test_heads_are_the_originals(golden):
+    folder = golden / "albert" / "config1"
+    inputs, expected = load(folder, "head_inputs"), load(folder, "head_outputs")
+    batch = {key: inputs[key] for key in ENCODER_INPUTS}
+    for kind, labels in (("classifier", "label_ids"), ("stsb", "float_labels")):
+        model = task_models.BertForSequenceClassification.from_pretrained(str(folder / f"{kind}.ckpt"))
+        logits = np.asarray(model(batch))
+        assert_close(logits.reshape(expected[f"{kind}_logits"].shape), expected[f"{kind}_logits"])
+        sums = model.objective.sums(logits, {"label_ids": inputs[labels]})
+        np.testing.assert_allclose(model.objective.loss(sums, sums), expected[f"{kind}_loss"], atol=TOLERANCE)
+        assert model.dropout_rate == 0.1 and model.config.hidden_dropout_prob == 0
+    spans = task_models.BertForQuestionAnswering.from_pretrained(str(folder / "squad_v1.ckpt"))(batch)
+    for name in ("start_logits", "end_logits"):
+        assert_close(spans[name], expected[f"squad_v1_{name}"])
+
+
+@pytest.fixture(params=CONFIGS)
+def released(golden, tmp_path, request):
+    """A directory like one of Google's, without its SentencePiece model."""
+    source, folder = golden / "albert" / request.param, tmp_path / "released"
+    folder.mkdir()
+    for file in source.glob("model.ckpt*"):
+        shutil.copy(file, folder / file.name.replace("model.ckpt", "model.ckpt-best"))
+    shutil.copy(source / "albert_config.json", folder)
+    return folder
+
+
+def test_tf1_and_hugging_face_both_ways(released, tmp_path):
+    """tf1 -> huggingface -> tf1 -> bert_tf -> huggingface: the same bytes, and outputs of transformers on the way."""
+    source = released
+    for number, format in enumerate(("huggingface", "tf1", "bert_tf", "huggingface")):
+        report = convert.convert(str(source), str(tmp_path / f"{number}"), format, do_lower_case=True)
+        source = tmp_path / f"{number}"
+        assert not report.missing
+        if format == "huggingface":
+            note = next(note for note in report.notes if "Outputs equal transformers" in note)
+            assert "masked_lm_logits" in note and "next_sentence_logits" in note and "pooled_output" in note
+    for file in ("model.safetensors", "config.json"):
+        assert (tmp_path / "0" / file).read_bytes() == (source / file).read_bytes(), file
+    config = json.loads((tmp_path / "1" / "albert_config.json").read_text())
+    assert AlbertConfig.from_dict(config) == AlbertConfig.from_json_file(str(released / "albert_config.json"))
+    old, new = (
+        bundle.open_bundle(str(path)) for path in (released / "model.ckpt-best", tmp_path / "1" / "bert_model.ckpt")
+    )
+    assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()
+    for name in new.get_variable_to_shape_map():
+        np.testing.assert_array_equal(new.get_tensor(name), old.get_tensor(name), err_msg=name)
+
+
+def test_a_projection_to_the_same_width_must_be_the_identity(golden, tmp_path):
+    """Hugging Face's has a layer between embeddings and encoder even where the original has none."""
+    convert.convert(str(golden / "albert" / "config3"), str(tmp_path / "new"), "huggingface", do_lower_case=True)
+    file = str(tmp_path / "new" / "model.safetensors")
+    tensors = safetensors.numpy.load_file(file)
+    name = "albert.encoder.embedding_hidden_mapping_in.weight"
+    np.testing.assert_array_equal(tensors[name], np.eye(32))
+    assert "the identity" in open_weights.open_weights(file).unused[name]
+    safetensors.numpy.save_file({**tensors, name: tensors[name] * 2}, file, {"format": "pt"})
+    with pytest.raises(ValueError, match=f"{name} is a layer between embeddings and encoder of one width"):
+        open_weights.open_weights(file)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        ({"num_hidden_groups": 0}, "num_hidden_groups must be a positive integer, not 0"),
+        ({"num_hidden_groups": 4}, "num_hidden_groups=4 is more than num_hidden_layers=3"),
+        ({"inner_group_num": 1.5}, "inner_group_num must be a positive integer, not 1.5"),
+        ({"net_structure": 0}, "unknown key net_structure"),
+    ],
+)
+def test_configurations_that_are_refused(golden, change, match):
+    values = json.loads((golden / "albert" / "config1" / "albert_config.json").read_text())
+    with pytest.raises(ValueError, match=match):
+        AlbertConfig.from_dict({**values, **change})
+
+
+def test_groups_that_the_weights_do_not_have(released):
+    path = released / "albert_config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "inner_group_num": values["inner_group_num"] + 1}))
+    with pytest.raises(ValueError, match="albert_config.json does not fit the weights of .*layer_[1-4]/.*not there"):
+        pretrained.read_model(str(released))

@@ -1,0 +1,169 @@
+"""ELECTRA: Google's checkpoints of discriminator and generator, and what is refused.
+
+Oracle: tests/golden/electra, computed by the original: both models in one checkpoint, with E 24, H 32 and 16, random
+weights. Outputs of Hugging Face's classes are in test_descendants.py.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from helpers.outputs import TOLERANCE, assert_close
+
+from bert_tf.conversion import convert
+from bert_tf.models import open_weights, pretrained, task_models
+from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.weights import bundle
+
+PARTS = ["discriminator", "generator"]
+OPTIONS = ["untied_generator_embeddings", "tied_generator", "mlm_only", "uniform_generator"]
+
+
+def config_of(folder, part: str) -> ElectraConfig:
+    """The configuration in a golden folder; its models have other numbers of heads than weights without one show."""
+    options = json.loads((folder / "hparams.json").read_text())
+    own = part == "generator" and options["untied_generator"] and options["electra_objective"]
+    values = options["generator_config" if own else "discriminator_config"]
+    tables_of_its_own = own and options["untied_generator_embeddings"]
+    size = values["hidden_size"] if tables_of_its_own else options["embedding_size"] or values["hidden_size"]
+    return ElectraConfig(**{**values, "hidden_act": "gelu_erf", "embedding_size": size})
+
+
+def arrays_of(folder) -> tuple[dict, dict, np.ndarray]:
+    inputs, outputs = (dict(np.load(folder / f"{name}.npz")) for name in ("inputs", "outputs"))
+    return {name: inputs[name] for name in ("input_mask", "segment_ids")}, outputs, inputs["input_mask"].astype(bool)
+
+
+def check_discriminator(folder):
+    model = ElectraDiscriminator.from_pretrained(str(folder), config=config_of(folder, "discriminator"))
+    inputs, expected, mask = arrays_of(folder)
+    inputs["input_ids"] = expected["fake_input_ids"]
+    logits = model(inputs)
+    assert_close(logits, expected["disc_logits"], mask)
+    sums = model.objective.sums(logits, {**inputs, "is_replaced": expected["is_fake"]})
+    np.testing.assert_allclose(model.objective.loss(sums, sums), expected["disc_loss"], atol=TOLERANCE)
+    right = (expected["disc_preds"] == expected["is_fake"])[mask].mean()
+    np.testing.assert_allclose(model.objective.metrics(sums)["replaced_token_accuracy"], right, atol=TOLERANCE)
+    return model.encode(inputs, return_all_layers=True), expected, mask
+
+
+def check_generator(folder):
+    model = task_models.BertForMaskedLM.from_pretrained(str(folder), config=config_of(folder, "generator"))
+    inputs, expected, mask = arrays_of(folder)
+    inputs["input_ids"] = expected["masked_input_ids"]
+    logits = model({**inputs, "masked_lm_positions": expected["masked_lm_positions"]})
+    np.testing.assert_allclose(logits, expected["mlm_logits"], atol=TOLERANCE, rtol=0)
+    return model.encode(inputs, return_all_layers=True), expected, mask
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_outputs_are_the_originals(golden, part):
+    check = check_generator if part == "generator" else check_discriminator
+    outputs, expected, mask = check(golden / "electra" / "uneven")
+    assert_close(outputs["embedding_output"], expected[f"{part}_embedding_output"], mask)
+    for layer, value in enumerate(outputs["encoder_layers"]):
+        assert_close(value, expected[f"{part}_layers"][layer], mask)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_outputs_with_other_options_of_pretraining(shared, option):
+    folder = shared / "golden" / "electra" / "options" / option
+    if option != "mlm_only":
+        check_discriminator(folder)
+    if option != "uniform_generator":
+        check_generator(folder)
+
+
+@pytest.fixture
+def released(golden, tmp_path):
+    """A directory like Google's: checkpoint and vocabulary, no configuration. One head per 64 units of width."""
+    folder = tmp_path / "released" / "electra_tiny"
+    shutil.copytree(golden / "electra" / "uneven", folder)
+    shutil.copy(golden / "electra" / "vocab.txt", folder)
+    return folder
+
+
+def test_sizes_without_a_configuration(released, caplog):
+    for part, width, inner in (("discriminator", 32, 128), ("generator", 16, 64)):
+        config = pretrained.read_model(str(released), part=part)[1].config
+        assert config == ElectraConfig(260, 24, width, 2, 1, inner, max_position_embeddings=40)
+    assert "sizes are inferred from the weights, with 1 attention heads" in caplog.text
+    # A configuration beside the checkpoint is the discriminator's.
+    ElectraConfig(260, 24, 32, 2, 2, 128, hidden_dropout_prob=0.0, max_position_embeddings=40).save(
+        str(released / "electra_config.json")
+    )
+    config = pretrained.read_model(str(released), part="generator")[1].config
+    assert (config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob) == (16, 1, 0.0)
+    assert pretrained.read_model(str(released))[1].config.num_attention_heads == 2
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_tf1_and_hugging_face_both_ways(released, tmp_path, part):
+    """tf1 -> huggingface -> tf1 -> huggingface: the same bytes, and outputs of transformers on the way."""
+    steps = [("huggingface", "first", part), ("tf1", "back", None), ("huggingface", "second", part)]
+    source = released
+    for format, name, asked in steps:
+        report = convert.convert(str(source), str(tmp_path / name), format, part=asked, do_lower_case=True)
+        source = tmp_path / name
+        assert "bert/" not in report.text() and not report.missing
+        assert any("Outputs equal transformers" in note for note in report.notes)
+    for file in ("model.safetensors", "config.json", "vocab.txt"):
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes(), file
+    old, new = (
+        bundle.open_bundle(str(path)) for path in (released / "model.ckpt", tmp_path / "back" / "bert_model.ckpt")
+    )
+    names = new.get_variable_to_shape_map()
+    other = PARTS[1 - PARTS.index(part)]
+    own = {"discriminator": ("electra/", "discriminator_"), "generator": ("electra/embeddings/", "generator")}[part]
+    assert set(names) == {name for name in old.get_variable_to_shape_map() if name.startswith(own)}
+    for name in names:
+        np.testing.assert_array_equal(new.get_tensor(name), old.get_tensor(name), err_msg=name)
+    weights = open_weights.open_weights(str(released), part)
+    assert set(weights.unused.values()) == {f"of the {other}"}
+
+
+def test_an_output_layer_of_the_original(released):
+    """A classifier's is read; layers of several tasks, or of a question's answer, are left over."""
+    path = str(released / "model.ckpt")
+    reader = bundle.open_bundle(path)
+    tensors = {
+        name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name.startswith("electra/")
+    }
+    layer = {"kernel": np.arange(96, dtype=np.float32).reshape(32, 3), "bias": np.ones(3, np.float32)}
+    mnli = {f"task_specific/mnli/dense/{name}": value for name, value in layer.items()}
+    for further, is_read in (({}, True), ({"task_specific/rte/dense/bias": layer["bias"]}, False)):
+        target = str(released.parent / f"with_{len(further)}" / "model.ckpt")
+        bundle.write_bundle(target, {**tensors, **mnli, **further})
+        weights = open_weights.open_weights(target)
+        assert ("output_weights" in weights) == is_read and len(weights.unused) == (0 if is_read else 3)
+        if is_read:
+            model = task_models.BertForSequenceClassification.from_pretrained(target)
+            np.testing.assert_array_equal(model.head.output_weights, layer["kernel"].T)
+            assert model.hidden is None and model.num_labels == 3
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_a_part_that_is_not_there(golden, released, tmp_path):
+    for part, other in (PARTS, PARTS[::-1]):
+        alone = str(tmp_path / part)
+        convert.convert(str(released), alone, "huggingface", part=part, verify=False, do_lower_case=True)
+        with pytest.raises(ValueError, match=f"{part} of an ELECTRA: give the weights of a {other}"):
+            convert.convert(alone, str(tmp_path / "new"), "tf1", part=other)
+        model_class = task_models.BertForMaskedLM if other == "generator" else ElectraDiscriminator
+        with pytest.raises(ValueError, match=f"{part} of an ELECTRA: give the weights of a {other}"):
+            model_class.from_pretrained(alone)
+    with pytest.raises(ValueError, match="is a BERT, which has no generator"):
+        convert.convert(str(golden / "model" / "config1"), str(tmp_path / "new"), "bert_tf", part="generator")
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_originals_classifier_is_not_hugging_faces(released, tmp_path):
+    model = task_models.BertForSequenceClassification.from_pretrained(str(released), num_labels=3)
+    model.save_pretrained(str(tmp_path / "ours"))
+    with pytest.raises(ValueError, match="the classifier of the original ELECTRA, one layer, where Hugging Face's has"):
+        convert.convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), "huggingface", do_lower_case=True)
+    assert not (tmp_path / "theirs").exists()
