@@ -17,6 +17,7 @@ _PUBLIC = {
     "BertForQuestionAnswering": ("models.task_models", "Where in a context the answer to a question begins and ends"),
     "BertForMultipleChoice": ("models.task_models", "Which of several choices is correct"),
     "BertForMaskedLM": ("models.task_models", "The words hidden by [MASK]"),
+    "ElectraDiscriminator": ("models.electra.discriminator", "Which words of a text a generator replaced"),
     "BertForNextSentencePrediction": ("models.task_models", "Whether a text follows another"),
     "BertForPreTraining": ("models.task_models", "Both pre-training objectives"),
     "BertPretrainingModel": ("models.task_models", "Another name for BertForPreTraining"),

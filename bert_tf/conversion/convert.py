@@ -7,6 +7,7 @@ its outputs are compared with those of this project's model.
 
 import dataclasses
 import gc
+import inspect
 import posixpath
 
 import keras
@@ -214,7 +215,8 @@ def _describe(
 
 
 def _notes_on_activation(config: BertConfig, format: str) -> list[str]:
-    if format_named(format).knows_exact_gelu or config.activation != "gelu_erf":
+    usual = inspect.signature(type(config)).parameters["hidden_act"].default  # what the family's original has
+    if format_named(format).knows_exact_gelu or config.activation != "gelu_erf" or usual == "gelu_erf":
         return []
     return [
         f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. With "
