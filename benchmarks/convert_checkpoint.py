@@ -1,7 +1,7 @@
-"""Time and memory of a conversion of BERT-Large, from each format to each.
+"""Time and memory of a conversion of a large model, from each format to each.
 
     python benchmarks/convert_checkpoint.py                      # BERT-Large, 1.3 GB of random weights
-    python benchmarks/convert_checkpoint.py --hidden_size=256 --num_layers=4 --num_heads=4
+    python benchmarks/convert_checkpoint.py --model=albert-xxlarge
 
 Each conversion is a separate process, started as a user starts it. Memory is the peak of the resident set, minus that
 of the program before it opens any weights (TensorFlow and Keras), as a multiple of the size of the weights.
@@ -18,14 +18,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("hidden_size", 1024, "Width.")
-flags.DEFINE_integer("num_layers", 24, "Layers.")
-flags.DEFINE_integer("num_heads", 16, "Attention heads.")
-flags.DEFINE_integer("vocab_size", 30522, "Rows of the word table.")
+# Family and sizes of its configuration.
+MODELS = {
+    "bert-mini": ("bert", {"vocab_size": 30522, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}),
+    "bert-large": ("bert", {"vocab_size": 30522, "hidden_size": 1024,
+                            "num_hidden_layers": 24, "num_attention_heads": 16}),
+    "electra-large": ("electra", {"vocab_size": 30522, "embedding_size": 1024, "hidden_size": 1024,
+                                  "num_hidden_layers": 24, "num_attention_heads": 16}),
+    "albert-xxlarge": ("albert", {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096,
+                                  "num_hidden_layers": 12, "num_attention_heads": 64}),
+}  # fmt: skip
+flags.DEFINE_enum("model", "bert-large", list(MODELS), "Family and size.")
 flags.DEFINE_bool("verify", False, "Also compare outputs with transformers and tf-models-official.")
 flags.DEFINE_string("directory", None, "Directory for the files (some 7 GB for BERT-Large); if unset, a temporary one.")
-
-FORMATS = ("tf1", "huggingface", "model_garden", "bert_tf")
 
 # Runs in the converting process. Clearing the peak needs Linux.
 PROGRAM = """
@@ -46,43 +51,43 @@ print(time.perf_counter() - start, kilobytes("VmHWM") - before)
 """
 
 
-def write_source(directory: str) -> int:
-    """Writes a tf1 directory with random weights; returns their size in bytes."""
+def write_source(directory: str) -> tuple[int, list[str]]:
+    """Writes a tf1 directory with random weights; returns their size in bytes, and the formats of the family."""
     import numpy as np
 
-    from bert_tf.models.config import BertConfig
+    from bert_tf.models.families import family_named
+    from bert_tf.models.formats import FORMATS
+    from bert_tf.models.head_config import NO_HEAD
     from bert_tf.models.variable_names import expected_shapes
-    from bert_tf.weights import bundle
     from bert_tf.weights.mapping import Weights
 
-    config = BertConfig(
-        vocab_size=FLAGS.vocab_size,
-        hidden_size=FLAGS.hidden_size,
-        num_hidden_layers=FLAGS.num_layers,
-        num_attention_heads=FLAGS.num_heads,
-        intermediate_size=4 * FLAGS.hidden_size,
-        type_vocab_size=2,
-    )
+    name, sizes = MODELS[FLAGS.model]
+    family = family_named(name)
+    config = family.config_class(**sizes, intermediate_size=4 * sizes["hidden_size"], type_vocab_size=2)
     generator = np.random.default_rng(0)
     shapes = expected_shapes(config)
+    if "generator" in family.parts:  # a discriminator has no masked-LM head
+        shapes = {name: shape for name, shape in shapes.items() if not name.startswith("cls/")}
 
     def draw(name: str) -> np.ndarray:
         return generator.standard_normal(shapes[name], np.float32) * np.float32(0.02)
 
     os.makedirs(directory)
-    bundle.write_bundle(os.path.join(directory, "bert_model.ckpt"), Weights("random", "tf1", shapes, {}, draw))
-    config.save(os.path.join(directory, "bert_config.json"))
-    return sum(4 * int(np.prod(shape)) for shape in shapes.values())
+    weights = Weights("random", "tf1", shapes, dict.fromkeys(shapes, ""), draw)
+    FORMATS["tf1"].save(os.path.join(directory, "bert_model.ckpt"), weights, config, NO_HEAD)
+    config.save(os.path.join(directory, config.file_name))
+    return sum(4 * int(np.prod(shape)) for shape in shapes.values()), list(family.formats)
 
 
 def main(_):
     with tempfile.TemporaryDirectory(dir=FLAGS.directory) as folder:
         source = os.path.join(folder, "source")
-        size = write_source(source)
+        size, formats = write_source(source)
         print(f"{size / 1e9:.2f} GB of weights; the processes run one after the other")
         print(f"{'from':>14} {'to':>14} {'convert (s)':>12} {'in all (s)':>11} {'peak / weights':>15}")
         root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        pairs = [("source", format) for format in FORMATS] + [(format, "tf1_back") for format in FORMATS[1:]]
+        pairs = [("source", format) for format in formats]
+        pairs += [(format, "tf1_back") for format in formats if format != "tf1"]
         for origin, target in pairs:
             format = target.removesuffix("_back")
             command = [sys.executable, "-c", PROGRAM, os.path.join(folder, origin)]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.bert.model_garden import (
     ENCODER_MODULES,
     HEADS_POOLER,
@@ -198,18 +199,21 @@ class _OfficialCheckpoint:
 
         config = self.config
         numbered, edges = _encoder_edges(self.graph, self.prefix)
-        build = networks.BertEncoder if numbered else networks.BertEncoderV2
-        encoder = build(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            num_layers=config.num_hidden_layers,
-            num_attention_heads=config.num_attention_heads,
-            max_sequence_length=config.max_position_embeddings,
-            type_vocab_size=config.type_vocab_size,
-            inner_dim=config.intermediate_size,
-            inner_activation=self.activation,
+        sizes = {
+            "vocab_size": config.vocab_size,
+            "hidden_size": config.hidden_size,
+            "num_layers": config.num_hidden_layers,
+            "num_attention_heads": config.num_attention_heads,
+            "max_sequence_length": config.max_position_embeddings,
+            "type_vocab_size": config.type_vocab_size,
             **({"dict_outputs": True} if numbered else {}),
-        )
+        }
+        if isinstance(config, AlbertConfig):
+            own = {"intermediate_size": config.intermediate_size, "activation": self.activation}
+            encoder = networks.AlbertEncoder(embedding_width=config.embedding_size, **own, **sizes)
+        else:
+            build = networks.BertEncoder if numbered else networks.BertEncoderV2
+            encoder = build(inner_dim=config.intermediate_size, inner_activation=self.activation, **sizes)
         ids = tf.zeros([1, 1], tf.int32)
         encoder({"input_word_ids": ids, "input_mask": ids, "input_type_ids": ids}, training=False)
         return self.restore(encoder, edges)

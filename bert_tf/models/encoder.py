@@ -61,7 +61,9 @@ class Embeddings(ConfiguredLayer):
                 f"{self.config.max_position_embeddings} of {self.config.file_name}: lower max_seq_length."
             )
         x = kernels.embedding_lookup(self.word_embeddings, input_ids, self.dense_gradient and training)  # [B, S, E]
-        if self.config.type_vocab_size:
+        if self.config.type_vocab_size and self.config.looks_up_types:
+            x = x + kernels.embedding_lookup(self.token_type_embeddings, segment_ids)
+        elif self.config.type_vocab_size:
             # A product with one-hot rows: a segment id outside the table adds a zero vector instead of failing.
             one_hot = ops.one_hot(segment_ids, self.config.type_vocab_size, dtype="float32")
             x = x + ops.matmul(one_hot, self.token_type_embeddings)

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.weights.mapping import largest_first
+
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data-00000-of-00001"
 # The key of the object graph in every object-based (TF2) checkpoint.
@@ -48,8 +50,9 @@ def write_bundle(prefix: str, tensors: Mapping) -> None:
 
     Tensors are taken from the mapping and converted one at a time, so `Weights` are held in memory once.
     """
-    values = [_value(tensor) for tensor in tensors.values()]
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(values), tensors=values)
+    names = largest_first(tensors)
+    values = [_value(tensors[name]) for name in names]
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(values), tensors=values)
 
 
 def _value(tensor):

@@ -5,6 +5,7 @@ and tensors are read only on request, so that a large model is never in memory t
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
@@ -66,6 +67,14 @@ class Weights(Mapping[str, np.ndarray]):
 def is_model_variable(name: str) -> bool:
     """Whether a name of the original is a variable of the model, not of its optimizer."""
     return name != "global_step" and not name.endswith(_MOMENT_SUFFIXES)
+
+
+def largest_first(tensors: Mapping) -> list[str]:
+    """Names in the order in which to read tensors that are all kept: the copies of the largest ones, made while they
+    are read, are gone before memory is full. What is not `Weights` is in memory already and keeps its order.
+    """
+    shapes = tensors.shapes if isinstance(tensors, Weights) else {}
+    return sorted(tensors, key=lambda name: -math.prod(shapes.get(name, ())))
 
 
 def base_name(name: str) -> str:

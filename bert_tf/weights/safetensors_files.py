@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from bert_tf.system.atomic import written
 from bert_tf.system.checks import is_remote
 from bert_tf.system.local_files import private_folder, written_locally
+from bert_tf.weights.mapping import largest_first
 
 _HALF_PRECISION = ("float16", "bfloat16")
 
@@ -60,13 +61,17 @@ def open_safetensors(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, s
     return shapes, metadata, read
 
 
+def _contiguous(value) -> np.ndarray:
+    return np.ascontiguousarray(value).reshape(np.shape(value))
+
+
 def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
     """Writes a file without copying the tensors.
 
     Raises:
       OSError: it could not be written (disk full, no permission).
     """
-    arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in tensors.items()}
+    arrays = {name: _contiguous(tensors[name]) for name in largest_first(tensors)}
     with written(path) as temporary, written_locally(temporary) as local:
         try:
             save_file(arrays, local, metadata=dict(metadata))

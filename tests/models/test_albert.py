@@ -115,6 +115,32 @@ def test_a_projection_to_the_same_width_must_be_the_identity(golden, tmp_path):
         open_weights.open_weights(file)
 
 
+@pytest.mark.parametrize("embedding_width", [24, 32])
+def test_model_garden(tmp_path, embedding_width):
+    """An AlbertEncoder's checkpoint is read; outputs are those of the library."""
+    networks = pytest.importorskip("official.nlp.modeling.networks", reason="tf-models-official is not installed")
+    import tensorflow as tf
+    import tf_keras
+
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
+    encoder = networks.AlbertEncoder(
+        embedding_width=embedding_width, num_layers=3, max_sequence_length=20, type_vocab_size=2,
+        activation=lambda x: tf_keras.activations.gelu(x, approximate=True), **sizes,
+    )  # fmt: skip
+    generator = np.random.default_rng(2)
+    for variable in encoder.trainable_variables:
+        variable.assign(generator.normal(0, 0.2, variable.shape))
+    prefix = tf.train.Checkpoint(model=encoder).write(str(tmp_path / "garden" / "ckpt-1"))
+    with pytest.raises(ValueError, match="has no .*config.json"):  # the number of layers can't be seen
+        task_models.BertModel.from_pretrained(prefix)
+    config = AlbertConfig(embedding_size=embedding_width, num_hidden_layers=3, max_position_embeddings=20, **sizes)
+    config.save(str(tmp_path / "garden" / "albert_config.json"))
+    report = convert.convert(prefix, str(tmp_path / "ours"), "bert_tf", do_lower_case=True)
+    note = next(note for note in report.notes if "Outputs equal tf-models-official" in note)
+    assert "pooled_output" in note and "sequence_output" in note
+    assert task_models.BertModel.from_pretrained(prefix).config == config
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 

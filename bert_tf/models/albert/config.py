@@ -32,6 +32,7 @@ class AlbertConfig(BertConfig):
         "num_memory_blocks",
         "pad_token_id",
     )
+    looks_up_types = True
     embedding_size = 128
 
     def __init__(

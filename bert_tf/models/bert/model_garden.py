@@ -1,6 +1,6 @@
 """Checkpoints of the TensorFlow Model Garden (tf-models-official), in and out, without importing it.
 
-In: object-based (TF2) checkpoints of its BertEncoder, BertEncoderV2, BertPretrainerV2 and BertPretrainer,
+In: object-based (TF2) checkpoints of its BertEncoder, BertEncoderV2, AlbertEncoder, BertPretrainerV2, BertPretrainer,
 BertClassifier, BertSpanLabeler and BertTokenClassifier, those of its trainer, and the `variables/variables` files of
 the SavedModels that TensorFlow Hub and Kaggle offer. The keys of the tensors depend on which object was saved and how.
 The full names that the layers gave the variables do not, so variables are found by those. Where full names are
@@ -22,7 +22,7 @@ import tensorflow as tf
 from bert_tf.models.variable_names import config_of_shapes, expected_shapes, num_blocks_of
 from bert_tf.system.messages import some
 from bert_tf.weights import bundle
-from bert_tf.weights.mapping import Weights, is_model_variable
+from bert_tf.weights.mapping import Weights, is_model_variable, renamed
 from bert_tf.weights.object_graph import KEY_SUFFIX, ObjectGraph, open_object_checkpoint, read_graph
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -70,6 +70,11 @@ _SCOPES = {scope: original for original, scope, _ in ENCODER_MODULES + _MASKED_L
 _NAMES = {scope + "/embeddings": original for original, scope, _ in TABLES} | _OLDER_NAMES
 _NAMES[_MASKED_LM_BIAS[1]] = _MASKED_LM_BIAS[0]
 
+_BERT, _ALBERT = "bert/", "albert/"
+_PROJECTION = "bert/embeddings_project"
+_SCOPES["embedding_projection"] = _PROJECTION
+# The block that all layers of an AlbertEncoder share.
+_SHARED_BLOCK = re.compile(r"(?:^|/)transformer/(?!layer_\d)(.+)/([^/]+)$")
 _IN_LAYER = re.compile(r"(?:^|/)(?:transformer|encoder)/layer_(\d+)/(.+)$")
 # The output layer of a head, and the dense layer before it, the head's own pooler.
 _HEAD = re.compile(r"(?:(?:^|/)([^/]+)/)?(?:predictions/transform/)?logits/(kernel|bias)$")
@@ -96,6 +101,9 @@ def _original_name(full_name: str, edges: set[str]) -> str | None:
     if match:
         scope, _, leaf = match[2].rpartition("/")
         return f"bert/encoder/layer_{match[1]}/{_LAYER_SCOPES[scope]}/{leaf}" if scope in _LAYER_SCOPES else None
+    match = _SHARED_BLOCK.search(full_name)
+    if match and match[1] in _LAYER_SCOPES:
+        return f"bert/encoder/layer_0/{_LAYER_SCOPES[match[1]]}/{match[2]}"
     scope, _, leaf = full_name.rpartition("/")
     for known, original in _NAMES.items():
         if full_name == known or full_name.endswith("/" + known):
@@ -128,11 +136,6 @@ def find_variables(graph: ObjectGraph, path: str) -> dict[str, tuple[int, str]]:
     names, strays = [], []
     for number, full_name, key in graph.variables():
         names.append(full_name or key)
-        if re.search(r"(^|/)embedding_projection/", full_name):
-            raise ValueError(
-                f"{path}: the word embeddings are projected to another width ({full_name}), as in ALBERT and small "
-                "ELECTRA models. BERT has no such matrix."
-            )
         original = _original_name(full_name, graph.edges_to(number))
         if original is None:
             if _IN_LAYER.search(full_name):
@@ -144,6 +147,11 @@ def find_variables(graph: ObjectGraph, path: str) -> dict[str, tuple[int, str]]:
             )
         else:
             found[original] = (number, key)
+    if f"{_PROJECTION}/kernel" in found and not _is_albert(graph):
+        raise ValueError(
+            f"{path}: the word embeddings are projected to another width (embedding_projection), as in small ELECTRA "
+            "models. BERT has no such matrix."
+        )
     if _WORDS not in found:
         raise ValueError(
             f"{path} is not a checkpoint of a BERT of tf-models-official: no word embeddings "
@@ -154,6 +162,12 @@ def find_variables(graph: ObjectGraph, path: str) -> dict[str, tuple[int, str]]:
             f"{path}: encoder layers of another kind than BERT's, with variables it doesn't have: {some(strays)}."
         )
     return found
+
+
+def _is_albert(graph: ObjectGraph) -> bool:
+    """Whether the layers of the encoder share one block."""
+    matches = (_SHARED_BLOCK.search(full_name) for _, full_name, _ in graph.variables())
+    return any(match[1] in _LAYER_SCOPES for match in matches if match)
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------
@@ -178,7 +192,26 @@ def _shape_here(name: str, shape: tuple[int, ...], num_attention_heads: int) -> 
     return shape[::-1] if name in _TRANSPOSED else shape
 
 
-def _check_encoder(path: str, shapes: dict[str, tuple[int, ...]], num_attention_heads: int) -> dict:
+def _expected_shapes(shapes: dict[str, tuple[int, ...]], num_attention_heads: int, is_albert: bool) -> dict:
+    """The shapes of all variables of a model of the size that some of its variables show.
+
+    Those of an ALBERT, too, have the names of a BERT with one layer here.
+    """
+    if not is_albert:
+        return expected_shapes(config_of_shapes(shapes, num_attention_heads))
+    shapes = {_moved(name, _BERT, _ALBERT): shape for name, shape in shapes.items()}
+    expected = expected_shapes(config_of_shapes(shapes, num_attention_heads))
+    return {_moved(name, _ALBERT, _BERT): shape for name, shape in expected.items()}
+
+
+def _moved(name: str, scope: str, new: str) -> str:
+    """A name with another scope, if it has this one."""
+    return new + name.removeprefix(scope) if name.startswith(scope) else name
+
+
+def _check_encoder(
+    path: str, shapes: dict[str, tuple[int, ...]], num_attention_heads: int, is_albert: bool = False
+) -> dict:
     """Refuses an incomplete encoder; returns the shapes that all variables must have for it.
 
     Raises:
@@ -199,17 +232,16 @@ def _check_encoder(path: str, shapes: dict[str, tuple[int, ...]], num_attention_
         raise ValueError(f"{path}: no BERT encoder: {flat[0]} has shape {list(shapes[flat[0]])}.")
     hidden_size = shapes[_WORDS][1]
     query = shapes.get("bert/encoder/layer_0/attention/self/query/kernel", (hidden_size,))
-    if query[0] != hidden_size:
+    if query[0] != hidden_size and not is_albert:
         raise ValueError(
             f"{path}: the word embeddings have width {hidden_size}, the encoder layers {query[0]}: a model with a "
             "smaller embedding table (ALBERT, ELECTRA), which BERT can't express."
         )
     try:
-        config = config_of_shapes(shapes, num_attention_heads)
+        expected = _expected_shapes(shapes, num_attention_heads, is_albert)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    expected = expected_shapes(config)
-    scopes = ("bert/embeddings/", "bert/encoder/")
+    scopes = ("bert/embeddings/", "bert/encoder/", _PROJECTION)
     wrong = [
         f"{name}: expected {list(shape)}, " + (f"found {list(shapes[name])}" if name in shapes else "not there")
         for name, shape in expected.items()
@@ -256,7 +288,8 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
     heads = {stored[key][1] for name, key in keys.items() if _ATTENTION.search(name) and len(stored[key]) == 3}
     if len(heads) > 1:
         raise ValueError(f"{path}: the encoder layers have different numbers of attention heads: {sorted(heads)}.")
-    expected = _check_encoder(path, shapes, max(heads, default=1))
+    is_albert = _is_albert(graph)
+    expected = _check_encoder(path, shapes, max(heads, default=1), is_albert)
     reasons = _drop_unfit_heads(keys, shapes, expected)
 
     def read(name: str) -> np.ndarray:
@@ -266,7 +299,8 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
         return np.ascontiguousarray(value.T) if name in _TRANSPOSED else value.reshape(shapes[name])
 
     reasons |= _choose_pooler(keys, shapes, read)
-    hints: dict = {"num_attention_heads": heads.pop()} if heads else {}
+    # How many layers share an ALBERT's block can't be seen.
+    hints: dict = {"num_attention_heads": heads.pop()} if heads and not is_albert else {}
     lower_case = graph.children(0).get("do_lower_case")
     for number, full_name, key in graph.variables():
         if number == lower_case:
@@ -274,7 +308,7 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
             reasons[key] = "no weight: read as do_lower_case"
         elif key not in keys.values():
             reasons.setdefault(key, f"the original has no variable for {full_name or 'it'}")
-    return Weights(
+    weights = Weights(
         path,
         "model_garden",
         {name: shapes[name] for name in sorted(keys)},
@@ -283,6 +317,7 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
         {key: _reason(key, reasons) for key in sorted(set(stored) - set(keys.values()) - {bundle.OBJECT_GRAPH})},
         hints,
     )
+    return renamed(weights, {_moved(name, _BERT, _ALBERT): name for name in weights}, {}) if is_albert else weights
 
 
 def _reason(key: str, reasons: dict[str, str]) -> str:
