@@ -9,14 +9,14 @@ import keras
 import numpy as np
 from scipy.special import softmax
 
-from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
 from bert_tf.text.tokenizer import Tokenizer
 
 _TEXTS_PER_BATCH = 32
 
 
 def fill_mask(
-    model: BertForPreTraining, tokenizer: Tokenizer, texts: Sequence[str], top_k: int = 5
+    model: BertForPreTraining | BertForMaskedLM, tokenizer: Tokenizer, texts: Sequence[str], top_k: int = 5
 ) -> list[list[list[tuple[str, float]]]]:
     """The most probable tokens at every [MASK] of every text; all masks of a text are filled at once.
 
@@ -94,7 +94,8 @@ def _fill_batch(model, tokenizer: Tokenizer, encoded: list[tuple[list[int], list
         "segment_ids": segment_ids,
         "masked_lm_positions": positions,
     }
-    logits = model(features, training=False)["masked_lm_logits"]  # [B, P, V]
+    outputs = model(features, training=False)
+    logits = outputs if isinstance(model, BertForMaskedLM) else outputs["masked_lm_logits"]  # [B, P, V]
     # The embedding table may be larger than the vocabulary (some models round its size up): skip the extra rows.
     logits = np.asarray(keras.ops.convert_to_numpy(logits), np.float64)[..., : len(tokenizer.vocab)]
     return [

@@ -15,6 +15,9 @@ from bert_tf.conversion import convert
 from bert_tf.models import open_weights, pretrained, task_models
 from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.models.task_models import BertForMaskedLM
+from bert_tf.serving.fill_mask import fill_mask
+from bert_tf.text.wordpiece import ElectraTokenizer
 from bert_tf.weights import bundle
 
 PARTS = ["discriminator", "generator"]
@@ -50,7 +53,7 @@ def check_discriminator(folder):
 
 
 def check_generator(folder):
-    model = task_models.BertForMaskedLM.from_pretrained(str(folder), config=config_of(folder, "generator"))
+    model = BertForMaskedLM.from_pretrained(str(folder), config=config_of(folder, "generator"))
     inputs, expected, mask = arrays_of(folder)
     inputs["input_ids"] = expected["masked_input_ids"]
     logits = model({**inputs, "masked_lm_positions": expected["masked_lm_positions"]})
@@ -124,6 +127,25 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path, part):
     assert set(weights.unused.values()) == {f"of the {other}"}
 
 
+def test_masks_are_filled_by_the_generator(released):
+    tokenizer = ElectraTokenizer(str(released / "vocab.txt"))
+    models = [kind.from_pretrained(str(released)) for kind in (BertForMaskedLM, task_models.BertForPreTraining)]
+    guesses, others = (fill_mask(model, tokenizer, ["the [MASK] of [MASK]"], top_k=3) for model in models)
+    assert [len(guess) for guess in guesses[0]] == [3, 3] and guesses == others
+
+
+def test_optimizer_state_both_ways(shared, tmp_path):
+    source = str(shared / "golden" / "electra" / "training" / "model.ckpt-8")
+    for part in PARTS:
+        convert.convert(source, str(tmp_path / part), "tf1", with_optimizer=True, part=part, do_lower_case=True)
+        old, new = bundle.open_bundle(source), bundle.open_bundle(str(tmp_path / part / "model.ckpt-8"))
+        names = new.get_variable_to_shape_map()
+        assert "electra/embeddings/word_embeddings/adam_m" in names and "global_step" in names
+        assert any(name.startswith(f"{part}_predictions/dense/kernel/adam_v") for name in names)
+        for name in names:
+            np.testing.assert_array_equal(new.get_tensor(name), old.get_tensor(name), err_msg=name)
+
+
 def test_an_output_layer_of_the_original(released):
     """A classifier's is read; layers of several tasks, or of a question's answer, are left over."""
     path = str(released / "model.ckpt")
@@ -153,7 +175,7 @@ def test_a_part_that_is_not_there(golden, released, tmp_path):
         convert.convert(str(released), alone, "huggingface", part=part, verify=False, do_lower_case=True)
         with pytest.raises(ValueError, match=f"{part} of an ELECTRA: give the weights of a {other}"):
             convert.convert(alone, str(tmp_path / "new"), "tf1", part=other)
-        model_class = task_models.BertForMaskedLM if other == "generator" else ElectraDiscriminator
+        model_class = BertForMaskedLM if other == "generator" else ElectraDiscriminator
         with pytest.raises(ValueError, match=f"{part} of an ELECTRA: give the weights of a {other}"):
             model_class.from_pretrained(alone)
     with pytest.raises(ValueError, match="is a BERT, which has no generator"):
