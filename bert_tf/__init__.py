@@ -18,6 +18,10 @@ _PUBLIC = {
     "BertForMultipleChoice": ("models.task_models", "Which of several choices is correct"),
     "BertForMaskedLM": ("models.task_models", "The words hidden by [MASK]"),
     "ElectraDiscriminator": ("models.electra.discriminator", "Which words of a text a generator replaced"),
+    "ElectraForQuestionAnswering": (
+        "models.electra.question_answering",
+        "Answers with the head that ELECTRA's authors trained",
+    ),
     "BertForNextSentencePrediction": ("models.task_models", "Whether a text follows another"),
     "BertForPreTraining": ("models.task_models", "Both pre-training objectives"),
     "BertPretrainingModel": ("models.task_models", "Another name for BertForPreTraining"),

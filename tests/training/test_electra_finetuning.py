@@ -1,7 +1,8 @@
-"""ELECTRA's fine-tuning: gradients and eight steps are the original's.
+"""ELECTRA's fine-tuning: outputs, gradients and all steps are the original's.
 
-Oracle: tests/golden/electra/finetuning, computed by the original on one batch of MNLI without dropout: the loss is the
-sum over the batch, the norm counts a word's rows unmerged, layer-wise decay is 0.8. The last row is padding.
+Oracles: tests/golden/electra/finetuning for MNLI, and the same of SQuAD in the data folder; computed by the original on
+one batch without dropout: the loss is the sum over the batch, the norm counts a word's rows unmerged, layer-wise decay
+is 0.8. The last row is padding.
 """
 
 import json
@@ -9,35 +10,54 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.outputs import assert_close
 
 from bert_tf.models import initialize
+from bert_tf.models.electra import tf1
 from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 
 OUTPUT_LAYER = {"output_weights": "task_specific/mnli/dense/kernel", "output_bias": "task_specific/mnli/dense/bias"}
+LABELS = {"mnli": ["label_ids"], "squad": ["start_positions", "end_positions", "is_impossible"]}
+
+
+@pytest.fixture(params=["mnli", "squad"])
+def task(request):
+    return request.param
 
 
 @pytest.fixture
-def folder(golden):
-    return golden / "electra" / "finetuning"
+def folder(golden, task, request):
+    root = golden if task == "mnli" else request.getfixturevalue("shared") / "golden"
+    return root / "electra" / "finetuning"
 
 
 @pytest.fixture
-def model(folder):
-    options = json.loads((folder.parent / "uneven" / "hparams.json").read_text())
+def model(golden, folder, task):
+    options = json.loads((golden / "electra" / "uneven" / "hparams.json").read_text())
     config = ElectraConfig(**options["discriminator_config"] | {"embedding_size": 24, "hidden_act": "gelu_erf"})
-    return BertForSequenceClassification.from_pretrained(str(folder / "mnli.ckpt"), config=config, dropout_rate=0.0)
+    kind, arguments = BertForSequenceClassification, {"dropout_rate": 0.0}
+    if task == "squad":
+        kind, arguments = ElectraForQuestionAnswering, {"beam_size": 5}
+    return kind.from_pretrained(str(folder / f"{task}.ckpt"), config=config, **arguments)
 
 
 @pytest.fixture
-def batch(folder):
-    inputs = dict(np.load(folder / "mnli_inputs.npz"))
+def arrays(folder, task):
+    """arrays(name): those of the task."""
+    return lambda name: dict(np.load(folder / f"{task}_{name}.npz"))
+
+
+@pytest.fixture
+def batch(arrays, task):
+    inputs = arrays("inputs")
     real = inputs["task_id"] == 0
     batch = {name: inputs[name][real] for name in ("input_ids", "input_mask", "segment_ids")}
-    return {**batch, "label_ids": inputs["mnli_label_ids"][real]}
+    return {**batch, **{name: inputs[f"{task}_{name}"][real] for name in LABELS[task]}}
 
 
 def there(name: str, value) -> tuple[str, np.ndarray]:
@@ -45,26 +65,30 @@ def there(name: str, value) -> tuple[str, np.ndarray]:
     value = tf.convert_to_tensor(value).numpy()
     base, *moment = name.split("/adam_")
     value = value.T if base == "output_weights" else value
-    return "/adam_".join([OUTPUT_LAYER.get(base, base), *moment]), value
+    base = OUTPUT_LAYER.get(base) or tf1.names_there([base], None)[base]
+    return "/adam_".join([base, *moment]), value
 
 
-def test_gradients(folder, model, batch):
-    outputs, expected = (dict(np.load(folder / f"mnli_{name}.npz")) for name in ("outputs", "grads_step0"))
+def test_outputs_and_gradients(model, batch, arrays, task):
+    expected, gradients_there = arrays("outputs"), arrays("grads_step0")
     variables = initialize.model_variables(model)
     with tf.GradientTape() as tape:
-        logits = model(batch, training=True)
-        sums = model.objective.sums(logits, batch)
-    np.testing.assert_allclose(logits, outputs["logits"][:-1], atol=2e-5)
-    np.testing.assert_allclose(sums["loss_sum"], outputs["total_loss"], atol=2e-5)
+        outputs = model(batch, training=True)
+        sums = model.objective.sums(outputs, batch)
+    named = {"logits": outputs} if task == "mnli" else outputs
+    for name, value in named.items():
+        tolerance = 2e-4 if name == "end_logits" else 2e-5  # the mask's -1000 rounds
+        np.testing.assert_allclose(value, expected[f"training_{name}"][:-1], atol=tolerance, rtol=0, err_msg=name)
+    np.testing.assert_allclose(sums["loss_sum"], expected["training_total_loss"], atol=2e-5)
     gradients = tape.gradient(sums["loss_sum"], [variable.value for variable in variables.values()])
     for variable, gradient in zip(variables, gradients, strict=True):
         name, value = there(variable, gradient)
-        np.testing.assert_allclose(value, expected.pop(name.replace("/", ".")), atol=2e-5, err_msg=name)
-    assert not expected
+        np.testing.assert_allclose(value, gradients_there.pop(name.replace("/", ".")), atol=2e-5, err_msg=name)
+    assert not gradients_there
 
 
-def test_eight_steps(folder, model, batch):
-    expected = json.loads((folder / "mnli_steps.json").read_text())
+def test_all_steps(folder, model, batch, task):
+    expected = json.loads((folder / f"{task}_steps.json").read_text())
     recipe = model.config.recipe
     assert (recipe.layerwise_lr_decay, recipe.sum_loss) == (expected["layerwise_lr_decay"], True)
     steps, total = expected["steps"], expected["num_train_steps"]
@@ -79,10 +103,27 @@ def test_eight_steps(folder, model, batch):
         result = train(data, tf.constant(1), tf.constant(1.0), tf.constant(0))
         np.testing.assert_allclose(5 * result["loss"], step["loss"], atol=2e-5)
         np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=1e-5)
-    reader = bundle.open_bundle(str(folder / "mnli.ckpt-8"))
+    reader = bundle.open_bundle(str(folder / f"{task}.ckpt-{len(steps)}"))
     variables = initialize.training_variables(model, optimizer)
     assert int(variables.pop("global_step")) == len(steps)
     for variable, value in variables.items():
         name, value = there(variable, value.value)
         tolerance = 1e-4 if "key/bias" in name else 2e-5
         np.testing.assert_allclose(value, reader.get_tensor(name), atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("task", ["squad"], indirect=True)
+def test_best_starts_and_ends(folder, model, batch, arrays, tmp_path):
+    expected = arrays("outputs")
+    inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
+    outputs = model(inputs)
+    assert set(outputs) == {name for name in expected if "top" in name and "training" not in name} | {
+        "start_logits", "answerable_logit",
+    }  # fmt: skip
+    for name, value in outputs.items():
+        assert_close(value, expected[name][:-1])
+    model.save_pretrained(str(tmp_path / "tf1"), format="tf1")
+    old, new = (bundle.open_bundle(str(path)) for path in (folder / "squad.ckpt", tmp_path / "tf1" / "bert_model.ckpt"))
+    assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()
+    with pytest.raises(ValueError, match="ElectraForQuestionAnswering needs segment_ids: 1 for the context"):
+        model(inputs["input_ids"])

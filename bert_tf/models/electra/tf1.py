@@ -22,6 +22,8 @@ _MASKED_LM = {
 }
 _TASK = "task_specific/"
 _OUTPUT_LAYER = {"kernel": "output_weights", "bias": "output_bias"}
+# Those of `question_answering.ElectraForQuestionAnswering`.
+_ANSWER, _ANSWER_LAYERS = "cls/squad_", {"dense", "dense_1", "dense_2", "dense_3", "qa_hidden"}
 
 
 def is_here(names: Iterable[str]) -> bool:
@@ -51,9 +53,12 @@ def open_weights(weights: Weights) -> Weights:
 def _in_discriminator(name: str, names: set[str]) -> str | None:
     """The name here of a variable there; None if it is not the discriminator's."""
     if name.startswith(_TASK):
-        scope, last = name.rsplit("/", 1)
-        alone = {other for other in names if other.startswith(_TASK)} == {f"{scope}/{last}" for last in _OUTPUT_LAYER}
-        return _OUTPUT_LAYER[last] if alone and scope.endswith("/dense") else None
+        layer, last = name.split("/")[2:]
+        heads = {tuple(other.split("/")[1:3]) for other in names if other.startswith(_TASK)}
+        layers = {layer for _, layer in heads} if len({task for task, _ in heads}) == 1 else set()
+        if layers == _ANSWER_LAYERS:
+            return f"{_ANSWER}{layer}/{last}"
+        return _OUTPUT_LAYER[last] if layers == {"dense"} else None
     return None if name.startswith((_GENERATOR, "generator_", "cloze_")) else name
 
 
@@ -105,6 +110,8 @@ def names_there(names: Iterable[str], config: BertConfig) -> dict[str, str]:
         for here, replacement in _MASKED_LM.items():
             if name.startswith(here):
                 return replacement + name.removeprefix(here)
+        if name.startswith(_ANSWER):
+            return f"{_TASK}squad/{name.removeprefix(_ANSWER)}"
         own = generator and name.startswith(_SCOPE) and not name.startswith(_SCOPE + "embeddings/")
         return _GENERATOR + name.removeprefix(_SCOPE) if own else name
 
