@@ -22,6 +22,10 @@ _PUBLIC = {
         "models.electra.question_answering",
         "Answers with the head that ELECTRA's authors trained",
     ),
+    "AlbertForQuestionAnswering": (
+        "models.albert.question_answering",
+        "Answers with the head that ALBERT's authors trained on SQuAD 2.0",
+    ),
     "BertForNextSentencePrediction": ("models.task_models", "Whether a text follows another"),
     "BertForPreTraining": ("models.task_models", "Both pre-training objectives"),
     "BertPretrainingModel": ("models.task_models", "Another name for BertForPreTraining"),

@@ -7,6 +7,7 @@ is 0.8. The last row is padding.
 
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -122,6 +123,10 @@ def test_best_starts_and_ends(folder, model, batch, arrays, tmp_path):
     }  # fmt: skip
     for name, value in outputs.items():
         assert_close(value, expected[name][:-1])
+    model.save(tmp_path / "model.keras")
+    assert_close(
+        keras.saving.load_model(tmp_path / "model.keras")(inputs)["start_logits"], expected["start_logits"][:-1]
+    )
     model.save_pretrained(str(tmp_path / "tf1"), format="tf1")
     old, new = (bundle.open_bundle(str(path)) for path in (folder / "squad.ckpt", tmp_path / "tf1" / "bert_model.ckpt"))
     assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()

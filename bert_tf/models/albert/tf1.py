@@ -19,6 +19,15 @@ _SCOPES = {
     "output/dense/": "ffn_1/intermediate/output/dense/",
     "output/LayerNorm/": "LayerNorm_1/",
 }
+# Layers of `question_answering.AlbertForQuestionAnswering`: here -> there.
+_HEAD = {
+    "cls/squad_start/": "start_logits/dense/",
+    "cls/squad_end_hidden/": "end_logits/dense_0/",
+    "cls/squad_end_norm/": "end_logits/LayerNorm/",
+    "cls/squad_end/": "end_logits/dense_1/",
+    "cls/squad_answerable_hidden/": "answer_class/dense_0/",
+    "cls/squad_answerable/": "answer_class/dense_1/",
+}
 
 
 def is_here(names: Iterable[str]) -> bool:
@@ -38,7 +47,10 @@ def open_weights(weights: Weights) -> Weights:
             return f"albert/encoder/layer_{number}/{ours}{rest.removeprefix(theirs)}"
         if name.startswith(_PROJECTION_THERE):
             return _PROJECTION_HERE + name.removeprefix(_PROJECTION_THERE)
-        return _HERE + name.removeprefix(_THERE) if name.startswith(_THERE) else name
+        for ours, theirs in {**_HEAD, _HERE: _THERE}.items():
+            if name.startswith(theirs):
+                return ours + name.removeprefix(theirs)
+        return name
 
     return renamed(weights, {here(name): name for name in weights}, {})
 
@@ -55,6 +67,9 @@ def names_there(names: Iterable[str], config: BertConfig) -> dict[str, str]:
             return block + theirs + rest.removeprefix(ours)
         if name.startswith(_PROJECTION_HERE):
             return _PROJECTION_THERE + name.removeprefix(_PROJECTION_HERE)
-        return _THERE + name.removeprefix(_HERE) if name.startswith(_HERE) else name
+        for ours, theirs in {**_HEAD, _HERE: _THERE}.items():
+            if name.startswith(ours):
+                return theirs + name.removeprefix(ours)
+        return name
 
     return {name: there(name) for name in names}

@@ -1,0 +1,78 @@
+"""ALBERT's own model for questions that may have no answer (original: run_squad_v2.py, squad_utils.py)."""
+
+import keras
+from keras import ops
+
+from bert_tf.models import kernels
+from bert_tf.models.joint_spans import JointSpanModel
+from bert_tf.models.layers import LayerNorm, Projection
+
+_OUTSIDE = -1e30  # added to the logits of tokens that can't be in an answer
+_HEAD_PLACE = 1  # folded into the step's seed for the head's dropout
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class AlbertForQuestionAnswering(JointSpanModel):
+    """Encoder, and the head with which ALBERT's authors fine-tuned it on SQuAD 2.0.
+
+    Its outputs are those of `joint_spans.JointSpanModel`. It needs p_mask [B, S]: 1 for tokens that can't be in an
+    answer (question, [SEP], padding), 0 for the context and [CLS]. The scripts train `BertForQuestionAnswering`, with
+    which the authors fine-tuned it on SQuAD 1.1.
+
+    Args:
+      config: an `AlbertConfig` or its dict. starts, ends: the best starts, and the best ends of each.
+      dropout_rate: before the score of whether there is an answer, in training.
+      seed: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    further_inputs = ("p_mask",)
+
+    def __init__(
+        self,
+        config,
+        starts: int = 5,
+        ends: int = 5,
+        dropout_rate: float = 0.1,
+        seed: int | None = None,
+        name="question_answering",
+        **kwargs,
+    ):
+        super().__init__(config, starts, ends, seed, name, **kwargs)
+        self.dropout_rate = dropout_rate
+        size, deviation, dtype = self.config.hidden_size, self.config.initializer_range, self.dtype_policy
+        widths = {"start": 1, "end_hidden": size, "end": 1, "answerable_hidden": size}
+        self.start, self.end_hidden, self.end, self.answerable_hidden = (
+            Projection(width, deviation, name=f"cls_squad_{name}", dtype=dtype) for name, width in widths.items()
+        )
+        self.end_norm = LayerNorm(self.config.layer_norm_eps, name="cls_squad_end_norm", dtype=dtype)
+        initializer = keras.initializers.TruncatedNormal(stddev=deviation)
+        self.answerable = keras.layers.Dense(
+            1, use_bias=False, kernel_initializer=initializer, name="cls_squad_answerable", dtype=dtype
+        )
+
+    def build_head(self):
+        size = self.config.hidden_size
+        for layer in (self.end_hidden, self.answerable_hidden):
+            layer.build((None, None, 2 * size))
+        for layer in (self.start, self.end_norm, self.end, self.answerable):
+            layer.build((None, None, size))
+
+    def outside(self, inputs, length):
+        if inputs.get("p_mask") is None:
+            raise ValueError("AlbertForQuestionAnswering needs p_mask: 1 for tokens that can't be in an answer.")
+        return ops.cast(inputs["p_mask"], "float32") * _OUTSIDE
+
+    def start_scores(self, x):
+        return self.start(x)
+
+    def end_scores(self, tokens, starts, training):
+        hidden = self.end_hidden(ops.concatenate([tokens, starts], axis=-1), activation="tanh")
+        return self.end(self.end_norm(hidden, training=training))
+
+    def answerable_score(self, first, summary, training, seed):
+        hidden = self.answerable_hidden(ops.concatenate([summary, first], axis=-1), activation="tanh")
+        return self.answerable(kernels.dropout(hidden, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
+
+    def get_config(self) -> dict:
+        names = ("starts", "ends", "dropout_rate")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

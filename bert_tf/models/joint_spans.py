@@ -1,0 +1,96 @@
+"""Answers whose end is scored for given starts, and whether there is one: the heads of ELECTRA's and ALBERT's authors.
+
+Shape legend: B batch, S sequence length, H hidden size, K starts, N ends of each.
+"""
+
+from keras import ops
+
+from bert_tf.models import objectives
+from bert_tf.models.base_models import TaskModel
+from bert_tf.models.layers import gather_positions
+
+_ANSWERABLE_WEIGHT = 0.5
+
+
+class AnswerableSpanObjective(objectives.SpanObjective):
+    """`SpanObjective`, plus half the sigmoid cross-entropy of whether the question has no answer.
+
+    Outputs: those of a `JointSpanModel` for given starts. Features: `start_positions`, `end_positions` [B], and
+    optionally `is_impossible` [B], 1 for a question without answer, whose positions are 0; by default all have one.
+    """
+
+    optional_names = (*objectives.SpanObjective.optional_names, "is_impossible")
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        losses, measures = super().values(outputs, features)
+        logits = outputs["answerable_logit"]
+        lacking = ops.softplus(logits)
+        if "is_impossible" in features:
+            lacking = lacking - logits * ops.reshape(ops.cast(features["is_impossible"], "float32"), (-1,))
+        return losses + _ANSWERABLE_WEIGHT * lacking, measures
+
+
+class JointSpanModel(TaskModel):
+    """The base class of such models.
+
+    Args:
+      config: of any family, or its dict. starts, ends: K and N, at most S. seed: see `BertModel`.
+      dtype: Keras dtype policy.
+    """
+
+    def __init__(self, config, starts: int, ends: int, seed: int | None, name: str, **kwargs):
+        super().__init__(AnswerableSpanObjective, config, seed, name=name, **kwargs)
+        self.starts, self.ends = starts, ends
+
+    def outside(self, inputs: dict, length):
+        """float32 [B, S]: what is added to the logits of tokens, so that those that can't be in an answer are low."""
+        raise NotImplementedError
+
+    def start_scores(self, x):
+        """[B, S, 1] from the encoder's outputs [B, S, H]."""
+        raise NotImplementedError
+
+    def end_scores(self, tokens, starts, training: bool):
+        """[B, K, S, 1] from tokens and, for each, the start, both [B, K, S, H]."""
+        raise NotImplementedError
+
+    def answerable_score(self, first, summary, training: bool, seed):
+        """[B, 1] from the first token and the mean of the starts, both [B, H]; positive for no answer."""
+        raise NotImplementedError
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: as for `BertModel`, with what the class needs besides; in training also `start_positions` [B].
+
+        Returns:
+          dict of float32 `start_logits` [B, S] and `answerable_logit` [B], positive where there is no answer. With
+          start_positions also `end_logits` [B, S] for these starts; else the log-probabilities and places of the K best
+          starts and, for each, of the N best ends: `start_top_log_probs`, `start_top_index` [B, K],
+          `end_top_log_probs`, `end_top_index` [B, K, N].
+        """
+        seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
+        x = self.encode(inputs, training=training, dropout_seed=seed)["sequence_output"]
+        outside = self.outside(inputs, ops.shape(x)[1])
+        start_logits = _scores(self.start_scores(x)) + outside
+        summary = ops.sum(ops.cast(ops.softmax(start_logits), x.dtype)[:, :, None] * x, axis=1)
+        answerable = _scores(self.answerable_score(x[:, 0], summary, training, seed))
+        outputs = {"start_logits": start_logits, "answerable_logit": answerable}
+        if inputs.get("start_positions") is not None:
+            positions = ops.reshape(inputs["start_positions"], (-1, 1))
+            return {**outputs, "end_logits": self._end_logits(x, positions, outside, training)[:, 0]}
+        start_scores, starts = ops.top_k(ops.log_softmax(start_logits), self.starts)
+        end_scores, ends = ops.top_k(ops.log_softmax(self._end_logits(x, starts, outside, training)), self.ends)
+        beam = {"start_top_log_probs": start_scores, "start_top_index": starts}
+        return {**outputs, **beam, "end_top_log_probs": end_scores, "end_top_index": ends}
+
+    def _end_logits(self, x, starts, outside, training: bool):
+        """float32 [B, K, S]: the score of each token as the end, for each start [B, K]."""
+        shape = (ops.shape(x)[0], ops.shape(starts)[1], ops.shape(x)[1], x.shape[-1])
+        first = ops.broadcast_to(gather_positions(x, starts)[:, :, None, :], shape)
+        scores = self.end_scores(ops.broadcast_to(x[:, None], shape), first, training)
+        return _scores(scores) + outside[:, None, :]
+
+
+def _scores(x):
+    """The only value of the last axis, in float32."""
+    return ops.cast(x, "float32")[..., 0]
