@@ -128,6 +128,8 @@ def convert(
     notes += _notes_on_source(source_weights, with_optimizer)
     weights, changes = source_weights, {"hidden_act": hidden_act} if hidden_act else {}
     if add_tokens:
+        if not family_of(files.config).has_word_pieces:
+            raise ValueError(f"--add_tokens: {files.config.title} has no word pieces, to which tokens could be added.")
         if vocabulary is None:
             raise ValueError(f"--add_tokens needs a vocabulary, and {files.directory} has no vocab.txt: --vocab_file.")
         weights, vocabulary, lines = surgery.add_tokens(
@@ -195,6 +197,14 @@ def _describe(
     beside = text_casing.read_casing(text_casing.directory_of(vocab_file)) if vocab_file else Casing()
     casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
     vocab_file = vocab_file or files.vocab_file
+    family = family_of(config)
+    if not family.has_word_pieces:
+        files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)
+        if not vocab_file:
+            name = family.tokenizer_class.vocab_name
+            return files, None, [f"No {name} beside the source: put it beside the target, or give --vocab_file."]
+        pretrained.tokenizer_of(files).check_casing(vocab_file, do_lower_case, strip_accents)
+        return files, None, [f"Tokenizer: {vocab_file}."]
     if casing.source == "the default":
         casing = text_casing.casing_of_vocabulary(vocab_file) if vocab_file else Casing()
     notes, vocabulary = [], None

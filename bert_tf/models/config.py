@@ -391,7 +391,8 @@ def check_vocab_size(
     lines = max(vocab.values(), default=-1) + 1
     if lines == config.vocab_size:
         return
-    sizes = f"{vocab_file} has {lines} lines but {config_file} has vocab_size {config.vocab_size}"
+    entries = "lines" if vocab_file.endswith(".txt") else "tokens"
+    sizes = f"{vocab_file} has {lines} {entries} but {config_file} has vocab_size {config.vocab_size}"
     if lines < config.vocab_size < lines + 128 and config.vocab_size % 8 == 0:
         logging.warning("%s: assuming a padded embedding table, whose last rows are unused", sizes)
         return

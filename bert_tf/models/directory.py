@@ -1,7 +1,8 @@
 """The files that belong to a model's weights: configuration, head, vocabulary, casing.
 
 In any of the four formats, a model directory is complete: it has bert_config.json and head_config.json or config.json,
-vocab.txt or tokenizer.json, and the casing in tokenizer_config.json.
+the tokenizer's files (vocab.txt or tokenizer.json; vocab.json with merges.txt for byte-level BPE, spiece.model for
+SentencePiece), and the casing in tokenizer_config.json.
 """
 
 import dataclasses
@@ -17,7 +18,6 @@ from bert_tf.text.casing import (
     TOKENIZER_CONFIG,
     Casing,
     directory_of,
-    find_vocab_file,
     first_existing,
     read_casing,
 )
@@ -58,15 +58,14 @@ def read_model_files(
     head = read_head(posixpath.dirname(config_file), config_file) if config_file else NO_HEAD
     head = read_head(directory) if head == NO_HEAD else head
     config_file = config_file or find_config(directory)
-    vocab_file = find_vocab_file(directory)
     casing = read_casing(directory)
     if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
         casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
     config = read_config(config_file, allow_unknown) if config_file else None
-    from bert_tf.models.families import family_of  # imported here because it needs Keras
+    from bert_tf.models.families import BERT, family_of  # imported here because it needs Keras
 
-    if config is not None and not family_of(config).has_word_pieces:
-        vocab_file = None
+    tokenizer_class = (family_of(config) if config else BERT).tokenizer_class
+    vocab_file = tokenizer_class.find_file(directory)
     return ModelFiles(directory, config, config_file, vocab_file, casing, _read_max_length(directory), head)
 
 

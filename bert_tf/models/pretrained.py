@@ -13,7 +13,7 @@ from absl import logging
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import feature_based, initialize, open_weights, variable_names
-from bert_tf.models.config import BertConfig
+from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import BERT, FAMILIES, family_of, family_of_variables
 from bert_tf.models.formats import Format, format_named
@@ -24,7 +24,6 @@ from bert_tf.system.messages import some
 from bert_tf.text import casing as text_casing
 from bert_tf.text import vocab as text_vocab
 from bert_tf.text.casing import Casing
-from bert_tf.text.library_tokenizer import read_bytes
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights, is_model_variable
@@ -78,8 +77,24 @@ def read_tokenizer(path: str) -> Tokenizer:
     Raises:
       FileNotFoundError, ValueError: there is no model, or no vocabulary.
     """
-    config = model_directory.read_model_files(path).config
-    return (family_of(config) if config else BERT).tokenizer_class.from_pretrained(path)
+    files = model_directory.read_model_files(path)
+    tokenizer = (family_of(files.config) if files.config else BERT).tokenizer_class.from_pretrained(path)
+    if files.config:
+        check_vocab_size(files.config, tokenizer.vocab, files.vocab_file, files.config_file)
+    return tokenizer
+
+
+def tokenizer_of(files: ModelFiles) -> Tokenizer:
+    """The tokenizer that a model's files describe; `files` have a configuration and a vocabulary.
+
+    Raises:
+      ValueError: a file is damaged or of another kind of tokenizer, or the vocabulary does not fit the configuration;
+        names the files.
+    """
+    tokenizer = family_of(files.config).tokenizer_class.from_file(files.vocab_file, files.casing)
+    tokenizer.check_vocabulary()
+    check_vocab_size(files.config, tokenizer.vocab, files.vocab_file, files.config_file or files.config.file_name)
+    return tokenizer
 
 
 def read_config(bert_config_file: str | None, init_checkpoint: str | None, allow_unknown: bool = False) -> BertConfig:
@@ -129,10 +144,9 @@ def describe(
     if files.config is None:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     files.vocab_file = vocab_file or files.vocab_file
-    if not family_of(files.config).has_word_pieces:
-        raise ValueError(f"{files.config_file}: the scripts can't train a {files.config.title} yet.")
     if not files.vocab_file:
-        raise ValueError("Give --vocab_file, or --init_checkpoint with a vocab.txt beside it.")
+        name = family_of(files.config).tokenizer_class.vocab_name
+        raise ValueError(f"Give --vocab_file, or --init_checkpoint with a {name} beside it.")
     beside_vocabulary = text_casing.read_casing(text_casing.directory_of(files.vocab_file))
     files.casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
     return files
@@ -148,12 +162,44 @@ def _check_same_attention(config: BertConfig, config_file: str, weights: Weights
         )
 
 
-def write_description(directory: str, files: ModelFiles) -> None:
-    """Writes vocab.txt and tokenizer_config.json, so that a run's directory can be used like any model directory."""
-    lines = text_vocab.vocabulary_lines(files.vocab_file)
-    write_text_file(posixpath.join(directory, text_vocab.VOCAB), "".join(line + "\n" for line in lines))
+def write_description(directory: str, files: ModelFiles, vocabulary: list[str] | None = None) -> None:
+    """Writes the tokenizer's files and tokenizer_config.json, so that a directory can be used like any model directory.
+
+    Args:
+      files: with a configuration. Without a vocabulary nothing is written but the casing, if it is known.
+      vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces.
+
+    Raises:
+      ValueError: the vocabulary does not fit the configuration; names the file.
+    """
     path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
-    model_directory.write_tokenizer_config(path, files)
+    if not family_of(files.config).has_word_pieces:
+        if files.vocab_file:
+            tokenizer = tokenizer_of(files)
+            for name, content in tokenizer.files().items():
+                write_file(posixpath.join(directory, name), content)
+            model_directory.write_tokenizer_config(path, files, tokenizer.settings())
+        return
+    if vocabulary is None and files.vocab_file:
+        vocabulary = text_vocab.vocabulary_lines(files.vocab_file)
+    if vocabulary is not None:
+        if len(vocabulary) > files.config.vocab_size:
+            raise ValueError(
+                f"{files.vocab_file} has {len(vocabulary)} lines, but vocab_size is {files.config.vocab_size}: it "
+                "belongs to another model."
+            )
+        text = "".join(line + "\n" for line in vocabulary)
+        write_text_file(posixpath.join(directory, text_vocab.VOCAB), text)
+    casing = files.casing
+    if casing.do_lower_case is None and files.vocab_file:
+        casing = text_casing.casing_of_vocabulary(files.vocab_file)
+        logging.warning(
+            "No file says whether the model is cased; do_lower_case=%s is %s. Give --do_lower_case if that is wrong.",
+            casing.do_lower_case,
+            casing.source,
+        )
+    if casing.do_lower_case is not None:
+        model_directory.write_tokenizer_config(path, dataclasses.replace(files, casing=casing))
 
 
 def needed_config(files: ModelFiles) -> BertConfig:
@@ -363,7 +409,7 @@ def write_model(
                 write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
             for file, text in kind.config_files(config, files.head, weights).items():
                 write_text_file(posixpath.join(temporary, file), text)
-            _write_tokenizer_files(temporary, files, vocabulary)
+            write_description(temporary, files, vocabulary)
             if check:
                 check(posixpath.join(temporary, name))
             written = _move(temporary, directory, old)
@@ -382,51 +428,10 @@ def _split_target(target: str, kind: Format) -> tuple[str, str | None]:
     return target, None
 
 
-def _write_tokenizer_files(directory: str, files: ModelFiles, vocabulary: list[str] | None) -> None:
-    config = needed_config(files)
-    if not family_of(config).has_word_pieces:
-        _copy_tokenizer(directory, files)
-        return
-    if vocabulary is None and files.vocab_file:
-        vocabulary = text_vocab.vocabulary_lines(files.vocab_file)
-    if vocabulary is not None:
-        if len(vocabulary) > config.vocab_size:
-            raise ValueError(
-                f"{files.vocab_file} has {len(vocabulary)} lines, but vocab_size is {config.vocab_size}: it belongs to "
-                "another model."
-            )
-        text = "".join(line + "\n" for line in vocabulary)
-        write_text_file(posixpath.join(directory, text_vocab.VOCAB), text)
-    casing = files.casing
-    if casing.do_lower_case is None and files.vocab_file:
-        casing = text_casing.casing_of_vocabulary(files.vocab_file)
-        logging.warning(
-            "No file says whether the model is cased; do_lower_case=%s is %s. Give --do_lower_case if that is wrong.",
-            casing.do_lower_case,
-            casing.source,
-        )
-    if casing.do_lower_case is not None:
-        path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
-        model_directory.write_tokenizer_config(path, dataclasses.replace(files, casing=casing))
-
-
-def _copy_tokenizer(directory: str, files: ModelFiles) -> None:
-    """Writes the tokenizer of another kind than WordPiece that lies beside the weights, if there is one."""
-    tokenizer_class = family_of(files.config).tokenizer_class
-    paths = {name: posixpath.join(files.directory, name) for name in tokenizer_class.file_names}
-    there = {name: read_bytes(path) for name, path in paths.items() if tf.io.gfile.exists(path)}
-    if not there:
-        return
-    tokenizer = tokenizer_class.from_pretrained(files.directory)
-    for name, content in {**tokenizer.files(), **there}.items():
-        write_file(posixpath.join(directory, name), content)
-    path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
-    model_directory.write_tokenizer_config(path, files, tokenizer.settings())
-
-
 # Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.
 _MODEL_FILE = re.compile(
-    r"(\w+_)?config\.json|vocab\.(txt|json)|merges\.txt|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|checkpoint|"
+    r"(\w+_)?config\.json|vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer(_config)?\.json|"
+    r"special_tokens_map\.json|added_tokens\.json|checkpoint|"
     r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
     r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)"
 )

@@ -1,7 +1,7 @@
 """Fine-tuned models as SavedModels for TensorFlow Serving: strings in, answers out.
 
     export_dir/VERSION/saved_model.pb, variables/        loads with TensorFlow and tensorflow_text only
-                      /assets/vocab.txt, labels.txt
+                      /assets/vocab.txt, labels.txt       the tokenizer's files, and the names of the classes
                       /assets.extra/tf_serving_warmup_requests
                       /export.json                       what was exported, and which ops it needs
 
@@ -17,11 +17,10 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import directory as model_directory
+from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import detect_task, graph_models, graphs, loaded_export, server_ops
-from bert_tf.system.atomic import write_text_file
+from bert_tf.system.atomic import write_file, write_text_file
 from bert_tf.tasks.table import TASKS
-from bert_tf.text import vocab as text_vocab
 
 # With bfloat16 the weights of matrix products are stored in it, too; embedding tables and layer norms stay in float32.
 DTYPES = ("float32", "bfloat16")
@@ -87,7 +86,7 @@ def export_saved_model(
     if tf.io.gfile.exists(temporary):
         tf.io.gfile.rmtree(temporary)
     try:
-        _write_version(temporary, served, functions, model_directory.read_model_files(model_dir), warm_up)
+        _write_version(temporary, served, functions, read_tokenizer(model_dir).files(), warm_up)
         write_text_file(posixpath.join(temporary, loaded_export.EXPORT_FILE), json.dumps(description, indent=2) + "\n")
         tf.io.gfile.rename(temporary, target)
     except BaseException:
@@ -197,17 +196,17 @@ def _write_version(
     directory: str,
     served: graph_models.ServedModel,
     functions: Mapping[str, tf.types.experimental.ConcreteFunction],
-    files: model_directory.ModelFiles,
+    vocabulary: Mapping[str, bytes],
     warm_up: bool,
 ) -> None:
-    """Writes the SavedModel with its assets: vocab.txt, and labels.txt if there are labels."""
+    """Writes the SavedModel with its assets: the `vocabulary` files, and labels.txt if there are labels."""
     tf.io.gfile.makedirs(directory)
-    contents = {"vocab.txt": text_vocab.vocabulary_lines(files.vocab_file)}
+    contents = dict(vocabulary)
     if served.labels:
-        contents["labels.txt"] = list(served.labels)
+        contents["labels.txt"] = "".join(label + "\n" for label in served.labels).encode()
     paths = [posixpath.join(directory, name) for name in contents]
-    for path, lines in zip(paths, contents.values(), strict=True):
-        write_text_file(path, "".join(line + "\n" for line in lines))
+    for path, content in zip(paths, contents.values(), strict=True):
+        write_file(path, content)
     served.assets = [tf.saved_model.Asset(path) for path in paths]
     with _without_notes():
         tf.saved_model.save(served, directory, signatures=functions)  # copies them into assets/

@@ -14,8 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from bert_tf.system.text_files import read_json, read_json_if_there, read_text_lines
-from bert_tf.text import casing
-from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG
+from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, first_existing, is_there
 from bert_tf.text.library_tokenizer import (
     LibraryTokenizer,
     name_special_tokens,
@@ -25,7 +24,6 @@ from bert_tf.text.library_tokenizer import (
     refuse_other_models,
     special_tokens_of,
 )
-from bert_tf.weights import released_models
 
 VOCAB, MERGES, ADDED_TOKENS = "vocab.json", "merges.txt", "added_tokens.json"
 WORD_START = "\u0120"  # how a space is written
@@ -56,6 +54,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("<s>",), ("</s>", "</s>"), ("</s>",), 0
     graph_form = "bert_tf.text.graph_byte_bpe.GraphByteBpe"
+    vocab_name = f"{VOCAB} (with {MERGES})"
 
     def __init__(self, vocab_file: str, merges_file: str | None = None):
         directory = posixpath.dirname(vocab_file)
@@ -66,7 +65,8 @@ class ByteBpeTokenizer(LibraryTokenizer):
         values = read_json(vocab_file)
         if isinstance(values, dict) and isinstance(values.get("model"), dict):
             library = read_tokenizer_json(vocab_file, "BPE", lambda values: self._check(values, vocab_file))
-            files = {TOKENIZER: read_bytes(vocab_file)}
+            others = (posixpath.join(directory, name) for name in (VOCAB, MERGES))
+            files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if is_there(path)}
         else:
             merges_file = merges_file or posixpath.join(directory, MERGES)
             library = _read_vocab_and_merges(values, vocab_file, merges_file)
@@ -85,28 +85,22 @@ class ByteBpeTokenizer(LibraryTokenizer):
         self._mask_strips = added[self.mask_id].lstrip if self.mask_id in added else True
         self._never_continue = sorted({*added, *(self.vocab[token] for token in special_tokens_of(self))})
 
-    file_names = (TOKENIZER, VOCAB, MERGES)
-
     @classmethod
-    def from_pretrained(cls, path: str) -> "ByteBpeTokenizer":
-        """The tokenizer of a model's directory: its tokenizer.json, or its vocab.json and merges.txt.
-
-        Args:
-          path: a directory, or weights in it.
+    def find_file(cls, directory: str) -> str | None:
+        """A directory's tokenizer.json, or else its vocab.json.
 
         Raises:
-          FileNotFoundError: there is nothing at path.
-          ValueError: it has no such files, or see the class.
+          ValueError: there is only a merges.txt.
         """
-        if not casing.is_there(path):
-            raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
-        directory = casing.directory_of(path)
-        vocab_file = casing.first_existing(directory, (TOKENIZER, VOCAB))
-        if vocab_file:
-            return cls(vocab_file)
-        if casing.first_existing(directory, (MERGES,)):
+        vocab_file = first_existing(directory, (TOKENIZER, VOCAB))
+        if not vocab_file and first_existing(directory, (MERGES,)):
             raise ValueError(f"{directory} has a {MERGES} but no {VOCAB}: put the {VOCAB} of the same model beside it.")
-        raise ValueError(f"{directory} has no {TOKENIZER}, and no {VOCAB} with {MERGES}.")
+        return vocab_file
+
+    @classmethod
+    def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
+        """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; it keeps case anyway."""
+        return cls(vocab_file)
 
     def _check(self, values: dict, path: str) -> None:
         """Refuses the BPE of other models; takes add_prefix_space from the file unless it is known."""
@@ -162,7 +156,7 @@ def _read_vocab_and_merges(vocab, vocab_file: str, merges_file: str) -> tokenize
         raise ValueError(
             f"{vocab_file} is no vocabulary of byte-level BPE: that is one object of pieces and their ids."
         )
-    if not casing.is_there(merges_file):
+    if not is_there(merges_file):
         raise ValueError(f"{vocab_file} needs its merges: put the {MERGES} of the same model beside it.")
     merges = []
     for number, line in enumerate(read_text_lines(merges_file), start=1):

@@ -20,8 +20,7 @@ from collections.abc import Iterable
 import sentencepiece
 
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.text import casing
-from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG
+from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, find_vocab_file, first_existing, is_there
 from bert_tf.text.library_tokenizer import (
     LibraryTokenizer,
     check_special_tokens,
@@ -34,7 +33,6 @@ from bert_tf.text.library_tokenizer import (
 )
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.weights import released_models
 
 MODEL = "spiece.model"
 WORD_START = "\u2581"
@@ -61,6 +59,7 @@ class SentencePieceTokenizer(Tokenizer):
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     graph_form = "bert_tf.text.graph_sentence_piece.GraphSentencePiece"
+    vocab_name = f"{MODEL} (or {_RELEASED_MODEL})"
 
     def __init__(self, model_file: str, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
@@ -86,42 +85,35 @@ class SentencePieceTokenizer(Tokenizer):
         }
 
     @classmethod
-    def from_pretrained(cls, path: str, do_lower_case: bool | None = None) -> Tokenizer:
-        """The tokenizer of an ALBERT model's directory.
-
-        Returns:
-          with a tokenizer.json: a `HuggingFaceSentencePiece`; else, with a SentencePiece model (spiece.model,
-          30k-clean.model, or the only .model file), one of this class; else, with a vocab.txt as the Chinese models
-          have, BERT's.
-
-        Args:
-          path: a directory, or weights in it.
-          do_lower_case: must not contradict the directory; default: the directory's, else True.
+    def find_file(cls, directory: str) -> str | None:
+        """A directory's tokenizer.json; else its SentencePiece model (spiece.model, 30k-clean.model, or the only .model
+        file); else its vocab.txt, as the Chinese models have.
 
         Raises:
-          FileNotFoundError: there is nothing at path.
-          ValueError: do_lower_case contradicts the directory, it has none of these files, or see the classes.
+          ValueError: there are several SentencePiece models.
         """
-        if not casing.is_there(path):
-            raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
-        directory = casing.directory_of(path)
+        return first_existing(directory, (TOKENIZER,)) or _find_model(directory) or find_vocab_file(directory)
+
+    @classmethod
+    def from_file(cls, vocab_file: str, casing: Casing) -> Tokenizer:
+        """The tokenizer of an ALBERT model.
+
+        Returns:
+          of a tokenizer.json, a `HuggingFaceSentencePiece`; of a vocab.txt, BERT's; else one of this class.
+        """
+        directory = posixpath.dirname(vocab_file)
         refuse_other_models(directory)
-        resolved = casing.resolve_casing(do_lower_case, None, casing.read_casing(directory))
-        if file := casing.first_existing(directory, (TOKENIZER,)):
-            tokenizer = HuggingFaceSentencePiece(file)
-            if do_lower_case is not None and do_lower_case == tokenizer.cased:
-                raise ValueError(f"--do_lower_case={do_lower_case} contradicts {file}. Leave the flag out.")
-            return tokenizer
-        if file := _find_model(directory):
-            if (read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}).get("keep_accents"):
-                raise ValueError(
-                    f"{posixpath.join(directory, TOKENIZER_CONFIG)}: keep_accents needs the {TOKENIZER} of the model, "
-                    "since the original's rules drop accents."
-                )
-            return cls(file, bool(resolved.do_lower_case))
-        if casing.find_vocab_file(directory):
-            return FullTokenizer.from_pretrained(path, do_lower_case)
-        raise ValueError(f"{directory} has no {MODEL} (or {_RELEASED_MODEL}) and no {TOKENIZER}.")
+        if vocab_file.endswith(".json"):
+            return HuggingFaceSentencePiece(vocab_file)
+        if vocab_file.endswith(".txt"):
+            return FullTokenizer.from_file(vocab_file, casing)
+        config_file = posixpath.join(directory, TOKENIZER_CONFIG)
+        if (read_json_if_there(config_file) or {}).get("keep_accents"):
+            raise ValueError(
+                f"{config_file}: keep_accents needs the {TOKENIZER} of the model, since the original's rules drop "
+                "accents."
+            )
+        return cls(vocab_file, bool(casing.do_lower_case))
 
     @property
     def cased(self) -> bool:
@@ -275,21 +267,22 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     is_continuation = staticmethod(SentencePieceTokenizer.is_continuation)
     decode = SentencePieceTokenizer.decode
+    vocab_name, find_file = SentencePieceTokenizer.vocab_name, SentencePieceTokenizer.find_file
 
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
         library = read_tokenizer_json(vocab_file, "Unigram", lambda values: None)
         name_special_tokens(self, directory)
         files = {TOKENIZER: read_bytes(vocab_file)}
-        if casing.is_there(model_file := posixpath.join(directory, MODEL)):
+        if is_there(model_file := posixpath.join(directory, MODEL)):
             files[MODEL] = read_bytes(model_file)
         super().__init__(library, vocab_file, files)
         self._vocab_file = vocab_file
 
     @classmethod
-    def from_pretrained(cls, path: str) -> Tokenizer:
-        """See `SentencePieceTokenizer.from_pretrained`."""
-        return SentencePieceTokenizer.from_pretrained(path)
+    def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
+        """The tokenizer of a tokenizer.json, which says itself whether it lower-cases."""
+        return cls(vocab_file)
 
     def to_graph(self, split_unknown: bool = False):
         """There is no graph: between pieces of equal scores the library decides by sums in double precision, word by
@@ -324,7 +317,7 @@ def _find_model(directory: str) -> str | None:
     """
     import tensorflow as tf
 
-    if file := casing.first_existing(directory, (MODEL, _RELEASED_MODEL, f"assets/{_RELEASED_MODEL}")):
+    if file := first_existing(directory, (MODEL, _RELEASED_MODEL, f"assets/{_RELEASED_MODEL}")):
         return file
     names = sorted(name for name in tf.io.gfile.listdir(directory) if name.endswith(".model"))
     if len(names) > 1:

@@ -15,6 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from bert_tf.text import casing as text_casing
+from bert_tf.text.casing import Casing
+from bert_tf.weights import released_models
+
 PADDINGS = ("longest", "max_length")
 
 
@@ -31,6 +35,8 @@ class Tokenizer(abc.ABC):
       begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end.
       second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
       graph_form: "module.Class" that implements the same rules as TensorFlow ops, for exports; None: there is none.
+      vocab_name: the usual name of its vocabulary file, for messages.
+      takes_strip_accents: whether --strip_accents means anything to it.
     """
 
     vocab: Mapping[str, int]
@@ -46,13 +52,31 @@ class Tokenizer(abc.ABC):
     end_tokens: tuple[str, ...]
     second_segment: int
     graph_form: str | None = None
+    vocab_name: str
+    takes_strip_accents = False
 
     # --- what a subclass defines -------------------------------------------------------------------------------------
 
     @classmethod
     @abc.abstractmethod
-    def from_pretrained(cls, path: str) -> "Tokenizer":
-        """The tokenizer of a model's directory."""
+    def find_file(cls, directory: str) -> str | None:
+        """The vocabulary file of a model's directory, which `from_file` reads; None if there is none.
+
+        Raises:
+          ValueError: several may be meant, or only a part of what is needed is there; names the files.
+        """
+
+    @classmethod
+    @abc.abstractmethod
+    def from_file(cls, vocab_file: str, casing: Casing) -> "Tokenizer":
+        """The tokenizer of a vocabulary file, and of what belongs to it beside it.
+
+        Args:
+          casing: of the model, by `casing.resolve_casing`; a vocabulary file that says it itself comes first.
+
+        Raises:
+          ValueError: a file is missing, damaged, or of another kind of tokenizer; names it.
+        """
 
     @property
     @abc.abstractmethod
@@ -88,6 +112,13 @@ class Tokenizer(abc.ABC):
     def files(self) -> dict[str, bytes]:
         """The vocabulary files of a model's directory: name -> content. `from_pretrained` reads them."""
 
+    def check_vocabulary(self) -> None:  # noqa: B027
+        """Refuses a vocabulary that would fail later or does not mean what its author thinks.
+
+        Raises:
+          ValueError: names the file.
+        """
+
     def settings(self) -> dict:
         """What tokenizer_config.json says beside these files, in the terms of Hugging Face."""
         return {f"{role}_token": getattr(self, f"{role}_token") for role in ("cls", "mask", "pad", "sep", "unk")}
@@ -104,6 +135,44 @@ class Tokenizer(abc.ABC):
             )
         module, _, name = self.graph_form.rpartition(".")
         return getattr(importlib.import_module(module), name).from_tokenizer(self, split_unknown)
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str, do_lower_case: bool | None = None, strip_accents: bool | None = None
+    ) -> "Tokenizer":
+        """The tokenizer of a model's directory: its vocabulary and its casing.
+
+        Args:
+          path: a directory (or weights in it) of any format.
+          do_lower_case, strip_accents: must not contradict the directory; default: the directory's, else BERT's.
+
+        Raises:
+          FileNotFoundError: there is nothing at path.
+          ValueError: they contradict the directory, it has no vocabulary, or see `from_file`.
+        """
+        if not text_casing.is_there(path):
+            raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
+        directory = text_casing.directory_of(path)
+        vocab_file = cls.find_file(directory)
+        if not vocab_file:
+            raise ValueError(f"{directory} has no {cls.vocab_name} and no {text_casing.TOKENIZER}.")
+        resolved = text_casing.resolve_casing(do_lower_case, strip_accents, text_casing.read_casing(directory))
+        tokenizer = cls.from_file(vocab_file, resolved)
+        tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
+        return tokenizer
+
+    def check_casing(self, vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None) -> None:
+        """Refuses flags of these names that a vocabulary file contradicts, or that its kind has no use for.
+
+        Raises:
+          ValueError: names the flag and the file.
+        """
+        if do_lower_case is not None and do_lower_case == self.cased:
+            raise ValueError(f"--do_lower_case={do_lower_case} contradicts {vocab_file}. Leave the flag out.")
+        if strip_accents is not None and not self.takes_strip_accents:
+            raise ValueError(f"--strip_accents is for word pieces, but {vocab_file} has none. Leave the flag out.")
 
     # --- ids ---------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from absl import logging
 
-from bert_tf.text import casing
+from bert_tf.text.casing import Casing, find_vocab_file
 from bert_tf.text.characters import (
     clean,
     clean_of_unassigned,
@@ -20,8 +20,7 @@ from bert_tf.text.characters import (
     strip_accent_and_split_punctuation,
 )
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.vocab import MASK, VOCAB, load_vocab, vocabulary_lines
-from bert_tf.weights import released_models
+from bert_tf.text.vocab import MASK, VOCAB, check_vocab, load_vocab, vocabulary_lines
 
 # The prefix of every piece of a word but the first.
 CONTINUATION = "##"
@@ -268,6 +267,9 @@ class FullTokenizer(Tokenizer):
     pad_id = 0
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     graph_form = "bert_tf.text.graph_tokenizer.GraphTokenizer"
+    vocab_name = VOCAB
+    takes_strip_accents = True
+    find_file = staticmethod(find_vocab_file)
     drop_unassigned = False
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None):
@@ -287,27 +289,9 @@ class FullTokenizer(Tokenizer):
             )
 
     @classmethod
-    def from_pretrained(
-        cls, path: str, do_lower_case: bool | None = None, strip_accents: bool | None = None
-    ) -> "FullTokenizer":
-        """The tokenizer of a model's directory: its vocabulary and its casing.
-
-        Args:
-          path: a directory (or weights in it) of any format.
-          do_lower_case, strip_accents: must not contradict the directory; default: the directory's, else True.
-
-        Raises:
-          FileNotFoundError: there is nothing at path.
-          ValueError: they contradict the directory, or it has no vocabulary.
-        """
-        if not casing.is_there(path):
-            raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
-        directory = casing.directory_of(path)
-        vocab_file = casing.find_vocab_file(directory)
-        if not vocab_file:
-            raise ValueError(f"{directory} has no vocab.txt and no tokenizer.json.")
-        resolved = casing.resolve_casing(do_lower_case, strip_accents, casing.read_casing(directory))
-        return cls(vocab_file, bool(resolved.do_lower_case), resolved.strip_accents)
+    def from_file(cls, vocab_file: str, casing: Casing) -> "FullTokenizer":
+        """The tokenizer of a vocab.txt or tokenizer.json."""
+        return cls(vocab_file, bool(casing.do_lower_case), casing.strip_accents)
 
     @property
     def cased(self) -> bool:
@@ -368,6 +352,10 @@ class FullTokenizer(Tokenizer):
     def files(self) -> dict[str, bytes]:
         """vocab.txt, with the lines of the file that the tokenizer was read from."""
         return {VOCAB: "".join(line + "\n" for line in vocabulary_lines(self._vocab_file)).encode()}
+
+    def check_vocabulary(self) -> None:
+        """See `vocab.check_vocab`."""
+        check_vocab(self.vocab, self._vocab_file)
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""

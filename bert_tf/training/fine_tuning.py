@@ -3,6 +3,7 @@
 The run itself is in `tasks.script`, the training loop in `loop.train`.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 
@@ -13,17 +14,16 @@ from absl import logging
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import flops, initialize, open_weights, pretrained
-from bert_tf.models.config import BertConfig, check_vocab_size
+from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.encoder import check_frozen_layers
-from bert_tf.models.families import family_of, is_encoder_variable
+from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.variable_names import expected_shapes
 from bert_tf.system.messages import named_by, some
 from bert_tf.text import casing
-from bert_tf.text import vocab as text_vocab
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import best_model, checkpoints, distribution, loop, optimization, run_directory
-from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.settings import FineTuningSettings, ModelSettings
 from bert_tf.training.step import TrainingPlan
 from bert_tf.weights.mapping import Weights
 
@@ -52,9 +52,6 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str) ->
     if values.bert_config_file:
         with named_by("--bert_config_file"):
             model_directory.read_config(values.bert_config_file, values.allow_unknown_config_keys)
-    if values.vocab_file:
-        with named_by("--vocab_file"):
-            text_vocab.check_vocab(text_vocab.load_vocab(values.vocab_file), values.vocab_file)
     files = pretrained.describe(
         bert_config_file=values.bert_config_file,
         vocab_file=values.vocab_file,
@@ -63,7 +60,7 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str) ->
         strip_accents=values.strip_accents,
         allow_unknown=values.allow_unknown_config_keys,
     )
-    tokenizer = make_tokenizer(files, values.max_seq_length, values.init_checkpoint)
+    tokenizer = make_tokenizer(files, values)
     files.max_seq_length = values.max_seq_length
     if weights is not None and not newest:  # a resumed run has its own check: `run_directory.check_output_dir`
         _check_sizes(weights, files)
@@ -126,23 +123,22 @@ def _check_sizes(weights: Weights, files: ModelFiles) -> None:
         )
 
 
-def make_tokenizer(files: ModelFiles, max_seq_length: int, init_checkpoint: str | None) -> Tokenizer:
-    """The tokenizer of a model's files, which are checked against each other.
+def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
+    """The tokenizer of a model's files, which are checked against each other and the flags.
 
     Raises:
-      ValueError: --max_seq_length is more than the model can take; the vocabulary or its casing does not fit the model.
+      FileNotFoundError, OSError, ValueError: --max_seq_length is more than the model can take; the vocabulary is
+        missing or damaged (the message begins with its flag), or it or its casing does not fit the model.
     """
-    if max_seq_length > files.config.max_length:
+    if values.max_seq_length > files.config.max_length:
         raise ValueError(
-            f"--max_seq_length={max_seq_length} is more than max_position_embeddings="
+            f"--max_seq_length={values.max_seq_length} is more than max_position_embeddings="
             f"{files.config.max_position_embeddings} of {files.config_file}."
         )
-    casing.validate_case_matches_checkpoint(files.casing.do_lower_case, init_checkpoint)
-    tokenizer = family_of(files.config).tokenizer_class(
-        files.vocab_file, files.casing.do_lower_case, files.casing.strip_accents
-    )
-    text_vocab.check_vocab(tokenizer.vocab, files.vocab_file)
-    check_vocab_size(files.config, tokenizer.vocab, files.vocab_file, files.config_file or "bert_config.json")
+    casing.validate_case_matches_checkpoint(files.casing.do_lower_case, values.init_checkpoint)
+    with named_by("--vocab_file") if values.vocab_file else contextlib.nullcontext():
+        tokenizer = pretrained.tokenizer_of(files)
+    tokenizer.check_casing(files.vocab_file, values.do_lower_case, values.strip_accents)
     return tokenizer
 
 

@@ -5,7 +5,7 @@ The fields are the flags of the same names, explained in flags.py.
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from bert_tf.models.recipe import Recipe
 from bert_tf.system.checks import check_file
@@ -14,6 +14,16 @@ from bert_tf.weights import released_models
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 Settings = TypeVar("Settings")
+
+
+class ModelSettings(Protocol):
+    """The settings of all scripts that say which model is used, and how its text is read."""
+
+    init_checkpoint: str | None
+    vocab_file: str | None
+    do_lower_case: bool | None
+    strip_accents: bool | None
+    max_seq_length: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -179,7 +179,8 @@ def test_settings_of_other_uses_are_ignored(tmp_path, tokenizer):
 
 
 def test_files_round_trip(tmp_path, tokenizer):
-    assert tokenizer.files() == {"tokenizer.json": (ORACLE / "tokenizer.json").read_bytes()}
+    names = ("tokenizer.json", "vocab.json", "merges.txt")
+    assert tokenizer.files() == {name: (ORACLE / name).read_bytes() for name in names}
     first = ByteBpeTokenizer.from_pretrained(directory_of(tmp_path / "first", *FORMS["vocab and merges"]))
     files = first.files()
     assert sorted(files) == ["merges.txt", "tokenizer.json", "vocab.json"]
@@ -222,7 +223,7 @@ def test_bad_files(tmp_path):
     cases = [
         ({"merges__txt": merges}, r"has a merges.txt but no vocab.json: put"),
         ({"vocab__json": vocab}, r"vocab.json needs its merges: put the merges.txt"),
-        ({}, r"has no tokenizer.json, and no vocab.json with merges.txt"),
+        ({}, r"has no vocab.json \(with merges.txt\) and no tokenizer.json"),
         ({"tokenizer__json": whole[: len(whole) // 2]}, r"tokenizer.json, line 1, column \d+: not JSON"),
         ({"tokenizer__json": wordpiece}, r"tokenizer.json is a tokenizer of another kind: its model is WordPiece"),
         ({"tokenizer__json": unigram}, r"another kind: its model is Unigram, here BPE is needed"),

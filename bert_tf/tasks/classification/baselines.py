@@ -81,6 +81,6 @@ def describe_model(
     )
     head = HeadConfig(ARCHITECTURES[settings.model])
     files = ModelFiles("", config, None, run.vocab_file, casing, head=head)
-    tokenizer = fine_tuning.make_tokenizer(files, run.max_seq_length, None)
+    tokenizer = fine_tuning.make_tokenizer(files, run)
     files.max_seq_length = run.max_seq_length
     return files, tokenizer

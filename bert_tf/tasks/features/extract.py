@@ -416,7 +416,7 @@ def run(settings: FeatureSettings) -> Sizes:
         init_checkpoint=settings.init_checkpoint, do_lower_case=settings.do_lower_case,
         strip_accents=settings.strip_accents, allow_unknown=settings.allow_unknown_config_keys,
     )  # fmt: skip
-    tokenizer = fine_tuning.make_tokenizer(files, settings.max_seq_length, settings.init_checkpoint)
+    tokenizer = fine_tuning.make_tokenizer(files, settings)
     check_shapes(weights, files.config, files.config_file or "The configuration")
     layers = parse_layers(settings.layers, files.config.num_hidden_layers)
     with named_by("--input_file"):
