@@ -125,12 +125,16 @@ class _FeatureTokens:
     """What the search for answers asks of a tokenizer, for features: they have tokens, but no vocabulary is given."""
 
     def __init__(self, do_lower_case: bool):
-        self.basic_tokenizer = BasicTokenizer(do_lower_case)
+        self._basic_tokenizer = BasicTokenizer(do_lower_case)
         self.tokens: list[str] = []
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text that the tokens spell."""
         return join_pieces(self.tokens[number] for number in ids)
+
+    def normalize(self, text: str) -> str:
+        """`text` as `decode` would spell it."""
+        return " ".join(self._basic_tokenizer.tokenize(text))
 
 
 def _windows_of(features: Sequence[InputFeatures], tokens: _FeatureTokens) -> windows.Windows:

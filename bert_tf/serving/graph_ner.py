@@ -17,16 +17,22 @@ from bert_tf.serving.detect_task import check_task, choose_max_seq_length
 from bert_tf.serving.graph_models import ServedModel, strings
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.text import casing
+from bert_tf.text.graph_words import GraphWords
 from bert_tf.text.tokenizer import Tokenizer
 
 _WINDOWS_AT_ONCE = 32
 
 
+def _dense(values: tf.Tensor, splits: tf.Tensor, filling) -> tf.Tensor:
+    """Values of all words as [B, N], padded; splits: int64 [B+1], the first of each text."""
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_tensor(filling)
+
+
 class ServedTagger(ServedModel):
     """BertForTokenClassification.
 
-    `serving_default` takes `text` [B] and splits it into words like the tokenizer before it cuts words into pieces:
-    at spaces, with each punctuation mark and Chinese character on its own. `serve_words` takes `words` [B, N] as
+    `serving_default` takes `text` [B] and splits it into words at spaces, with each punctuation mark and Chinese
+    character on its own (`text.words.split_words`). `serve_words` takes `words` [B, N] as
     run_ner.py does, padded with "". Both return `words`, `tags` string, `scores` float32 (probability of the likeliest
     tag), all [B, N], padded with "" and 0; `serving_default` also `starts`, `ends` int32, characters, padded with -1.
 
@@ -44,8 +50,8 @@ class ServedTagger(ServedModel):
     ):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self._scheme = tuple(labels), scheme
-        self._unknown_id = tokenizer.unk_id
-        self._is_first = tf.constant(~tokenizer.continuations)
+        self._unknown_id, self._separator = tokenizer.unk_id, tokenizer.word_separator
+        self._split = GraphWords()
 
     @classmethod
     def from_pretrained(cls, path: str, dtype: str, max_seq_length: int | None = None) -> "ServedTagger":
@@ -81,33 +87,30 @@ class ServedTagger(ServedModel):
 
     def tag_texts(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """`serving_default`."""
-        ids, starts, ends = self.encoder.tokenizer.tokenize(text)
-        is_first = tf.gather(self._is_first, ids.values)
-        word_splits = self._word_splits(is_first, ids.row_splits)
-        first_places = tf.where(is_first)[:, 0]
-        next_places = tf.concat([first_places, [tf.size(is_first, tf.int64)]], 0)[1:]
-        last_places = next_places - 1
-        word_starts = tf.gather(starts.values, first_places)
-        word_ends = tf.gather(ends.values, last_places)
-        outputs = self._tags(ids, first_places, word_splits)
-        # Words as in the text, invalid bytes left out; the space completes a character that the end cuts off.
-        codes = tf.strings.unicode_decode(tf.strings.join([text, " "]), "UTF-8", errors="ignore")
-        rows = tf.ragged.row_splits_to_segment_ids(word_splits)
-        begins = tf.gather(codes.row_splits, rows)
-        places = tf.ragged.range(begins + tf.cast(word_starts, tf.int64), begins + tf.cast(word_ends, tf.int64))
-        words = tf.strings.unicode_encode(places.with_values(tf.gather(codes.values, places.values)), "UTF-8")
-
-        def dense(values, filling):
-            return tf.RaggedTensor.from_row_splits(values, word_splits, validate=False).to_tensor(filling)
-
-        return {"words": dense(words, ""), "starts": dense(word_starts, -1), "ends": dense(word_ends, -1), **outputs}
+        with tf.device("CPU:0"):
+            words = self._split(text)
+        outputs = self._tags_of(words.texts, words.splits)
+        return {
+            **outputs,
+            "starts": _dense(words.starts, words.splits, -1),
+            "ends": _dense(words.ends, words.splits, -1),
+        }
 
     def tag_words(self, words: tf.Tensor) -> dict[str, tf.Tensor]:
         """`serve_words`."""
         is_word = tf.not_equal(words, "")
         splits = tf.concat([[0], tf.cumsum(tf.reduce_sum(tf.cast(is_word, tf.int64), -1))], 0)
-        kept = tf.boolean_mask(words, is_word)
-        pieces = self.encoder.tokenizer.encode(kept)
+        return self._tags_of(tf.boolean_mask(words, is_word), splits)
+
+    def _tags_of(self, words: tf.Tensor, splits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """`words`, `tags` and `scores` [B, N], of all words and the first one of each text."""
+        written = words
+        if self._separator:
+            is_first = (
+                tf.scatter_nd(splits[:-1, None], tf.ones_like(splits[:-1]), [tf.size(words, tf.int64) + 1])[:-1] > 0
+            )
+            written = tf.where(is_first, words, tf.strings.join([self._separator, words]))
+        pieces = self.encoder.tokenizer.encode(written)
         lengths = pieces.row_lengths()
         unknown = tf.RaggedTensor.from_row_lengths(
             tf.fill([tf.reduce_sum(tf.cast(lengths < 1, tf.int64))], self._unknown_id),
@@ -117,23 +120,17 @@ class ServedTagger(ServedModel):
         pieces = tf.concat([pieces, unknown], 1)  # a word of nothing but control characters has a tag, too
         ids = tf.RaggedTensor.from_row_splits(pieces.values, tf.gather(pieces.row_splits, splits), validate=False)
         outputs = self._tags(ids, pieces.row_starts(), splits)
-        packed = tf.RaggedTensor.from_row_splits(kept, splits, validate=False).to_tensor("")
-        return {"words": packed, **outputs}
-
-    def _word_splits(self, is_first: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
-        counts = tf.concat([[0], tf.cumsum(tf.cast(is_first, tf.int64))], 0)
-        return tf.gather(counts, row_splits)
+        return {"words": _dense(words, splits, ""), **outputs}
 
     def _tags(self, ids: tf.RaggedTensor, first_places: tf.Tensor, word_splits: tf.Tensor) -> dict[str, tf.Tensor]:
         """`tags` and `scores` [B, N] of words, given the index (into P) of each word's first piece."""
         logits = tf.gather(self._logits(ids), first_places)
         probabilities = tf.nn.softmax(logits)
         tags = self._valid_tags(tf.argmax(logits, -1, tf.int32), word_splits)
-
-        def dense(values, filling):
-            return tf.RaggedTensor.from_row_splits(values, word_splits, validate=False).to_tensor(filling)
-
-        return {"tags": dense(tags, ""), "scores": dense(tf.reduce_max(probabilities, -1), 0.0)}
+        return {
+            "tags": _dense(tags, word_splits, ""),
+            "scores": _dense(tf.reduce_max(probabilities, -1), word_splits, 0.0),
+        }
 
     # ---- windows -----------------------------------------------------------------------------------------------------
 

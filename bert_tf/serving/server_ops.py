@@ -16,8 +16,8 @@ _SINCE_2_5 = """
     ParseExampleV2 PartitionedCall Placeholder Pow Prod RaggedGather RaggedRange RaggedTensorToTensor Range Rank
     ReadVariableOp RealDiv Relu Reshape ResourceGather ReverseV2 RightShift Rsqrt ScatterNd SegmentMax SegmentMin
     Select SelectV2 Shape Sigmoid Size Softmax Split SplitV Sqrt Square SquaredDifference Squeeze
-    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StridedSlice StringJoin StringLength
-    StringLower StringSplitV2 StringToHashBucketFast Sub Sum Tanh TensorListConcatV2 TensorListFromTensor
+    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin
+    StringLength StringLower StringSplitV2 StringToHashBucketFast Sub Sum Tanh TensorListConcatV2 TensorListFromTensor
     TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate Tile TopKV2 Transpose
     UnicodeDecode UnicodeEncode Unique UnsortedSegmentMax UnsortedSegmentMin UpperBound Where While ZerosLike
 """

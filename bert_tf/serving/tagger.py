@@ -13,6 +13,7 @@ from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.text import casing
+from bert_tf.text.words import split_words
 
 
 class _Words(NamedTuple):
@@ -111,11 +112,9 @@ class Tagger(Answerer):
         return list(zip(cut, tags, np.split(scores, ends), strict=True)) if cut else []
 
     def _words_of(self, text: str) -> _Words:
-        ids, places = self.tokenizer.encode_with_offsets(text)
-        firsts = np.flatnonzero(~self.tokenizer.continues_word(ids)).tolist()
-        starts = [places[piece][0] for piece in firsts]
-        ends = [places[piece - 1][1] for piece in [*firsts[1:], len(ids)]] if ids else []
-        return _Words(text, [text[start:end] for start, end in zip(starts, ends, strict=True)], starts, ends)
+        places = split_words(text)
+        words = [text[start:end] for start, end in places]
+        return _Words(text, words, [start for start, _ in places], [end for _, end in places])
 
     def _tags_by_export(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
         found = [None] * len(texts)

@@ -29,8 +29,8 @@ VOCAB, MERGES, ADDED_TOKENS = "vocab.json", "merges.txt", "added_tokens.json"
 WORD_START = "\u0120"  # how a space is written
 _VERSION = "#version"
 # What the library's regular expressions call whitespace (Unicode: White_Space); `str.isspace` has four more.
-_WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-_WHITESPACE += "\u2028\u2029\u202f\u205f\u3000"
+WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+WHITESPACE += "\u2028\u2029\u202f\u205f\u3000"
 
 
 class ByteBpeTokenizer(LibraryTokenizer):
@@ -54,6 +54,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("<s>",), ("</s>", "</s>"), ("</s>",), 0
     graph_form = "bert_tf.text.graph_byte_bpe.GraphByteBpe"
+    word_separator = " "
     vocab_name = f"{VOCAB} (with {MERGES})"
 
     def __init__(self, vocab_file: str, merges_file: str | None = None):
@@ -82,7 +83,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
             (self.sep_token, self.sep_id), (self.cls_token, self.cls_id), True, self.add_prefix_space
         )
         added = library.get_added_tokens_decoder()
-        self._mask_strips = added[self.mask_id].lstrip if self.mask_id in added else True
+        self.mask_takes_spaces = added[self.mask_id].lstrip if self.mask_id in added else True
         self._never_continue = sorted({*added, *(self.vocab[token] for token in special_tokens_of(self))})
 
     @classmethod
@@ -147,7 +148,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
         *parts, last = text.split(self.mask_token)
         ids = []
         for part in parts:
-            ids += [*self.encode(part.rstrip(_WHITESPACE) if self._mask_strips else part), self.mask_id]
+            ids += [*self.encode(part.rstrip(WHITESPACE) if self.mask_takes_spaces else part), self.mask_id]
         return [*ids, *self.encode(last)]
 
 

@@ -256,7 +256,7 @@ def _prepared_characters(tokenizer: SentencePieceTokenizer, texts: np.ndarray, s
     Raises:
       ValueError: see `GraphSentencePiece`.
     """
-    normalize = tokenizer.normalize
+    normalize = tokenizer.normalize_prepared
     if normalize("  a  b ") != f"{WORD_START}a{WORD_START}b":
         raise ValueError(
             "This SentencePiece model keeps repeated spaces, which an exported graph can't follow exactly."

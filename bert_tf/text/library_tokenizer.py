@@ -87,6 +87,11 @@ class LibraryTokenizer(Tokenizer):
         """The text that the pieces spell."""
         return self._library.decode(list(ids), skip_special_tokens=False)
 
+    def normalize(self, text: str) -> str:
+        """See `Tokenizer.normalize`."""
+        normalizer, text = self._library.normalizer, text_of(text)
+        return text if normalizer is None else normalizer.normalize_str(text)
+
     def files(self) -> dict[str, bytes]:
         """See `Tokenizer.files`; with a tokenizer.json if there was none."""
         return {TOKENIZER: self._library.to_str(pretty=True).encode(), **self._files}

@@ -133,9 +133,13 @@ class SentencePieceTokenizer(Tokenizer):
         """The logarithm of a piece's probability in the model."""
         return self._processor.get_score(index)
 
-    def normalize(self, prepared: str) -> str:
+    def normalize_prepared(self, prepared: str) -> str:
         """What the model's own rules make of a preprocessed text; its pieces are parts of this."""
         return self._processor.normalize(prepared)
+
+    def normalize(self, text: str) -> str:
+        """See `Tokenizer.normalize`: ALBERT's preprocessing, then the model's own rules."""
+        return " ".join(self.normalize_prepared(self.preprocess(text)).replace(WORD_START, " ").split())
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of `text`; characters that the model doesn't know stay as they are."""
@@ -198,7 +202,7 @@ class SentencePieceTokenizer(Tokenizer):
             while after < len(normalized) and starts[after] == start:
                 after += 1
             end = starts[after]
-            while end > start + 1 and not self.normalize(prepared[end - 1]):
+            while end > start + 1 and not self.normalize_prepared(prepared[end - 1]):
                 end -= 1  # dropped by the model
             count = after - place
             # A symbol that the model takes as it is has a character for each; others stand for all.

@@ -37,6 +37,9 @@ class Tokenizer(abc.ABC):
       graph_form: "module.Class" that implements the same rules as TensorFlow ops, for exports; None: there is none.
       vocab_name: the usual name of its vocabulary file, for messages.
       takes_strip_accents: whether --strip_accents means anything to it.
+      word_separator: what stands between the words of a text that is given as words: "" where words are encoded alike
+        wherever they are, " " where the space before a word is part of its pieces.
+      mask_takes_spaces: whether the mask token in a text includes the whitespace before it.
     """
 
     vocab: Mapping[str, int]
@@ -54,6 +57,8 @@ class Tokenizer(abc.ABC):
     graph_form: str | None = None
     vocab_name: str
     takes_strip_accents = False
+    word_separator = ""
+    mask_takes_spaces = False
 
     # --- what a subclass defines -------------------------------------------------------------------------------------
 
@@ -102,6 +107,10 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """The text that the pieces spell, with single spaces between words."""
+
+    @abc.abstractmethod
+    def normalize(self, text: str) -> str:
+        """`text` as `decode` spells it, if all of it is known."""
 
     @staticmethod
     @abc.abstractmethod
@@ -250,6 +259,10 @@ class Tokenizer(abc.ABC):
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """`encode` of each text."""
         return [self.encode(text) for text in texts]
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of each word of a text that is given as its words, as they are in the text."""
+        return self.encode_batch([*words[:1], *(self.word_separator + word for word in words[1:])])
 
     def encode_masked(self, text: str) -> list[int]:
         """`encode` of a text in which each literal mask_token becomes that token; `encode` would split it up."""

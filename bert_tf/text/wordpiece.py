@@ -344,6 +344,10 @@ class FullTokenizer(Tokenizer):
         """See `join_pieces`."""
         return join_pieces(self.convert_ids_to_tokens(ids))
 
+    def normalize(self, text: str) -> str:
+        """See `Tokenizer.normalize`: the words and punctuation marks of `text`."""
+        return " ".join(self.basic_tokenizer.tokenize(text))
+
     @staticmethod
     def is_continuation(token: str) -> bool:
         """Whether `token` begins with "##"."""

@@ -42,6 +42,9 @@ class WordTokenizer(Tokenizer):
     def decode(self, ids):
         return " ".join(self.convert_ids_to_tokens(ids)).replace(" +", "")
 
+    def normalize(self, text):
+        return " ".join(text.split())
+
     def files(self):
         return {"words.txt": "\n".join(self.vocab).encode()}
 

@@ -70,7 +70,11 @@ def encode_examples(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max
             f"--max_seq_length={max_seq_length} has no room for two texts beside {special} special tokens."
         )
     num_choices = len(examples[0].choices)
-    texts = [text for example in examples for text in (example.context, example.question, *example.choices)]
+    texts = []
+    for example in examples:
+        # A choice follows its question as a word follows another.
+        separator = tokenizer.word_separator if example.question else ""
+        texts += [example.context, example.question, *(separator + choice for choice in example.choices)]
     encoded = iter(tokenizer.encode_batch(texts))
     rows, starts, truncated = [], [], 0
     for _ in examples:

@@ -108,7 +108,7 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
         sizes = None
     else:
         unknown = (tokenizer.unk_id,)
-        pieces = [[tokenizer.encode(word) or unknown for word in part] for part in words]
+        pieces = [[own or unknown for own in tokenizer.encode_words(part)] for part in words]
         sizes = [[len(own) for own in part] for part in pieces]
         encoded = [[index for own in part for index in own] for part in pieces]
     a, b = encoded[0], encoded[1] if len(encoded) > 1 else []

@@ -64,10 +64,9 @@ def encode_sentences(
     rows, word_rows, word_positions = [], [], []
     for unit in _units(sentences, document_context):
         pieces, firsts = [], []
-        for sentence in unit:
-            for word in sentence.words:
-                firsts.append(len(pieces))
-                pieces += tokenizer.encode(word) or (unknown,)
+        for own in tokenizer.encode_words([word for sentence in unit for word in sentence.words]):
+            firsts.append(len(pieces))
+            pieces += own or (unknown,)
         spans = document_spans(len(pieces), room, stride)
         best = _best_spans(spans, np.array(firsts))
         for number, (start, size) in enumerate(spans):

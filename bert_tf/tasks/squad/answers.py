@@ -116,7 +116,7 @@ class AnswerTexts:
         self.by_offsets = answer_from == "offsets"
         if self.by_offsets and windows.starts is None:
             raise ValueError("answer_from=offsets needs windows with offsets (WindowSettings.answer_from).")
-        self.tokens_of_word: dict[str, str] = {}
+        self.normalized: dict[str, str] = {}
 
     def of(self, row: int, first: int, last: int) -> tuple[str, int | None, int | None]:
         """Text of the tokens first to last of a window, and its characters in the context where these are known."""
@@ -126,19 +126,19 @@ class AnswerTexts:
         if self.by_offsets:
             start, end = int(windows.starts[base + first]), int(windows.ends[base + last])
             return paragraph.context[start:end], start, end
-        pred_text = self.tokenizer.decode(windows.ids[base + first : base + last + 1].tolist())
+        pred_text = self.tokenizer.decode(windows.ids[base + first : base + last + 1].tolist()).strip()
         words = paragraph.words[windows.words[base + first] : windows.words[base + last] + 1]
         orig_text = " ".join(words)
-        text, problem = _align(pred_text, orig_text, " ".join(filter(None, map(self._tokens, words))))
+        text, problem = _align(pred_text, orig_text, " ".join(filter(None, map(self._normalized, words))))
         if problem and self.verbose:
             logging.info("Answer %r is taken as all of %r: %s.", pred_text, orig_text, problem)
         return text, None, None
 
-    def _tokens(self, word: str) -> str:
-        tokens = self.tokens_of_word.get(word)
-        if tokens is None:
-            tokens = self.tokens_of_word[word] = " ".join(self.tokenizer.basic_tokenizer.tokenize(word))
-        return tokens
+    def _normalized(self, word: str) -> str:
+        text = self.normalized.get(word)
+        if text is None:
+            text = self.normalized[word] = self.tokenizer.normalize(word)
+        return text
 
 
 def _padded(logits: Sequence[np.ndarray]) -> np.ndarray:

@@ -28,7 +28,7 @@ FIRST_UNIQUE_ID = 1_000_000_000
 # Starting processes takes a second or two; one core cuts this much text (characters) meanwhile.
 _CHARACTERS_FOR_PROCESSES = 8_000_000
 _QUESTIONS_PER_CHUNK = 2_000
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,25 +125,33 @@ class _EncodedParagraph:
     """Pieces of a paragraph's words.
 
     Attributes:
-      ids, piece_words: of each piece. first_pieces: of each word; for a word without pieces, the next word's.
+      ids, piece_words: of each piece. first_pieces: of each word; for a word without pieces, the next word's (words
+        only).
       starts, ends: characters of each piece (offsets only).
     """
 
-    def __init__(self, paragraph: Paragraph, encode):
+    def __init__(self, paragraph: Paragraph, encode: "_WordPieces"):
         ids, words, first_pieces, starts, ends = [], [], [], [], []
-        for number, (word, begin) in enumerate(zip(paragraph.words, paragraph.word_starts, strict=True)):
-            pieces, offsets = encode[word]
-            first_pieces.append(len(ids))
-            ids += pieces
-            words += [number] * len(pieces)
-            if offsets is not None:
-                starts += [begin + first for first, _ in offsets]
-                ends += [begin + last for _, last in offsets]
+        separator = encode.tokenizer.word_separator
+        if encode.with_offsets and separator:
+            # Spaces are parts of pieces, so they matter as they are in the context.
+            ids, offsets = encode.tokenizer.encode_with_offsets(paragraph.context, split_unknown=True)
+            words = [max(paragraph.word_at(first), 0) for first, _ in offsets]
+            starts, ends = [first for first, _ in offsets], [last for _, last in offsets]
+        else:
+            for number, (word, begin) in enumerate(zip(paragraph.words, paragraph.word_starts, strict=True)):
+                pieces, offsets = encode[separator + word if number else word]
+                first_pieces.append(len(ids))
+                ids += pieces
+                words += [number] * len(pieces)
+                if offsets is not None:
+                    starts += [begin + first for first, _ in offsets]
+                    ends += [begin + last for _, last in offsets]
         self.ids, self.piece_words, self.first_pieces, self.starts, self.ends = ids, words, first_pieces, starts, ends
 
 
 class _WordPieces(dict):
-    """word of a context -> (ids, offsets in the word or None). Made for one run over the data."""
+    """word of a context, with its separator -> (ids, offsets in the word or None). Made for one run over the data."""
 
     def __init__(self, tokenizer: Tokenizer, with_offsets: bool):
         super().__init__()
@@ -173,11 +181,14 @@ def _answer_pieces(example: SquadExample, encoded: _EncodedParagraph, tokenizer:
     first = encoded.first_pieces[example.start_position]
     last_word = example.end_position
     last = encoded.first_pieces[last_word + 1] - 1 if last_word < len(encoded.first_pieces) - 1 else count - 1
-    wanted = tokenizer.encode(example.orig_answer_text)
-    if wanted:
-        for start in range(first, last - len(wanted) + 2):
-            if encoded.ids[start : start + len(wanted)] == wanted:
-                return start, start + len(wanted) - 1
+    text = example.orig_answer_text
+    # As the answer's pieces are at the beginning of a word, or of the context and behind an opening bracket.
+    forms = [tokenizer.encode(form) for form in dict.fromkeys((text, tokenizer.word_separator + text.lstrip()))]
+    for start in range(first, last + 1):
+        for wanted in filter(None, forms):
+            end = start + len(wanted) - 1
+            if end <= last and encoded.ids[start : end + 1] == wanted:
+                return start, end
     return first, last
 
 
@@ -363,9 +374,9 @@ def _content_hash(examples, tokenizer: Tokenizer, settings: WindowSettings, is_t
     def add(*values) -> None:
         digest.update(json.dumps(values).encode())
 
-    basic = tokenizer.basic_tokenizer
-    add(_CACHE_VERSION, dataclasses.asdict(settings), is_training, basic.do_lower_case, basic.strip_accents)
-    add(list(tokenizer.vocab.items()))
+    add(_CACHE_VERSION, dataclasses.asdict(settings), is_training, tokenizer.settings(), list(tokenizer.vocab.items()))
+    for name, content in tokenizer.files().items():
+        add(name, hashlib.sha256(content).hexdigest())
     previous = None
     for example in examples:
         if example.paragraph is not previous:

@@ -1,0 +1,54 @@
+"""`words.split_words` as TensorFlow ops, for exported graphs.
+
+Shape legend: B texts, N code points of all texts, W words of all texts.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, decode
+from bert_tf.text.words import ALONE, DROPPED, INSIDE, SPACE, kind_of
+
+
+class Words(NamedTuple):
+    """Words of texts.
+
+    Attributes:
+      texts: string [W]. splits: int64 [B+1], the first word of each text.
+      starts, ends: int32 [W], the first character of the text and the one after the last.
+    """
+
+    texts: tf.Tensor
+    splits: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+
+class GraphWords(tf.Module):
+    """Splits texts into words, with the results of `split_words`; invalid bytes are left out."""
+
+    def __init__(self):
+        super().__init__(name="graph_words")
+        with tf.device("CPU:0"):
+            self._kinds = CodePointTable(np.array([kind_of(chr(code)) for code in range(CODE_POINTS)], np.int32))
+
+    def __call__(self, texts: tf.Tensor) -> Words:
+        """The words of texts, string [B] in UTF-8."""
+        # The space completes a character that the end cuts off, and ends a text's last word.
+        row_splits, codes = decode(tf.strings.join([texts, " "]))
+        kinds = self._kinds(codes)
+        places = tf.boolean_mask(tf.range(tf.size(codes)), tf.not_equal(kinds, DROPPED))
+        kinds = tf.gather(kinds, places)
+        is_inside = tf.equal(kinds, INSIDE)
+        goes_on = is_inside & tf.concat([[False], is_inside[:-1]], 0)
+        first = tf.not_equal(kinds, SPACE) & ~goes_on
+        last = (is_inside & ~tf.concat([is_inside[1:], [False]], 0)) | tf.equal(kinds, ALONE)
+        starts, ends = tf.boolean_mask(places, first), tf.boolean_mask(places, last) + 1  # [W], in `codes`
+        row_starts = tf.cast(row_splits, tf.int32)
+        splits = tf.searchsorted(starts, row_starts, out_type=tf.int64)
+        offsets = tf.gather(row_starts, tf.searchsorted(row_starts, starts, "right") - 1)
+        inside = tf.ragged.range(starts, ends, row_splits_dtype=tf.int64)
+        words = tf.strings.unicode_encode(inside.with_values(tf.gather(codes, inside.values)), "UTF-8")
+        return Words(words, splits, starts - offsets, ends - offsets)

@@ -1,0 +1,37 @@
+"""Tiny models of every family, each with a tokenizer of its kind."""
+
+import pathlib
+
+import keras
+import numpy as np
+
+from bert_tf.models.families import family_named
+from helpers.paths import GOLDEN
+
+# family -> where its vocabulary is, and the largest id + 1
+_VOCABULARIES = {
+    "bert": (GOLDEN / "vocab.txt", 30522),
+    "distilbert": (GOLDEN / "vocab.txt", 30522),
+    "roberta": (GOLDEN / "tokenization" / "roberta" / "vocab.json", 601),
+}
+NAMES = list(_VOCABULARIES)
+
+
+def save_model(folder: pathlib.Path, name: str, model_class: type, seed: int = 7, **arguments) -> str:
+    """Saves a model of a family with random weights, large enough for its outputs to differ; returns its directory."""
+    vocab_file, vocab_size = _VOCABULARIES[name]
+    config_class = family_named(name).config_class
+    config = config_class(
+        vocab_size=vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=64 + config_class.first_position,
+    )  # fmt: skip
+    keras.utils.set_random_seed(seed)
+    model = model_class(config, **arguments)
+    model.build()
+    generator = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        noise = generator.normal(size=variable.shape) * (0.3 if len(variable.shape) > 1 else 0.02)
+        variable.assign(noise + (1 if variable.name == "gamma" else 0))
+    casing = {"do_lower_case": True} if family_named(name).has_word_pieces else {}
+    model.save_pretrained(str(folder), vocab_file=str(vocab_file), **casing)
+    return str(folder)
