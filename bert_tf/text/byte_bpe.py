@@ -101,6 +101,11 @@ class ByteBpeTokenizer(LibraryTokenizer):
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
         """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; it keeps case anyway."""
+        if not vocab_file.endswith(".json"):
+            raise ValueError(
+                f"{vocab_file} is no vocabulary of byte-level BPE: give the {VOCAB}, with {MERGES} beside it, or the "
+                f"{TOKENIZER}."
+            )
         return cls(vocab_file)
 
     def _check(self, values: dict, path: str) -> None:

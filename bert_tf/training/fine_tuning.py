@@ -131,9 +131,10 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
         missing or damaged (the message begins with its flag), or it or its casing does not fit the model.
     """
     if values.max_seq_length > files.config.max_length:
+        first = files.config.max_position_embeddings - files.config.max_length
         raise ValueError(
             f"--max_seq_length={values.max_seq_length} is more than max_position_embeddings="
-            f"{files.config.max_position_embeddings} of {files.config_file}."
+            f"{files.config.max_position_embeddings}{f' - {first}' if first else ''} of {files.config_file}."
         )
     casing.validate_case_matches_checkpoint(files.casing.do_lower_case, values.init_checkpoint)
     with named_by("--vocab_file") if values.vocab_file else contextlib.nullcontext():

@@ -17,7 +17,9 @@ _VOCABULARIES = {
 NAMES = list(_VOCABULARIES)
 
 
-def save_model(folder: pathlib.Path, name: str, model_class: type, seed: int = 7, **arguments) -> str:
+def save_model(
+    folder: pathlib.Path, name: str, model_class: type, *, seed: int = 7, format: str = "bert_tf", **arguments
+) -> str:
     """Saves a model of a family with random weights, large enough for its outputs to differ; returns its directory."""
     vocab_file, vocab_size = _VOCABULARIES[name]
     config_class = family_named(name).config_class
@@ -33,5 +35,5 @@ def save_model(folder: pathlib.Path, name: str, model_class: type, seed: int = 7
         noise = generator.normal(size=variable.shape) * (0.3 if len(variable.shape) > 1 else 0.02)
         variable.assign(noise + (1 if variable.name == "gamma" else 0))
     casing = {"do_lower_case": True} if family_named(name).has_word_pieces else {}
-    model.save_pretrained(str(folder), vocab_file=str(vocab_file), **casing)
+    model.save_pretrained(str(folder), vocab_file=str(vocab_file), format=format, **casing)
     return str(folder)

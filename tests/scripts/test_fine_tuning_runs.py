@@ -6,60 +6,14 @@ import shutil
 import numpy as np
 import pytest
 from helpers.script_cases import kill_at_checkpoint, results_of, run_cases, selected_cases, weights_of
+from helpers.small_data import PIECES, WORLDS, texts_of
 from helpers.tiny import write_encoder
 
 from bert_tf.tasks.table import TASKS
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *(f"w{number}" for number in range(93))]
 SCRIPTS = {"run_classifier": "classification", "run_squad": "squad", "run_ner": "ner", "run_swag": "multiple_choice"}
 STEPS, KILLED_AT = 24, 10  # 32 examples, 8 per step, 6 epochs
 EVALUATED = [8, 16, 24]
-
-
-def texts_of(count, seed):
-    """(words, whether "good" is among them, its position or that of "bad")."""
-    generator = np.random.default_rng(seed)
-    for number in range(count):
-        words = [f"w{word}" for word in generator.integers(0, 93, generator.integers(2, 9))]
-        place = int(generator.integers(len(words) + 1))
-        words.insert(place, ("good", "bad")[number % 2])
-        yield words, number % 2 == 0, place
-
-
-def write_classification(path, texts):
-    path.write_text("text,verdict\n" + "".join(f"{' '.join(words)},{('down', 'up')[up]}\n" for words, up, _ in texts))
-
-
-def write_questions(path, texts):
-    paragraphs = []
-    for number, (words, _, place) in enumerate(texts):
-        answer = {"text": words[place], "answer_start": len(" ".join([*words[:place], ""]))}
-        question = {"id": f"q{number}", "question": "w1 w2", "answers": [answer], "is_impossible": False}
-        paragraphs.append({"context": " ".join(words), "qas": [question]})
-    path.write_text(json.dumps({"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]}))
-
-
-def write_tags(path, texts):
-    sentences = ("".join(f"{word}\t{'B-X' if word in PIECES[5:7] else 'O'}\n" for word in words) for words, *_ in texts)
-    path.write_text("\n".join(sentences))
-
-
-def write_choices(path, texts):
-    lines = ["context,question,choice0,choice1,label"]
-    lines += [f"w1 w2,w3,{' '.join(words[:place])} w1,{' '.join(words)},{int(up)}" for words, up, place in texts]
-    path.write_text("\n".join(lines) + "\n")
-
-
-# script -> (function that writes a file, its suffix, the script's own flags)
-WORLDS = {
-    "run_classifier": (write_classification, "csv", {"task_name": "custom", "text_a": "text", "label": "verdict"}),
-    "run_squad": (
-        write_questions, "json",
-        {"version_2_with_negative": True, "doc_stride": 8, "max_query_length": 4, "lstm_on_top": True},
-    ),
-    "run_ner": (write_tags, "conll", {}),
-    "run_swag": (write_choices, "csv", {"context": "context", "choices": "choice", "question": "question"}),
-}  # fmt: skip
 
 
 def cases_of(script, folder) -> dict:

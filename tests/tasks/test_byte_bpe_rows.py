@@ -1,0 +1,129 @@
+"""Rows of byte-level BPE in each task: those that transformers' tokenizer makes of the same texts."""
+
+import shutil
+
+import pytest
+from helpers.paths import GOLDEN
+
+from bert_tf.data.token_rows import TokenRows
+from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.choice.encode import encode_examples as encode_choices
+from bert_tf.tasks.classification.data import InputExample, Task
+from bert_tf.tasks.classification.encode import encode_examples
+from bert_tf.tasks.features.extract import encode_line
+from bert_tf.tasks.ner.data import Sentence
+from bert_tf.tasks.ner.encode import encode_sentences
+from bert_tf.tasks.squad.answers import AnswerTexts
+from bert_tf.tasks.squad.data import Paragraph, SquadExample
+from bert_tf.tasks.squad.windows import WindowSettings, build_windows
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+
+ORACLE = GOLDEN / "tokenization" / "roberta"
+CONTEXT = 'Her  teacher met "Ada Brown" (1801-1852)\nin Łódź, where she was\u00a0born.\t It\'s 9,000 km away… 日本'
+SENTENCES = [["Ada", "'s", "dog", "met", "Élodie", "(", "2019", ")", "."], ["日本", "a"], ["one"]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return ByteBpeTokenizer.from_pretrained(str(ORACLE))
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """theirs(**options): the tokenizer of transformers."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
+    folder = tmp_path_factory.mktemp("theirs")
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"):
+        shutil.copy(ORACLE / name, folder)
+    return lambda **options: transformers.RobertaTokenizerFast.from_pretrained(str(folder), **options)
+
+
+def ids_of(rows: TokenRows) -> list[list[int]]:
+    return [rows.ids[a:b].tolist() for a, b in zip(rows.offsets, rows.offsets[1:], strict=False)]
+
+
+def question(answer: str) -> SquadExample:
+    paragraph, start = Paragraph.from_context(CONTEXT), CONTEXT.index(answer)
+    first, last = paragraph.word_at(start), paragraph.word_at(start + len(answer) - 1)
+    return SquadExample("1", "Who met Ada?", paragraph, answer, first, last, False, start)
+
+
+@pytest.mark.parametrize(("length", "stride"), [(128, 128), (40, 8), (31, 3)])
+def test_windows_by_characters(tokenizer, theirs, length, stride):
+    settings = WindowSettings(length, stride, 20, "offsets")
+    windows = build_windows([question("Ada Brown")], tokenizer, settings, True)
+    asked = tokenizer.encode("Who met Ada?")
+    expected = theirs()(
+        "Who met Ada?", CONTEXT, truncation="only_second", max_length=length, return_overflowing_tokens=True,
+        stride=length - len(asked) - 4 - min(stride, length - len(asked) - 4), return_offsets_mapping=True,
+    )  # fmt: skip
+    assert ids_of(windows) == expected["input_ids"]
+    assert not windows.batch(range(len(windows)), length)["segment_ids"].any()
+    places = [place for row in expected["offset_mapping"] for place in row]
+    inside = [part == 1 for row in range(len(windows)) for part in expected.sequence_ids(row)]
+    for place, is_context, start, end, word in zip(
+        places, inside, windows.starts, windows.ends, windows.words, strict=True
+    ):
+        assert (word >= 0) == is_context and (not is_context or (start, end) == place)
+    texts = AnswerTexts([question("Ada Brown")], windows, tokenizer, "offsets")
+    found = [
+        texts.of(row, first, last)[0]
+        for row, (first, last) in enumerate(zip(*windows.labels.values(), strict=True))
+        if first
+    ]
+    assert found and set(found) == {"Ada Brown"}
+
+
+@pytest.mark.parametrize("answer", ["Her", "Ada Brown", "1801", "Łódź", "9,000 km", "日本"])
+def test_windows_by_words(tokenizer, theirs, answer):
+    """The pieces of the words with single spaces; an answer is narrowed down to its own pieces."""
+    windows = build_windows([question(answer)], tokenizer, WindowSettings(128, 128, 20), True)
+    words = question(answer).doc_tokens
+    assert ids_of(windows) == [theirs()("Who met Ada?", " ".join(words))["input_ids"]]
+    ((first,), (last,)) = windows.labels.values()
+    assert tokenizer.decode(windows.ids[first : last + 1]).strip() == answer
+    assert AnswerTexts([question(answer)], windows, tokenizer, "words").of(0, first, last)[0] == answer
+
+
+def test_tagged_words(tokenizer, theirs):
+    sentences = [Sentence(words, ["O"] * len(words), []) for words in SENTENCES]
+    rows = encode_sentences(sentences, tokenizer, 64, label_ids={"O": 0})
+    assert ids_of(rows) == theirs()([" ".join(words) for words in SENTENCES])["input_ids"]
+    for row, words in enumerate(SENTENCES):
+        ids = tokenizer.encode_words(words)
+        assert rows.word_positions[rows.word_rows == row].tolist() == [
+            1 + sum(map(len, ids[:number])) for number in range(len(words))
+        ]
+
+
+def test_tagged_words_that_all_have_a_space(theirs, tmp_path):
+    """transformers takes words only with a space before the first one, too."""
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(ORACLE / name, tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    sentences = [Sentence(words, ["O"] * len(words), []) for words in SENTENCES]
+    rows = encode_sentences(sentences, ByteBpeTokenizer.from_pretrained(str(tmp_path)), 64, label_ids={"O": 0})
+    expected = theirs(add_prefix_space=True)(SENTENCES, is_split_into_words=True)
+    assert ids_of(rows) == expected["input_ids"]
+    firsts = [expected.word_ids(row).index(word) for row, words in enumerate(SENTENCES) for word in range(len(words))]
+    assert rows.word_positions.tolist() == firsts
+
+
+def test_pairs_and_choices(tokenizer, theirs):
+    pairs = [("A text.", "Its pair, too."), ("Alone", None), (" one ", " two  ")]
+    examples = [InputExample(str(number), *pair) for number, pair in enumerate(pairs)]
+    rows = encode_examples(examples, Task("", (), None), tokenizer, 64)
+    assert ids_of(rows) == [theirs()(*filter(None, pair))["input_ids"] for pair in pairs]
+    choices = ("walks in.", "it rains", "日本")
+    for beginning, separator in (("Then she", " "), ("", "")):
+        rows = encode_choices([ChoiceExample("1", "She opens the door.", beginning, choices)], tokenizer, 64)
+        expected = [theirs()("She opens the door.", beginning + separator + choice) for choice in choices]
+        assert ids_of(rows.rows) == [row["input_ids"] for row in expected]
+
+
+def test_lines_of_words(tokenizer, theirs):
+    line = encode_line("Ada met  the dog ||| who ran", tokenizer, 64, "mean")
+    assert line.ids == theirs()("Ada met the dog", "who ran")["input_ids"]
+    assert line.words == ["<s>", "Ada", "met", "the", "dog", "</s>", "</s>", "who", "ran", "</s>"]
+    assert sum(line.sizes) == len(line.ids)
+    assert encode_line("Ada met  the dog", tokenizer, 64).ids == theirs()("Ada met  the dog")["input_ids"]
