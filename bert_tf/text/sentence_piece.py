@@ -296,9 +296,8 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
           ValueError: always; says what to do instead.
         """
         raise ValueError(
-            f"{self._vocab_file}: a tokenizer with Hugging Face's rules can't be part of a graph. Export the model for "
-            f"ids; or, if a text may get other ids in rare cases, move {TOKENIZER} away, so that {MODEL} is read by "
-            "the original's rules."
+            f"{self._vocab_file}: a tokenizer with Hugging Face's rules can't be part of a graph. If a text may get "
+            f"other ids in rare cases, move {TOKENIZER} away, so that {MODEL} is read by the original's rules."
         )
 
 

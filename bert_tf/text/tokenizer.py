@@ -139,9 +139,7 @@ class Tokenizer(abc.ABC):
           ValueError: this kind of tokenizer has no graph form, or the graph form can't use the vocabulary.
         """
         if self.graph_form is None:
-            raise ValueError(
-                f"A {type(self).__name__} can't be part of a graph: its models can't be exported, except for ids."
-            )
+            raise ValueError(f"A {type(self).__name__} can't be part of a graph: its models can't be exported.")
         module, _, name = self.graph_form.rpartition(".")
         return getattr(importlib.import_module(module), name).from_tokenizer(self, split_unknown)
 

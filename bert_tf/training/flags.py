@@ -140,7 +140,12 @@ def define_model_file_flags() -> None:
     flags.DEFINE_string(
         "bert_config_file", None, "The model's configuration; if unset, the one beside --init_checkpoint."
     )
-    flags.DEFINE_string("vocab_file", None, "The model's vocabulary; if unset, the one beside --init_checkpoint.")
+    flags.DEFINE_string(
+        "vocab_file",
+        None,
+        "The model's vocabulary, as its family needs it: a vocab.txt, a tokenizer.json, a SentencePiece model, or a "
+        "vocab.json with its merges.txt beside it. If unset, the one beside --init_checkpoint.",
+    )
     flags.DEFINE_bool(
         "do_lower_case",
         True,
