@@ -58,6 +58,7 @@ class ServedModel(tf.Module):
         # The SavedModel tracks TensorFlow's variables, not Keras's.
         self.variables_of_model = [variable.value for variable in model.variables]
         self.encoder = TextEncoder(tokenizer, max_seq_length)
+        self.resources_of_tokenizer = self.encoder.tokenizer.resources
         self.max_seq_length = max_seq_length
 
     def __setattr__(self, name, value):
@@ -333,6 +334,7 @@ class ServedQuestionAnswering(ServedModel):
     def __init__(self, model, tokenizer, settings: QuestionAnsweringSettings):
         super().__init__(model, tokenizer, settings.windows.max_seq_length)
         self.squad = SquadServing(model, tokenizer, settings)
+        self.resources_of_squad = self.squad.tokenizer.resources
         self.squad.model = lambda features, training: self.run(features)  # `run` may be frozen later
 
     @classmethod

@@ -140,7 +140,7 @@ class SquadServing(tf.Module):
         self._begin_ids, self._between_ids = tokenizer.begin_ids, tokenizer.between_ids
         self._end_ids = tokenizer.end_ids
         self._second_segment, self._pad_id = tokenizer.second_segment, tokenizer.pad_id
-        self._tokenizer = tokenizer.to_graph(split_unknown=True)
+        self.tokenizer = tokenizer.to_graph(split_unknown=True)
 
     @tf.autograph.experimental.do_not_convert
     def answer_ids(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -175,8 +175,8 @@ class SquadServing(tf.Module):
             )
             with tf.control_dependencies([equal] if equal is not None else []):
                 questions, contexts = tf.identity(questions), tf.identity(contexts)
-            queries = self._tokenizer.encode(questions)[:, : self.settings.windows.max_query_length]
-            ids, starts, ends = self._tokenizer.tokenize(contexts)
+            queries = self.tokenizer.encode(questions)[:, : self.settings.windows.max_query_length]
+            ids, starts, ends = self.tokenizer.tokenize(contexts)
             pieces = _Pieces(ids.values, starts.values, ends.values, tf.cast(ids.row_splits, tf.int64))
             # Code points, from which answers are cut; the space completes a character that the end cuts off.
             codes = tf.strings.unicode_decode(tf.strings.join([contexts, " "]), "UTF-8", errors="ignore")

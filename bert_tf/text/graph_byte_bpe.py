@@ -38,6 +38,8 @@ class GraphByteBpe(tf.Module):
         their order matters beyond their ranks.
     """
 
+    resources = ()  # see `GraphSentencePiece`
+
     def __init__(self, tokenizer: ByteBpeTokenizer):
         super().__init__(name="graph_byte_bpe")
         values = json.loads(tokenizer.files()["tokenizer.json"])

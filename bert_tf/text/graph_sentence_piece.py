@@ -43,6 +43,9 @@ class GraphSentencePiece(tf.Module):
     """`SentencePieceTokenizer.encode` and `encode_with_offsets` for a batch as a graph, with the same result; see
     the module about pieces of equal scores.
 
+    Attributes:
+      resources: what an export must track if it does not track this object.
+
     Threads may share it. An export of it has no asset file, and loading it needs `import tensorflow_text` (which
     TensorFlow Serving includes) but nothing of this project. Invalid bytes are left out. It runs on the CPU.
 
@@ -61,6 +64,7 @@ class GraphSentencePiece(tf.Module):
             self._prepared = CodePointTable(prepared)
             self._fast = tf_text.FastSentencepieceTokenizer(tokenizer.model)
             self._op = tf_text.SentencepieceTokenizer(tokenizer.model, out_type=tf.int32)
+            self.resources = (self._op,)
             # A symbol that the model takes as it is, and that begins with ▁ itself: the ops differ on the ▁ before it.
             symbols = tf.constant([token for token in tokenizer.vocab if token.startswith(WORD_START)] or [""])
             self._ops_differ = self._op.tokenize(symbols).to_list() != self._fast.tokenize(symbols).to_list()

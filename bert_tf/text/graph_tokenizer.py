@@ -73,6 +73,8 @@ class GraphTokenizer(tf.Module):
       ValueError: the vocabulary lacks [UNK], or a token in it has more than 256 bytes.
     """
 
+    resources = ()  # see `GraphSentencePiece`
+
     def __init__(
         self,
         vocab: Mapping[str, int],

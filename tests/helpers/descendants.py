@@ -12,7 +12,9 @@ from helpers.paths import GOLDEN
 _VOCABULARIES = {
     "bert": (GOLDEN / "vocab.txt", 30522),
     "distilbert": (GOLDEN / "vocab.txt", 30522),
+    "electra": (GOLDEN / "vocab.txt", 30522),
     "roberta": (GOLDEN / "tokenization" / "roberta" / "vocab.json", 601),
+    "albert": (GOLDEN / "tokenization" / "albert" / "tiny.model", 560),
 }
 NAMES = list(_VOCABULARIES)
 
@@ -23,9 +25,10 @@ def save_model(
     """Saves a model of a family with random weights, large enough for its outputs to differ; returns its directory."""
     vocab_file, vocab_size = _VOCABULARIES[name]
     config_class = family_named(name).config_class
+    further = {"embedding_size": 24} if config_class.embedding_size else {}
     config = config_class(
         vocab_size=vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=64 + config_class.first_position,
+        max_position_embeddings=64 + config_class.first_position, **further,
     )  # fmt: skip
     keras.utils.set_random_seed(seed)
     model = model_class(config, **arguments)
