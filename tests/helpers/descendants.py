@@ -1,5 +1,6 @@
 """Tiny models of every family, each with a tokenizer of its kind."""
 
+import inspect
 import pathlib
 
 import keras
@@ -25,7 +26,7 @@ def save_model(
     """Saves a model of a family with random weights, large enough for its outputs to differ; returns its directory."""
     vocab_file, vocab_size = _VOCABULARIES[name]
     config_class = family_named(name).config_class
-    further = {"embedding_size": 24} if config_class.embedding_size else {}
+    further = {"embedding_size": 24} if "embedding_size" in inspect.signature(config_class).parameters else {}
     config = config_class(
         vocab_size=vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         max_position_embeddings=64 + config_class.first_position, **further,
