@@ -4,6 +4,7 @@ import importlib
 _PUBLIC = {
     "download": ("weights.released_models", "The folder of one of Google's released BERT models, by name"),
     "FullTokenizer": ("text.wordpiece", "Text to word pieces and ids; called on texts, it returns a model's inputs"),
+    "read_tokenizer": ("models.pretrained", "The tokenizer of a model's directory, of the kind that its family has"),
     "BasicTokenizer": ("text.wordpiece", "Text to words, punctuation marks and Chinese characters"),
     "WordpieceTokenizer": ("text.wordpiece", "Words to the longest pieces of a vocabulary"),
     "BertConfig": ("models.config", "Sizes and rates of a model, as in bert_config.json"),

@@ -174,8 +174,8 @@ def write_tokenizer_config(path: str, files: ModelFiles, settings: dict | None =
             },
         }
     values = {
-        **settings,
         "tokenizer_class": family.tokenizer_name,
+        **settings,
         "model_max_length": files.max_seq_length or files.config.max_length,
     }
     write_text_file(path, json.dumps(values, indent=2, sort_keys=True) + "\n")

@@ -1,5 +1,6 @@
 """Loads models from weights of any format and saves them: `from_pretrained`, `save_pretrained`, `write_model`."""
 
+import contextlib
 import dataclasses
 import inspect
 import os
@@ -25,6 +26,7 @@ from bert_tf.text import casing as text_casing
 from bert_tf.text import vocab as text_vocab
 from bert_tf.text.casing import Casing
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights, is_model_variable
 
@@ -72,13 +74,21 @@ def read_model(path: str, config_file: str | None = None, part: str | None = Non
 
 
 def read_tokenizer(path: str) -> Tokenizer:
-    """The tokenizer of a model directory (or of weights in it), of its family's class.
+    """The tokenizer of a model directory (or of weights in it), of the kind that its family has.
+
+        tokenizer = read_tokenizer("roberta-base")
+        model(tokenizer(["one", "two words"]))  # arrays of input_ids, input_mask, segment_ids
 
     Raises:
-      FileNotFoundError, ValueError: there is no model, or no vocabulary.
+      FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
-    files = model_directory.read_model_files(path)
-    tokenizer = (family_of(files.config) if files.config else BERT).tokenizer_class.from_pretrained(path)
+    files, family = model_directory.read_model_files(path), BERT
+    if files.config:
+        family = family_of(files.config)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            family = family_of_variables(open_weights.open_weights(path).shapes)
+    tokenizer = family.tokenizer_class.from_pretrained(path)
     if files.config:
         check_vocab_size(files.config, tokenizer.vocab, files.vocab_file, files.config_file)
     return tokenizer
@@ -178,7 +188,10 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
             tokenizer = tokenizer_of(files)
             for name, content in tokenizer.files().items():
                 write_file(posixpath.join(directory, name), content)
-            model_directory.write_tokenizer_config(path, files, tokenizer.settings())
+            settings = tokenizer.settings()
+            if isinstance(tokenizer, FullTokenizer):  # as Chinese ALBERTs have
+                settings["tokenizer_class"] = BERT.tokenizer_name
+            model_directory.write_tokenizer_config(path, files, settings)
         return
     if vocabulary is None and files.vocab_file:
         vocabulary = text_vocab.vocabulary_lines(files.vocab_file)
@@ -318,19 +331,16 @@ def save_pretrained(
     casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing)
     if casing.source == "the default":
         casing = Casing()
-    write_model(
-        directory,
-        initialize.model_weights(model),
-        dataclasses.replace(
-            files,
-            config=model.config,
-            head=getattr(model, "head_config", NO_HEAD),
-            vocab_file=vocab_file or files.vocab_file,
-            casing=casing,
-        ),
-        format=format,
-        overwrite=overwrite,
+    files = dataclasses.replace(
+        files,
+        config=model.config,
+        head=getattr(model, "head_config", NO_HEAD),
+        vocab_file=vocab_file or files.vocab_file,
+        casing=casing,
     )
+    if files.vocab_file and not family_of(model.config).has_word_pieces:
+        tokenizer_of(files).check_casing(files.vocab_file, do_lower_case, strip_accents)
+    write_model(directory, initialize.model_weights(model), files, format=format, overwrite=overwrite)
 
 
 @dataclasses.dataclass(frozen=True)

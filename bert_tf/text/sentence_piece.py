@@ -113,7 +113,7 @@ class SentencePieceTokenizer(Tokenizer):
                 f"{config_file}: keep_accents needs the {TOKENIZER} of the model, since the original's rules drop "
                 "accents."
             )
-        return cls(vocab_file, bool(casing.do_lower_case))
+        return cls(vocab_file, casing.do_lower_case is not False)  # as all released models, if nothing says it
 
     @property
     def cased(self) -> bool:

@@ -1,0 +1,42 @@
+"""Words of texts to tag: in Python, and the same in a graph."""
+
+import pytest
+import tensorflow as tf
+from helpers.odd_texts import odd_texts
+from helpers.slow import slow
+
+from bert_tf.text.graph_words import GraphWords
+from bert_tf.text.library_tokenizer import text_of
+from bert_tf.text.words import split_words
+
+CASES = {
+    "Ada Lovelace  lived in London.": ["Ada", "Lovelace", "lived", "in", "London", "."],
+    "서울에 (Élodie) 갔다 日本": ["서울에", "(", "Élodie", ")", "갔다", "日", "本"],
+    "": [],
+    " \t\n": [],
+    "\u200b\u0007": [],
+    "\u200ba\u200bb\u200b": ["a\u200bb"],
+    "it's 9,000": ["it", "'", "s", "9", ",", "000"],
+}
+
+
+def test_words():
+    for text, words in CASES.items():
+        assert [text[start:end] for start, end in split_words(text)] == words
+
+
+@pytest.mark.parametrize("count", [1000, *slow(50_000)])
+def test_words_in_a_graph(count):
+    texts = [*CASES, *map(text_of, odd_texts(count))]
+    words = tf.function(GraphWords())(tf.constant([text.encode() for text in texts]))
+    starts, ends, splits = (values.numpy().tolist() for values in (words.starts, words.ends, words.splits))
+    found = [word.decode() for word in words.texts.numpy()]
+    for row, text in enumerate(texts):
+        own = slice(splits[row], splits[row + 1])
+        places = list(zip(starts[own], ends[own], strict=True))
+        assert places == split_words(text), repr(text)
+        assert found[own] == [text[start:end] for start, end in places]
+    nothing = GraphWords()(tf.zeros([0], tf.string))
+    assert nothing.texts.shape == (0,) and nothing.splits.numpy().tolist() == [0]
+    broken = GraphWords()(tf.constant([b"a\xff b\xe6"]))
+    assert broken.texts.numpy().tolist() == [b"a", b"b"]
