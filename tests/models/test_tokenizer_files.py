@@ -1,4 +1,4 @@
-"""A tokenizer's files in each form found in the wild: found, read, written beside a model and read again; unfit files."""
+"""A tokenizer's files in each form in the wild: found, read, written beside a model and read again; unfit files."""
 
 import dataclasses
 import json

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from helpers.descendants import NAMES, save_model
-from helpers.slow import slow
 
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
@@ -26,7 +25,15 @@ TEXTS = [
     "naïve café 日本 김철수 (2019, it's 9,000)…",
     "many words " * 60,
 ]
-FAMILIES = [NAMES[-1], *slow(*NAMES[:-1])]
+
+
+def families(often: str | None = None) -> list:
+    """All of them, slow except for one."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name != often)) for name in NAMES]
+
+
+def export_of(path: str, folder, **settings) -> str:
+    return export.export_saved_model(path, str(folder), freeze=False, warm_up=False, **settings)
 
 
 def pairs_of(texts) -> list[tuple[str, str]]:
@@ -37,13 +44,13 @@ def decoded(values) -> list[str]:
     return [value.decode() for value in values.numpy().tolist()]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_classes_of_texts_and_pairs(tmp_path, clean_process, family):
     labels = ["no", "perhaps", "yes"]
     path = save_model(
         tmp_path / "model", family, task_models.BertForSequenceClassification, num_labels=3, labels=labels
     )
-    exported = export.export_saved_model(path, str(tmp_path / "out"))
+    exported = export_of(path, tmp_path / "out")
     expected = [row["probabilities"] for row in Predictor(path).predict(TEXTS)]
     found = clean_process(exported, text=TEXTS)
     np.testing.assert_allclose(
@@ -61,7 +68,7 @@ def test_classes_of_texts_and_pairs(tmp_path, clean_process, family):
     assert sorted(one.name for one in assets.iterdir()) == sorted([*files, "labels.txt"])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_answers(tmp_path, clean_process, family):
     path = save_model(tmp_path / "model", family, task_models.BertForQuestionAnswering)
     settings = QuestionAnsweringSettings(
@@ -69,7 +76,7 @@ def test_answers(tmp_path, clean_process, family):
         PredictionSettings(n_best_size=5, max_answer_length=8, version_2_with_negative=True),
     )
     (tmp_path / "model" / SETTINGS_FILE).write_text(settings.to_json())
-    exported = export.export_saved_model(path, str(tmp_path / "out"))
+    exported = export_of(path, tmp_path / "out")
     questions = [("Who met Ada?", text) for text in TEXTS]
     questions += [
         ("누가?", "Her teacher met Ada Brown (1801-1852)  in London,\nwhere she was born. " * 4),
@@ -87,14 +94,14 @@ def test_answers(tmp_path, clean_process, family):
     assert len({answer["answer"] for answer in expected}) > 2
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families("albert"))
 def test_tags(tmp_path, clean_process, family):
     labels = ner_data.tag_set("iob2", ["LOC", "PER"])
     path = save_model(
         tmp_path / "model", family, task_models.BertForTokenClassification, num_labels=len(labels), labels=labels
     )
     (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings().to_json())
-    exported = export.export_saved_model(path, str(tmp_path / "out"))
+    exported = export_of(path, tmp_path / "out")
     tagger = Tagger(path)
     found = clean_process(exported, text=TEXTS)
     for row, (text, expected) in enumerate(zip(TEXTS, tagger.predict(TEXTS), strict=True)):
@@ -114,10 +121,10 @@ def test_tags(tmp_path, clean_process, family):
     assert decoded(given["tags"][0]) == tagger("Ada Lovelace lived in London.")["tags"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_choices(tmp_path, clean_process, family):
     path = save_model(tmp_path / "model", family, task_models.BertForMultipleChoice)
-    exported = export.export_saved_model(path, str(tmp_path / "out"))
+    exported = export_of(path, tmp_path / "out")
     questions = [(context, ["walks in.", "it rains", "日本"], question) for context, question in pairs_of(TEXTS)]
     questions += [("She opens the door.", ["walks in.", "rains", "9,"], "")]
     expected = [row["probabilities"] for row in ChoicePredictor(path).predict(questions)]
@@ -126,11 +133,11 @@ def test_choices(tmp_path, clean_process, family):
     np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_masks_and_vectors(tmp_path, clean_process, family):
     path = save_model(tmp_path / "model", family, task_models.BertForMaskedLM)
     model, tokenizer = task_models.BertForPreTraining.from_pretrained(path), read_tokenizer(path)
-    exported = export.export_saved_model(path, str(tmp_path / "out"), top_k=3)
+    exported = export_of(path, tmp_path / "out", top_k=3)
     mask = tokenizer.mask_token
     texts = [f"The capital \u3000{mask} is {mask}.", f"{mask} {mask}", f" a{mask}b "]
     found = clean_process(exported, text=texts)
@@ -138,7 +145,7 @@ def test_masks_and_vectors(tmp_path, clean_process, family):
         assert [decoded(guesses) for guesses in found["tokens"][row, : len(masks)]] == [
             [token for token, _ in guesses] for guesses in masks
         ]
-    vectors = export.export_saved_model(path, str(tmp_path / "vectors"), task="encoder")
+    vectors = export_of(path, tmp_path / "vectors", task="encoder")
     outputs = clean_process(vectors, text=TEXTS)
     features = tokenizer(TEXTS, max_length=64)
     np.testing.assert_array_equal(outputs["input_ids"], features["input_ids"])
