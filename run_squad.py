@@ -49,7 +49,8 @@ flags.DEFINE_enum(
     "words",
     ["words", "offsets"],
     "How answers are found in the text. words: as in the original, right for most English text. offsets: by "
-    "characters, right in every script; splits words that the vocabulary lacks. Train and predict with the same.",
+    "characters, right in every script; splits words that the vocabulary lacks. Train and predict with the same. A "
+    "RoBERTa or ALBERT has offsets by default.",
 )
 flags.DEFINE_bool(
     "verbose_logging", False, "Log questions left out, the first windows, and answers that could not be aligned."

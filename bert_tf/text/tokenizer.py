@@ -37,6 +37,7 @@ class Tokenizer(abc.ABC):
       graph_form: "module.Class" that implements the same rules as TensorFlow ops, for exports; None: there is none.
       vocab_name: the usual name of its vocabulary file, for messages.
       takes_strip_accents: whether --strip_accents means anything to it.
+      answers_by_words: whether the original found answers by words and their pieces (--answer_from).
       word_separator: what stands between the words of a text that is given as words: "" where words are encoded alike
         wherever they are, " " where the space before a word is part of its pieces.
       mask_takes_spaces: whether the mask token in a text includes the whitespace before it.
@@ -57,6 +58,7 @@ class Tokenizer(abc.ABC):
     graph_form: str | None = None
     vocab_name: str
     takes_strip_accents = False
+    answers_by_words = False
     word_separator = ""
     mask_takes_spaces = False
 

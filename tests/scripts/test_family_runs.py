@@ -54,6 +54,9 @@ def test_a_fine_tuned_directory_is_complete(tmp_path, family, script):
         found = [list(row["probabilities"].values()) for row in Predictor(str(best)).predict(texts)]
         np.testing.assert_allclose([[float(cell) for cell in row.split("\t")[-2:]] for row in rows], found, atol=1e-4)
     elif script == "run_squad":
+        by_words = family in ("distilbert", "electra")
+        recorded = json.loads((best / "question_answering.json").read_text())
+        assert recorded["answer_from"] == ("words" if by_words else "offsets")
         predictions = json.loads((tmp_path / "used" / "predictions.json").read_text())
         found = QuestionAnswerer(str(best)).predict([("w1 w2", text) for text in texts])
         assert list(predictions.values()) == [answer["answer"] for answer in found]

@@ -11,6 +11,7 @@ class SquadSettings:
     """Questions on texts: files, windows, and how answers are chosen; the fields are the flags of these names.
 
     Attributes:
+      answer_from: None: as suits the model's tokenizer (`Tokenizer.answers_by_words`).
       null_score_diff_threshold: None: as chosen on a dev set and kept beside the model, or else 0.
     """
 
@@ -20,7 +21,7 @@ class SquadSettings:
     version_2_with_negative: bool = False
     doc_stride: int = 128
     max_query_length: int = 64
-    answer_from: str = "words"
+    answer_from: str | None = None
     steps_from_windows: bool = False
     feature_cache_dir: str | None = None
     verbose_logging: bool = False

@@ -1,5 +1,6 @@
 """Questions on texts for the fine-tuning run: windows, model, metrics and files of run_squad.py."""
 
+import dataclasses
 import json
 import posixpath
 import random
@@ -31,6 +32,9 @@ class SquadTask(FineTuningTask):
 
     def describe(self, run, newest):
         files, tokenizer = super().describe(run, newest)
+        if self.settings.answer_from is None:
+            answer_from = "words" if tokenizer.answers_by_words else "offsets"
+            self.settings = dataclasses.replace(self.settings, answer_from=answer_from)
         fine_tuning.put_lstm_on_top(files, self.settings.lstm_on_top, run.do_train)
         return files, tokenizer
 
