@@ -46,7 +46,11 @@ def read_model(path: str, config_file: str | None = None, part: str | None = Non
       FileNotFoundError, ValueError: see `open_weights.open_weights` and `directory.read_model_files`, or the
         configuration does not match the weights.
     """
-    weights = open_weights.open_weights(path, part)
+    return _with_files(open_weights.open_weights(path, part), config_file)
+
+
+def _with_files(weights: Weights, config_file: str | None = None) -> tuple[Weights, ModelFiles]:
+    """`read_model` of open weights."""
     files = model_directory.read_model_files(weights.path, weights.hints, config_file)
     heads = weights.hints.get("num_attention_heads")
     if heads and weights.hints.get("sizes_from_weights") and not config_file:
@@ -251,8 +255,9 @@ def from_pretrained(
       FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`.
     """
     weights = open_weights.open_weights(path)
-    part = model_class.part if model_class.part in family_of_variables(weights.shapes).parts else None
-    weights, files = read_model(path, part=part)
+    if model_class.part in family_of_variables(weights.shapes).parts:
+        weights = open_weights.choose_part(weights, model_class.part)
+    weights, files = _with_files(weights)
     config = config or needed_config(files)
     head, layers = files.head, ("output_weights", feature_based.OUTPUT_LAYER)
     outputs = next((weights.shapes[name][0] for name in layers if name in weights.shapes), None)
