@@ -133,6 +133,9 @@ _UNCASED_MODELS = (
     "uncased_L-12_H-768_A-12",
     "multilingual_L-12_H-768_A-12",
     "chinese_L-12_H-768_A-12",
+    "electra_small",
+    "electra_base",
+    "electra_large",
 )
 
 _CASED_MODELS = ("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12")

@@ -1,6 +1,7 @@
-"""The BERT models that Google released, by name: their addresses, and a cache of downloads.
+"""The models that Google released, by name: their addresses, and a cache of downloads.
 
-Source: README.md and multilingual.md of github.com/google-research/bert; the models are under the Apache License 2.0.
+Source: README.md and multilingual.md of github.com/google-research/bert, README.md of google-research/electra and
+google-research/albert; the models are under the Apache License 2.0.
 """
 
 import difflib
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from bert_tf.system.checks import is_remote
 from bert_tf.system.download import download_file, unpack_tar, unpack_zip
 
-ADDRESS = "https://storage.googleapis.com/bert_models"
+ADDRESS = "https://storage.googleapis.com"
 CACHE_VARIABLE = "BERT_TF_CACHE"
 
 _RELEASES = {
@@ -35,14 +36,21 @@ _RELEASES = {
 }
 
 
+_ELECTRAS = ("electra_small", "electra_base", "electra_large")
+_ALBERTS = tuple(
+    f"albert_{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge") for version in ("v2", "v1", "zh")
+)
+
+
 def _paths() -> dict[str, str]:
-    """name -> path below ADDRESS, without .zip."""
+    """name -> path below ADDRESS."""
     paths = {}
     for date, names in _RELEASES.items():
         for name in names:
             # One name was used twice; the later model, a retrained BERT-Base, is listed under its date.
-            paths[f"{date}/{name}" if name in paths else name] = f"{date}/{name}"
-    return paths
+            paths[f"{date}/{name}" if name in paths else name] = f"bert_models/{date}/{name}.zip"
+    paths |= {name: f"electra-data/{name}.zip" for name in _ELECTRAS}
+    return paths | {name: f"albert_models/{name}.tar.gz" for name in _ALBERTS}
 
 
 MODELS = _paths()
@@ -58,6 +66,8 @@ NAMES_ELSEWHERE = {
     "bert-base-chinese": "chinese_L-12_H-768_A-12",
     "bert-large-uncased-whole-word-masking": "wwm_uncased_L-24_H-1024_A-16",
     "bert-large-cased-whole-word-masking": "wwm_cased_L-24_H-1024_A-16",
+    **{name.replace("_", "-") + "-discriminator": name for name in _ELECTRAS},
+    **{name.replace("_", "-"): name for name in _ALBERTS if not name.endswith("zh")},
 }
 
 
@@ -84,19 +94,20 @@ def check_path(path: str | None, flag: str) -> None:
 
 
 def download(name: str, cache_dir: str | None = None) -> str:
-    """The folder of one of Google's released BERT models, downloaded unless it is in the cache.
+    """The folder of one of Google's released models, downloaded unless it is in the cache.
 
         folder = bert_tf.download("uncased_L-4_H-256_A-4")
         model = bert_tf.BertForSequenceClassification.from_pretrained(folder, num_labels=2)
 
-    Only this function uses the network. The folder has vocab.txt, bert_config.json and bert_model.ckpt.*, as released.
-    The next call resumes a broken transfer, and the checksum that the server publishes is verified.
+    Only this function uses the network. The folder has the files as released: of a BERT vocab.txt, bert_config.json and
+    bert_model.ckpt.*. The next call resumes a broken transfer, and the checksum that the server publishes is verified.
 
     Args:
       name: one of `MODELS` in this module: "uncased_L-12_H-768_A-12" (BERT-Base), "uncased_L-24_H-1024_A-16"
         (BERT-Large), "cased_...", "multi_cased_L-12_H-768_A-12", "chinese_L-12_H-768_A-12", "wwm_...", and the 24 small
         models, beginning with "uncased_L-2_H-128_A-2" (BERT-Tiny). The last of these has the name of BERT-Base:
-        "2020_02_20/uncased_L-12_H-768_A-12".
+        "2020_02_20/uncased_L-12_H-768_A-12". ELECTRA: "electra_small", "electra_base", "electra_large". ALBERT:
+        "albert_base_v2" and so on: base, large, xlarge or xxlarge, with _v1, _v2 or, for Chinese, _zh.
       cache_dir: a local folder; by default the environment variable BERT_TF_CACHE, or ~/.cache/bert_tf.
 
     Returns:
@@ -116,7 +127,8 @@ def download(name: str, cache_dir: str | None = None) -> str:
             else f"{name!r} is not the name of a released model. The names are {', '.join(MODELS)}."
         )
     target = os.path.join(_cache_folder(cache_dir), *name.split("/"))
-    return _unpacked(f"{ADDRESS}/{MODELS[name]}.zip", target, unpack_zip, _model_folder)
+    unpack = unpack_zip if MODELS[name].endswith(".zip") else unpack_tar
+    return _unpacked(f"{ADDRESS}/{MODELS[name]}", target, unpack, _model_folder)
 
 
 def download_hub_module(address: str, cache_dir: str | None = None) -> str:
@@ -170,7 +182,7 @@ def _saved_model_folder(unpacked: str, address: str) -> str:
 def _model_folder(unpacked: str, archive: str) -> str:
     """Where the model is in an unpacked archive: in a folder of its own, or, for the small models, at the top."""
     inner = [os.path.join(unpacked, name) for name in sorted(os.listdir(unpacked))]
-    found = [folder for folder in (unpacked, *inner) if os.path.isfile(os.path.join(folder, "bert_config.json"))]
+    found = [folder for folder in (unpacked, *inner) if glob.glob(os.path.join(glob.escape(folder), "*.index"))]
     if not found:
-        raise OSError(f"{archive} holds no bert_config.json: it is not a released model.")
+        raise OSError(f"{archive} holds no checkpoint: it is not a released model.")
     return found[0]

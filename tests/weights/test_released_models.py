@@ -8,6 +8,7 @@ import io
 import os
 import pathlib
 import sys
+import tarfile
 import threading
 import zipfile
 
@@ -58,7 +59,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/bert_models"
+        return f"http://127.0.0.1:{self.server_port}"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -111,6 +112,24 @@ def test_the_small_models_and_the_first_ones(server, fetch, tmp_path):
     assert contents(fetch(name)) == FILES
     assert server.requests[-1] == (f"/bert_models/2018_10_18/{name}.zip", None)
     assert sorted(os.listdir(tmp_path / "cache")) == sorted([name, NAME])
+
+
+def test_descendants(server, fetch):
+    server.archive = zipped({f"electra_small/{file}": content for file, content in FILES.items()})
+    assert contents(fetch("electra_small")) == FILES
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in FILES.items():
+            entry = tarfile.TarInfo(f"albert_base/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    server.archive = buffer.getvalue()
+    assert contents(fetch("albert_base_v2")) == FILES
+    assert [path for path, _ in server.requests] == [
+        "/electra-data/electra_small.zip", "/albert_models/albert_base_v2.tar.gz"
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="Google's is 'albert_base_v2'"):
+        fetch("albert/albert-base-v2")
 
 
 def test_names_elsewhere_and_paths_that_do_not_exist(fetch, tmp_path):
@@ -203,7 +222,7 @@ def test_an_archive_that_would_write_elsewhere(server, fetch, tmp_path, name):
 
 @pytest.mark.parametrize(("archive", "message"), [
     (b"no zip", "is not a complete zip file"),
-    (zipped({"readme.txt": b""}), "holds no bert_config.json: it is not a released model"),
+    (zipped({"readme.txt": b""}), "holds no checkpoint: it is not a released model"),
     (zipped(FILES).replace(bytes(range(256)), bytes(256), 1), "is not a complete zip file: Bad CRC-32"),
 ])  # fmt: skip
 def test_an_archive_that_is_none(server, fetch, tmp_path, archive, message):
@@ -233,13 +252,17 @@ def test_names_that_are_none(fetch):
 
 
 def test_the_names():
-    assert len(released_models.MODELS) == 4 + 2 + 1 + 2 + 24
-    assert released_models.MODELS["uncased_L-12_H-768_A-12"] == "2018_10_18/uncased_L-12_H-768_A-12"
-    again = "2020_02_20/uncased_L-12_H-768_A-12"
-    assert released_models.MODELS[again] == again
-    # The folder's name implies the casing.
+    assert len(released_models.MODELS) == 4 + 2 + 1 + 2 + 24 + 3 + 3 * 4
+    name = "uncased_L-12_H-768_A-12"
+    assert released_models.MODELS[name] == f"bert_models/2018_10_18/{name}.zip"
+    assert released_models.MODELS[f"2020_02_20/{name}"] == f"bert_models/2020_02_20/{name}.zip"
+    assert released_models.MODELS["electra_small"] == "electra-data/electra_small.zip"
+    assert released_models.MODELS["albert_xxlarge_v1"] == "albert_models/albert_xxlarge_v1.tar.gz"
+    # The folder's name implies the casing; ALBERT has no word pieces.
     for name in released_models.MODELS:
-        uncased = "uncased" in name or name.startswith(("chinese", "multilingual"))
+        if name.startswith("albert"):
+            continue
+        uncased = "uncased" in name or name.startswith(("chinese", "multilingual", "electra"))
         assert read_casing(f"cache/{name}").do_lower_case is uncased, name
 
 
