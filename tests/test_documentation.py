@@ -15,6 +15,7 @@ import sys
 
 import pytest
 from helpers import warm
+from helpers.descendants import save_model
 from helpers.paths import GOLDEN, ROOT
 from helpers.tiny import TINY_CONFIG
 
@@ -35,6 +36,7 @@ COMMANDS = {
     "classification": (["run_classifier.py", "run_classifier.py"], 2),
     "data-at-scale": (["create_pretraining_data.py", "run_pretraining.py"], 0),
     "features": (["extract_features.py"], 0),
+    "models": (["run_classifier.py"], 0),
     "paper-recipe": (
         [*["create_pretraining_data.py"] * 2, *["run_pretraining.py"] * 2, "-m"],
         0,
@@ -307,6 +309,44 @@ def test_choice(environment, folder):
     run_commands(command, environment, folder)
     assert "eval_accuracy = " in (folder / "swag_output" / "eval_results.txt").read_text()
     run_python("choice", environment, folder)
+
+
+@pytest.mark.slow
+def test_models(environment, folder, tmp_path):
+    from bert_tf.models.task_models import BertModel
+
+    families = {
+        f"{name.upper()}_DIR": save_model(tmp_path / name, name, BertModel, max_length=512)
+        for name in ("electra", "albert", "roberta", "distilbert")
+    }
+    (commands,) = blocks("models", "shell")
+    run_commands(commands, {**environment, **families}, folder)
+    for name in ("electra_mrpc", "roberta_ner", "distilbert_swag"):
+        assert (folder / name / "eval_results.txt").exists()
+    assert len(json.loads((folder / "albert_squad" / "predictions.json").read_text())) == 24
+
+
+def test_the_table_of_recipes_is_the_codes():
+    """Each number in the table of recipes is what the configuration of the family has."""
+    from bert_tf.models.families import FAMILIES
+
+    rows = [line.strip("|").split("|") for line in PAGES["models"].splitlines() if line.startswith("| `--")]
+    columns = {"bert": 1, "albert": 1, "distilbert": 1, "electra": 2, "roberta": 3}
+    checked = 0
+    for row in rows:
+        flag = row[0].strip(" `-")
+        for family in FAMILIES:
+            config = family.config_class(vocab_size=10)
+            value = getattr(config if flag == "classifier_dropout" else config.recipe, flag)
+            written = row[columns[family.model_type]]
+            if flag == "classifier_dropout" and family.model_type == "distilbert":
+                written = written.split("DistilBERT")[1]
+            if isinstance(value, bool):
+                assert written.strip() == ("on" if value else "off"), (flag, family)
+            else:
+                assert float(re.match(r" *([\d.e-]+)", written)[1]) == value, (flag, family)
+            checked += 1
+    assert checked == 8 * len(FAMILIES)
 
 
 @pytest.mark.slow
