@@ -21,7 +21,14 @@ NAMES = list(_VOCABULARIES)
 
 
 def save_model(
-    folder: pathlib.Path, name: str, model_class: type, *, seed: int = 7, format: str = "bert_tf", **arguments
+    folder: pathlib.Path,
+    name: str,
+    model_class: type,
+    *,
+    seed: int = 7,
+    format: str = "bert_tf",
+    max_length: int = 64,
+    **arguments,
 ) -> str:
     """Saves a model of a family with random weights, large enough for its outputs to differ; returns its directory."""
     vocab_file, vocab_size = _VOCABULARIES[name]
@@ -29,7 +36,7 @@ def save_model(
     further = {"embedding_size": 24} if "embedding_size" in inspect.signature(config_class).parameters else {}
     config = config_class(
         vocab_size=vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=64 + config_class.first_position, **further,
+        max_position_embeddings=max_length + config_class.first_position, **further,
     )  # fmt: skip
     keras.utils.set_random_seed(seed)
     model = model_class(config, **arguments)
