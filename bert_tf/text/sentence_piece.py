@@ -55,7 +55,6 @@ class SentencePieceTokenizer(Tokenizer):
       ValueError: the model can't be parsed, or lacks a special token; names the file.
     """
 
-    file_names = (TOKENIZER, MODEL, _RELEASED_MODEL)
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     graph_form = "bert_tf.text.graph_sentence_piece.GraphSentencePiece"
