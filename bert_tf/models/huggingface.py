@@ -19,7 +19,7 @@ from bert_tf.models.variable_names import HEAD_NAMES, HIDDEN_LAYER, REPLACED_TOK
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json
 from bert_tf.weights import safetensors_files
-from bert_tf.weights.mapping import Weights, is_model_variable, largest_first
+from bert_tf.weights.mapping import Weights, is_model_variable, renamed, with_tensors
 from bert_tf.weights.torch_files import SHARD_INDEX_SUFFIX, open_file, open_shards
 
 CONFIG = "config.json"
@@ -330,7 +330,7 @@ def _translate(
 
     def original(name: str) -> np.ndarray:
         value = read(origins[name])
-        return np.ascontiguousarray(value.T) if _is_transposed(name) else value
+        return value.T if _is_transposed(name) else value
 
     unused = {}
     project = origins.get(f"{layout.scope}/embeddings_project/kernel")
@@ -397,17 +397,14 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
         )
     bare = all(name.startswith(f"{layout.scope}/") for name in names)
     written = {name: layout.name_of(name, architecture).removeprefix(scope * bare) for name in names}
-    tensors = {written[name]: _their_value(name, weights) for name in largest_first(weights) if name in written}
+    transposed = [theirs for name, theirs in written.items() if _is_transposed(name)]
+    tensors = renamed(weights, {theirs: name for name, theirs in written.items()}, {}, transposed)
     if layout.always_projects and config.embedding_size == config.hidden_size:
         size, project = config.hidden_size, layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare)
-        tensors |= {project + "weight": np.eye(size, dtype=np.float32), project + "bias": np.zeros(size, np.float32)}
+        layer = {project + "weight": np.eye(size, dtype=np.float32), project + "bias": np.zeros(size, np.float32)}
+        tensors = with_tensors(tensors, layer)
     safetensors_files.write_safetensors(path, tensors, {"format": "pt"})
     return written
-
-
-def _their_value(name: str, weights: Weights) -> np.ndarray:
-    value = weights.read(name)
-    return np.ascontiguousarray(value.T) if _is_transposed(name) else value
 
 
 def _has_place(name: str, layout: Layout) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import numpy as np
 
 _MOMENT_SUFFIXES = ("/adam_m", "/adam_v")
+_BLOCK_BYTES = 1 << 23
 
 
 @dataclasses.dataclass(eq=False)
@@ -77,6 +78,14 @@ def largest_first(tensors: Mapping) -> list[str]:
     return sorted(tensors, key=lambda name: -math.prod(shapes.get(name, ())))
 
 
+def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows of a tensor in blocks of some megabytes, to copy or compare it without a second one in memory."""
+    rows = tensor if tensor.ndim else tensor.reshape(1)
+    count = max(1, _BLOCK_BYTES // max(1, rows[:1].nbytes))
+    for start in range(0, len(rows), count):
+        yield rows[start : start + count]
+
+
 def base_name(name: str) -> str:
     """The variable that a moment belongs to; of other names, the name itself."""
     for suffix in _MOMENT_SUFFIXES:
@@ -99,7 +108,7 @@ def renamed(
 
     def read(new: str) -> np.ndarray:
         value = weights.read(names[new])
-        return np.ascontiguousarray(value.T) if new in transposed else value
+        return value.T if new in transposed else value
 
     return dataclasses.replace(
         weights,
@@ -108,4 +117,13 @@ def renamed(
         reader=read,
         unused={**weights.unused, **unused},
         hints=dict(weights.hints),
+    )
+
+
+def with_tensors(weights: Weights, tensors: Mapping[str, np.ndarray]) -> Weights:
+    """The weights and some tensors more, which are in memory."""
+    return dataclasses.replace(
+        weights,
+        shapes={**weights.shapes, **{name: value.shape for name, value in tensors.items()}},
+        reader=lambda name: tensors[name] if name in tensors else weights.read(name),
     )

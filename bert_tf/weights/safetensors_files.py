@@ -1,20 +1,26 @@
-"""Safetensors files: shapes when opened, tensors one at a time; written complete or not at all."""
+"""Safetensors files: shapes when opened, tensors read and written one at a time; complete or not at all."""
 
 import contextlib
+import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from bert_tf.system.atomic import written
 from bert_tf.system.checks import is_remote
-from bert_tf.system.local_files import private_folder, written_locally
-from bert_tf.weights.mapping import largest_first
+from bert_tf.system.local_files import private_folder
+from bert_tf.weights.mapping import Weights, blocks
 
 _HALF_PRECISION = ("float16", "bfloat16")
+_CODES = {"float32": "F32", "int64": "I64"}
+
+
+def _type_of(name: str) -> str:
+    return "int64" if name == "global_step" else "float32"
 
 
 @contextlib.contextmanager
@@ -61,22 +67,29 @@ def open_safetensors(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, s
     return shapes, metadata, read
 
 
-def _contiguous(value) -> np.ndarray:
-    return np.ascontiguousarray(value).reshape(np.shape(value))
-
-
 def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Writes a file without copying the tensors.
+    """Writes a file, one tensor after the other: of `Weights` only one is in memory.
+
+    The library's writer gives the same bytes, but needs all tensors at once.
 
     Raises:
-      OSError: it could not be written (disk full, no permission).
+      ValueError: a tensor isn't of the type that the original's variables have: float32, global_step int64.
+      tf.errors.OpError: it could not be written (disk full, no permission).
     """
-    arrays = {name: _contiguous(tensors[name]) for name in largest_first(tensors)}
-    with written(path) as temporary, written_locally(temporary) as local:
-        try:
-            save_file(arrays, local, metadata=dict(metadata))
-        except SafetensorError as error:
-            raise OSError(f"{path} could not be written: {error}") from error
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(local, 0o666 & ~mask)  # the library creates files that only their owner can read
+    shapes = tensors.shapes if isinstance(tensors, Weights) else {name: np.shape(tensors[name]) for name in tensors}
+    names = sorted(shapes, key=lambda name: (_type_of(name) != "int64", name))  # larger types first, for alignment
+    header, end = {"__metadata__": dict(metadata)}, 0
+    for name in names:
+        kind = np.dtype(_type_of(name))
+        start, end = end, end + math.prod(shapes[name]) * kind.itemsize
+        header[name] = {"dtype": _CODES[kind.name], "shape": list(shapes[name]), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with written(path) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            value = np.asarray(tensors[name])
+            if value.dtype != _type_of(name):
+                raise ValueError(f"{path}: {name} is of type {value.dtype}, where {_type_of(name)} is expected.")
+            for block in blocks(value):
+                file.write(block.tobytes())
