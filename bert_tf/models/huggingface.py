@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
@@ -35,6 +36,9 @@ _ACTIVATIONS_IN = {
     "linear": "linear",
 }
 _ACTIVATIONS_OUT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+
+# Their keys for dropout before a classifier's output layer in training, which no configuration here has.
+_CLASSIFIER_DROPOUT = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout")
 
 # The defaults of their BertConfig; those of other classes differ in a few keys.
 BERT_DEFAULTS = {
@@ -173,6 +177,11 @@ def read_config(layout: Layout, values: Mapping, source: str) -> BertConfig:
     if values.get("pad_token_id"):
         ours["pad_token_id"] = values["pad_token_id"]
     ours |= {key: values[key] for key in layout.carried if values.get(key) is not None}
+    for key in _CLASSIFIER_DROPOUT:
+        if values.get(key) not in (None, layout.config_class.classifier_dropout):
+            logging.info(
+                "%s: %s=%s is not taken over; --classifier_dropout=%s has it.", source, key, values[key], values[key]
+            )
     return layout.config_class.from_dict(ours, source=source)
 
 

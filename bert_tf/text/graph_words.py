@@ -3,6 +3,7 @@
 Shape legend: B texts, N code points of all texts, W words of all texts.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,11 @@ import tensorflow as tf
 
 from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, decode
 from bert_tf.text.words import ALONE, DROPPED, INSIDE, SPACE, kind_of
+
+
+@functools.cache  # it takes seconds
+def _kinds() -> np.ndarray:
+    return np.array([kind_of(chr(code)) for code in range(CODE_POINTS)], np.int32)
 
 
 class Words(NamedTuple):
@@ -32,7 +38,7 @@ class GraphWords(tf.Module):
     def __init__(self):
         super().__init__(name="graph_words")
         with tf.device("CPU:0"):
-            self._kinds = CodePointTable(np.array([kind_of(chr(code)) for code in range(CODE_POINTS)], np.int32))
+            self._kinds = CodePointTable(_kinds())
 
     def __call__(self, texts: tf.Tensor) -> Words:
         """The words of texts, string [B] in UTF-8."""

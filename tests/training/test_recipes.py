@@ -130,6 +130,15 @@ def model_value(model, path):
     return next(v.numpy() for v in model.trainable_variables if v.path == path)
 
 
+@pytest.fixture
+def plain_kernels():
+    """The fused forms take longest to compile; they are compared with the plain ones elsewhere."""
+    kernels.set_fused(False)
+    yield
+    kernels.set_fused(True)
+
+
+@pytest.mark.usefixtures("plain_kernels")
 @pytest.mark.parametrize("count", [0, 2, 3])
 def test_frozen_layers_stay(count):
     _, moments, changed, names = one_step(frozen=count)
@@ -146,6 +155,7 @@ def test_no_such_layers_to_freeze():
         one_step(frozen=4)
 
 
+@pytest.mark.usefixtures("plain_kernels")
 def test_sum_of_losses_and_clipping():
     usual, moments, *_ = one_step({"clip_norm": 0.0})
     summed, sum_moments, *_ = one_step({"clip_norm": 0.0, "sum_loss": True})

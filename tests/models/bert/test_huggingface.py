@@ -166,6 +166,14 @@ def test_activations(theirs, ours):
     assert config.hidden_act == ours
 
 
+def test_another_dropout_of_the_classifier_is_told(caplog):
+    caplog.set_level("INFO")
+    for value in (None, 0.1, 0.3):
+        huggingface.read_config(LAYOUT, {**HUGGINGFACE_CONFIG, "classifier_dropout": value}, "config.json")
+    told = [record.getMessage() for record in caplog.records if "dropout" in record.getMessage()]
+    assert told == ["config.json: classifier_dropout=0.3 is not taken over; --classifier_dropout=0.3 has it."]
+
+
 def test_config_both_ways(tmp_path):
     values = {
         **HUGGINGFACE_CONFIG,
