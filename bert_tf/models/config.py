@@ -99,6 +99,7 @@ class BertConfig:
     choice_act: str | None = None  # the same where choices are classified, if it differs
     hidden_layer_dropout = False  # dropout also before the hidden layer
     classifier_dropout = 0.1
+    token_dropout = 0.1  # the same for the classifier of tokens
     span_dropout = 0.0
     first_position = 0  # the row of position_embeddings for a sequence's first token
     padding_has_a_position = False  # positions count the tokens that are not padding; padding has the row before these

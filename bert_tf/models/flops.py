@@ -7,7 +7,7 @@ def encoder_flops_per_example(config: BertConfig, length: float) -> float:
     """Floating-point operations of the encoder's matrix products, forward, for one sequence of `length` tokens."""
     hidden, inner = config.hidden_size, config.intermediate_size
     block = 2 * length * (4 * hidden * hidden + 2 * hidden * inner) + 4 * length * length * hidden
-    return config.num_hidden_layers * block + 2.0 * hidden * hidden
+    return len(config.block_order) * block + 2.0 * hidden * hidden
 
 
 def pretraining_flops_per_example(config: BertConfig, max_seq_length: int, max_predictions_per_seq: int) -> float:

@@ -18,7 +18,8 @@ class Recipe:
       learning_rate: the peak. warmup_proportion: the share of the steps for warm-up. warmup: one of WARMUPS, no flag.
       layerwise_lr_decay: each layer learns slower than the one above it by this factor; see `layer_rates`.
       weight_decay_rate: exclude_from_weight_decay: parts of the names of variables that don't decay, no flag.
-      adam_beta_2: of the second moment. bias_correction: Adam's correction of its first steps.
+      adam_beta_2: of the second moment. bias_correction: of the moments in the first steps; None: as the
+        optimizer does it, AdamW without and LAMB with it.
       clip_norm: the gradient's norm is clipped to this; 0: it is not clipped.
       sum_loss: clip the gradient of the sum of the examples' losses, not of their mean.
     """
@@ -30,6 +31,6 @@ class Recipe:
     weight_decay_rate: float = 0.01
     exclude_from_weight_decay: tuple[str, ...] = EXCLUDE_FROM_WEIGHT_DECAY
     adam_beta_2: float = 0.999
-    bias_correction: bool = False
+    bias_correction: bool | None = None
     clip_norm: float = 1.0
     sum_loss: bool = False

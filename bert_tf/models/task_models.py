@@ -138,11 +138,13 @@ class ClassifierModel(TaskModel):
     The layer is called `classifier`; in checkpoints its variables are called `output_weights` and `output_bias`.
     """
 
+    usual_dropout = "classifier_dropout"  # of the configuration
+
     def __init__(
         self, objective, config, num_labels: int, head: HeadConfig, seed, dropout_rate: float | None, **kwargs
     ):
         super().__init__(objective, config, seed, **kwargs)
-        dropout_rate = self.config.classifier_dropout if dropout_rate is None else dropout_rate
+        dropout_rate = getattr(self.config, self.usual_dropout) if dropout_rate is None else dropout_rate
         if not isinstance(num_labels, int) or num_labels < 1:
             raise ValueError(f"num_labels must be a positive integer, not {num_labels!r}")
         if not 0 <= dropout_rate < 1:
@@ -306,6 +308,8 @@ class BertForTokenClassification(ClassifierModel):
       seed: see `BertModel`. dtype: Keras dtype policy.
       labels: the names of the classes in the order of their ids.
     """
+
+    usual_dropout = "token_dropout"
 
     def __init__(
         self,

@@ -27,7 +27,9 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
+from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks import seeds
 from bert_tf.tasks.table import TASKS
@@ -97,6 +99,10 @@ class FineTuningTask(abc.ABC):
     def trains_bert(self) -> bool:
         """Whether BERT is trained, not only what is on top of it; known after `resolve`."""
         return not getattr(self.settings, "features", None)
+
+    def recipe_of(self, config: BertConfig) -> Recipe:
+        """The recipe of the model's family, or BERT's where what is trained is not of that family."""
+        return config.recipe if self.trains_bert else Recipe()
 
     def resolve(self, run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
         """The run's settings with what follows from the task's.
@@ -213,7 +219,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         if getattr(run, name) is not None and not task.trains_bert:
             raise ValueError(f"--{name} is for models whose BERT is trained; here it is frozen, or there is none.")
     files, tokenizer = task.describe(run, newest)
-    run = fine_tuning.with_recipe(run, files.config)
+    run = fine_tuning.with_recipe(run, files.config, task.recipe_of(files.config))
     strategy = fine_tuning.set_up_devices(run)
     task.is_chief = distribution.is_chief(strategy)
     task.load(run, files, tokenizer, newest)
@@ -300,7 +306,7 @@ class _Run:
         )
         model, optimizer, step = fine_tuning.build_and_restore(
             run, self.strategy, lambda: task.create_model(run.dtype_policy), 0 if finished else self.num_train_steps,
-            self.output_dir,
+            self.output_dir, task.recipe_of(task.files.config),
         )  # fmt: skip
         self.predict = train_step.make_predict_function(model, self.strategy)
         self.keeper = best_model.BestModel(

@@ -18,6 +18,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.encoder import check_frozen_layers
 from bert_tf.models.families import is_encoder_variable
+from bert_tf.models.recipe import Recipe
 from bert_tf.models.variable_names import expected_shapes
 from bert_tf.system.messages import named_by, some
 from bert_tf.text import casing
@@ -79,13 +80,16 @@ def put_lstm_on_top(files: ModelFiles, lstm_on_top: bool, do_train: bool) -> Non
         files.head = dataclasses.replace(files.head, lstm_on_top=True)
 
 
-def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettings:
-    """The settings with the recipe of the model's family where they say nothing, which is logged.
+def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> FineTuningSettings:
+    """The settings with a recipe, usually that of the model's family, where they say nothing, which is logged.
 
     Raises:
-      ValueError: --layerwise_lr_decay or --freeze_layers is impossible.
+      ValueError: a setting that belongs to the recipe, --classifier_dropout or --freeze_layers is impossible.
     """
-    new = run.with_recipe(config.recipe)
+    new = run.with_recipe(recipe)
+    for name in ("classifier_dropout", "adam_beta_2"):
+        if (getattr(new, name) or 0) >= 1:
+            raise ValueError(f"--{name}={getattr(new, name):g} must be less than 1.")
     filled = [name for name in dataclasses.asdict(new) if getattr(run, name) is None and getattr(new, name) is not None]
     own = [
         f"--{name}={getattr(new, name)}" for name in filled if getattr(new, name) != getattr(BertConfig.recipe, name)
@@ -179,11 +183,12 @@ def build_and_restore(
     create_model: Callable[[], keras.Model],
     num_train_steps: int,
     output_dir: str,
+    recipe: Recipe,
 ) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
     """The model, its optimizer and the step: restored from the run in output_dir, or new.
 
     Args:
-      num_train_steps: 0: no training, and thus no optimizer.
+      num_train_steps: 0: no training, and thus no optimizer. recipe: that of `with_recipe`.
 
     Raises:
       FileNotFoundError, ValueError: see `loop.restore`.
@@ -193,7 +198,7 @@ def build_and_restore(
         model.build()
         optimizer = None
         if num_train_steps:
-            recipe = run.recipe(model.config.recipe)
+            recipe = run.recipe(recipe)
             warmup_steps = num_train_steps * run.warmup_proportion
             if recipe.warmup != "multiplies":
                 warmup_steps = int(warmup_steps)
@@ -225,7 +230,7 @@ def training_plan(
     """
     mean_length = run.max_seq_length if run.padding["static_padding"] else float(lengths.mean())
     # Backward is twice as much as forward, and needless where nothing is trained.
-    passes = 3.0 - 2.0 * (run.freeze_layers or 0) / config.num_hidden_layers
+    passes = 3.0 - 2.0 * (run.freeze_layers or 0) / len(config.block_order)
     own = {
         "num_train_steps": num_train_steps,
         "batch_size": run.train_batch_size,

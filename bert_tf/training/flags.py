@@ -198,7 +198,7 @@ def define_fine_tuning_flags(has_classifier: bool = True) -> None:
         flags.DEFINE_float(
             "classifier_dropout",
             None,
-            "Dropout before a classifier's output layer in training. If unset, 0.1; DistilBERT: 0.2.",
+            "Dropout before a classifier's output layer in training. If unset, 0.1; DistilBERT: 0.2 (tags: 0.1).",
             0.0,
             1.0,
         )
@@ -247,7 +247,9 @@ def define_recipe_flags() -> None:
         "adam_beta_2", None, "Adam's decay of the second moment. If unset, 0.999; RoBERTa: 0.98.", 0.0, 1.0
     )
     flags.DEFINE_bool(
-        "bias_correction", None, "Adam's bias correction. If unset, off, as in the original; RoBERTa: on."
+        "bias_correction",
+        None,
+        "Correct the moments in the first steps. If unset, off, as in the original; RoBERTa and lamb: on.",
     )
     flags.DEFINE_float(
         "clip_norm", None, "Clip the gradient's norm to this; 0: don't. If unset, 1; RoBERTa: 0.", lower_bound=0.0
@@ -255,8 +257,8 @@ def define_recipe_flags() -> None:
     flags.DEFINE_bool(
         "sum_loss",
         None,
-        "Clip the gradient of the sum of the examples' losses, not of their mean: nearly every step is then clipped. "
-        "If unset, off; ELECTRA: on.",
+        "Clip the gradient of the loss times --train_batch_size: nearly every step is then clipped. If unset, off; "
+        "ELECTRA: on.",
     )
     flags.DEFINE_integer(
         "freeze_layers",

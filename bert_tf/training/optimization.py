@@ -303,6 +303,6 @@ def create_optimizer(
         beta_2=recipe.adam_beta_2,
         exclude_from_weight_decay=recipe.exclude_from_weight_decay,
         global_clipnorm=recipe.clip_norm or None,
-        bias_correction=recipe.bias_correction or None,  # lamb has its own
+        bias_correction=recipe.bias_correction,
         layerwise_lr_decay=recipe.layerwise_lr_decay,
     )

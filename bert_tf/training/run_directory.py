@@ -1,5 +1,6 @@
 """What a run writes into its folder beside checkpoints: the configuration, its flags, its results."""
 
+import dataclasses
 import json
 import os
 import posixpath
@@ -15,6 +16,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import find_config, read_head
 from bert_tf.models.formats import config_files
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig
+from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json, read_json_if_there
 from bert_tf.training import checkpoints
@@ -68,9 +70,10 @@ def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
     files = config_files(config, head)
     for name, text in files.items():
         write_text_file(posixpath.join(output_dir, name), text)
-    left_over = posixpath.join(output_dir, HEAD_CONFIG)  # of a run that was killed before its first checkpoint
-    if HEAD_CONFIG not in files and tf.io.gfile.exists(left_over):
-        tf.io.gfile.remove(left_over)
+    # What a run that was killed before its first checkpoint has left.
+    for name in {HEAD_CONFIG, *(kind.file_name for kind in BertConfig.classes.values())} - files.keys():
+        if tf.io.gfile.exists(posixpath.join(output_dir, name)):
+            tf.io.gfile.remove(posixpath.join(output_dir, name))
 
 
 _SETTINGS = "run.json"
@@ -102,6 +105,8 @@ def _with_versions(settings: dict) -> dict:
 
 def _changes(old: Mapping, new: Mapping) -> dict[str, tuple]:
     """Changed settings that lead to another model: name -> (what it was, what it is now)."""
+    if old:  # earlier versions had one recipe, and did not note it
+        old = {**{name: value for name, value in dataclasses.asdict(Recipe()).items() if name in new}, **old}
     names = sorted({*old, *new} - _WITHOUT_EFFECT) if old else []
     # An earlier version did not note what it did not have: the training data, and settings that are not in use.
     names = [name for name in names if name in old or (name != TRAINING_DATA and new[name])]
@@ -175,8 +180,8 @@ def _write_settings(output_dir: str, settings: dict) -> None:
 
 # What a fine-tuning run writes, and its folders; seed-<seed> has the same files.
 _WRITTEN = re.compile(
-    r"checkpoint|model\.ckpt-\d+\.(index|data-\d+-of-\d+)|bert_model\.safetensors|(bert|head)_config\.json|vocab\.txt|"
-    r"tokenizer_config\.json|(run|seeds|eval_results|question_answering|token_classification)\.json|"
+    r"checkpoint|model\.ckpt-\d+\.(index|data-\d+-of-\d+)|bert_model\.safetensors|\w+_config\.json|"
+    r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|eval_results|question_answering|token_classification)\.json|"
     r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
     r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"
     r"predictions\.conll|(nbest_)?predictions\.json|null_odds\.json|(loss|confusion_matrix\w*)\.png|"

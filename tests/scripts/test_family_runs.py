@@ -41,8 +41,10 @@ def test_a_fine_tuned_directory_is_complete(tmp_path, family, script):
             "output_dir": tmp_path / "used",
         },
     }  # fmt: skip
+    cases["again"] = cases["trained"]  # restores its own checkpoint
     outcomes, logs = run_cases(script, cases)
     assert outcomes == dict.fromkeys(cases, "done"), logs
+    assert "Nothing to train" in logs["again"]
     results, again = results_of(tmp_path / "out"), results_of(tmp_path / "used")
     for name in results.keys() - {"global_step", "loss"}:
         assert results[name] == pytest.approx(again[name], abs=1e-4), name

@@ -85,7 +85,9 @@ def _part(weights: Weights, names: dict[str, str | None], other: str) -> Weights
         if name:
             used[name + there.removeprefix(base_name(there))] = there
     unused = {there: _reason(there, other) for there in sorted(set(weights) - set(used.values()))}
-    part = renamed(weights, used, unused, transposed=[name for name in used if base_name(name) == "output_weights"])
+    # This project's runs write checkpoints under the same scope, whose output layer is not transposed.
+    there_transposed = [name for name in used if base_name(name) == "output_weights" and used[name].startswith(_TASK)]
+    part = renamed(weights, used, unused, transposed=there_transposed)
     width = part.shapes.get(_SCOPE + "encoder/layer_0/output/dense/bias", (1,))[0]
     if word_table("electra") in part.shapes:
         part.hints["num_attention_heads"] = max(1, width // 64)

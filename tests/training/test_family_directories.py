@@ -1,0 +1,77 @@
+"""Directories of runs: of each family, of earlier versions, and of one family after another."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from helpers import descendants
+
+from bert_tf.models import initialize, open_weights
+from bert_tf.models.config import BertConfig
+from bert_tf.models.families import family_named
+from bert_tf.models.recipe import Recipe
+from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification, BertModel
+from bert_tf.training import checkpoints, fine_tuning, run_directory
+from bert_tf.training.settings import FineTuningSettings
+
+
+@pytest.mark.parametrize("family", descendants.NAMES)
+def test_a_runs_checkpoint_has_the_models_shapes(tmp_path, family):
+    folder = descendants.save_model(tmp_path / "model", family, BertModel)
+    model = BertForSequenceClassification.from_pretrained(folder, num_labels=3)
+    variables = initialize.model_variables(model)
+    checkpoints.save(str(tmp_path / "out"), 5, {**variables, "global_step": np.int64(5)}, keep_max=1)
+    weights = open_weights.open_weights(str(tmp_path / "out" / "model.ckpt-5"))
+    assert weights.shapes["output_weights"] == (3, 32)
+    for name, variable in variables.items():
+        np.testing.assert_array_equal(weights[name], variable.numpy())
+
+
+def finished_run(folder, **left_out):
+    run = FineTuningSettings(output_dir=str(folder), do_train=True).with_recipe(Recipe())
+    settings = {**dataclasses.asdict(run), run_directory.FINISHED: 3}
+    run_directory.record_settings(str(folder), {k: v for k, v in settings.items() if k not in left_out}, resumed=False)
+    return run
+
+
+def test_a_run_of_an_earlier_version_is_as_it_was(tmp_path, caplog):
+    """It did not note the settings of a recipe, which were always BERT's."""
+    new = dict.fromkeys(("layerwise_lr_decay", "weight_decay_rate", "adam_beta_2", "bias_correction", "clip_norm",
+                         "sum_loss", "freeze_layers", "classifier_dropout"))  # fmt: skip
+    run = finished_run(tmp_path, **new)
+    run_directory.warn_of_changes(str(tmp_path), dataclasses.asdict(run))
+    assert not caplog.records
+    run_directory.warn_of_changes(str(tmp_path), dataclasses.asdict(dataclasses.replace(run, clip_norm=0.5)))
+    assert "clip_norm 1.0 -> 0.5" in caplog.text
+
+
+@pytest.mark.parametrize("family", descendants.NAMES)
+def test_overwriting_leaves_nothing_of_a_family(tmp_path, family):
+    folder = tmp_path / "out"
+    descendants.save_model(folder, family, BertModel)
+    finished_run(folder)
+    (folder / "notes.md").write_text("mine")
+    run_directory.remove_run(str(folder))
+    assert [path.name for path in folder.iterdir()] == ["notes.md"]
+
+
+def test_a_configuration_that_another_family_left_goes(tmp_path):
+    for name in ("electra", "bert"):
+        config = family_named(name).config_class(vocab_size=10, hidden_size=8, num_attention_heads=2)
+        run_directory.claim_output_dir(str(tmp_path), config)
+    assert [path.name for path in tmp_path.iterdir()] == ["bert_config.json"]
+    assert json.loads((tmp_path / "bert_config.json").read_text())["hidden_size"] == 8
+
+
+@pytest.mark.parametrize("name", ["classifier_dropout", "adam_beta_2"])
+def test_rates_of_one_are_refused(name):
+    run = FineTuningSettings(output_dir="out", do_train=True, **{name: 1.0})
+    with pytest.raises(ValueError, match=f"--{name}=1 must be less than 1"):
+        fine_tuning.with_recipe(run, BertConfig(vocab_size=10), Recipe())
+
+
+def test_dropout_of_distilberts_classifiers():
+    config = family_named("distilbert").config_class(vocab_size=10, hidden_size=8, num_attention_heads=2)
+    assert BertForSequenceClassification(config, 2).dropout_rate == 0.2
+    assert BertForTokenClassification(config, 2).dropout_rate == 0.1
