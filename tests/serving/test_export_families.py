@@ -90,7 +90,8 @@ def test_answers(tmp_path, clean_process, family):
         place = tuple(-1 if answer[name] is None else answer[name] for name in ("start", "end"))
         assert (int(found["start"][row]), int(found["end"][row])) == place
         if answer["start"] is not None:
-            assert contexts[row][slice(*place)] == answer["answer"] == answer["answer"].strip() != ""
+            # A piece can be a space alone, so that an answer may end with one.
+            assert contexts[row][slice(*place)] == answer["answer"] and answer["answer"].strip()
     assert len({answer["answer"] for answer in expected}) > 2
 
 
