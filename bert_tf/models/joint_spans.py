@@ -3,6 +3,8 @@
 Shape legend: B batch, S sequence length, H hidden size, K starts, N ends of each.
 """
 
+import abc
+
 from keras import ops
 
 from bert_tf.models import objectives
@@ -31,7 +33,7 @@ class AnswerableSpanObjective(objectives.SpanObjective):
         return losses + _ANSWERABLE_WEIGHT * lacking, measures
 
 
-class JointSpanModel(TaskModel):
+class JointSpanModel(TaskModel, abc.ABC):
     """The base class of such models.
 
     Args:
@@ -43,21 +45,21 @@ class JointSpanModel(TaskModel):
         super().__init__(AnswerableSpanObjective, config, seed, name=name, **kwargs)
         self.starts, self.ends = starts, ends
 
+    @abc.abstractmethod
     def outside(self, inputs: dict, length):
         """float32 [B, S]: what is added to the logits of tokens, so that those that can't be in an answer are low."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def start_scores(self, x):
         """[B, S, 1] from the encoder's outputs [B, S, H]."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def end_scores(self, tokens, starts, training: bool):
         """[B, K, S, 1] from tokens and, for each, the start, both [B, K, S, H]."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def answerable_score(self, first, summary, training: bool, seed):
         """[B, 1] from the first token and the mean of the starts, both [B, H]; positive for no answer."""
-        raise NotImplementedError
 
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: as for `BertModel`, with what the class needs besides; in training also `start_positions` [B].
