@@ -1,5 +1,6 @@
 """TensorFlow checkpoint files (a pair of .index and .data), read and written tensor by tensor."""
 
+import math
 import posixpath
 from collections.abc import Mapping
 
@@ -7,12 +8,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.weights.mapping import largest_first
+from bert_tf.weights.mapping import Weights, largest_first
 
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data-00000-of-00001"
 # The key of the object graph in every object-based (TF2) checkpoint.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+# Smaller models are always one file, however their sizes are spread.
+_SHARDED_FROM_BYTES = 1 << 28
 
 
 def open_bundle(prefix: str):
@@ -46,13 +50,40 @@ def read_tensor(reader, prefix: str, name: str) -> np.ndarray:
 
 
 def write_bundle(prefix: str, tensors: Mapping) -> None:
-    """Writes tensors by name as one file pair (the format of TF1's Saver, version 2).
+    """Writes tensors by name in the format of TF1's Saver, version 2: an index and a data file, or a few of these.
 
-    Tensors are taken from the mapping and converted one at a time, so `Weights` are held in memory once.
+    Tensors are taken from the mapping and converted one at a time, so `Weights` are held in memory once; those whose
+    largest tensors are a good part of the whole (ALBERT-xxlarge) are written as shards, and held one shard at a time.
     """
+    shards = _shards(tensors)
+    prefixes = [prefix] if len(shards) == 1 else [f"{prefix}_shard_{number}" for number in range(len(shards))]
+    for path, names in zip(prefixes, shards, strict=True):
+        values = [_value(tensors[name]) for name in names]
+        tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=[""] * len(values), tensors=values)
+        del values
+    if len(shards) > 1:
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=prefixes, destination_prefix=prefix, delete_old_dirs=False, allow_missing_files=False
+        )
+
+
+def _shards(tensors: Mapping) -> list[list[str]]:
+    """Names by shard. TensorFlow's writer needs all tensors of a shard at once, and keeps the memory for the next."""
     names = largest_first(tensors)
-    values = [_value(tensors[name]) for name in names]
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(values), tensors=values)
+    sizes = (
+        {name: 4 * math.prod(shape) for name, shape in tensors.shapes.items()} if isinstance(tensors, Weights) else {}
+    )
+    total, largest = sum(sizes.values()), max(sizes.values(), default=0)
+    if total < _SHARDED_FROM_BYTES or largest < total / 8:
+        return [names]
+    shards, room = [], 0
+    for name in names:
+        if sizes[name] > room:
+            shards.append([])
+            room = largest
+        shards[-1].append(name)
+        room -= sizes[name]
+    return shards
 
 
 def _value(tensor):
