@@ -272,21 +272,21 @@ def _compare_outputs(
     """Runs the libraries of both formats, where installed, and this project's model on the same input."""
     inputs = example_inputs(config)
     references = {}
-    sides = [(source.format, source.path)] if not was_changed else []
-    sides.append((open_weights.open_weights(target_path).format, target_path))
+    sides = [*([] if was_changed else [source]), open_weights.open_weights(target_path)]
     notes = []
     if was_changed and source.format in REFERENCES:
         notes.append("Outputs of the source's library not compared: the model was changed on the way.")
-    for format, path in sides:
+    for side in sides:
+        format = side.format
         if format not in REFERENCES:
             continue
         library, outputs_of = REFERENCES[format]
-        if format == "model_garden" and not _has_pooler(target):
+        if format == "model_garden" and config.has_pooler and not _has_pooler(target):
             notes.append(f"Outputs of {library} not compared: its encoder needs a pooler, and there is none.")
             continue
         try:
-            logging.info("Running the model of %s on %s.", library, path)
-            references[f"{library} on {format}"] = outputs_of(path, config, inputs)
+            logging.info("Running the model of %s on %s.", library, side.path)
+            references[f"{library} on {format}"] = outputs_of(side, config, inputs)
         except ImportError as error:
             notes.append(f"Outputs of {format} not compared: {library} is not installed ({error}).")
         gc.collect()

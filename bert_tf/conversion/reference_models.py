@@ -10,21 +10,16 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.models.albert.config import AlbertConfig
-from bert_tf.models.bert.model_garden import (
-    ENCODER_MODULES,
-    HEADS_POOLER,
-    NEXT_SENTENCE,
-    TABLES,
-    find_variables,
-    open_weights,
-)
+from bert_tf.models.bert.model_garden import ENCODER_MODULES, HEADS_POOLER, NEXT_SENTENCE, TABLES, find_variables
 from bert_tf.models.config import BertConfig
+from bert_tf.models.electra import model_garden as electra
 from bert_tf.models.families import family_of_variables
-from bert_tf.models.formats import FORMATS, HUGGINGFACE_CONFIG
-from bert_tf.models.variable_names import pooler
+from bert_tf.models.formats import HUGGINGFACE_CONFIG
+from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD, pooler
 from bert_tf.system.local_files import local_copies
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import directory_of
+from bert_tf.weights.mapping import Weights
 from bert_tf.weights.object_graph import ObjectGraph, open_object_checkpoint, read_graph
 from bert_tf.weights.torch_files import SHARD_INDEX_SUFFIX
 
@@ -41,11 +36,13 @@ _HEAD_OUTPUTS = {
 }
 
 
-def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def transformers_outputs(
+    weights: Weights, config: BertConfig, inputs: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """The outputs of transformers' own model.
 
     Args:
-      path: a directory in the format of Hugging Face, or the weights in it. config: says whether there are segments.
+      weights: as opened from a directory of Hugging Face. config: says whether there are segments.
       inputs: input_ids, input_mask, segment_ids [B, S].
 
     Returns:
@@ -58,14 +55,12 @@ def transformers_outputs(path: str, config: BertConfig, inputs: Mapping[str, np.
     import torch
     import transformers
 
-    directory, huggingface = directory_of(path), FORMATS["huggingface"]
+    file, directory = weights.path, directory_of(weights.path)
     values = read_json(posixpath.join(directory, HUGGINGFACE_CONFIG))
     architecture = (values.get("architectures") or [""])[0]
     heads = _HEAD_OUTPUTS.get(architecture) or _HEAD_OUTPUTS.get(architecture.partition("For")[2])
     model_class = getattr(transformers, architecture) if heads else transformers.AutoModel
-    file = huggingface.find(directory)
-    shapes = huggingface.open(file).shapes
-    has_pooler = pooler(family_of_variables(shapes).scope) + "/kernel" in shapes
+    has_pooler = pooler(family_of_variables(weights.shapes).scope) + "/kernel" in weights
     # It is compared with outputs in float32, whatever the file holds.
     with local_copies([posixpath.join(directory, name) for name in _files_of(directory, file)]) as copies:
         local = posixpath.dirname(copies[0]) or "."
@@ -96,30 +91,32 @@ def _files_of(directory: str, file: str) -> list[str]:
 # --- tf-models-official ----------------------------------------------------------------------------------------------
 
 
-def model_garden_outputs(prefix: str, config: BertConfig, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def model_garden_outputs(
+    weights: Weights, config: BertConfig, inputs: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """The outputs of tf-models-official's own layers, which restore the checkpoint themselves.
 
     The encoder is a BertEncoderV2, or the functional BertEncoder for a file that only has that one's edges; the heads
-    are its MaskedLM and ClassificationHead.
+    are its MaskedLM, its ClassificationHead and, of a discriminator, the dense layers of its ElectraPretrainer.
 
     Args:
-      prefix: see `model_garden.open_weights`.
+      weights: from `model_garden.open_weights`; its path is the prefix.
       config: hidden_act "gelu" is the tanh form, "gelu_erf" the exact one; layer_norm_eps is set in their layers, which
         otherwise have 1e-12.
       inputs: `input_ids` [B, S], and optionally `input_mask`, `segment_ids` [B, S] and `masked_lm_positions` [B, P].
 
     Returns:
       float32 `sequence_output` [B, S, H]; `pooled_output` [B, H], of the head's own pooler if it has one; where there
-      are such heads `masked_lm_logits` [B, P, V] (given positions) and `next_sentence_logits` [B, 2].
+      are such heads `masked_lm_logits` [B, P, V] (given positions), `next_sentence_logits` [B, 2] and
+      `replaced_token_logits` [B, S].
 
     Raises:
       ImportError: tf-models-official is not installed.
-      FileNotFoundError, ValueError: see `model_garden.open_weights`.
       AssertionError: the library does not find all of its variables in the file.
     """
     from official.nlp.modeling import layers
 
-    checkpoint = _OfficialCheckpoint(prefix, config)
+    checkpoint = _OfficialCheckpoint(weights, config)
     encoder = checkpoint.encoder()
     ids = tf.constant(inputs["input_ids"], tf.int32)
     outputs = encoder(
@@ -153,19 +150,25 @@ def model_garden_outputs(prefix: str, config: BertConfig, inputs: Mapping[str, n
         masked_lm(sequence_output, masked_positions=positions)
         checkpoint.restore(masked_lm, edges)
         result["masked_lm_logits"] = masked_lm(sequence_output, masked_positions=positions)
+    if REPLACED_TOKEN_HEAD in weights:
+        hidden = checkpoint.dense("discriminator_predictions/dense", checkpoint.activation)(sequence_output)
+        result["replaced_token_logits"] = checkpoint.dense("discriminator_predictions/dense_1")(hidden)[..., 0]
     return {name: np.asarray(value, np.float32) for name, value in result.items()}
 
 
 class _OfficialCheckpoint:
     """A checkpoint from which layers of tf-models-official restore themselves."""
 
-    def __init__(self, prefix: str, config: BertConfig):
+    def __init__(self, weights: Weights, config: BertConfig):
         import tf_keras
 
-        self.prefix, self.config = prefix, config
-        self.graph = read_graph(open_object_checkpoint(prefix, prefix), prefix)
-        used = set(open_weights(prefix).origins.values())
-        self.found = {name: place for name, place in find_variables(self.graph, prefix).items() if place[1] in used}
+        self.prefix, self.config, self.shapes = weights.path, config, weights.shapes
+        graph = read_graph(open_object_checkpoint(self.prefix, self.prefix), self.prefix)
+        used = set(weights.origins.values())
+        graphs = list(electra.parts_of(graph).values()) or [graph]
+        self.graph = next(part for part in graphs if used <= {key for *_, key in part.variables()})
+        found = find_variables(self.graph, self.prefix)
+        self.found = {name: place for name, place in found.items() if place[1] in used}
         activations = {
             "gelu": lambda x: tf_keras.activations.gelu(x, approximate=True),
             "gelu_erf": lambda x: tf_keras.activations.gelu(x, approximate=False),
@@ -185,6 +188,15 @@ class _OfficialCheckpoint:
         root = root if isinstance(root, tf.train.Checkpoint) else tf.train.Checkpoint(root)
         root.read(self.prefix).expect_partial().assert_existing_objects_matched()
         return layer
+
+    def dense(self, scope: str, activation=None):
+        """A dense layer, restored; `scope` is that of its variables here."""
+        import tf_keras
+
+        rows, columns = self.shapes[f"{scope}/kernel"]
+        layer = tf_keras.layers.Dense(columns, activation)
+        layer.build((None, None, rows))
+        return self.restore(layer, self.edges_to(f"{scope}/kernel", "kernel"))
 
     def edges_to(self, name: str, attribute: str) -> tuple[str, ...] | None:
         """The edges that lead to the layer whose attribute a variable is; None if there is no such variable."""
@@ -213,7 +225,8 @@ class _OfficialCheckpoint:
             encoder = networks.AlbertEncoder(embedding_width=config.embedding_size, **own, **sizes)
         else:
             build = networks.BertEncoder if numbered else networks.BertEncoderV2
-            encoder = build(inner_dim=config.intermediate_size, inner_activation=self.activation, **sizes)
+            own = {"inner_dim": config.intermediate_size, "inner_activation": self.activation}
+            encoder = build(embedding_width=config.embedding_size, **own, **sizes)
         ids = tf.zeros([1, 1], tf.int32)
         encoder({"input_word_ids": ids, "input_mask": ids, "input_type_ids": ids}, training=False)
         return self.restore(encoder, edges)

@@ -53,16 +53,18 @@ def _with_files(weights: Weights, config_file: str | None = None) -> tuple[Weigh
     """`read_model` of open weights."""
     files = model_directory.read_model_files(weights.path, weights.hints, config_file)
     heads = weights.hints.get("num_attention_heads")
-    if heads and weights.hints.get("sizes_from_weights") and not config_file:
-        files.config = variable_names.config_of_shapes(weights.shapes, heads, files.config)
-    elif heads and files.config is None:
-        files.config = variable_names.config_of_shapes(weights.shapes, heads)
+    beside = files.config
+    if heads and (beside is None or (weights.hints.get("sizes_from_weights") and not config_file)):
+        files.config = variable_names.config_of_shapes(weights.shapes, heads, beside)
+    if files.config is not None and beside is None:
+        files.config.hidden_act = weights.hints.get("hidden_act", files.config.hidden_act)
         logging.warning(
             "%s has no %s: sizes are inferred from the weights, with %d attention heads; hidden_act is assumed to be "
-            "the original's gelu, dropout to be 0.1.",
+            '"%s", dropout to be 0.1.',
             files.directory,
             files.config.file_name,
             heads,
+            files.config.hidden_act,
         )
     if files.config is not None:
         name = files.config_file or "The configuration inferred from the weights"

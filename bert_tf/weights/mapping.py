@@ -25,7 +25,7 @@ class Weights(Mapping[str, np.ndarray]):
       origins: the original's name -> what the file calls it.
       unused: entries of the file without an equivalent in the original's format -> why.
       reader: reads one tensor by the original's name, in the original's layout.
-      hints: what the file itself says about the model: `num_attention_heads`, `do_lower_case`.
+      hints: what the file itself says about the model: `num_attention_heads`, `hidden_act`, `do_lower_case`.
       parts: by name, the models in a file that has several: this one, and the others.
     """
 

@@ -4,9 +4,10 @@ Such a checkpoint is a bundle of tensors that includes a `TrackableObjectGraph`.
 object, each edge an attribute by which one object holds another.
 """
 
+import copy
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -27,18 +28,31 @@ class ObjectGraph:
 
     def __init__(self, serialized: bytes):
         self.nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes
-        # Breadth first, never into an optimizer: newer ones name their moments like the variables.
-        self.paths: dict[int, tuple[str, ...]] = {0: ()} if self.nodes else {}
+        self._walk({0: ()} if self.nodes else {})
+
+    def _walk(self, start: dict[int, tuple[str, ...]], edges: Collection[str] | None = None) -> None:
+        """Finds what can be reached, breadth first. edges: those to follow from the start; None: all.
+
+        It never goes into an optimizer: newer ones name their moments like the variables.
+        """
+        self.paths: dict[int, tuple[str, ...]] = dict(start)
         self.parents: dict[int, list[tuple[int, str]]] = {}
         queue = list(self.paths)
         for number in queue:
             for child in self.nodes[number].children:
-                if self._is_optimizer(child.node_id):
+                followed = edges is None or number not in start or child.local_name in edges
+                if not followed or self._is_optimizer(child.node_id):
                     continue
                 self.parents.setdefault(child.node_id, []).append((number, child.local_name))
                 if child.node_id not in self.paths:
                     self.paths[child.node_id] = (*self.paths[number], child.local_name)
                     queue.append(child.node_id)
+
+    def below(self, number: int, edges: Collection[str]) -> "ObjectGraph":
+        """The part of the graph that some of an object's edges lead to."""
+        part = copy.copy(self)
+        part._walk({number: self.paths[number]}, edges)
+        return part
 
     def _is_optimizer(self, number: int) -> bool:
         node = self.nodes[number]

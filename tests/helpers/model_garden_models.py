@@ -98,7 +98,7 @@ def encoder_values(encoder, pooler=None):
         values |= dense_values(f"{scope}/output/dense", block._output_dense)
         values |= norm_values(f"{scope}/output/LayerNorm", block._output_layer_norm)
     arrays = {name: value.numpy() for name, value in values.items()}
-    size = arrays["bert/embeddings/LayerNorm/beta"].shape[0]
+    size = len(arrays["bert/encoder/layer_0/output/dense/bias"])
     for name, value in arrays.items():
         if "/attention/self/" in name or "/attention/output/dense/kernel" in name:
             arrays[name] = value.reshape((size, size) if name.endswith("kernel") else (size,))

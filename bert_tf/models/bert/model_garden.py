@@ -1,10 +1,11 @@
 """Checkpoints of the TensorFlow Model Garden (tf-models-official), in and out, without importing it.
 
 In: object-based (TF2) checkpoints of its BertEncoder, BertEncoderV2, AlbertEncoder, BertPretrainerV2, BertPretrainer,
-BertClassifier, BertSpanLabeler and BertTokenClassifier, those of its trainer, and the `variables/variables` files of
-the SavedModels that TensorFlow Hub and Kaggle offer. The keys of the tensors depend on which object was saved and how.
-The full names that the layers gave the variables do not, so variables are found by those. Where full names are
-ambiguous (an optimizer's copies, output layers of different heads), edges of the object graph decide.
+ElectraPretrainer, BertClassifier, BertSpanLabeler and BertTokenClassifier, those of its trainer, and the
+`variables/variables` files of the SavedModels that TensorFlow Hub and Kaggle offer. The keys of the tensors depend on
+which object was saved and how. The full names that the layers gave the variables do not, so variables are found by
+those. Where full names are ambiguous (an optimizer's copies, output layers of different heads, the two encoders of an
+ElectraPretrainer), edges of the object graph decide.
 
 Out: one graph whose nodes carry the edges by which each of those classes looks for its parts, so that all of them
 restore the same tensors.
@@ -13,12 +14,15 @@ Whether an encoder was pre-norm (`norm_first`) can't be seen in a checkpoint, si
 SavedModel records it.
 """
 
+import dataclasses
 import posixpath
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.models.electra import model_garden as electra
 from bert_tf.models.variable_names import config_of_shapes, expected_shapes, num_blocks_of
 from bert_tf.system.messages import some
 from bert_tf.weights import bundle
@@ -67,10 +71,12 @@ _OLDER_NAMES = {
 
 _LAYER_SCOPES = {scope: original for original, scope, _ in _LAYER_MODULES} | _OLDER_LAYER_SCOPES
 _SCOPES = {scope: original for original, scope, _ in ENCODER_MODULES + _MASKED_LM_MODULES} | _OLDER_SCOPES
-_NAMES = {scope + "/embeddings": original for original, scope, _ in TABLES} | _OLDER_NAMES
+_SCOPES |= electra.SCOPES
+_NAMES = {scope + "/embeddings": original for original, scope, _ in TABLES} | _OLDER_NAMES | electra.NAMES
 _NAMES[_MASKED_LM_BIAS[1]] = _MASKED_LM_BIAS[0]
 
-_BERT, _ALBERT = "bert/", "albert/"
+# The families whose encoders are read. Until the last step, all have the names of a BERT here.
+_BERT, _ALBERT, _ELECTRA = "bert", "albert", "electra"
 _PROJECTION = "bert/embeddings_project"
 _SCOPES["embedding_projection"] = _PROJECTION
 # The block that all layers of an AlbertEncoder share.
@@ -87,7 +93,11 @@ _WORDS = "bert/embeddings/word_embeddings"
 _ATTENTION = re.compile(r"/attention/self/(query|key|value)/kernel$")
 _TRANSPOSED = {"cls/seq_relationship/output_weights", "output_weights", "cls/squad/output_weights"}
 # Tensors that are useful only together.
-_HEAD_GROUPS = ("cls/predictions/", "cls/seq_relationship/", "cls/squad/", "output_", _POOLER, HEADS_POOLER)
+_HEADS_ON_THE_POOLER = ("cls/seq_relationship/", "output_")
+_HEAD_GROUPS = (
+    "cls/predictions/", "cls/seq_relationship/", "cls/squad/", "output_", "discriminator_predictions/", _POOLER,
+    HEADS_POOLER,
+)  # fmt: skip
 
 
 def _original_name(full_name: str, edges: set[str]) -> str | None:
@@ -97,6 +107,8 @@ def _original_name(full_name: str, edges: set[str]) -> str | None:
       full_name: e.g. "bert_encoder_v2/transformer/layer_0/output/kernel".
       edges: names of the edges that lead to it.
     """
+    if name := electra.head_variable(full_name, edges):
+        return name
     match = _IN_LAYER.search(full_name)
     if match:
         scope, _, leaf = match[2].rpartition("/")
@@ -147,10 +159,11 @@ def find_variables(graph: ObjectGraph, path: str) -> dict[str, tuple[int, str]]:
             )
         else:
             found[original] = (number, key)
-    if f"{_PROJECTION}/kernel" in found and not _is_albert(graph):
+    heads = [name for name in found if name.startswith(_HEADS_ON_THE_POOLER)]
+    if f"{_PROJECTION}/kernel" in found and heads and not _is_albert(graph):
         raise ValueError(
             f"{path}: the word embeddings are projected to another width (embedding_projection), as in small ELECTRA "
-            "models. BERT has no such matrix."
+            f"models, which have no pooler for {found[heads[0]][1]}. BERT has no such matrix. Save the encoder alone."
         )
     if _WORDS not in found:
         raise ValueError(
@@ -162,6 +175,13 @@ def find_variables(graph: ObjectGraph, path: str) -> dict[str, tuple[int, str]]:
             f"{path}: encoder layers of another kind than BERT's, with variables it doesn't have: {some(strays)}."
         )
     return found
+
+
+def _family(graph: ObjectGraph, found: Mapping[str, tuple[int, str]], is_part: bool) -> str:
+    """The scope of the family of an encoder. is_part: it was trained in an ElectraPretrainer."""
+    if _is_albert(graph):
+        return _ALBERT
+    return _ELECTRA if is_part or f"{_PROJECTION}/kernel" in found else _BERT
 
 
 def _is_albert(graph: ObjectGraph) -> bool:
@@ -192,25 +212,20 @@ def _shape_here(name: str, shape: tuple[int, ...], num_attention_heads: int) -> 
     return shape[::-1] if name in _TRANSPOSED else shape
 
 
-def _expected_shapes(shapes: dict[str, tuple[int, ...]], num_attention_heads: int, is_albert: bool) -> dict:
-    """The shapes of all variables of a model of the size that some of its variables show.
-
-    Those of an ALBERT, too, have the names of a BERT with one layer here.
-    """
-    if not is_albert:
-        return expected_shapes(config_of_shapes(shapes, num_attention_heads))
-    shapes = {_moved(name, _BERT, _ALBERT): shape for name, shape in shapes.items()}
+def _expected_shapes(shapes: dict[str, tuple[int, ...]], num_attention_heads: int, family: str) -> dict:
+    """The shapes of all variables of a model of the size that some of its variables show; names are a BERT's."""
+    shapes = {_moved(name, _BERT, family): shape for name, shape in shapes.items()}
     expected = expected_shapes(config_of_shapes(shapes, num_attention_heads))
-    return {_moved(name, _ALBERT, _BERT): shape for name, shape in expected.items()}
+    return {_moved(name, family, _BERT): shape for name, shape in expected.items()}
 
 
-def _moved(name: str, scope: str, new: str) -> str:
-    """A name with another scope, if it has this one."""
-    return new + name.removeprefix(scope) if name.startswith(scope) else name
+def _moved(name: str, family: str, new: str) -> str:
+    """A name with the scope of another family, if it has that of this one."""
+    return f"{new}/{name.removeprefix(family + '/')}" if name.startswith(family + "/") else name
 
 
 def _check_encoder(
-    path: str, shapes: dict[str, tuple[int, ...]], num_attention_heads: int, is_albert: bool = False
+    path: str, shapes: dict[str, tuple[int, ...]], num_attention_heads: int, family: str = _BERT
 ) -> dict:
     """Refuses an incomplete encoder; returns the shapes that all variables must have for it.
 
@@ -232,13 +247,13 @@ def _check_encoder(
         raise ValueError(f"{path}: no BERT encoder: {flat[0]} has shape {list(shapes[flat[0]])}.")
     hidden_size = shapes[_WORDS][1]
     query = shapes.get("bert/encoder/layer_0/attention/self/query/kernel", (hidden_size,))
-    if query[0] != hidden_size and not is_albert:
+    if query[0] != hidden_size and family == _BERT:
         raise ValueError(
             f"{path}: the word embeddings have width {hidden_size}, the encoder layers {query[0]}: a model with a "
             "smaller embedding table (ALBERT, ELECTRA), which BERT can't express."
         )
     try:
-        expected = _expected_shapes(shapes, num_attention_heads, is_albert)
+        expected = _expected_shapes(shapes, num_attention_heads, family)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     scopes = ("bert/embeddings/", "bert/encoder/", _PROJECTION)
@@ -266,6 +281,9 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
     A head of BertPretrainerV2 or BertClassifier may have a pooler of its own, and then the encoder's was not trained.
     Such a pooler is `bert/pooler/dense` here, and the encoder's own is listed as unused if it is another.
 
+    Of an ElectraPretrainer it is the discriminator; `Weights.parts` has the generator, too. An encoder alone with a
+    narrower word table is an ELECTRA's.
+
     Args:
       prefix: the checkpoint's files without .index and .data; of a SavedModel `<directory>/variables/variables`.
       path: what errors call it; the prefix if None.
@@ -278,7 +296,24 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
     reader = open_object_checkpoint(prefix, path)
     graph = read_graph(reader, path)
     _check_not_pre_norm(prefix, path)
+    graphs = electra.parts_of(graph)
+    if not graphs:
+        return _open(reader, path, graph)
+    parts = {part: _open(reader, path, seen, is_part=True) for part, seen in graphs.items()}
+    for part, other in zip(parts, reversed(parts), strict=True):
+        others = parts[other].origins.values()
+        parts[part].unused |= {key: f"of the {other}" for key in parts[part].unused if key in others}
+    parts["generator"].hints["sizes_from_weights"] = True  # a configuration beside the file is the discriminator's
+    return dataclasses.replace(parts["discriminator"], parts=parts)
+
+
+def _open(reader, path: str, graph: ObjectGraph, is_part: bool = False) -> Weights:
+    """`open_weights` of one encoder and its heads; `graph` has no other."""
     found = find_variables(graph, path)
+    family = _family(graph, found, is_part)
+    reasons = {}
+    if family == _ELECTRA:
+        reasons = {found.pop(name)[1]: "no pooler in ELECTRA" for name in list(found) if name.startswith(_POOLER)}
     keys = {name: key for name, (_, key) in found.items()}
     stored = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
     lost = [key for key in keys.values() if key not in stored]
@@ -288,9 +323,8 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
     heads = {stored[key][1] for name, key in keys.items() if _ATTENTION.search(name) and len(stored[key]) == 3}
     if len(heads) > 1:
         raise ValueError(f"{path}: the encoder layers have different numbers of attention heads: {sorted(heads)}.")
-    is_albert = _is_albert(graph)
-    expected = _check_encoder(path, shapes, max(heads, default=1), is_albert)
-    reasons = _drop_unfit_heads(keys, shapes, expected)
+    expected = _check_encoder(path, shapes, max(heads, default=1), family)
+    reasons |= _drop_unfit_heads(keys, shapes, expected)
 
     def read(name: str) -> np.ndarray:
         value = bundle.read_tensor(reader, path, keys[name])
@@ -300,7 +334,9 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
 
     reasons |= _choose_pooler(keys, shapes, read)
     # How many layers share an ALBERT's block can't be seen.
-    hints: dict = {"num_attention_heads": heads.pop()} if heads and not is_albert else {}
+    hints: dict = {"num_attention_heads": heads.pop()} if heads and family != _ALBERT else {}
+    if family == _ELECTRA:
+        hints["hidden_act"] = "gelu"  # the original has the exact form, which Model Garden's encoders don't know
     lower_case = graph.children(0).get("do_lower_case")
     for number, full_name, key in graph.variables():
         if number == lower_case:
@@ -317,7 +353,7 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
         {key: _reason(key, reasons) for key in sorted(set(stored) - set(keys.values()) - {bundle.OBJECT_GRAPH})},
         hints,
     )
-    return renamed(weights, {_moved(name, _BERT, _ALBERT): name for name in weights}, {}) if is_albert else weights
+    return renamed(weights, {_moved(name, _BERT, family): name for name in weights}, {})
 
 
 def _reason(key: str, reasons: dict[str, str]) -> str:
@@ -329,8 +365,8 @@ def _reason(key: str, reasons: dict[str, str]) -> str:
 
 def _drop_unfit_heads(keys: dict[str, str], shapes: dict, expected: dict) -> dict[str, str]:
     """Takes heads out that the original's variables can't express; returns why, by key."""
-    hidden = expected[f"{_POOLER}/bias"][0]
-    expected = expected | {f"{HEADS_POOLER}/{leaf}": expected[f"{_POOLER}/{leaf}"] for leaf in ("kernel", "bias")}
+    hidden = expected["bert/encoder/layer_0/output/dense/bias"][0]
+    expected = expected | {f"{HEADS_POOLER}/kernel": (hidden, hidden), f"{HEADS_POOLER}/bias": (hidden,)}
     for scope, classes in (("", shapes.get("output_bias", (0,))[0]), ("cls/squad/", 2)):
         expected |= {f"{scope}output_weights": (classes, hidden), f"{scope}output_bias": (classes,)}
     reasons = {}

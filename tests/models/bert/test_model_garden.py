@@ -220,7 +220,7 @@ WITH_OUTPUTS = {
 def test_outputs_equal_theirs(official, kind):
     prefix = official[kind][0]
     inputs = batch_with_padding()
-    reference = model_garden_outputs(prefix, CONFIG, inputs)
+    reference = model_garden_outputs(model_garden.open_weights(prefix), CONFIG, inputs)
     assert set(reference) == {"sequence_output", "pooled_output"} | WITH_OUTPUTS[kind]
     assert_close(our_outputs(model_garden.open_weights(prefix), CONFIG, inputs), reference)
 
@@ -230,9 +230,9 @@ def test_outputs_with_other_settings(official, settings):
     prefix = official["BertEncoderV2 in a pretrainer"][0]
     config = BertConfig.from_dict({**CONFIG.to_dict(), **settings})
     inputs = batch_with_padding()
-    reference = model_garden_outputs(prefix, config, inputs)
+    reference = model_garden_outputs(model_garden.open_weights(prefix), config, inputs)
     assert_close(our_outputs(model_garden.open_weights(prefix), config, inputs), reference)
-    usual = model_garden_outputs(prefix, CONFIG, inputs)
+    usual = model_garden_outputs(model_garden.open_weights(prefix), CONFIG, inputs)
     assert np.max(np.abs(usual["sequence_output"] - reference["sequence_output"])) > 1e-4
 
 
@@ -251,11 +251,11 @@ def test_reference_outputs_are_those_of_the_pretrainer(tmp_path):
     )
     names = {"masked_lm_logits": "mlm_logits", "next_sentence_logits": "next_sentence", "sequence_output": None}
     expected = {name: theirs[other or name].numpy() for name, other in names.items()}
-    found = model_garden_outputs(prefix, CONFIG, inputs)
+    found = model_garden_outputs(model_garden.open_weights(prefix), CONFIG, inputs)
     assert_close({name: found[name] for name in names}, expected, 1e-6)
-    short = model_garden_outputs(prefix, CONFIG, {"input_ids": inputs["input_ids"]})
+    short = model_garden_outputs(model_garden.open_weights(prefix), CONFIG, {"input_ids": inputs["input_ids"]})
     full = {"input_mask": np.ones((4, 10)), "segment_ids": np.zeros((4, 10))}
-    full = model_garden_outputs(prefix, CONFIG, {"input_ids": inputs["input_ids"], **full})
+    full = model_garden_outputs(model_garden.open_weights(prefix), CONFIG, {"input_ids": inputs["input_ids"], **full})
     assert_close(short, full, 0)
     assert set(short) == {"sequence_output", "pooled_output", "next_sentence_logits"}
 

@@ -194,7 +194,7 @@ def test_golden_outputs_in_their_model(golden, tmp_path):
     weights = open_weights.open_weights(str(folder / "bert_model.ckpt"))
     prefix = str(tmp_path / "bert_model.ckpt")
     model_garden.save(prefix, weights, config.num_attention_heads)
-    found = model_garden_outputs(prefix, config, dict(inputs))
+    found = model_garden_outputs(model_garden.open_weights(prefix), config, dict(inputs))
     for name in ("sequence_output", "pooled_output"):
         np.testing.assert_allclose(found[name][:-1], outputs[name][:-1], atol=2e-5, rtol=0, err_msg=name)
     predictions = found["masked_lm_logits"].shape[1]

@@ -1,0 +1,185 @@
+"""ELECTRA's checkpoints of tf-models-official: both models of an ElectraPretrainer, and an encoder alone."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.model_garden_models import encoder_values, gelu, make_encoder, masked_lm_values, randomise, write
+from helpers.outputs import assert_close
+
+from bert_tf.conversion import convert
+from bert_tf.models import open_weights, pretrained, task_models
+from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.electra.discriminator import ElectraDiscriminator
+
+tf_keras = pytest.importorskip("tf_keras")
+from official.nlp.modeling import layers, models, networks  # noqa: E402
+
+SIZES = {"vocab_size": 50, "max_position_embeddings": 16, "type_vocab_size": 2, "hidden_act": "gelu"}
+LENGTH, PREDICTIONS = 9, 4
+
+
+def configs(embedding_size):
+    own = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return (
+        ElectraConfig(embedding_size=embedding_size, **own, **SIZES),
+        ElectraConfig(embedding_size=embedding_size or 8, **small, **SIZES),
+    )
+
+
+def make_pretrainer(discriminator, generator, tied):
+    """An ElectraPretrainer as its task builds it (nlp/tasks/electra_task.py, `_build_pretrainer`)."""
+    widths = [{"embedding_width": config.embedding_size} for config in (discriminator, generator)]
+    encoder = make_encoder(networks.BertEncoder, discriminator, **widths[0])
+    shared = {"embedding_layer": encoder.get_embedding_layer()} if tied else {}
+    pretrainer = models.ElectraPretrainer(
+        generator_network=make_encoder(networks.BertEncoder, generator, **widths[1], **shared),
+        discriminator_network=encoder,
+        vocab_size=generator.vocab_size,
+        num_classes=2,
+        num_token_predictions=PREDICTIONS,
+        mlm_activation=gelu,
+        sequence_length=LENGTH,
+        classification_heads=[layers.ClassificationHead(10, 2, name="next_sentence")],
+    )
+    return pretrainer
+
+
+def batch():
+    generator = np.random.default_rng(1)
+    ids = generator.integers(5, 50, (3, LENGTH))
+    mask = np.arange(LENGTH) < np.array([[LENGTH], [6], [3]])
+    inputs = {"input_word_ids": ids * mask, "input_mask": mask, "input_type_ids": mask * (np.arange(LENGTH) > 3)}
+    positions = generator.integers(0, 3, (3, PREDICTIONS))
+    inputs |= {"masked_lm_positions": positions, "masked_lm_ids": np.take_along_axis(ids, positions, 1)}
+    return {name: tf.constant(value, tf.int32) for name, value in inputs.items()}
+
+
+@pytest.fixture(scope="module", params=[(6, True), (12, False)], ids=["narrow, tied", "two tables"])
+def trained(tmp_path_factory, request):
+    """What the trainer writes after a step: prefix, pretrainer, configurations of discriminator and generator."""
+    embedding_size, tied = request.param
+    both = configs(embedding_size)
+    pretrainer = make_pretrainer(*both, tied)
+    optimizer = tf_keras.optimizers.Adam()
+    with tf.GradientTape() as tape:
+        outputs = pretrainer(batch(), training=True)
+        loss = sum(tf.reduce_mean(outputs[name]) for name in ("lm_outputs", "sentence_outputs", "disc_logits"))
+    variables = pretrainer.trainable_variables
+    gradients = [tf.zeros_like(one) if gradient is None else gradient
+                 for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True)]  # fmt: skip
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    randomise(pretrainer)
+    # official/core/base_trainer.py
+    prefix = write(
+        tmp_path_factory.mktemp("trained"),
+        "ckpt",
+        global_step=tf.Variable(1, dtype=tf.int64),
+        model=pretrainer,
+        optimizer=optimizer,
+        **pretrainer.checkpoint_items,
+    )
+    return prefix, pretrainer, both
+
+
+def values_of(encoder, config):
+    """A BertEncoder's variables, under the names used here; without its pooler."""
+    values = encoder_values(encoder)
+    if config.embedding_size != config.hidden_size:
+        projection = encoder._embedding_projection
+        values |= {f"bert/embeddings_project/{leaf}": getattr(projection, leaf).numpy() for leaf in ("kernel", "bias")}
+    return {
+        name.replace("bert/", "electra/", 1): value
+        for name, value in values.items()
+        if not name.startswith("bert/pool")
+    }
+
+
+def assert_equal(weights, expected):
+    assert set(weights) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(weights[name], value, err_msg=name)
+
+
+def test_both_models_of_a_pretrainer(trained):
+    prefix, pretrainer, (discriminator, generator) = trained
+    weights = open_weights.open_weights(prefix)
+    expected = values_of(pretrainer.discriminator_network, discriminator)
+    for name, layer in (("dense", pretrainer.discriminator_projection), ("dense_1", pretrainer.discriminator_head)):
+        for leaf in ("kernel", "bias"):
+            expected[f"discriminator_predictions/{name}/{leaf}"] = getattr(layer, leaf).numpy()
+    assert_equal(weights, expected)
+    assert set(weights.parts) == {"discriminator", "generator"}
+    other = open_weights.open_weights(prefix, "generator")
+    expected = values_of(pretrainer.generator_network, generator) | masked_lm_values(pretrainer.masked_lm)
+    assert_equal(other, expected)
+    reasons = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): reason for key, reason in weights.unused.items()}
+    assert reasons["model/masked_lm/dense/kernel"] == "of the generator"
+    assert "no pooler in ELECTRA" in reasons.values() and reasons["global_step"] == "a counter"
+    assert set(reasons.values()) >= {"optimizer state, in another form than the original's"}
+    assert other.unused["model/discriminator_head/kernel/.ATTRIBUTES/VARIABLE_VALUE"] == "of the discriminator"
+
+
+def test_outputs_are_those_of_the_pretrainer(trained, caplog):
+    prefix, pretrainer, both = trained
+    for part, config in zip(("discriminator", "generator"), both, strict=True):
+        assert pretrained.read_model(prefix, part=part)[1].config == config
+    assert 'hidden_act is assumed to be "gelu"' in caplog.text
+    inputs = batch()
+    expected = pretrainer(inputs, training=False)
+    ours = {"input_ids": inputs["input_word_ids"], "input_mask": inputs["input_mask"]}
+    ours |= {"segment_ids": inputs["input_type_ids"], "masked_lm_positions": inputs["masked_lm_positions"]}
+    # It unmasks the texts only for the discriminator.
+    logits = task_models.BertForMaskedLM.from_pretrained(prefix)(ours)
+    assert_close(logits, expected["lm_outputs"])
+    unmasked, _ = models.electra_pretrainer.scatter_update(
+        inputs["input_word_ids"], inputs["masked_lm_ids"], inputs["masked_lm_positions"]
+    )
+    hidden = pretrainer.discriminator_network([unmasked, inputs["input_mask"], inputs["input_type_ids"]])
+    hidden = pretrainer.discriminator_projection(hidden["sequence_output"])
+    ours = {**ours, "input_ids": unmasked}
+    del ours["masked_lm_positions"]
+    assert_close(ElectraDiscriminator.from_pretrained(prefix)(ours), pretrainer.discriminator_head(hidden)[..., 0])
+
+
+@pytest.mark.parametrize("part", ["discriminator", "generator"])
+def test_conversion(trained, tmp_path, part):
+    """To this project's files, from there to Hugging Face's and Google's; the libraries' outputs are compared."""
+    prefix, _, _ = trained
+    logits = "replaced_token_logits" if part == "discriminator" else "masked_lm_logits"
+    # The head of Hugging Face's generator has the exact gelu, whatever hidden_act is.
+    changes = {} if part == "discriminator" else {"hidden_act": "gelu_erf"}
+    ways = (("bert_tf", "tf-models-official on model_garden", {"part": part}),
+            ("huggingface", "transformers on huggingface", changes), ("tf1", "", {}))  # fmt: skip
+    source = prefix
+    for format, library, settings in ways:
+        report = convert.convert(source, str(tmp_path / format), format, **settings)
+        source = str(tmp_path / format)
+        if library:
+            assert logits in next(note for note in report.notes if f"Outputs equal {library}" in note)
+    assert_equal(open_weights.open_weights(source, part), open_weights.open_weights(prefix, part))
+
+
+def test_an_encoder_alone(tmp_path):
+    """With a narrower word table it is an ELECTRA's, as TensorFlow Hub's small one; otherwise a BERT's."""
+    config, _ = configs(6)
+    encoder = randomise(make_encoder(networks.BertEncoderV2, config, embedding_width=6))
+    weights = open_weights.open_weights(write(tmp_path, "x", encoder=encoder))
+    assert_equal(weights, values_of(encoder, config))
+    report = convert.convert(write(tmp_path, "y", model=encoder, encoder=encoder), str(tmp_path / "new"), "bert_tf")
+    assert any("Outputs equal tf-models-official" in note for note in report.notes)
+    alone = write(tmp_path, "wide", encoder=make_encoder(networks.BertEncoder, config))
+    assert "bert/pooler/dense/kernel" in open_weights.open_weights(alone)
+
+
+def test_what_is_refused(tmp_path):
+    config, _ = configs(6)
+    encoder = make_encoder(networks.BertEncoderV2, config, embedding_width=6)
+    classifier = models.BertClassifier(encoder, num_classes=3)
+    prefix = write(tmp_path, "x", model=classifier)
+    with pytest.raises(ValueError, match=r"x-1: .*no pooler for .*/out_proj/kernel.*Save the encoder alone"):
+        open_weights.open_weights(prefix)
+    with pytest.raises(ValueError, match="--format=model_garden: ELECTRA has no such format"):
+        prefix = write(tmp_path, "y", model=encoder)
+        convert.convert(prefix, str(tmp_path / "new"), "model_garden")
+    assert not (tmp_path / "new").exists()
