@@ -1,5 +1,6 @@
 """Character classes, and how the original's basic tokenizer treats them."""
 
+import functools
 import unicodedata
 
 # The blocks that the original calls CJK: each such character becomes a separate token. Hangul, Hiragana and Katakana
@@ -14,6 +15,7 @@ _CJK_BLOCKS = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
+_FIRST_CJK = 0x3400
 
 
 def is_whitespace(char: str) -> bool:
@@ -38,7 +40,7 @@ def is_punctuation(char: str) -> bool:
 def is_cjk(char: str) -> bool:
     """True for the CJK ideographs that become separate tokens."""
     code = ord(char)
-    return any(first <= code <= last for first, last in _CJK_BLOCKS)
+    return code >= _FIRST_CJK and any(first <= code <= last for first, last in _CJK_BLOCKS)
 
 
 def clean(char: str) -> str | None:
@@ -63,3 +65,13 @@ def split_punctuation(char: str) -> str:
 
 def strip_accent_and_split_punctuation(char: str) -> str | None:
     return None if unicodedata.category(char) == "Mn" else split_punctuation(char)
+
+
+@functools.cache
+def characters_in_use() -> list[str]:
+    """All characters that this Python's Unicode assigns, and the CJK ones: the others are all treated alike.
+
+    Beyond plane 3 only plane 14 is in use, and private use, which no rule names. Surrogates are not text.
+    """
+    chars = [chr(code) for code in (*range(0x40000), *range(0xE0000, 0xF0000)) if not 0xD800 <= code <= 0xDFFF]
+    return [char for char in chars if unicodedata.category(char) != "Cn" or is_cjk(char)]

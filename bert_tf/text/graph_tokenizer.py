@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_tf.text.characters import is_cjk
+from bert_tf.text.characters import characters_in_use
 from bert_tf.text.graph_ops import (
     CODE_POINTS,
     OTHER,
@@ -377,10 +377,7 @@ def _characters(do_lower_case: bool, strip_accents: bool, drop_unassigned: bool)
     kinds = np.full(CODE_POINTS, 0 if drop_unassigned else _KEPT, np.int32)
     outputs = np.arange(CODE_POINTS, dtype=np.int32)
     contexts = np.full(CODE_POINTS, _CLEANED | TRANSPARENT if drop_unassigned else OTHER, np.int32)
-    # Beyond plane 3 only plane 14 is in use (and private use, which is kept unchanged or dropped). Unassigned code
-    # points (Cn) outside the CJK blocks are treated alike. Surrogates are not text.
-    chars = [chr(code) for code in (*range(0x40000), *range(0xE0000, 0xF0000)) if not 0xD800 <= code <= 0xDFFF]
-    chars = [char for char in chars if unicodedata.category(char) != "Cn" or is_cjk(char)]
+    chars = characters_in_use()
     fates = _fates(basic, chars)
     sequences = [[]]
     for char, (kind, body) in zip(chars, fates, strict=True):

@@ -9,13 +9,17 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.text.characters import characters_in_use
 from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, decode
 from bert_tf.text.words import ALONE, DROPPED, INSIDE, SPACE, kind_of
 
 
-@functools.cache  # it takes seconds
+@functools.cache
 def _kinds() -> np.ndarray:
-    return np.array([kind_of(chr(code)) for code in range(CODE_POINTS)], np.int32)
+    kinds = np.full(CODE_POINTS, INSIDE, np.int32)
+    for char in characters_in_use():
+        kinds[ord(char)] = kind_of(char)
+    return kinds
 
 
 class Words(NamedTuple):
