@@ -21,7 +21,7 @@ class Recipe:
       adam_beta_2: of the second moment. bias_correction: of the moments in the first steps; None: as the
         optimizer does it, AdamW without and LAMB with it.
       clip_norm: the gradient's norm is clipped to this; 0: it is not clipped.
-      sum_loss: clip the gradient of the sum of the examples' losses, not of their mean.
+      sum_loss: clip the gradient of the sum of the losses of a batch's examples, or tagged words, not of their mean.
     """
 
     learning_rate: float = 5e-5

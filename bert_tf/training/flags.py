@@ -257,8 +257,8 @@ def define_recipe_flags() -> None:
     flags.DEFINE_bool(
         "sum_loss",
         None,
-        "Clip the gradient of the loss times --train_batch_size: nearly every step is then clipped. If unset, off; "
-        "ELECTRA: on.",
+        "Clip the gradient of the sum of the losses of a batch's examples (of its words in run_ner.py), not of their "
+        "mean: nearly every step is then clipped. If unset, off; ELECTRA: on.",
     )
     flags.DEFINE_integer(
         "freeze_layers",

@@ -30,7 +30,8 @@ class TrainingPlan:
       seed: seed of dropout (and of the data order, if the caller uses it for that).
       loss_scaling: dynamic loss scale, for float16.
       clip_norm: the gradient's norm is clipped to this; 0: it is not clipped.
-      sum_loss: the gradient is that of the sum of the examples' losses; the log still has their mean.
+      sum_loss: the gradient is that of the sum of the examples' losses, or of the tokens' where these are classified;
+        the log still has their mean.
       use_xla: compile forward and backward.
       skip_nonfinite_steps: skip and count steps with a NaN or infinite loss, instead of stopping.
       iterations_per_loop: maximum steps in one call of the graph.
@@ -103,7 +104,8 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
         finite = tf.math.is_finite(norm) & tf.math.is_finite(sums["loss"])
         factor = 1.0 / loss_scale
         if plan.sum_loss:
-            norm, factor = norm * plan.batch_size, factor * plan.batch_size
+            (count,) = totals.values()
+            norm, factor = norm * count, factor * count
         if plan.clip_norm:
             factor = factor * (plan.clip_norm / tf.maximum(norm, plan.clip_norm))
         learning_rate = tf.convert_to_tensor(optimizer.learning_rate)

@@ -1,8 +1,8 @@
 """ELECTRA's fine-tuning: outputs, gradients and all steps are the original's.
 
-Oracles: tests/golden/electra/finetuning for MNLI, and the same of SQuAD in the data folder; computed by the original on
-one batch without dropout: the loss is the sum over the batch, the norm counts a word's rows unmerged, layer-wise decay
-is 0.8. The last row is padding.
+Oracles: tests/golden/electra/finetuning for MNLI, and the same of SQuAD, STS-B and chunking (outputs only) in the data
+folder; computed by the original on one batch without dropout: the loss is the sum over the batch, the norm counts a
+word's rows unmerged, layer-wise decay is 0.8. The last row is padding.
 """
 
 import json
@@ -17,7 +17,7 @@ from bert_tf.models import initialize
 from bert_tf.models.electra import tf1
 from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
-from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
@@ -38,9 +38,13 @@ def folder(golden, task, request):
 
 
 @pytest.fixture
-def model(golden, folder, task):
+def config(golden):
     options = json.loads((golden / "electra" / "uneven" / "hparams.json").read_text())
-    config = ElectraConfig(**options["discriminator_config"] | {"embedding_size": 24, "hidden_act": "gelu_erf"})
+    return ElectraConfig(**options["discriminator_config"] | {"embedding_size": 24, "hidden_act": "gelu_erf"})
+
+
+@pytest.fixture
+def model(config, folder, task):
     kind, arguments = BertForSequenceClassification, {"dropout_rate": 0.0}
     if task == "squad":
         kind, arguments = ElectraForQuestionAnswering, {"beam_size": 5}
@@ -111,6 +115,40 @@ def test_all_steps(folder, model, batch, task):
         name, value = there(variable, value.value)
         tolerance = 1e-4 if "key/bias" in name else 2e-5
         np.testing.assert_allclose(value, reader.get_tensor(name), atol=tolerance, err_msg=name)
+
+
+def read_oracles(folder, task) -> tuple[dict, dict, dict]:
+    """Model inputs, the task's own inputs, and outputs; without the row of padding."""
+    inputs, outputs = (dict(np.load(folder / f"{task}_{name}.npz")) for name in ("inputs", "outputs"))
+    inputs, outputs = ({name: value[:-1] for name, value in arrays.items() if value.ndim} | {
+        name: value for name, value in arrays.items() if not value.ndim} for arrays in (inputs, outputs))  # fmt: skip
+    return {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}, inputs, outputs
+
+
+@pytest.mark.parametrize("task", ["sts"], indirect=True)
+def test_regression(folder, config):
+    """The original divides the scores by 5 before it computes these targets; here they are those of the file."""
+    batch, inputs, expected = read_oracles(folder, "sts")
+    model = BertForSequenceClassification.from_pretrained(str(folder / "sts.ckpt"), config=config, num_labels=1)
+    predictions = model(batch)
+    assert_close(predictions[:, 0], expected["predictions"])
+    sums = model.objective.sums(predictions, {**batch, "label_ids": inputs["sts_targets"]})
+    np.testing.assert_allclose(sums["loss_sum"], expected["total_loss"], atol=2e-5)
+
+
+@pytest.mark.parametrize("task", ["chunk"], indirect=True)
+def test_tags(folder, config):
+    """The original gathers the words' first tokens; here the labels of all others are negative."""
+    batch, inputs, expected = read_oracles(folder, "chunk")
+    model = BertForTokenClassification.from_pretrained(str(folder / "chunk.ckpt"), config=config, num_labels=5)
+    rows, words = np.nonzero(inputs["chunk_labels_mask"])
+    positions = inputs["chunk_labeled_positions"][rows, words]
+    labels = np.full(batch["input_ids"].shape, -1)
+    labels[rows, positions] = inputs["chunk_labels"][rows, words]
+    logits = model(batch)
+    assert_close(np.asarray(logits)[rows, positions], expected["logits"][rows, words])
+    sums = model.objective.sums(logits, {**batch, "label_ids": labels})
+    np.testing.assert_allclose(sums["loss_sum"], expected["total_loss"], atol=2e-5)
 
 
 @pytest.mark.parametrize("task", ["squad"], indirect=True)

@@ -1,5 +1,6 @@
 """The families' recipes of fine-tuning, compared with what their originals' optimizers computed."""
 
+import dataclasses
 import json
 
 import keras
@@ -9,9 +10,10 @@ import tensorflow as tf
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
+from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.roberta.config import RobertaConfig
-from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay, create_optimizer, layer_rates
 
@@ -166,6 +168,27 @@ def test_sum_of_losses_and_clipping():
     for name, moment in moments.items():
         np.testing.assert_allclose(sum_moments[name], 4 * moment, rtol=1e-4, atol=1e-9)
         np.testing.assert_allclose(clipped[name], moment / 2, rtol=1e-4, atol=1e-9)
+
+
+def test_sum_of_losses_of_words():
+    """run_ner.py's loss is a mean over words; ELECTRA's is their sum."""
+    config = ElectraConfig(30, 8, 8, 1, 2, 16, max_position_embeddings=8, hidden_dropout_prob=0.0)
+    model = BertForTokenClassification(config, 3, dropout_rate=0.0, seed=0)
+    optimizer = create_optimizer("adamw", 1e-3, 10, 0, dataclasses.replace(config.recipe, clip_norm=0.0))
+    model.build()
+    optimizer.build(model.trainable_variables)
+    batch = {"input_ids": [[1, 2, 3, 4], [5, 6, 0, 0]], "label_ids": [[-1, 0, 2, 1], [1, -1, -1, -1]]}
+    batch = {name: tf.constant(rows) for name, rows in batch.items()}
+    with tf.GradientTape() as tape:
+        losses = model.objective.sums(model(batch, training=True), batch)["loss_sum"]
+    gradients = tape.gradient(losses, [variable.value for variable in model.trainable_variables])
+    plan = train_step.TrainingPlan(num_train_steps=10, batch_size=2, clip_norm=0.0, sum_loss=True)
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    train = train_step.make_train_function(model, optimizer, model.objective, strategy, plan)
+    data = iter(tf.data.Dataset.from_tensors(batch))
+    result = train(data, tf.constant(1), tf.constant(1.0), tf.constant(0))
+    np.testing.assert_allclose(result["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-5)
+    np.testing.assert_allclose(4 * result["loss"], losses, rtol=1e-6)
 
 
 def test_berts_recipe_is_the_originals():
