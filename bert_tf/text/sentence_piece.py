@@ -31,6 +31,7 @@ from bert_tf.text.library_tokenizer import (
     special_tokens_of,
     text_of,
 )
+from bert_tf.text.sentence_piece_model import model_of_tokenizer_json
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -262,6 +263,8 @@ class SentencePieceTokenizer(Tokenizer):
 class HuggingFaceSentencePiece(LibraryTokenizer):
     """ALBERT's tokenizer by the rules of a Hugging Face tokenizer.json, with the ids that `transformers` gives.
 
+    Its `files` have a spiece.model: the one beside it, or else one made of it.
+
     Raises:
       ValueError: the file is damaged, of another kind of tokenizer, or lacks a special token; names it.
     """
@@ -274,13 +277,23 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
 
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
-        library = read_tokenizer_json(vocab_file, "Unigram", lambda values: None)
+        values = {}
+        library = read_tokenizer_json(vocab_file, "Unigram", values.update)
         name_special_tokens(self, directory)
-        files = {TOKENIZER: read_bytes(vocab_file)}
-        if is_there(model_file := posixpath.join(directory, MODEL)):
-            files[MODEL] = read_bytes(model_file)
-        super().__init__(library, vocab_file, files)
-        self._vocab_file = vocab_file
+        super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)})
+        beside = is_there(model_file := posixpath.join(directory, MODEL))
+        first = "" if beside else f"let convert_checkpoint.py write the model with a {MODEL}, and there "
+        advice = f"If a text may get other ids in rare cases, {first}move {TOKENIZER} away, so that {MODEL} is read by "
+        advice += "the original's rules."
+        try:
+            self._files[MODEL] = read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id)
+        except ValueError as error:
+            advice = f"Nor can a {MODEL} be made of it: {error}."
+        self._no_graph = f"{vocab_file}: a tokenizer with Hugging Face's rules can't be part of a graph. {advice}"
+
+    def settings(self) -> dict:
+        """See `Tokenizer.settings`."""
+        return {**super().settings(), "do_lower_case": not self.cased}
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
@@ -294,10 +307,7 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
         Raises:
           ValueError: always; says what to do instead.
         """
-        raise ValueError(
-            f"{self._vocab_file}: a tokenizer with Hugging Face's rules can't be part of a graph. If a text may get "
-            f"other ids in rare cases, move {TOKENIZER} away, so that {MODEL} is read by the original's rules."
-        )
+        raise ValueError(self._no_graph)
 
 
 def is_start_piece(piece: str) -> bool:

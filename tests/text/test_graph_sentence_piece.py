@@ -8,13 +8,14 @@ import unicodedata
 import pytest
 import sentencepiece
 import tensorflow as tf
+from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.exported_tokenizer import assert_answers_elsewhere
 from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
 from helpers.slow import slow
 
 from bert_tf.serving.server_ops import lowest_version
-from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.sentence_piece import MODEL, HuggingFaceSentencePiece, SentencePieceTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "albert"
 BY_HAND = [
@@ -78,6 +79,14 @@ def test_golden_and_odd_strings(tokenizer, graph, count):
     with gzip.open(ORACLE / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
         golden = [json.loads(line)["text"] for line in file]
     assert_equal(tokenizer, [*BY_HAND, *golden, *odd_texts(count)], graph, ties=count // 20_000)
+
+
+def test_a_model_made_of_tokenizer_json(tmp_path, tokenizer, graph):
+    """The graph is the same as of the model that the file was made of."""
+    save_albert_tokenizer(ORACLE / "tiny.model", tmp_path)
+    (tmp_path / "made.model").write_bytes(HuggingFaceSentencePiece(str(tmp_path / "tokenizer.json")).files()[MODEL])
+    made = SentencePieceTokenizer(str(tmp_path / "made.model"), do_lower_case=tokenizer.do_lower_case)
+    assert_equal(tokenizer, [*BY_HAND, *odd_texts(500)], made.to_graph())
 
 
 def test_pieces_of_equal_scores(tokenizer, graph):

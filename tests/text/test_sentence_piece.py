@@ -7,6 +7,7 @@ import shutil
 import unicodedata
 
 import pytest
+from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
 from helpers.slow import slow
@@ -171,17 +172,8 @@ def test_chinese_models_have_a_vocabulary_of_bert(tmp_path):
 @pytest.fixture(scope="module")
 def huggingface(tmp_path_factory):
     """transformers' tokenizer with the model, and a directory that it wrote."""
-    transformers = pytest.importorskip("transformers")
-    from transformers.utils import sentencepiece_model_pb2_new
-
-    proto = sentencepiece_model_pb2_new.ModelProto.FromString((ORACLE / "tiny.model").read_bytes())
-    theirs = transformers.AlbertTokenizer(
-        vocab=[(piece.piece, piece.score) for piece in proto.pieces],
-        _spm_precompiled_charsmap=proto.normalizer_spec.precompiled_charsmap,
-    )
     directory = tmp_path_factory.mktemp("albert")
-    theirs.save_pretrained(directory)
-    return theirs, directory
+    return save_albert_tokenizer(ORACLE / "tiny.model", directory), directory
 
 
 @pytest.mark.parametrize("count", [1500, *slow(100_000)])
@@ -211,6 +203,65 @@ def test_files_of_huggingface(tmp_path, huggingface, tokenizer, count):
     with pytest.raises(ValueError, match=r"tokenizer.json: .* can't be part of a graph. If a text may get"):
         ours.to_graph()
     assert not ours.continuations[[ours.cls_id, ours.mask_id]].any()
+
+
+def older_form(values: dict) -> dict:
+    """A tokenizer.json as earlier versions of transformers wrote it."""
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": True}
+    normalizer = {"type": "Sequence", "normalizers": [*values["normalizer"]["normalizers"], spaces]}
+    words = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]}
+    return {**values, "normalizer": normalizer, "pre_tokenizer": words}
+
+
+@pytest.mark.parametrize("count", [1500, *slow(100_000)])
+@pytest.mark.parametrize("form", [dict, older_form])
+def test_a_model_made_of_tokenizer_json(tmp_path, huggingface, tokenizer, form, count):
+    """It gives what the model gives that the file was made of."""
+    directory = shutil.copytree(huggingface[1], tmp_path / "model")
+    values = form(json.loads((directory / "tokenizer.json").read_text()))
+    (directory / "tokenizer.json").write_text(json.dumps(values))
+    theirs = SentencePieceTokenizer.from_pretrained(str(directory))
+    assert type(theirs) is HuggingFaceSentencePiece
+    with pytest.raises(ValueError, match=r"let convert_checkpoint.py write the model .*move tokenizer.json away"):
+        theirs.to_graph()
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "tokenizer_config.json").write_text(json.dumps(theirs.settings()))
+    (made / "spiece.model").write_bytes(theirs.files()["spiece.model"])
+    found = SentencePieceTokenizer.from_pretrained(str(made))
+    assert type(found) is SentencePieceTokenizer and found.vocab == tokenizer.vocab and not found.cased
+    assert [found.score(index) for index in found.inv_vocab] == [tokenizer.score(index) for index in found.inv_vocab]
+    texts = list(odd_texts(count))
+    assert found.encode_batch(texts) == tokenizer.encode_batch(texts)
+    for text in texts[:1500]:
+        assert found.encode_with_offsets(text) == tokenizer.encode_with_offsets(text), repr(text)
+    assert found.build_inputs([9], [8]) == tokenizer.build_inputs([9], [8])
+
+
+def test_models_that_no_sentencepiece_model_expresses(tmp_path, huggingface):
+    values = json.loads((huggingface[1] / "tokenizer.json").read_text())
+    rules = values["normalizer"]["normalizers"]
+    added = {**values["added_tokens"][0], "id": 560, "content": "[NEW]"}
+    cases = {
+        "byte_fallback": {"model": {**values["model"], "byte_fallback": True}},
+        "no unknown token": {"model": {**values["model"], "unk_id": None}},
+        "added tokens": {"added_tokens": [*values["added_tokens"], added]},
+        "it normalizes text in another way": {
+            "normalizer": {"type": "Sequence", "normalizers": [rule for rule in rules if rule["type"] != "NFKD"]}
+        },
+        "it finds words in another way": {"pre_tokenizer": {"type": "WhitespaceSplit"}},
+    }
+    for number, (reason, changes) in enumerate(cases.items()):
+        directory = directory_of(tmp_path / str(number), tokenizer__json={**values, **changes})
+        tokenizer = SentencePieceTokenizer.from_pretrained(directory)
+        assert sorted(tokenizer.files()) == ["tokenizer.json"] and tokenizer.encode("the harbour")
+        with pytest.raises(ValueError, match=rf"tokenizer.json: .* Nor can a spiece.model be made of it: .*{reason}"):
+            tokenizer.to_graph()
+    cased = [rule for rule in rules if rule["type"] != "Lowercase"]
+    values["normalizer"]["normalizers"] = cased
+    tokenizer = SentencePieceTokenizer.from_pretrained(directory_of(tmp_path / "cased", tokenizer__json=values))
+    assert tokenizer.settings()["do_lower_case"] is False and "spiece.model" in tokenizer.files()
 
 
 def without(model: bytes, *pieces: str) -> bytes:
