@@ -79,6 +79,22 @@ flags.DEFINE_float(
 )
 
 # Model.
+flags.DEFINE_enum(
+    "question_head",
+    None,
+    ["independent", "joint"],
+    "independent: first and last token of an answer are scored by themselves, as in BERT. joint: last tokens are "
+    "scored for each of the best first ones, and 'no answer' has a layer of its own. If unset, as the model was "
+    "fine-tuned before, or else as its authors did: joint for ELECTRA, and for ALBERT with --version_2_with_negative; "
+    "only these two have it.",
+)
+flags.DEFINE_integer(
+    "beam_size",
+    None,
+    "--question_head=joint, in prediction: the best first tokens, and the best last tokens of each. If unset, 20 for "
+    "ELECTRA, 5 for ALBERT.",
+    lower_bound=1,
+)
 training_flags.define_lstm_flag("the output layer")
 
 training_flags.define_fine_tuning_flags(has_classifier=False)

@@ -34,6 +34,8 @@ class Family:
       layouts: weight format -> the module that reads and writes it under other names than those used here, or None if
         there are no others; imported on use, since most need TensorFlow. All families have the format bert_tf.
       parts: models that are trained together -> a variable that only this one has.
+      joint_head: module and name of the class with its authors' own head for questions (`joint_spans.JointSpanModel`);
+        None: they had none.
     """
 
     config_class: type[BertConfig]
@@ -41,6 +43,7 @@ class Family:
     tokenizer_name: str
     layouts: Mapping[str, str | None]
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    joint_head: tuple[str, str] | None = None
 
     @property
     def model_type(self) -> str:
@@ -95,12 +98,14 @@ ELECTRA = Family(
     tokenizer_name="ElectraTokenizer",
     layouts={"tf1": "bert_tf.models.electra.tf1", "huggingface": "bert_tf.models.electra.huggingface"},
     parts={"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
+    joint_head=("bert_tf.models.electra.question_answering", "ElectraForQuestionAnswering"),
 )
 ALBERT = Family(
     config_class=AlbertConfig,
     tokenizer_class=SentencePieceTokenizer,
     tokenizer_name="AlbertTokenizer",
     layouts={"tf1": "bert_tf.models.albert.tf1", "huggingface": "bert_tf.models.albert.huggingface"},
+    joint_head=("bert_tf.models.albert.question_answering", "AlbertForQuestionAnswering"),
 )
 FAMILIES = (BERT, DISTILBERT, ROBERTA, ELECTRA, ALBERT)
 

@@ -21,7 +21,7 @@ KEYS_IN_CONFIG = ("architectures", "id2label", "label2id", "problem_type", "lstm
 class HeadConfig:
     """What a model's configuration and weights don't show.
 
-    An ordinary head has none of the attributes from lstm_on_top.
+    An ordinary head has none of the attributes from lstm_on_top on.
 
     Attributes:
       architecture: class of the model. The classifiers of texts, words and choices have the same variables, and a model
@@ -33,6 +33,7 @@ class HeadConfig:
       features: the outputs of a frozen BERT that a text classifier reads (`feature_based.FEATURES`).
       model_on_top, size_on_top: what reads them (`heads.TOKEN_READERS`), and its number of outputs.
       hidden_act: of a text classifier: the activation of its hidden layer, if its family's original has none.
+      starts, ends: of a `joint_spans.JointSpanModel`: the best starts, and the best ends of each.
 
     Raises:
       ValueError: a value has the wrong type; names the attribute.
@@ -46,6 +47,8 @@ class HeadConfig:
     model_on_top: str | None = None
     size_on_top: int | None = None
     hidden_act: str | None = None
+    starts: int | None = None
+    ends: int | None = None
 
     def __post_init__(self):
         for name in ("architecture", "problem_type", "hidden_act", "features", "model_on_top"):
@@ -53,8 +56,11 @@ class HeadConfig:
                 raise ValueError(f"{name} must be a string, not {getattr(self, name)!r:.80}")
         if not isinstance(self.lstm_on_top, bool):
             raise ValueError(f"lstm_on_top must be true or false, not {self.lstm_on_top!r:.80}")
-        if not isinstance(self.size_on_top, int | None) or isinstance(self.size_on_top, bool):
-            raise ValueError(f"size_on_top must be a whole number, not {self.size_on_top!r:.80}")
+        for name in ("size_on_top", "starts", "ends"):
+            if not isinstance(getattr(self, name), int | None) or isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be a whole number, not {getattr(self, name)!r:.80}")
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if self.lstm_on_top and self.features:
             raise ValueError("lstm_on_top and features are two ways: give one.")
         if self.labels is not None:

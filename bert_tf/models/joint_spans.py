@@ -9,6 +9,7 @@ from keras import ops
 
 from bert_tf.models import objectives
 from bert_tf.models.base_models import TaskModel
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.layers import gather_positions
 
 _ANSWERABLE_WEIGHT = 0.5
@@ -36,14 +37,32 @@ class AnswerableSpanObjective(objectives.SpanObjective):
 class JointSpanModel(TaskModel, abc.ABC):
     """The base class of such models.
 
+    Attributes:
+      beam_size: K and N of the family's authors.
+      needs_impossible: whether they used it only for data in which questions may have no answer.
+      window_decides: whether a training window without the answer counts as a question without one.
+
     Args:
-      config: of any family, or its dict. starts, ends: K and N, at most S. seed: see `BertModel`.
+      config: of the family, or its dict. starts, ends: K and N; None: beam_size. seed: see `BertModel`.
       dtype: Keras dtype policy.
     """
 
-    def __init__(self, config, starts: int, ends: int, seed: int | None, name: str, **kwargs):
+    beam_size: int
+    needs_impossible = False
+    window_decides = False
+
+    def __init__(
+        self,
+        config,
+        starts: int | None = None,
+        ends: int | None = None,
+        seed: int | None = None,
+        name="question_answering",
+        **kwargs,
+    ):
         super().__init__(AnswerableSpanObjective, config, seed, name=name, **kwargs)
-        self.starts, self.ends = starts, ends
+        self.starts, self.ends = (self.beam_size if number is None else number for number in (starts, ends))
+        self.head_config = HeadConfig(type(self).__name__, starts=self.starts, ends=self.ends)
 
     @abc.abstractmethod
     def outside(self, inputs: dict, length):
@@ -68,7 +87,8 @@ class JointSpanModel(TaskModel, abc.ABC):
           dict of float32 `start_logits` [B, S] and `answerable_logit` [B], positive where there is no answer. With
           start_positions also `end_logits` [B, S] for these starts; else the log-probabilities and places of the K best
           starts and, for each, of the N best ends: `start_top_log_probs`, `start_top_index` [B, K],
-          `end_top_log_probs`, `end_top_index` [B, K, N].
+          `end_top_log_probs`, `end_top_index` [B, K, N]. If S is less than K or N, the last ones are places from S on
+          with log-probability -inf.
         """
         seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         x = self.encode(inputs, training=training, dropout_seed=seed)["sequence_output"]
@@ -80,10 +100,14 @@ class JointSpanModel(TaskModel, abc.ABC):
         if inputs.get("start_positions") is not None:
             positions = ops.reshape(inputs["start_positions"], (-1, 1))
             return {**outputs, "end_logits": self._end_logits(x, positions, outside, training)[:, 0]}
-        start_scores, starts = ops.top_k(ops.log_softmax(start_logits), self.starts)
-        end_scores, ends = ops.top_k(ops.log_softmax(self._end_logits(x, starts, outside, training)), self.ends)
+        start_scores, starts = _best(start_logits, self.starts)
+        inside = ops.minimum(starts, ops.shape(x)[1] - 1)
+        end_scores, ends = _best(self._end_logits(x, inside, outside, training), self.ends)
         beam = {"start_top_log_probs": start_scores, "start_top_index": starts}
         return {**outputs, **beam, "end_top_log_probs": end_scores, "end_top_index": ends}
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "starts": self.starts, "ends": self.ends}
 
     def _end_logits(self, x, starts, outside, training: bool):
         """float32 [B, K, S]: the score of each token as the end, for each start [B, K]."""
@@ -96,3 +120,21 @@ class JointSpanModel(TaskModel, abc.ABC):
 def _scores(x):
     """The only value of the last axis, in float32."""
     return ops.cast(x, "float32")[..., 0]
+
+
+def context_tokens(inputs: dict, model_name: str):
+    """float32 [B, S]: 1 for the tokens of the context and the [SEP] behind it, by segment_ids and input_mask.
+
+    Raises:
+      ValueError: there are no segment_ids; names the model.
+    """
+    if inputs.get("segment_ids") is None:
+        raise ValueError(f"{model_name} needs segment_ids: 1 for the context.")
+    mask, context = inputs.get("input_mask"), ops.cast(inputs["segment_ids"], "float32")
+    return context if mask is None else context * ops.cast(mask, "float32")
+
+
+def _best(logits, number: int):
+    """Log-probabilities and places of the best of the last axis, `number` of them however short that is."""
+    padding = [(0, 0)] * (len(logits.shape) - 1) + [(0, number - 1)]
+    return ops.top_k(ops.pad(ops.log_softmax(logits), padding, constant_values=-float("inf")), number)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
+from bert_tf.models import question_heads
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
@@ -340,7 +341,9 @@ class ServedQuestionAnswering(ServedModel):
     @classmethod
     def from_pretrained(cls, path: str, dtype: str, max_seq_length: int | None = None) -> "ServedQuestionAnswering":
         """The model in a directory that run_squad.py left, with the settings it was trained with."""
-        model = BertForQuestionAnswering.from_pretrained(path, dtype=dtype)
+        model = question_heads.from_pretrained(path, dtype=dtype)
+        if not isinstance(model, BertForQuestionAnswering):
+            raise ValueError(f"{path} has the joint head for questions, for which there are no exports yet.")
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
         return cls(model, read_tokenizer(path), settings_of(path, model.config, **given))
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf.models.task_models import BertForQuestionAnswering
-from bert_tf.tasks.squad.answers import NO_NULL_SCORE
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
+from bert_tf.tasks.squad.scores import NO_NULL_SCORE
 from bert_tf.text.tokenizer import Tokenizer
 
 _CPU = "CPU:0"  # for strings and the many small ops around them

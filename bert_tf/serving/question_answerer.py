@@ -1,11 +1,14 @@
 """Question answering, for notebooks: a fine-tuned model that takes strings; loaded once, it batches its inputs."""
 
-from bert_tf.models.task_models import BertForQuestionAnswering
+from scipy.special import expit
+
+from bert_tf.models import question_heads
 from bert_tf.serving import loaded_export
 from bert_tf.serving.base_predictor import Answerer, list_of
 from bert_tf.tasks.squad.answers import Prediction, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import settings_of
+from bert_tf.tasks.squad.scores import collect_scores
 from bert_tf.tasks.squad.windows import build_windows
 
 
@@ -28,7 +31,6 @@ class QuestionAnswerer(Answerer):
     """
 
     tasks = ("squad",)
-    model_class = BertForQuestionAnswering
     action = "answer"
 
     def __init__(self, path: str, *, batch_size: int = 32, **settings):
@@ -39,6 +41,9 @@ class QuestionAnswerer(Answerer):
             chosen = settings_of(path, self.model.config, **settings)
             chosen.windows.check_room(self.tokenizer)
             self.windows, self.predictions = chosen.windows, chosen.predictions
+
+    def load_model(self, path):
+        return question_heads.from_pretrained(path)
 
     def predict(self, questions: list[tuple[str, str]]) -> list[dict]:
         """For each (question, context): answer, score, start, end, nbest.
@@ -61,12 +66,8 @@ class QuestionAnswerer(Answerer):
             for number, (question, context) in enumerate(questions)
         ]
         windows = build_windows(examples, self.tokenizer, self.windows, False, num_processes=1)
-        starts, ends = [None] * len(windows), [None] * len(windows)
-        for rows, outputs in self.outputs(windows):
-            for place, row in enumerate(rows.tolist()):
-                length = windows.lengths[row]
-                starts[row], ends[row] = (outputs[name][place, :length] for name in ("start_logits", "end_logits"))
-        found = predict_answers(examples, windows, starts, ends, self.tokenizer, self.predictions)
+        scores = collect_scores(self.outputs(windows), windows.lengths)
+        found = predict_answers(examples, windows, scores, self.tokenizer, self.predictions)
         return [_describe(prediction) for prediction in found]
 
     def _predict_by_export(self, questions: list[tuple[str, str]]) -> list[dict]:
@@ -91,7 +92,9 @@ def _describe(prediction: Prediction) -> dict:
         for answer in answers
     ]
     nbest = entries[: len(prediction.nbest)]
-    nothing = {"text": "", "score": 0.0, "start": None, "end": None}
+    # With a joint head "no answer" is no candidate, but has a score of its own.
+    score = 0.0 if prediction.null_odds is None else float(expit(prediction.null_odds))
+    nothing = {"text": "", "score": score, "start": None, "end": None}
     chosen = next((entry for entry in entries if entry["text"] == prediction.text), nothing)
     return {"answer": chosen["text"], **{key: chosen[key] for key in ("score", "start", "end")}, "nbest": nbest}
 

@@ -17,7 +17,8 @@ class TaskEntry:
       script: trains the model.
       architecture: its class, which its head_config.json names; None for an encoder alone.
       output_layer: variable without which a checkpoint can't do the task; None for an encoder alone.
-      feature_layer: the same variable of a model on a frozen BERT; None if there is no such model.
+      other_layer: the same variable of models with another head: on a frozen BERT, or the joint one for questions
+        (`models.question_heads`); None if there are none.
       answerer: class or function of `bert_tf` that answers with a trained model; None if there is none.
       answers: the line of Python that does so, with {path} for the model's directory.
       settings_file: the file beside the weights of a trained model, besides configuration and vocabulary, if any.
@@ -28,22 +29,22 @@ class TaskEntry:
     script: str
     architecture: str | None
     output_layer: str | None
-    feature_layer: str | None = None
+    other_layer: str | None = None
     answerer: str | None = None
     answers: str | None = None
     settings_file: str | None = None
     tflite: bool = True
 
     def output_layer_in(self, names: Collection[str]) -> str | None:
-        """The output layer of a model with variables of these names: output_layer, unless it has the feature_layer."""
-        return self.feature_layer if self.feature_layer in names else self.output_layer
+        """The output layer of a model with variables of these names: output_layer, unless it has the other_layer."""
+        return self.other_layer if self.other_layer in names else self.output_layer
 
 
 _CLASSIFIER = {
     "script": "run_classifier.py",
     "architecture": "BertForSequenceClassification",
     "output_layer": "output_weights",
-    "feature_layer": "feature_classifier/output_weights",
+    "other_layer": "feature_classifier/output_weights",
     "answerer": "Predictor",
     "answers": 'Predictor("{path}")("A text.")',
 }
@@ -57,7 +58,7 @@ _ENTRIES = (
         "run_squad.py",
         "BertForQuestionAnswering",
         "cls/squad/output_weights",
-        None,
+        "cls/squad_start/kernel",
         "QuestionAnswerer",
         'QuestionAnswerer("{path}")("Who met Ada?", "Her teacher met Ada Brown.")',
         "question_answering.json",

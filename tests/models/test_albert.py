@@ -91,7 +91,7 @@ def test_the_authors_head_for_questions(golden, tmp_path):
     sums = model.objective.sums(outputs, batch)
     loss = expected["squad_v2_training_total_loss_by_formula"]  # huge: a label is at a token that can't be in an answer
     np.testing.assert_allclose(model.objective.loss(sums, sums), loss, rtol=1e-6)
-    with pytest.raises(ValueError, match="AlbertForQuestionAnswering needs p_mask: 1 for tokens"):
+    with pytest.raises(ValueError, match="AlbertForQuestionAnswering needs segment_ids: 1 for the context"):
         model(batch["input_ids"])
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

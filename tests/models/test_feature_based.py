@@ -83,7 +83,7 @@ def test_no_gradient_reaches_bert_and_dropout_hangs_on_the_seed(kind):
     by_name = dict(zip(map(initialize.checkpoint_name, model.trainable_variables), gradients, strict=True))
     learned = {name for name, gradient in by_name.items() if gradient is not None}
     assert learned == {name for name in by_name if not name.startswith("bert/")}
-    assert TASKS["classification"].feature_layer == OUTPUT_LAYER in learned and len(learned) == 2 + 6
+    assert TASKS["classification"].other_layer == OUTPUT_LAYER in learned and len(learned) == 2 + 6
     one, again, other = (
         logits_of(model, rows(), training=True, dropout_seed=tf.constant(seed)) for seed in ((1, 2), (1, 2), (1, 3))
     )

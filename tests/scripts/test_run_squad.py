@@ -470,9 +470,10 @@ def test_every_window_gets_its_own_logits(folder, static_padding, batch_size):
             widths.add(ids.shape)
             yield {"start_logits": ids, "end_logits": -ids}
 
-    starts, ends = squad_outputs.predict_logits(
+    scores = squad_outputs.predict_scores(
         predict, windows, batch_size=batch_size, max_seq_length=32, static_padding=static_padding
     )
+    starts, ends = scores.starts, scores.ends
     assert len(starts) == len(ends) == len(windows) and {shape[0] for shape in widths} == {batch_size}
     for row in range(len(windows)):
         ids = windows.ids[windows.offsets[row] : windows.offsets[row + 1]]

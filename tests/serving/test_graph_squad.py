@@ -21,6 +21,7 @@ from bert_tf.serving.question_answerer import QuestionAnswerer, _describe
 from bert_tf.tasks.squad.answers import PredictionSettings, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_squad_examples
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
+from bert_tf.tasks.squad.scores import SpanScores
 from bert_tf.tasks.squad.windows import WindowSettings, _best_spans, build_windows
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -111,7 +112,7 @@ def expected(model, tokenizer, settings, pairs) -> list[dict]:
         outputs = model(windows.batch([row], int(length)))
         starts.append(outputs["start_logits"][0])
         ends.append(outputs["end_logits"][0])
-    found = predict_answers(examples, windows, starts, ends, tokenizer, settings.predictions)
+    found = predict_answers(examples, windows, SpanScores(starts, ends), tokenizer, settings.predictions)
     return [_describe(prediction) | {"null_score": prediction.null_odds or 0.0} for prediction in found]
 
 

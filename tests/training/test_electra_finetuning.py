@@ -47,7 +47,7 @@ def config(golden):
 def model(config, folder, task):
     kind, arguments = BertForSequenceClassification, {"dropout_rate": 0.0}
     if task == "squad":
-        kind, arguments = ElectraForQuestionAnswering, {"beam_size": 5}
+        kind, arguments = ElectraForQuestionAnswering, {"starts": 5, "ends": 5}
     return kind.from_pretrained(str(folder / f"{task}.ckpt"), config=config, **arguments)
 
 

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels
-from bert_tf.models.joint_spans import JointSpanModel
+from bert_tf.models.joint_spans import JointSpanModel, context_tokens
 from bert_tf.models.layers import LayerNorm, Projection
 
 _OUTSIDE = -1e30  # added to the logits of tokens that can't be in an answer
@@ -15,23 +15,26 @@ _HEAD_PLACE = 1  # folded into the step's seed for the head's dropout
 class AlbertForQuestionAnswering(JointSpanModel):
     """Encoder, and the head with which ALBERT's authors fine-tuned it on SQuAD 2.0.
 
-    Its outputs are those of `joint_spans.JointSpanModel`. It needs p_mask [B, S]: 1 for tokens that can't be in an
-    answer (question, [SEP], padding), 0 for the context and [CLS]. The scripts train `BertForQuestionAnswering`, with
-    which the authors fine-tuned it on SQuAD 1.1.
+    Its outputs are those of `joint_spans.JointSpanModel`. It reads p_mask [B, S]: 1 for tokens that can't be in an
+    answer (question, [SEP], padding), 0 for the context and [CLS]; without p_mask they follow from segment_ids, 1 for
+    the context and the [SEP] behind it.
 
     Args:
-      config: an `AlbertConfig` or its dict. starts, ends: the best starts, and the best ends of each.
+      config: an `AlbertConfig` or its dict. starts, ends: the best starts, and the best ends of each; 5 by default.
       dropout_rate: before the score of whether there is an answer, in training.
       seed: see `BertModel`. dtype: Keras dtype policy.
     """
 
     further_inputs = ("p_mask",)
+    beam_size = 5
+    needs_impossible = True
+    window_decides = True
 
     def __init__(
         self,
         config,
-        starts: int = 5,
-        ends: int = 5,
+        starts: int | None = None,
+        ends: int | None = None,
         dropout_rate: float = 0.1,
         seed: int | None = None,
         name="question_answering",
@@ -58,9 +61,12 @@ class AlbertForQuestionAnswering(JointSpanModel):
             layer.build((None, None, size))
 
     def outside(self, inputs, length):
-        if inputs.get("p_mask") is None:
-            raise ValueError("AlbertForQuestionAnswering needs p_mask: 1 for tokens that can't be in an answer.")
-        return ops.cast(inputs["p_mask"], "float32") * _OUTSIDE
+        p_mask = inputs.get("p_mask")
+        if p_mask is None:
+            context = context_tokens(inputs, type(self).__name__)
+            followed = ops.pad(context[:, 1:], ((0, 0), (0, 1)))  # not the [SEP] at its end
+            p_mask = 1.0 - ops.maximum(context * followed, ops.cast(ops.arange(length) == 0, "float32"))
+        return ops.cast(p_mask, "float32") * _OUTSIDE
 
     def start_scores(self, x):
         return self.start(x)
@@ -74,5 +80,4 @@ class AlbertForQuestionAnswering(JointSpanModel):
         return self.answerable(kernels.dropout(hidden, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
 
     def get_config(self) -> dict:
-        names = ("starts", "ends", "dropout_rate")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        return {**super().get_config(), "dropout_rate": self.dropout_rate}

@@ -22,8 +22,14 @@ _MASKED_LM = {
 }
 _TASK = "task_specific/"
 _OUTPUT_LAYER = {"kernel": "output_weights", "bias": "output_bias"}
-# Those of `question_answering.ElectraForQuestionAnswering`.
-_ANSWER, _ANSWER_LAYERS = "cls/squad_", {"dense", "dense_1", "dense_2", "dense_3", "qa_hidden"}
+# The layers of `question_answering.ElectraForQuestionAnswering`: here -> there.
+_ANSWER = {
+    "cls/squad_start": "dense",
+    "cls/squad_end_hidden": "qa_hidden",
+    "cls/squad_end": "dense_1",
+    "cls/squad_answerable_hidden": "dense_2",
+    "cls/squad_answerable": "dense_3",
+}
 
 
 def is_here(names: Iterable[str]) -> bool:
@@ -56,8 +62,8 @@ def _in_discriminator(name: str, names: set[str]) -> str | None:
         layer, last = name.split("/")[2:]
         heads = {tuple(other.split("/")[1:3]) for other in names if other.startswith(_TASK)}
         layers = {layer for _, layer in heads} if len({task for task, _ in heads}) == 1 else set()
-        if layers == _ANSWER_LAYERS:
-            return f"{_ANSWER}{layer}/{last}"
+        if layers == set(_ANSWER.values()):
+            return f"{next(here for here, there in _ANSWER.items() if there == layer)}/{last}"
         return _OUTPUT_LAYER[last] if layers == {"dense"} else None
     return None if name.startswith((_GENERATOR, "generator_", "cloze_")) else name
 
@@ -112,8 +118,9 @@ def names_there(names: Iterable[str], config: BertConfig) -> dict[str, str]:
         for here, replacement in _MASKED_LM.items():
             if name.startswith(here):
                 return replacement + name.removeprefix(here)
-        if name.startswith(_ANSWER):
-            return f"{_TASK}squad/{name.removeprefix(_ANSWER)}"
+        layer, _, last = name.rpartition("/")
+        if layer in _ANSWER:
+            return f"{_TASK}squad/{_ANSWER[layer]}/{last}"
         own = generator and name.startswith(_SCOPE) and not name.startswith(_SCOPE + "embeddings/")
         return _GENERATOR + name.removeprefix(_SCOPE) if own else name
 

@@ -52,7 +52,7 @@ class ClassificationTask(FineTuningTask):
 
     @property
     def output_layer(self):
-        return TASKS[self.name].feature_layer if self.settings.features else super().output_layer
+        return TASKS[self.name].other_layer if self.settings.features else super().output_layer
 
     def _check_earlier_task(self, run, newest: str | None) -> None:
         earlier = run_directory.read_settings(run.output_dir) if newest else {}

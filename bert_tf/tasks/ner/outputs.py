@@ -95,7 +95,7 @@ def load_model(path: str, settings: TaggingSettings | None, dtype: str | None = 
 
 def output_layer(settings: TaggingSettings) -> str:
     """What the weights of the model's output layer are called in its checkpoints."""
-    return TASKS["ner"].output_layer if settings.features is None else TASKS["ner"].feature_layer
+    return TASKS["ner"].output_layer if settings.features is None else TASKS["ner"].other_layer
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------

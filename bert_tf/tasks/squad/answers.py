@@ -16,17 +16,20 @@ from absl import logging
 
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks.squad.data import SquadExample
+from bert_tf.tasks.squad.scores import BeamScores, SpanScores
 from bert_tf.tasks.squad.windows import Windows
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import BasicTokenizer
 
-NO_NULL_SCORE = 1_000_000.0  # the original's; also the odds where nothing could be an answer
-_WINDOWS_AT_ONCE = 2048
-
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """One entry of an n-best list; `start`, `end` are its characters in the context, where they are known."""
+    """One entry of an n-best list.
+
+    Attributes:
+      start_logit, end_logit: log-probabilities, where the model has a joint head.
+      start, end: its characters in the context, where they are known.
+    """
 
     text: str
     start_logit: float
@@ -48,7 +51,8 @@ class Prediction:
     Attributes:
       text: the answer, "" for none. nbest: candidates, best first, with their probabilities.
       best: the best answer that is not "none"; None if there is none.
-      null_odds: score of "none" minus score of `best`; None where every question has an answer.
+      null_odds: score of "none", minus score of `best` unless the model has a joint head; None where every question has
+        an answer.
     """
 
     text: str
@@ -141,62 +145,10 @@ class AnswerTexts:
         return text
 
 
-def _padded(logits: Sequence[np.ndarray]) -> np.ndarray:
-    values = np.full((len(logits), max(map(len, logits))), -np.inf, np.float32)
-    for row, numbers in enumerate(logits):
-        values[row, : len(numbers)] = numbers
-    return values
-
-
-def _flags(flat: np.ndarray, windows: Windows, rows: slice, width: int) -> np.ndarray:
-    """[W, width] of a flat array aligned with the tokens; False beyond a window's end."""
-    starts, lengths = windows.offsets[rows.start : rows.stop], windows.lengths[rows]
-    places = np.arange(width)[None, :]
-    return flat[np.minimum(starts[:, None] + places, len(flat) - 1)] & (places < lengths[:, None])
-
-
-def _candidates(
-    windows: Windows, start_logits: Sequence, end_logits: Sequence, settings: PredictionSettings
-) -> Iterator[np.ndarray]:
-    """Yields for each group of windows the spans that can be answers: rows (window, start, end), as in the original by
-    window, rank of the start, rank of the end."""
-    in_context = windows.words >= 0
-    for begin in range(0, len(windows), _WINDOWS_AT_ONCE):
-        rows = slice(begin, min(begin + _WINDOWS_AT_ONCE, len(windows)))
-        starts, ends = _padded(start_logits[rows]), _padded(end_logits[rows])
-        best_starts = np.argsort(-starts, axis=1, kind="stable")[:, : settings.n_best_size]  # [W, K]
-        best_ends = np.argsort(-ends, axis=1, kind="stable")[:, : settings.n_best_size]
-        width = starts.shape[1]
-        start_fits = np.take_along_axis(_flags(windows.max_context, windows, rows, width), best_starts, 1)
-        end_fits = np.take_along_axis(_flags(in_context, windows, rows, width), best_ends, 1)
-        span = best_ends[:, None, :] - best_starts[:, :, None]  # [W, K, K]
-        fits = start_fits[:, :, None] & end_fits[:, None, :] & (span >= 0) & (span < settings.max_answer_length)
-        row, first, last = np.nonzero(fits)
-        yield np.stack([row + begin, best_starts[row, first], best_ends[row, last]], axis=1)
-
-
-def _best_of_all(
-    windows: Windows, rows: range, start_logits: Sequence, end_logits: Sequence, max_answer_length: int
-) -> tuple[int, int, int] | None:
-    """The best span of some windows, regardless of n-best lists."""
-    best, found = -np.inf, None
-    for row in rows:
-        base, length = int(windows.offsets[row]), int(windows.lengths[row])
-        starts = np.where(windows.max_context[base : base + length], start_logits[row][:length], -np.inf)
-        ends = np.where(windows.words[base : base + length] >= 0, end_logits[row][:length], -np.inf)
-        for size in range(1, min(max_answer_length, length) + 1):
-            sums = starts[: length - size + 1].astype(np.float64) + ends[size - 1 :]
-            first = int(sums.argmax())
-            if sums[first] > best:
-                best, found = sums[first], (row, first, first + size - 1)
-    return found
-
-
 def predict_answers(
     examples: Sequence[SquadExample],
     windows: Windows,
-    start_logits: Sequence[np.ndarray],
-    end_logits: Sequence[np.ndarray],
+    scores: SpanScores | BeamScores,
     tokenizer: Tokenizer,
     settings: PredictionSettings,
     verbose: bool = False,
@@ -207,36 +159,28 @@ def predict_answers(
     of them counts; if there is no span at all (an empty context), the answer is "" with odds of 1000000 in version 2.
 
     Args:
-      start_logits, end_logits: for each window float32 [S]; S is at least the window's length.
-      verbose: see `AnswerTexts`.
+      scores: of the windows. verbose: see `AnswerTexts`.
     """
     texts = AnswerTexts(examples, windows, tokenizer, settings.answer_from, verbose)
-    found = list(_candidates(windows, start_logits, end_logits, settings))
-    found = np.concatenate(found) if found else np.zeros((0, 3), np.int64)
+    spans, logits = scores.candidates(windows, settings.n_best_size, settings.max_answer_length)
     of_example = np.searchsorted(windows.example_index, np.arange(len(examples) + 1))  # first window of each example
-    bounds = np.searchsorted(found[:, 0], of_example)
+    bounds = np.searchsorted(spans[:, 0], of_example)
     for number in range(len(examples)):
         rows = range(int(of_example[number]), int(of_example[number + 1]))
-        spans = found[bounds[number] : bounds[number + 1]]
-        yield _predict_one(spans, rows, windows, start_logits, end_logits, texts, settings)
+        part = slice(bounds[number], bounds[number + 1])
+        yield _predict_one(spans[part], logits[part], rows, windows, scores, texts, settings)
 
 
-def _predict_one(spans, rows: range, windows, start_logits, end_logits, texts: AnswerTexts, settings) -> Prediction:
+def _predict_one(spans, logits, rows: range, windows, scores, texts: AnswerTexts, settings) -> Prediction:
     row_list, firsts, lasts = spans.T.tolist()
-    starts = [float(start_logits[row][first]) for row, first in zip(row_list, firsts, strict=True)]
-    ends = [float(end_logits[row][last]) for row, last in zip(row_list, lasts, strict=True)]
-    null = None
-    if settings.version_2_with_negative:
-        for row in rows:
-            pair = float(start_logits[row][0]), float(end_logits[row][0])
-            if null is None or sum(pair) < sum(null):
-                null = pair
-        if null:
-            starts.append(null[0])
-            ends.append(null[1])
-    scores = np.array(starts, np.float64) + np.array(ends, np.float64)
+    starts, ends = logits.T.tolist()
+    null = scores.null_logits(rows) if settings.version_2_with_negative else None
+    if null:
+        starts.append(null[0])
+        ends.append(null[1])
+    sums = np.array(starts, np.float64) + np.array(ends, np.float64)
     nbest, seen = [], set()
-    for place in np.argsort(-scores, kind="stable").tolist():
+    for place in np.argsort(-sums, kind="stable").tolist():
         if len(nbest) >= settings.n_best_size:
             break
         if place == len(row_list):  # the null candidate is last
@@ -257,12 +201,12 @@ def _predict_one(spans, rows: range, windows, start_logits, end_logits, texts: A
     if not settings.version_2_with_negative:
         return Prediction(answers[0].text, answers, best, None)
     if best is None and rows:
-        span = _best_of_all(windows, rows, start_logits, end_logits, settings.max_answer_length)
+        span = scores.best_of_all(windows, rows, settings.max_answer_length)
         if span:
-            row, first, last = span
-            text, start, end = texts.of(*span)
-            best = Answer(text, float(start_logits[row][first]), float(end_logits[row][last]), 0.0, start, end)
-    odds = sum(null) - best.start_logit - best.end_logit if null and best else NO_NULL_SCORE
+            (row, first, last), pair = span
+            text, start, end = texts.of(row, first, last)
+            best = Answer(text, *pair, 0.0, start, end)
+    odds = scores.null_odds(rows, best and (best.start_logit, best.end_logit))
     chosen = "" if best is None or odds > settings.null_score_diff_threshold else best.text
     return Prediction(chosen, answers, best, odds)
 

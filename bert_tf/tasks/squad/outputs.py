@@ -1,4 +1,4 @@
-"""Question answering as a whole: logits of windows, predictions, metrics, and the settings kept with a model."""
+"""Question answering as a whole: scores of windows, predictions, metrics, and the settings kept with a model."""
 
 import dataclasses
 import json
@@ -14,6 +14,7 @@ from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, predict_answers
 from bert_tf.tasks.squad.data import SquadData
+from bert_tf.tasks.squad.scores import BeamScores, SpanScores, collect_scores
 from bert_tf.tasks.squad.windows import Windows, WindowSettings
 from bert_tf.text import casing
 from bert_tf.text.tokenizer import Tokenizer
@@ -23,13 +24,13 @@ LENGTH_STEP = 32
 SETTINGS_FILE = "question_answering.json"
 
 
-def predict_logits(
+def predict_scores(
     predict: Callable, windows: Windows, *, batch_size: int, max_seq_length: int, static_padding: bool
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Scores of each token of each window as first and as last of an answer: two lists of float32 [S].
+) -> SpanScores | BeamScores:
+    """A model's scores of all windows.
 
-    S is the window's own length, and max_seq_length under static_padding, where padding can be among the n-best as in
-    the original.
+    Those of the tokens are as many as the window has, and max_seq_length under static_padding, where padding can be
+    among the n-best as in the original.
 
     Args:
       predict: from `step.make_predict_function`.
@@ -41,12 +42,8 @@ def predict_logits(
         static_padding=static_padding,
         length_step=LENGTH_STEP,
     )
-    starts, ends = [None] * len(windows), [None] * len(windows)
     lengths = np.full(len(windows), max_seq_length) if static_padding else windows.lengths
-    for rows, output in token_rows.rows_and_outputs(windows, batch_size, predict(batches)):
-        for row, start, end in zip(rows.tolist(), output["start_logits"], output["end_logits"], strict=True):
-            starts[row], ends[row] = start[: lengths[row]], end[: lengths[row]]
-    return starts, ends
+    return collect_scores(token_rows.rows_and_outputs(windows, batch_size, predict(batches)), lengths)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,10 +98,10 @@ def answer(
     verbose: bool = False,
     **batches,
 ) -> list[Prediction]:
-    """Predictions for all questions. verbose: see `AnswerTexts`. batches: arguments of `predict_logits`."""
+    """Predictions for all questions. verbose: see `AnswerTexts`. batches: arguments of `predict_scores`."""
     max_seq_length = settings.windows.max_seq_length
-    starts, ends = predict_logits(predict, windows, max_seq_length=max_seq_length, **batches)
-    return list(predict_answers(data.examples, windows, starts, ends, tokenizer, settings.predictions, verbose))
+    scores = predict_scores(predict, windows, max_seq_length=max_seq_length, **batches)
+    return list(predict_answers(data.examples, windows, scores, tokenizer, settings.predictions, verbose))
 
 
 def score(data: SquadData, predictions: list[Prediction], version_2_with_negative: bool) -> dict[str, float]:

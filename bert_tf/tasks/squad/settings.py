@@ -12,6 +12,8 @@ class SquadSettings:
 
     Attributes:
       answer_from: None: as suits the model's tokenizer (`Tokenizer.answers_by_words`).
+      question_head: a key of `question_heads.OUTPUT_LAYERS`; None: as the model was trained, or else as its family's
+        authors did. beam_size: of the joint head; None: as the model was trained, or as its family's authors did.
       null_score_diff_threshold: None: as chosen on a dev set and kept beside the model, or else 0.
     """
 
@@ -29,6 +31,8 @@ class SquadSettings:
     max_answer_length: int = 30
     null_score_diff_threshold: float | None = None
     lstm_on_top: bool = False
+    question_head: str | None = None
+    beam_size: int | None = None
 
     @property
     def dev_flag(self) -> str:
@@ -41,6 +45,8 @@ class SquadSettings:
         Raises:
           ValueError: names the flag.
         """
+        if self.lstm_on_top and self.question_head == "joint":
+            raise ValueError("--lstm_on_top is for --question_head=independent.")
         if run.do_eval and not (self.dev_file or self.predict_file):
             raise ValueError("--do_eval needs --dev_file (or --predict_file).")
         run.check_files(

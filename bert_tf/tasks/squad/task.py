@@ -9,8 +9,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.models import task_models
+from bert_tf.models import question_heads
+from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import list_files
@@ -30,17 +32,53 @@ class SquadTask(FineTuningTask):
     name = "squad"
     test_records = "eval"
 
+    def resolve(self, run, newest):
+        self.source = newest or run.init_checkpoint
+        with named_by("--output_dir" if newest else "--init_checkpoint"):
+            self.trained_head = question_heads.head_in(open_weights(self.source)) if self.source else None
+        return super().resolve(run, newest)
+
+    @property
+    def output_layer(self):
+        return question_heads.OUTPUT_LAYERS[self.trained_head or "independent"]
+
     def describe(self, run, newest):
         files, tokenizer = super().describe(run, newest)
         if self.settings.answer_from is None:
             answer_from = "words" if tokenizer.answers_by_words else "offsets"
             self.settings = dataclasses.replace(self.settings, answer_from=answer_from)
-        fine_tuning.put_lstm_on_top(files, self.settings.lstm_on_top, run.do_train)
+        files.head = self._choose_head(run, files, resumes=bool(newest))
         return files, tokenizer
+
+    def _choose_head(self, run, files: ModelFiles, resumes: bool) -> HeadConfig:
+        """The head to train or to predict with: of the flags, of the model, or of its family's authors."""
+        own, trained = self.settings, self.trained_head
+        joint, title = question_heads.joint_class(files.config), files.config.title
+        if own.question_head == "joint" and not joint:
+            others = " and ".join(question_heads.titles_with_joint_head())
+            raise ValueError(f"--question_head=joint: only {others} have this head, {title} has not.")
+        if own.question_head not in (None, trained or own.question_head) and (resumes or not run.do_train):
+            raise ValueError(f"--question_head={own.question_head}: {self.source} was trained with {trained}.")
+        authors = joint and (own.version_2_with_negative or not joint.needs_impossible) and not own.lstm_on_top
+        head = own.question_head or trained or ("joint" if authors else "independent")
+        if head == "independent":
+            if own.beam_size:
+                raise ValueError("--beam_size is for --question_head=joint.")
+            fine_tuning.put_lstm_on_top(files, own.lstm_on_top, run.do_train)
+            return HeadConfig(lstm_on_top=files.head.lstm_on_top)  # whatever the model was for before
+        if own.lstm_on_top:
+            raise ValueError(f"--lstm_on_top is for --question_head=independent; {self.source} was trained with joint.")
+        if authors and not trained and not own.question_head:
+            logging.info("As %s was fine-tuned by its authors, unless you say otherwise: --question_head=joint.", title)
+        stored = read_head(casing.directory_of(self.source)) if self.source else HeadConfig()
+        starts, ends = (
+            own.beam_size or number or joint.beam_size
+            for number in ((stored.starts, stored.ends) if trained == "joint" else (None, None))
+        )
+        return HeadConfig(joint.__name__, starts=starts, ends=ends)
 
     def load(self, run, files, tokenizer, newest):
         own = self.settings
-        files.head = HeadConfig(lstm_on_top=files.head.lstm_on_top)  # whatever the model was for before
         self.files, self.tokenizer = files, tokenizer
         self.main_metric = "eval_best_f1" if own.version_2_with_negative else "eval_f1"
         self.answering = self._choose_answering(run, newest)
@@ -65,6 +103,9 @@ class SquadTask(FineTuningTask):
             order = list(range(len(train.examples)))
             random.Random(12345).shuffle(order)
             self.train_rows = self._cut(train, "train_file", True).of_examples(order)
+            if files.head.architecture:
+                decides = question_heads.joint_class(files.config).window_decides
+                self.train_rows = self.train_rows.with_impossible(decides)
         if predicted:
             self.test_sets = [ExampleSet("test", self._cut(predicted, "predict_file", False), predicted)]
         if dev:
@@ -126,8 +167,7 @@ class SquadTask(FineTuningTask):
         return len(self.train_rows) if self.settings.steps_from_windows else len(self.train_data.examples)
 
     def create_model(self, dtype):
-        lstm_on_top = self.files.head.lstm_on_top
-        return task_models.BertForQuestionAnswering(self.files.config, lstm_on_top=lstm_on_top, dtype=dtype)
+        return question_heads.create_model(self.files.config, self.files.head, dtype=dtype)
 
     def training_batches(self, **arguments):
         return token_rows.training_batches(self.train_rows, length_step=outputs.LENGTH_STEP, **arguments)

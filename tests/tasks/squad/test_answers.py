@@ -9,7 +9,6 @@ import pytest
 from helpers.squad import SQUAD_SIZES
 
 from bert_tf.tasks.squad.answers import (
-    NO_NULL_SCORE,
     Answer,
     AnswerTexts,
     Prediction,
@@ -19,6 +18,7 @@ from bert_tf.tasks.squad.answers import (
     write_predictions,
 )
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_squad_examples
+from bert_tf.tasks.squad.scores import NO_NULL_SCORE, SpanScores
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 from bert_tf.text.wordpiece import BasicTokenizer
 
@@ -48,7 +48,7 @@ def bytes_of(path) -> bytes:
 
 def assert_files_equal(folder, questions, name, tokenizer, output):
     examples, windows, starts, ends, settings = golden_case(folder, questions, name, tokenizer)
-    predictions = list(predict_answers(examples, windows, starts, ends, tokenizer, settings))
+    predictions = list(predict_answers(examples, windows, SpanScores(starts, ends), tokenizer, settings))
     write_predictions(str(output), [example.qas_id for example in examples], predictions)
     names = {"predictions.json", "nbest_predictions.json"} | ({"null_odds.json"} if "v2.0" in name else set())
     assert {path.name for path in output.iterdir()} == names
@@ -72,7 +72,7 @@ def test_where_the_original_crashed(shared, golden, english):
     folder, name = shared / "golden" / "squad", "output-v2.0-S384-nbest10-len8"
     assert json.loads((folder / name / "crash.json").read_text())["exception"] == "AttributeError"
     examples, windows, starts, ends, settings = golden_case(folder, golden / "squad", name, english)
-    predictions = list(predict_answers(examples, windows, starts, ends, english, settings))
+    predictions = list(predict_answers(examples, windows, SpanScores(starts, ends), english, settings))
     assert len(predictions) == len(examples) == 44
     rescued = 0
     for number, prediction in enumerate(predictions):
@@ -146,7 +146,7 @@ def logits(length, values, rest=-100.0):
 def predict(tokenizer, examples, starts, ends, length=16, stride=128, query=4, **settings):
     answer_from = settings.get("answer_from", "words")
     windows = build_windows(examples, tokenizer, WindowSettings(length, stride, query, answer_from), False)
-    return list(predict_answers(examples, windows, starts, ends, tokenizer, PredictionSettings(**settings)))
+    return list(predict_answers(examples, windows, SpanScores(starts, ends), tokenizer, PredictionSettings(**settings)))
 
 
 STARTS, ENDS = {0: -1.57, 5: -2.61, 6: -2.92}, {0: 0.81, 5: -2.62, 6: 1.55}
@@ -291,14 +291,14 @@ def test_logits_longer_than_the_window(small):
 
 
 def test_many_windows_at_once_change_nothing(small, monkeypatch):
-    from bert_tf.tasks.squad import answers as squad_answers
+    from bert_tf.tasks.squad import scores as squad_scores
 
     generator = np.random.default_rng(0)
     examples = ask(*("ada brown met ( 1801 ) " * count for count in (1, 5, 2, 9, 1)))
     windows = build_windows(examples, small, WindowSettings(12, 3, 4), False)
     starts, ends = ([generator.normal(size=length) for length in windows.lengths] for _ in range(2))
     one = predict(small, examples, starts, ends, 12, 3, version_2_with_negative=True)
-    monkeypatch.setattr(squad_answers, "_WINDOWS_AT_ONCE", 3)
+    monkeypatch.setattr(squad_scores, "_WINDOWS_AT_ONCE", 3)
     assert predict(small, examples, starts, ends, 12, 3, version_2_with_negative=True) == one
     assert len(windows) > 20
 
