@@ -281,6 +281,14 @@ class BertConfig:
         """Writes `to_json_string()` to a file, complete or not at all."""
         write_text_file(json_file, self.to_json_string())
 
+    def doubt(self, config_file: str, weights_path: str) -> str | None:
+        """What speaks against this configuration for weights whose shapes fit, as one line for the log; None: nothing.
+
+        Args:
+          config_file: where it was read. weights_path: the weights.
+        """
+        return None
+
     def validate(self) -> None:
         """Checks every value. The constructor calls this; call it again after setting attributes.
 

@@ -76,7 +76,13 @@ def _with_files(weights: Weights, config_file: str | None = None) -> tuple[Weigh
                 f"{scopes[others.pop()]}: they belong to two models."
             )
         variable_names.check_shapes(weights, files.config, name)
+        _warn_of_doubt(weights, files)
     return weights, files
+
+
+def _warn_of_doubt(weights: Weights, files: ModelFiles) -> None:
+    if files.config_file and (doubt := files.config.doubt(files.config_file, weights.path)):
+        logging.warning("%s", doubt)
 
 
 def read_tokenizer(path: str) -> Tokenizer:
@@ -151,6 +157,8 @@ def describe(
             _check_same_attention(files.config, bert_config_file, weights)
         elif files.config is None:
             files = read_model(init_checkpoint)[1]
+        if files.config is not None:
+            _warn_of_doubt(weights, files)
     elif bert_config_file:
         config = model_directory.read_config(bert_config_file, allow_unknown)
         head = model_directory.read_head(posixpath.dirname(bert_config_file), bert_config_file)

@@ -6,6 +6,7 @@ Face's classes are in test_descendants.py.
 """
 
 import json
+import re
 import shutil
 
 import keras
@@ -191,6 +192,45 @@ def test_configurations_that_are_refused(golden, change, match):
     values = json.loads((golden / "albert" / "config1" / "albert_config.json").read_text())
     with pytest.raises(ValueError, match=match):
         AlbertConfig.from_dict({**values, **change})
+
+
+@pytest.mark.parametrize(
+    "config_folder, weights_folder, dropout, doubt",
+    [
+        ("albert_base_v1", "albert_base_v2", 0.0, "is in a directory of version 1, but .* of version 2"),
+        ("albert-xxlarge-v2", "albert_xxlarge_v1", 0.0, "is in a directory of version 2, but .* of version 1"),
+        (
+            "",
+            "models--albert--albert-base-v2/snapshots/0e09",
+            0.1,
+            "has dropout, which models of version 2 don't have, but",
+        ),
+        ("other", "albert_large_v2", 0.1, "has dropout"),
+        ("albert_large_v2", "albert_large_v2", 0.0, None),
+        ("albert_base_v1", "albert_base_v1", 0.0, None),
+        ("albert_base_v1", "fine_tuned", 0.1, None),
+        ("", "my_albert_base_v2_runs", 0.1, None),
+        ("albert_base_v1", "albert_base_v2/mrpc", 0.1, None),
+    ],
+)
+def test_a_configuration_of_another_version(released, tmp_path, caplog, config_folder, weights_folder, dropout, doubt):
+    """Names of directories and dropout may speak against it; it is used all the same."""
+    weights = shutil.copytree(released, tmp_path / weights_folder)
+    config = AlbertConfig.from_json_file(f"{weights}/albert_config.json")
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout
+    folder = tmp_path / (config_folder or weights_folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save(str(folder / "albert_config.json"))
+    file = str(folder / "albert_config.json") if config_folder else None
+    assert pretrained.read_model(str(weights), file)[1].config == config
+    assert pretrained.describe(
+        bert_config_file=file, vocab_file="x", init_checkpoint=str(weights), do_lower_case=None, strip_accents=None
+    ).config.hidden_dropout_prob == dropout  # fmt: skip
+    warnings = [record.getMessage() for record in caplog.records if "of ALBERT" in record.getMessage()]
+    assert len(warnings) == (2 if doubt else 0)
+    for warning in warnings:
+        assert re.search(f"albert_config.json {doubt}.*take the albert_config.json of the release", warning)
+        assert "\n" not in warning
 
 
 def test_groups_that_the_weights_do_not_have(released):

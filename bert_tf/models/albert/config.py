@@ -1,8 +1,13 @@
 """AlbertConfig: the sizes of an ALBERT."""
 
+import posixpath
+import re
 from types import MappingProxyType
 
 from bert_tf.models.config import BertConfig
+
+# A file in the directory of a released model, as Google and Hugging Face call it.
+_RELEASE = re.compile(r"(?:^|[/-])albert[_-](?:base|large|xlarge|xxlarge)[_-]v([12])(?:/snapshots/[^/]+)?/[^/]+$")
 
 
 class AlbertConfig(BertConfig):
@@ -61,6 +66,23 @@ class AlbertConfig(BertConfig):
         layers, groups, inner = self.num_hidden_layers, self.num_hidden_groups, self.inner_group_num
         return [int(layer / layers * groups) * inner + block for layer in range(layers) for block in range(inner)]
 
+    def doubt(self, config_file: str, weights_path: str) -> str | None:
+        """Whether this seems to be of another version of the released models: these have the same variables, but those
+        of version 2 were trained without dropout. Only the names of directories and dropout tell versions apart.
+        """
+        named, found = (_version(path) for path in (config_file, weights_path))
+        has_dropout = self.hidden_dropout_prob > 0 or self.attention_probs_dropout_prob > 0
+        if found and named and named != found:
+            reason = f"is in a directory of version {named}"
+        elif found == "2" and has_dropout:
+            reason = "has dropout, which models of version 2 don't have"
+        else:
+            return None
+        return (
+            f"{config_file} {reason}, but {weights_path} is in a directory of version {found} of ALBERT: unless this "
+            f"is meant, take the {posixpath.basename(config_file)} of the release that the weights are from."
+        )
+
     def validate(self) -> None:
         super().validate()
         for key in ("num_hidden_groups", "inner_group_num"):
@@ -72,3 +94,9 @@ class AlbertConfig(BertConfig):
                 f"num_hidden_groups={self.num_hidden_groups} is more than num_hidden_layers={self.num_hidden_layers}: "
                 "some groups would never be used"
             )
+
+
+def _version(path: str) -> str | None:
+    """The version that a directory's name says; None: it doesn't."""
+    match = _RELEASE.search(path)
+    return match and match[1]
