@@ -29,6 +29,7 @@ from bert_tf.system.progress import progress_bar
 
 RECORDS_PER_BLOCK = 1024
 
+_BATCHES_AT_ONCE = 64  # of a file that is scanned
 _READ_BUFFER_BYTES = 256 * 1024
 _INDEX_THREADS = 8
 _CACHE_VERSION = 2
@@ -241,13 +242,34 @@ def _scan_gzip(name: str, size: int, skip_corrupt_records: bool, progress) -> tu
 
 def _payload_sizes(name: str, offset: int, batch: int) -> Iterator[tuple[int, int]]:
     """Yields (records, bytes of their payloads) for each batch of consecutive records, starting at `offset`."""
+    batches = _BATCHES_AT_ONCE
+    while True:
+        try:
+            sizes = _measure(name, offset, batch, batches).numpy().tolist()
+        except tf.errors.DataLossError:
+            if batches == 1:
+                raise
+            batches = 1  # so that those before the damage are yielded
+            continue
+        for count, payload_bytes in sizes:
+            offset += payload_bytes + FRAME_BYTES * count
+            yield count, payload_bytes
+        if len(sizes) < batches:
+            return
 
-    def measure(payloads):
-        return tf.size(payloads), tf.reduce_sum(tf.cast(tf.strings.length(payloads), tf.int64))
 
-    dataset = tf.data.Dataset.from_tensors(np.int64(offset)).flat_map(lambda start: open_at(name, start))
-    for count, total in dataset.batch(batch).map(measure).as_numpy_iterator():
-        yield int(count), int(total)
+# Traced once, since tracing takes longer than reading most files.
+@tf.function(input_signature=[tf.TensorSpec([], tf.string), *[tf.TensorSpec([], tf.int64)] * 3])
+def _measure(name, offset, batch, batches):
+    """The records, and bytes of their payloads, of each of the next `batches` batches, int64 [at most batches, 2]."""
+
+    def sizes(payloads):
+        lengths = tf.cast(tf.strings.length(payloads), tf.int64)
+        return tf.stack([tf.size(lengths, tf.int64), tf.reduce_sum(lengths)])
+
+    records = tf.data.Dataset.from_tensors(offset).flat_map(lambda start: open_at(name, start))
+    rows = records.batch(batch).map(sizes).take(batches).batch(batches)
+    return rows.reduce(tf.zeros([0, 2], tf.int64), lambda _, chunk: chunk)
 
 
 def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
