@@ -29,6 +29,8 @@ _SIZES = (
     "hidden_size",
     "num_hidden_layers",
     "num_attention_heads",
+    "num_hidden_groups",
+    "inner_group_num",
     "intermediate_size",
     "max_position_embeddings",
     "type_vocab_size",
@@ -73,7 +75,7 @@ class BertConfig:
       ValueError: an invalid value; names the key.
     """
 
-    # The family: its name in texts, in config.json, and the file that holds the keys of a configuration.
+    # The family: its name in texts, in config.json, and the file of a configuration, which is named like all others.
     title = "BERT"
     model_type = "bert"
     file_name = "bert_config.json"
@@ -113,6 +115,7 @@ class BertConfig:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        cls.file_name = f"{cls.model_type}_config.json"
         BertConfig.classes[cls.model_type] = cls
 
     def __init__(

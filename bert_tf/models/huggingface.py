@@ -56,6 +56,13 @@ BERT_DEFAULTS = {
     "layer_norm_eps": 1e-12,
 }
 
+# Values of `Layout.refused` for encoders with absolute positions.
+PLAIN_ENCODER = {
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+}
+
 # Beginnings of names of their classes are the families'; here they are those of BERT.
 _CLASSES = "Bert"
 CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
@@ -70,6 +77,16 @@ _FIXED_NAMES = {
     "output_bias": "classifier.bias",
 }
 _LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
+
+
+def classifier_names(hidden: str, output: str) -> dict[str, str]:
+    """The variables of a classifier with a hidden layer here -> theirs, by the names of the two layers there."""
+    return {
+        "pre_classifier/kernel": f"{hidden}.weight",
+        "pre_classifier/bias": f"{hidden}.bias",
+        "output_weights": f"{output}.weight",
+        "output_bias": f"{output}.bias",
+    }
 
 
 @dataclasses.dataclass(frozen=True)

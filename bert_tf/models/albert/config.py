@@ -26,7 +26,6 @@ class AlbertConfig(BertConfig):
 
     title = "ALBERT"
     model_type = "albert"
-    file_name = "albert_config.json"
     unwritten = MappingProxyType({"layer_norm_eps": 1e-12})
     # In the configurations of the released models, but never used.
     idle_keys = (
@@ -85,10 +84,6 @@ class AlbertConfig(BertConfig):
 
     def validate(self) -> None:
         super().validate()
-        for key in ("num_hidden_groups", "inner_group_num"):
-            value = getattr(self, key)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{key} must be a positive integer, not {value!r}")
         if self.num_hidden_groups > self.num_hidden_layers:
             raise ValueError(
                 f"num_hidden_groups={self.num_hidden_groups} is more than num_hidden_layers={self.num_hidden_layers}: "

@@ -16,7 +16,6 @@ class DistilBertConfig(BertConfig):
 
     title = "DistilBERT"
     model_type = "distilbert"
-    file_name = "distilbert_config.json"
     unwritten = MappingProxyType({})
     has_pooler = False
     type_vocab_size = 0

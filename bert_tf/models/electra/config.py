@@ -25,7 +25,6 @@ class ElectraConfig(BertConfig):
 
     title = "ELECTRA"
     model_type = "electra"
-    file_name = "electra_config.json"
     unwritten = MappingProxyType({})
     has_pooler = False
     detects_replaced_tokens = True

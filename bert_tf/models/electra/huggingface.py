@@ -1,21 +1,8 @@
 """ELECTRA in Hugging Face's files: ElectraForPreTraining is a discriminator, ElectraForMaskedLM a generator."""
 
 from bert_tf.models.electra.config import ElectraConfig
-from bert_tf.models.huggingface import BERT_DEFAULTS, Layout
+from bert_tf.models.huggingface import BERT_DEFAULTS, PLAIN_ENCODER, Layout, classifier_names
 
-# Their classifier of texts has a hidden layer that the original's doesn't have; the original has no choices.
-_SEQUENCES = {
-    "pre_classifier/kernel": "classifier.dense.weight",
-    "pre_classifier/bias": "classifier.dense.bias",
-    "output_weights": "classifier.out_proj.weight",
-    "output_bias": "classifier.out_proj.bias",
-}
-_CHOICES = {
-    "pre_classifier/kernel": "sequence_summary.summary.weight",
-    "pre_classifier/bias": "sequence_summary.summary.bias",
-    "output_weights": "classifier.weight",
-    "output_bias": "classifier.bias",
-}
 _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 
 LAYOUT = Layout(
@@ -28,12 +15,7 @@ LAYOUT = Layout(
         "num_attention_heads": 4,
         "intermediate_size": 1024,
     },
-    refused={
-        "position_embedding_type": ("absolute", None),
-        "is_decoder": (False, None),
-        "add_cross_attention": (False, None),
-        **{key: (value, None) for key, value in _SUMMARY.items()},
-    },
+    refused={**PLAIN_ENCODER, **{key: (value, None) for key, value in _SUMMARY.items()}},
     written={"position_embedding_type": "absolute", "summary_last_dropout": 0.1, **_SUMMARY},
     parts=(
         ("discriminator_predictions.dense_1.", "discriminator_predictions.dense_prediction."),
@@ -42,6 +24,10 @@ LAYOUT = Layout(
         ("cls.predictions.decoder.", "generator_lm_head."),
         ("cls.predictions.bias", "generator_lm_head.bias"),
     ),
-    heads={"BertForSequenceClassification": _SEQUENCES, "BertForMultipleChoice": _CHOICES},
+    # Their classifier of texts has a hidden layer that the original's doesn't have; the original has no choices.
+    heads={
+        "BertForSequenceClassification": classifier_names("classifier.dense", "classifier.out_proj"),
+        "BertForMultipleChoice": classifier_names("sequence_summary.summary", "classifier"),
+    },
     classifier_act="gelu_erf",
 )

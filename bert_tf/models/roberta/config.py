@@ -21,7 +21,6 @@ class RobertaConfig(BertConfig):
 
     title = "RoBERTa"
     model_type = "roberta"
-    file_name = "roberta_config.json"
     unwritten = MappingProxyType({})
     has_pooler = False
     first_position = 2
