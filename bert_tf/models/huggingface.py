@@ -105,6 +105,7 @@ class Layout:
       always_projects: there is a layer behind the embeddings even if it needn't change their width.
       parts: (a part of a name as their BERT has it, this family's), replaced in this order.
       heads: classifier as `HeadConfig.architecture` -> its names, where it has a hidden layer under names of its own.
+      masked_lm_act: the activation of their masked-LM head, if it isn't hidden_act.
       classifier_act: the activation of that layer of a classifier of texts, if the family's original has no such layer.
     """
 
@@ -120,6 +121,7 @@ class Layout:
     always_projects: bool = False
     parts: tuple[tuple[str, str], ...] = ()
     heads: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    masked_lm_act: str | None = None
     classifier_act: str | None = None
 
     @property
@@ -420,6 +422,13 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
         raise ValueError(
             f"--format=huggingface: {weights.path} has the classifier of the original {layout.title}, one layer, where "
             "Hugging Face's has two. Use bert_tf."
+        )
+    act = layout.masked_lm_act
+    if act not in (None, config.activation) and "cls/predictions/output_bias" in names:
+        raise ValueError(
+            f'--format=huggingface: {weights.path} has hidden_act "{config.activation}", where the masked-LM head of '
+            f'Hugging Face\'s {layout.title} always has "{act}". Give --hidden_act={act}, which changes outputs, or '
+            "use bert_tf."
         )
     bare = all(name.startswith(f"{layout.scope}/") for name in names)
     written = {name: layout.name_of(name, architecture).removeprefix(scope * bare) for name in names}

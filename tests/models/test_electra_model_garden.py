@@ -160,6 +160,14 @@ def test_conversion(trained, tmp_path, part):
     assert_equal(open_weights.open_weights(source, part), open_weights.open_weights(prefix, part))
 
 
+def test_their_generator_has_the_exact_gelu(trained, tmp_path):
+    with pytest.raises(
+        ValueError, match=r'hidden_act "gelu", where .*ELECTRA always has "gelu_erf".*--hidden_act=gelu_erf'
+    ):
+        convert.convert(trained[0], str(tmp_path / "new"), "huggingface", part="generator")
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_encoder_alone(tmp_path):
     """With a narrower word table it is an ELECTRA's, as TensorFlow Hub's small one; otherwise a BERT's."""
     config, _ = configs(6)

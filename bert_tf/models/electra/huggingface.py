@@ -29,5 +29,6 @@ LAYOUT = Layout(
         "BertForSequenceClassification": classifier_names("classifier.dense", "classifier.out_proj"),
         "BertForMultipleChoice": classifier_names("sequence_summary.summary", "classifier"),
     },
+    masked_lm_act="gelu_erf",
     classifier_act="gelu_erf",
 )

@@ -21,4 +21,5 @@ LAYOUT = Layout(
         # Choices are scored on the output of a pooler.
         "BertForMultipleChoice": classifier_names("roberta.pooler.dense", "classifier"),
     },
+    masked_lm_act="gelu_erf",
 )
