@@ -52,16 +52,24 @@ class Found(NamedTuple):
     """The model's outputs for all windows.
 
     Attributes:
-      start_logits, end_logits: float32 [W, S], -inf beyond a window's end.
+      outputs: by name, [W, ...]; start_logits and end_logits are float32 [W, S], -inf beyond a window's end.
       inside, most_context: bool [W, S], see `SquadServing._in_context`.
     """
 
     windows: Windows
     pieces: Pieces
-    start_logits: tf.Tensor
-    end_logits: tf.Tensor
+    outputs: dict[str, tf.Tensor]
     inside: tf.Tensor
     most_context: tf.Tensor
+
+
+class _Ranked(NamedTuple):
+    """Spans of each window, by rank of the start, then of the end, [W, M]: tokens int32, and scores float32."""
+
+    firsts: tf.Tensor
+    lasts: tf.Tensor
+    start_scores: tf.Tensor
+    end_scores: tf.Tensor
 
 
 class _Candidates(NamedTuple):
@@ -70,15 +78,15 @@ class _Candidates(NamedTuple):
     Attributes:
       scores: float64 [B, C+1], -inf for invalid ones. number: C.
       spans_of: indices int32 [B, n] up to C, -1 for none -> `_Spans`.
-      null: score of "no answer" [B] float64, -inf where it is not allowed. null_logits: the same without that rule, 0
-        without windows.
+      null: score of "no answer" as a candidate [B] float64, -inf where it is none. null_score: the same without that
+        rule, 0 without windows.
     """
 
     scores: tf.Tensor
     number: tf.Tensor
     spans_of: Callable[[tf.Tensor], _Spans]
     null: tf.Tensor
-    null_logits: tf.Tensor
+    null_score: tf.Tensor
 
 
 class _NBest(NamedTuple):
@@ -93,11 +101,12 @@ class AnswerChoice:
     """The choice of answers from the scores of windows.
 
     Args:
-      settings: how answers are chosen.
+      settings: how answers are chosen. is_joint: the scores are those of a `joint_spans.JointSpanModel`: "no answer"
+        has its own, and is not among the candidates.
     """
 
-    def __init__(self, settings: QuestionAnsweringSettings):
-        self.settings = settings
+    def __init__(self, settings: QuestionAnsweringSettings, is_joint: bool):
+        self.settings, self.is_joint = settings, is_joint
 
     def choose(self, found: Found, codes: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """What `SquadServing.answer` returns.
@@ -127,41 +136,60 @@ class AnswerChoice:
             "nbest_ends": nbest.spans.ends,
         }
 
+    def _ranked(self, found: Found) -> _Ranked:
+        """The spans from the best starts to the best ends of each window."""
+        outputs = found.outputs
+        if self.is_joint:
+            starts, ends = (
+                (outputs[f"{part}_top_log_probs"], outputs[f"{part}_top_index"]) for part in ("start", "end")
+            )
+            number = ends[0].shape[2]
+            firsts, start_scores = (tf.repeat(values, number, axis=1) for values in (starts[1], starts[0]))
+            lasts, end_scores = (tf.reshape(values, tf.shape(firsts)) for values in (ends[1], ends[0]))
+            return _Ranked(firsts, lasts, start_scores, end_scores)
+        k = min(self.settings.predictions.n_best_size, self.settings.windows.max_seq_length)
+        starts, ends = (tf.math.top_k(outputs[name], k) for name in ("start_logits", "end_logits"))  # [W, K]
+        return _Ranked(
+            tf.repeat(starts.indices, k, axis=1), tf.tile(ends.indices, [1, k]),
+            tf.repeat(starts.values, k, axis=1), tf.tile(ends.values, [1, k]),
+        )  # fmt: skip
+
     def _candidates(self, found: Found) -> _Candidates:
-        """The spans from the best starts to the best ends of each window, and "no answer"."""
+        """The spans that can be answers, and "no answer"."""
         settings = self.settings.predictions
         windows, pieces = found.windows, found.pieces
         number_of_questions = tf.size(windows.splits) - 1
-        k = min(settings.n_best_size, self.settings.windows.max_seq_length)
-        best_starts, best_ends = (
-            tf.math.top_k(logits, k) for logits in (found.start_logits, found.end_logits)
-        )  # [W, K]
-        lengths = best_ends.indices[:, None, :] - best_starts.indices[:, :, None]  # [W, K, K]
+        ranked = self._ranked(found)
+        size = ranked.firsts.shape[1]
+        lengths = ranked.lasts - ranked.firsts  # [W, M]
         fits = tf.logical_and(lengths >= 0, lengths < settings.max_answer_length)
-        fits = tf.logical_and(fits, tf.gather(found.most_context, best_starts.indices, batch_dims=1)[:, :, None])
-        fits = tf.logical_and(fits, tf.gather(found.inside, best_ends.indices, batch_dims=1)[:, None, :])
-        scores = tf.cast(best_starts.values, tf.float64)[:, :, None] + tf.cast(best_ends.values, tf.float64)[:, None, :]
+        for allowed, tokens in ((found.most_context, ranked.firsts), (found.inside, ranked.lasts)):
+            width = allowed.shape[1]  # a beam may be wider than a window
+            fits = tf.logical_and(fits, tf.gather(allowed, tf.minimum(tokens, width - 1), batch_dims=1))
+            fits = tf.logical_and(fits, tokens < width)
+        scores = tf.cast(ranked.start_scores, tf.float64) + tf.cast(ranked.end_scores, tf.float64)
         scores = tf.where(fits, scores, tf.constant(_LOWEST, tf.float64))
         scores = tf.RaggedTensor.from_row_splits(scores, windows.splits, validate=False).to_tensor(_LOWEST)
-        number = tf.shape(scores)[1] * k * k
+        number = tf.shape(scores)[1] * size
         scores = tf.reshape(scores, [number_of_questions, number])  # [B, C]
-        null_starts, null_ends = self._null(windows, found.start_logits, found.end_logits)  # [B]
+        null_score = self._null(found)  # [B]
         null = tf.fill([number_of_questions], tf.constant(_LOWEST, tf.float64))
-        if settings.version_2_with_negative:
-            has_windows = windows.splits[1:] > windows.splits[:-1]
-            null = tf.where(has_windows, null_starts + null_ends, null)
+        if self._lists_null:
+            null = tf.where(windows.splits[1:] > windows.splits[:-1], null_score, null)
         scores = tf.concat([scores, null[:, None]], 1)  # [B, C+1]: on a tie "no answer" comes last
 
         def spans_of(chosen: tf.Tensor) -> _Spans:
             is_span = tf.logical_and(chosen >= 0, chosen < number)
             safe = tf.where(is_span, chosen, 0)
-            rows = tf.where(is_span, windows.splits[:-1, None] + tf.cast(safe // (k * k), tf.int64), 0)
-            ranked = (best_starts, safe // k % k), (best_ends, safe % k)
-            first, last = (_of_row(best.indices, rows, rank) for best, rank in ranked)
-            logits = (_of_row(best.values, rows, rank) for best, rank in ranked)
-            return _spans(windows, pieces, rows, first, last, *logits, is_span)
+            rows = tf.where(is_span, windows.splits[:-1, None] + tf.cast(safe // size, tf.int64), 0)
+            return _spans(windows, pieces, rows, *(_of_row(part, rows, safe % size) for part in ranked), is_span)
 
-        return _Candidates(scores, number, spans_of, null, null_starts + null_ends)
+        return _Candidates(scores, number, spans_of, null, null_score)
+
+    @property
+    def _lists_null(self) -> bool:
+        """Whether "no answer" is a candidate."""
+        return self.settings.predictions.version_2_with_negative and not self.is_joint
 
     def _nbest(self, candidates: _Candidates, chosen: tf.Tensor) -> _NBest:
         """The n-best list.
@@ -175,9 +203,9 @@ class AnswerChoice:
         values = tf.where(is_null, null[:, None], spans.start_logits + spans.end_logits)
         empty = tf.logical_and(chosen >= 0, spans.ends <= spans.starts)  # includes "no answer"
         count = tf.reduce_sum(tf.cast(chosen >= 0, tf.int32), 1)
-        # "No answer" is always in the list; if there is no candidate, it is the only entry.
+        # If there is no candidate, "no answer" is the only entry; if it can be one, it is always in the list.
         added = tf.equal(count, 0)
-        if self.settings.predictions.version_2_with_negative:
+        if self._lists_null:
             added = tf.logical_or(added, tf.logical_not(tf.reduce_any(empty, 1)))
             values, *parts = (
                 tf.pad(part, [[0, 0], [0, 1]], constant_values=filling)
@@ -200,28 +228,37 @@ class AnswerChoice:
         best = tf.argmax(tf.cast(is_answer, tf.int32), 1, tf.int32)  # the first
         exists = tf.reduce_any(is_answer, 1)
         best_span = _Spans(*(_column(part, best) for part in nbest.spans))
-        best_span = tf.cond(
-            tf.reduce_any(tf.logical_and(splits[1:] > splits[:-1], tf.logical_not(exists))),
-            lambda: self._best_of_all(found, exists, best_span),
-            lambda: best_span,
-        )
+        odds = candidates.null_score
+        if not self.is_joint:
+            best_span = tf.cond(
+                tf.reduce_any(tf.logical_and(splits[1:] > splits[:-1], tf.logical_not(exists))),
+                lambda: self._best_of_all(found, exists, best_span),
+                lambda: best_span,
+            )
+            odds = odds - best_span.start_logits - best_span.end_logits
         score = tf.where(exists, _column(nbest.probabilities, best), 0)
-        odds = candidates.null_logits - best_span.start_logits - best_span.end_logits
         odds = tf.where(best_span.starts >= 0, odds, NO_NULL_SCORE)
         none = odds > self.settings.predictions.null_score_diff_threshold
         none = tf.logical_or(none, best_span.starts < 0)
         is_empty = tf.logical_and(nbest.listed, tf.logical_not(is_answer))
-        first_empty = tf.argmax(tf.cast(is_empty, tf.int32), 1, tf.int32)
-        score = tf.where(none, _column(nbest.probabilities, first_empty), score)
+        score_of_none = _column(nbest.probabilities, tf.argmax(tf.cast(is_empty, tf.int32), 1, tf.int32))
+        # With a joint head "no answer" need not be in the list.
+        score_of_none = tf.where(tf.reduce_any(is_empty, 1), score_of_none, tf.cast(tf.sigmoid(odds), tf.float32))
+        score = tf.where(none, score_of_none, score)
         start, end = (tf.where(none, -1, part) for part in (best_span.starts, best_span.ends))
         return start, end, score, tf.cast(odds, tf.float32)
 
-    def _null(self, windows: Windows, start_logits: tf.Tensor, end_logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Both logits of "no answer", float64 [B], from the window with the lowest score for it; 0 without windows."""
-        count = tf.size(windows.splits, tf.int64) - 1
-        starts, ends = (tf.cast(logits[:, 0], tf.float64) for logits in (start_logits, end_logits))
-        rows, exists = _first_best(-(starts + ends), windows.question, count)
-        return tuple(_take_or_zero(logits, rows, exists) for logits in (starts, ends))
+    def _null(self, found: Found) -> tf.Tensor:
+        """The lowest score of "no answer" among the windows of each question, float64 [B]; 0 without windows."""
+        outputs, windows = found.outputs, found.windows
+        parts = (
+            [outputs["answerable_logit"]]
+            if self.is_joint
+            else [outputs[name][:, 0] for name in ("start_logits", "end_logits")]
+        )
+        scores = tf.add_n([tf.cast(part, tf.float64) for part in parts])
+        rows, exists = _first_best(-scores, windows.question, tf.size(windows.splits, tf.int64) - 1)
+        return _take_or_zero(scores, rows, exists)
 
     def _best_different(self, scores: tf.Tensor, spans_of, codes: tf.RaggedTensor, number: tf.Tensor) -> tf.Tensor:
         """The best candidates with different texts.
@@ -273,11 +310,12 @@ class AnswerChoice:
         """`known` [B] where it `exists`; else the best span in the question's windows, whatever its rank, if any."""
         limit = min(self.settings.predictions.max_answer_length, self.settings.windows.max_seq_length)
         windows = found.windows
+        start_logits, end_logits = (found.outputs[name] for name in ("start_logits", "end_logits"))
         rows = tf.where(tf.logical_not(tf.gather(exists, windows.question)))[:, 0]  # [R]
         lowest = tf.constant(_LOWEST, tf.float64)
         starts, ends = (
             tf.where(tf.gather(allowed, rows), tf.cast(tf.gather(logits, rows), tf.float64), lowest)
-            for logits, allowed in ((found.start_logits, found.most_context), (found.end_logits, found.inside))
+            for logits, allowed in ((start_logits, found.most_context), (end_logits, found.inside))
         )  # [R, S]
 
         def extend(length, best, first, last):
@@ -302,7 +340,7 @@ class AnswerChoice:
         row = tf.where(is_there[:, None], row, 0)
         spans = _spans(
             windows, found.pieces, row, tf.cast(first, tf.int32), tf.cast(last, tf.int32),
-            _of_row(found.start_logits, row, first), _of_row(found.end_logits, row, last), is_there[:, None],
+            _of_row(start_logits, row, first), _of_row(end_logits, row, last), is_there[:, None],
         )  # fmt: skip
         return _Spans(*(tf.where(exists, old, new[:, 0]) for old, new in zip(known, spans, strict=True)))
 

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from bert_tf.models import question_heads
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
 from bert_tf.serving.graph_squad import SquadServing
 from bert_tf.system import script
@@ -329,8 +328,9 @@ class ServedMaskedLM(ServedModel):
 
 
 class ServedQuestionAnswering(ServedModel):
-    """BertForQuestionAnswering: `serving_default` takes `question` and `context` [B]; see `graph_squad` for what it
-    returns. `serve_ids` and `serve_examples` return `start_logits` and `end_logits` [B, S]."""
+    """A model of `question_heads`: `serving_default` takes `question` and `context` [B]; see `graph_squad` for what it
+    returns. `serve_ids` and `serve_examples` return `start_logits` and `end_logits` [B, S], or a `JointSpanModel`'s
+    outputs."""
 
     def __init__(self, model, tokenizer, settings: QuestionAnsweringSettings):
         super().__init__(model, tokenizer, settings.windows.max_seq_length)
@@ -342,8 +342,6 @@ class ServedQuestionAnswering(ServedModel):
     def from_pretrained(cls, path: str, dtype: str, max_seq_length: int | None = None) -> "ServedQuestionAnswering":
         """The model in a directory that run_squad.py left, with the settings it was trained with."""
         model = question_heads.from_pretrained(path, dtype=dtype)
-        if not isinstance(model, BertForQuestionAnswering):
-            raise ValueError(f"{path} has the joint head for questions, for which there are no exports yet.")
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
         return cls(model, read_tokenizer(path), settings_of(path, model.config, **given))
 

@@ -9,6 +9,7 @@ C candidates of one question (spans of all its windows), N length of the n-best 
 
 import tensorflow as tf
 
+from bert_tf.models.joint_spans import JointSpanModel
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving.graph_answers import AnswerChoice, Found, Pieces, Windows, take
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
@@ -39,7 +40,7 @@ class SquadServing(tf.Module):
 
     def __init__(
         self,
-        model: BertForQuestionAnswering,
+        model: BertForQuestionAnswering | JointSpanModel,
         tokenizer: Tokenizer,
         settings: QuestionAnsweringSettings,
         window_batch: int = 32,
@@ -59,7 +60,15 @@ class SquadServing(tf.Module):
         self.model = model
         self.settings = settings
         self.window_batch = window_batch
-        self._choice = AnswerChoice(settings)
+        is_joint, width = isinstance(model, JointSpanModel), settings.windows.max_seq_length
+        self._choice = AnswerChoice(settings, is_joint)
+        # The outputs that answers are chosen by: dtype, and shape for each window.
+        self._needed = dict.fromkeys(("start_logits", "end_logits"), (tf.float32, [width]))
+        if is_joint:
+            shapes = {"start": [model.starts], "end": [model.starts, model.ends]}
+            self._needed = {"answerable_logit": (tf.float32, [])}
+            self._needed |= {f"{part}_top_log_probs": (tf.float32, shape) for part, shape in shapes.items()}
+            self._needed |= {f"{part}_top_index": (tf.int32, shape) for part, shape in shapes.items()}
         self._begin_ids, self._between_ids = tokenizer.begin_ids, tokenizer.between_ids
         self._end_ids = tokenizer.end_ids
         self._second_segment, self._pad_id = tokenizer.second_segment, tokenizer.pad_id
@@ -67,23 +76,27 @@ class SquadServing(tf.Module):
 
     @tf.autograph.experimental.do_not_convert
     def answer_ids(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """float32 `start_logits` and `end_logits` [B, S] of token ids, integers [B, S]."""
+        """The model's outputs for token ids, integers [B, S]: float32 `start_logits` and `end_logits` [B, S], or what a
+        `JointSpanModel` returns."""
         features = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
         outputs = self.model({name: tf.cast(value, tf.int32) for name, value in features.items()}, training=False)
-        return {name: tf.cast(outputs[name], tf.float32) for name in ("start_logits", "end_logits")}
+        return {
+            name: tf.cast(value, value.dtype if value.dtype.is_integer else tf.float32)
+            for name, value in outputs.items()
+        }
 
     @tf.autograph.experimental.do_not_convert
     def answer(self, questions: tf.Tensor, contexts: tf.Tensor) -> dict[str, tf.Tensor]:
         """Answers questions about contexts, string [B] each, in UTF-8; invalid bytes are left out.
 
         Characters are code points of the context, from 0, invalid bytes not counted. With version_2_with_negative, N is
-        n_best_size + 1, to make room for "no answer"; otherwise it is n_best_size.
+        n_best_size + 1, to make room for "no answer", unless the model has a joint head; otherwise it is n_best_size.
 
         Returns:
           `answer` [B] string, "" for none; `start`, `end` [B] int32, its first character and the one after the last,
           -1 for none; `score` [B] float32, its probability among the n-best (0 if it is not among them).
-          `null_score` [B] float32: score of "no answer" minus that of the best answer; 1000000 if there is no possible
-          answer; 0 without version_2_with_negative.
+          `null_score` [B] float32: score of "no answer", minus that of the best answer unless the model has a joint
+          head; 1000000 if there is no possible answer; 0 without version_2_with_negative.
           `nbest_answers`, `nbest_scores`, `nbest_starts`, `nbest_ends` [B, N], best first, padded with "", 0, -1, -1;
           "no answer" among them is "" with a score.
 
@@ -104,10 +117,10 @@ class SquadServing(tf.Module):
             # Code points, from which answers are cut; the space completes a character that the end cuts off.
             codes = tf.strings.unicode_decode(tf.strings.join([contexts, " "]), "UTF-8", errors="ignore")
             windows = self._cut(queries, pieces)
-        start_logits, end_logits = self._logits(windows, queries, pieces)
+        outputs = self._outputs(windows, queries, pieces)
         with tf.device(_CPU):
             in_context = self._in_context(windows, tf.size(pieces.ids, tf.int64))
-            found = Found(windows, pieces, start_logits, end_logits, *in_context)
+            found = Found(windows, pieces, outputs, *in_context)
             return self._choice.choose(found, codes)
 
     # ---- windows -----------------------------------------------------------------------------------------------------
@@ -127,8 +140,8 @@ class SquadServing(tf.Module):
         size = tf.minimum(tf.gather(counts, question) - first, tf.gather(room, question))
         return Windows(splits, question, tf.gather(pieces.splits, question) + first, size, tf.gather(before, question))
 
-    def _logits(self, windows: Windows, queries: tf.RaggedTensor, pieces: Pieces) -> tuple[tf.Tensor, tf.Tensor]:
-        """Both logits of every token, float32 [W, S]; -inf beyond a window's end."""
+    def _outputs(self, windows: Windows, queries: tf.RaggedTensor, pieces: Pieces) -> dict[str, tf.Tensor]:
+        """`Found.outputs`."""
         width = self.settings.windows.max_seq_length
         count = tf.size(windows.size)
         with tf.device(_CPU):
@@ -138,7 +151,7 @@ class SquadServing(tf.Module):
             query_ids, piece_ids = (tf.concat([values, [0]], 0) for values in (queries.values, pieces.ids))
             query_starts = tf.cast(queries.row_splits, tf.int64)
 
-        def compute(done, starts, ends):
+        def compute(done, *arrays):
             with tf.device(_CPU):
                 rows = order[done : done + self.window_batch]  # [R]
                 of = Windows(windows.splits, *(tf.gather(values, rows)[:, None] for values in windows[1:]))
@@ -170,21 +183,25 @@ class SquadServing(tf.Module):
                     )
 
                 place = done // self.window_batch
-                starts = starts.write(place, padded(outputs["start_logits"]))
-                ends = ends.write(place, padded(outputs["end_logits"]))
-                return done + number, starts, ends
+                found = [outputs[name] for name in self._needed]
+                if not self._choice.is_joint:
+                    found = map(padded, found)
+                return done + number, *(array.write(place, part) for array, part in zip(arrays, found, strict=True))
 
         with tf.device(_CPU):
             batches = (count + self.window_batch - 1) // self.window_batch
             arrays = [
-                tf.TensorArray(tf.float32, batches, infer_shape=False, element_shape=[None, width]) for _ in range(2)
+                tf.TensorArray(dtype, batches, infer_shape=False, element_shape=[None, *shape])
+                for dtype, shape in self._needed.values()
             ]
         # One batch at a time: each uses all cores, and only one takes memory.
         _, *arrays = tf.while_loop(lambda done, *_: done < count, compute, [0, *arrays], parallel_iterations=1)
         with tf.device(_CPU):
             back = tf.math.invert_permutation(order)
-            starts, ends = (tf.gather(tf.reshape(array.concat(), [-1, width]), back) for array in arrays)
-            return starts, ends
+            return {
+                name: tf.gather(tf.reshape(array.concat(), [-1, *shape]), back)
+                for array, (name, (_, shape)) in zip(arrays, self._needed.items(), strict=True)
+            }
 
     def _in_context(self, windows: Windows, number_of_pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """bool [W, S] each: whether a token belongs to the context, and whether no other window has more text around

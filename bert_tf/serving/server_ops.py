@@ -12,7 +12,7 @@ _SINCE_2_5 = """
     Abs AddN AddV2 All Any ArgMax AsString Assert BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast ConcatV2 Const
     Conv2D Cumsum DenseBincount EnsureShape Equal Erf Exp ExpandDims Fill Floor FloorDiv FloorMod GatherNd GatherV2
     Greater GreaterEqual Identity IdentityN If InvertPermutation IsFinite Less LessEqual Log LogicalAnd LogicalNot
-    LogicalOr LowerBound MatMul Max Maximum Mean Minimum Mul Neg NoOp NotEqual OneHot OnesLike Pack Pad PadV2
+    LogicalOr LogSoftmax LowerBound MatMul Max Maximum Mean Minimum Mul Neg NoOp NotEqual OneHot OnesLike Pack Pad PadV2
     ParseExampleV2 PartitionedCall Placeholder Pow Prod RaggedGather RaggedRange RaggedTensorToTensor Range Rank
     ReadVariableOp RealDiv Relu Reshape ResourceGather ReverseV2 RightShift Rsqrt ScatterNd SegmentMax SegmentMin
     Select SelectV2 Shape Sigmoid Size Softmax Split SplitV Sqrt Square SquaredDifference Squeeze
