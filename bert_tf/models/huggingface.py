@@ -16,7 +16,14 @@ from absl import logging
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.variable_names import HEAD_NAMES, HIDDEN_LAYER, REPLACED_TOKEN_HEAD, all_names, word_table
+from bert_tf.models.variable_names import (
+    HEAD_NAMES,
+    HIDDEN_LAYER,
+    JOINT_HEAD,
+    REPLACED_TOKEN_HEAD,
+    all_names,
+    word_table,
+)
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json
 from bert_tf.weights import safetensors_files
@@ -416,6 +423,11 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
     """
     layout = dataclasses.replace(layout, inner_group_num=config.inner_group_num)
     scope = layout.scope + "."
+    if JOINT_HEAD in weights:
+        raise ValueError(
+            f"--format=huggingface: {weights.path} has the joint head for questions of the original {layout.title}, "
+            "which transformers doesn't have. Use bert_tf or tf1."
+        )
     names = [name for name in weights.shapes if is_model_variable(name) and _has_place(name, layout)]
     architecture = architecture_of(names, head) if "output_weights" in names else None
     if architecture in layout.heads and HIDDEN_LAYER[0] not in names:
