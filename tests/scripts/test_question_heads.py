@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.descendants import save_model
-from helpers.script_cases import assert_in_order, results_of, run_cases
+from helpers.script_cases import assert_in_order, kill_at_checkpoint, results_of, run_cases, weights_of
 from helpers.slow import slow
 from helpers.small_data import texts_of
 
@@ -80,3 +80,72 @@ def test_a_joint_head_from_training_to_answers(tmp_path, family, version_2):
             assert (odds > threshold) == (answer["answer"] == "")
             if not answer["answer"]:
                 assert answer["score"] == pytest.approx(1 / (1 + np.exp(-odds)), abs=1e-5)
+
+
+def test_heads_that_do_not_fit(tmp_path):
+    """One line that names the flag; nothing is written. What was fine-tuned with BERT's head keeps it."""
+    write(tmp_path / "data.json", 8, 0, True)
+    kind = task_models.BertForQuestionAnswering
+    bert, theirs = (
+        save_model(tmp_path / "bert", "bert", task_models.BertModel),
+        save_model(tmp_path / "theirs", "electra", kind, format="huggingface"),
+    )
+    shared = {**SHARED, "version_2_with_negative": True}
+    train = {**shared, "do_train": True, "train_file": tmp_path / "data.json", "output_dir": tmp_path / "out"}
+    used = {**shared, "do_predict": True, "predict_file": tmp_path / "data.json", "init_checkpoint": theirs}
+    refused = {
+        "of another family": (
+            {**train, "init_checkpoint": bert, "question_head": "joint"},
+            "--question_head=joint: only ELECTRA and ALBERT have this head, BERT has not.",
+        ),
+        "beam": ({**train, "init_checkpoint": bert, "beam_size": 3}, "--beam_size is for --question_head=joint."),
+        "lstm": (
+            {**train, "init_checkpoint": bert, "question_head": "joint", "lstm_on_top": True},
+            "--lstm_on_top is for --question_head=independent.",
+        ),
+        "trained": (
+            {**used, "question_head": "joint", "output_dir": tmp_path / "out"},
+            "--question_head=joint: *theirs*was trained with independent.",
+        ),
+    }  # fmt: skip
+    cases = {name: given for name, (given, _) in refused.items()}
+    outcomes, logs = run_cases("run_squad", {**cases, "kept": {**used, "output_dir": tmp_path / "kept"}})
+    for name, (_, message) in refused.items():
+        assert_in_order(f"ValueError: {message}", outcomes[name])
+        assert "\n" not in outcomes[name]
+    assert not (tmp_path / "out").exists()
+    assert outcomes["kept"] == "done", logs["kept"]
+    answerer = QuestionAnswerer(theirs)
+    assert type(answerer.model) is kind
+    for entries in read(tmp_path / "kept" / "nbest_predictions.json").values():
+        assert "" in [entry["text"] for entry in entries]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["electra", "albert"])
+def test_a_killed_run_resumes(tmp_path, family):
+    """It has the weights of an uninterrupted run, and its head; so has a run that goes on with BERT's head."""
+    source = save_model(tmp_path / "encoder", family, task_models.BertModel)
+    write(tmp_path / "train.json", 32, 0, True)
+    shared = {
+        **SHARED, "version_2_with_negative": True, "do_train": True, "train_file": tmp_path / "train.json",
+        "init_checkpoint": source, "num_train_epochs": 2, "save_checkpoints_steps": 2, "iterations_per_loop": 1,
+        "keep_checkpoint_max": 9,
+    }  # fmt: skip
+    cases = {}
+    for head in ("joint", "independent"):
+        given = {**shared, "question_head": head} if head == "independent" else shared
+        kill_at_checkpoint("run_squad", {**given, "output_dir": tmp_path / f"{head}_killed"}, 4)
+        # A run is resumed without saying which head it has, as one of an earlier version.
+        cases[f"{head}_killed"] = {**shared, "output_dir": tmp_path / f"{head}_killed"}
+        cases[f"{head}_whole"] = {**given, "output_dir": tmp_path / f"{head}_whole"}
+    cases["contrary"] = {**shared, "question_head": "independent", "output_dir": tmp_path / "joint_killed"}
+    outcomes, logs = run_cases("run_squad", cases)
+    assert_in_order("--question_head=independent: *joint_killed*was trained with joint.", outcomes.pop("contrary"))
+    assert outcomes == dict.fromkeys(outcomes, "done"), logs
+    for head in ("joint", "independent"):
+        one, other = (weights_of(tmp_path / f"{head}_{name}" / "model.ckpt-8") for name in ("killed", "whole"))
+        assert one.keys() == other.keys() and ("cls/squad_start/kernel" in one) == (head == "joint")
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+        assert (tmp_path / f"{head}_killed" / "head_config.json").exists() == (head == "joint")
