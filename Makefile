@@ -27,9 +27,10 @@ $(DEV_STAMP): $(STAMP) requirements-dev.txt
 test: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
 
-# The long tests, each of which has a small form in `make test`; XLA compiles with its default settings.
+# The long tests, each of which has a small form in `make test`, and again those that hold numbers against the originals';
+# here TensorFlow and XLA compile with their default settings.
 test-slow: $(DEV_STAMP)
-	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "slow or numbers"
 
 demo: install
 	$(BIN)/python -m demo --text="$(TEXT)"

@@ -9,7 +9,7 @@ import tempfile
 
 import pytest
 from absl import logging
-from helpers import warm
+from helpers import quick, warm
 from helpers.paths import TESTS
 from helpers.serving_process import ServingProcess
 
@@ -17,12 +17,11 @@ from bert_tf.text.wordpiece import FullTokenizer
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    # All processes share what XLA compiles, which is half of the time of a first step. Code for tiny models need not be
-    # fast (`make test-slow` runs with XLA's own settings).
+    # All processes share what XLA compiles, which is half of the time of a first step.
     _COMPILED = tempfile.mkdtemp(prefix="xla-")
     atexit.register(shutil.rmtree, _COMPILED, ignore_errors=True)
     os.environ["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} --tf_xla_persistent_cache_directory={_COMPILED}"
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+    quick.choose()
 
 
 def pytest_sessionstart(session):
@@ -32,6 +31,7 @@ def pytest_sessionstart(session):
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+        quick.apply()
     else:
         warm.start()
 

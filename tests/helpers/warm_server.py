@@ -19,6 +19,8 @@ import signal
 import socket
 import sys
 
+import quick
+
 
 def import_everything() -> None:
     import keras  # noqa: F401
@@ -128,6 +130,7 @@ if __name__ == "__main__":
     exit_code = None
     atexit.register(leave)  # the first one registered is called last
     import_everything()
+    quick.apply()
     gc.collect()
     gc.freeze()  # what the children share stays shared
     REQUEST = serve(socket.socket(fileno=int(sys.argv[1])))

@@ -15,6 +15,8 @@ from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay
 
+pytestmark = pytest.mark.numbers
+
 
 @pytest.mark.parametrize("name, optimizer_class, tolerance", [("adamw", AdamWeightDecay, 2e-5), ("lamb", Lamb, 5e-5)])
 def test_six_steps(golden, name, optimizer_class, tolerance):

@@ -22,6 +22,8 @@ from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 
+pytestmark = pytest.mark.numbers
+
 OUTPUT_LAYER = {"output_weights": "task_specific/mnli/dense/kernel", "output_bias": "task_specific/mnli/dense/bias"}
 LABELS = {"mnli": ["label_ids"], "squad": ["start_positions", "end_positions", "is_impossible"]}
 

@@ -18,6 +18,8 @@ from bert_tf.training import checkpoints, loop
 from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay, create_optimizer
 from bert_tf.training.step import TrainingPlan, make_train_function
 
+pytestmark = pytest.mark.numbers
+
 
 def test_learning_rate_table(golden):
     for case in json.loads((golden / "optimizer" / "lr_schedule.json").read_text()):

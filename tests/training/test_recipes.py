@@ -17,6 +17,8 @@ from bert_tf.models.task_models import BertForSequenceClassification, BertForTok
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay, create_optimizer, layer_rates
 
+pytestmark = pytest.mark.numbers
+
 TINY = {
     "vocab_size": 30,
     "hidden_size": 8,

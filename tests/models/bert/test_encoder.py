@@ -13,6 +13,8 @@ from bert_tf.models.layers import LayerNorm, gather_positions
 from bert_tf.models.objectives import PretrainingObjective, cross_entropy
 from bert_tf.models.task_models import BertForPreTraining, BertModel
 
+pytestmark = pytest.mark.numbers
+
 LAYERS, LOG_PROBABILITIES, ZERO_MASK_ROW, SCALAR = 2e-5, 5e-5, 2e-3, 5e-4
 CONFIGS = ("config1", "config2")
 

@@ -1,0 +1,23 @@
+"""Quick compilation for `make test`: code and graphs for tiny models need not be fast.
+
+`make test-slow` runs with TensorFlow's and XLA's own settings; so does every process that a test starts by itself.
+"""
+
+import os
+
+_VARIABLE = "BERT_TF_QUICK_GRAPHS"
+
+
+def choose() -> None:
+    """Chooses quick compilation for this process and all that it starts from now on, unless XLA_FLAGS are given."""
+    if "XLA_FLAGS" not in os.environ:
+        os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+        os.environ[_VARIABLE] = "1"
+
+
+def apply() -> None:
+    """Switches TensorFlow's graph optimizer off in this process, if that was chosen: a fifth of most tests' time."""
+    if _VARIABLE in os.environ:
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
