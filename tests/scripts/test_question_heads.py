@@ -32,8 +32,11 @@ def read(path):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize(("family", "version_2"), [("electra", True), *slow(("electra", False), ("albert", True))])
-def test_a_joint_head_from_training_to_answers(tmp_path, family, version_2):
+SLOW = slow(("electra", True, True), ("electra", False, True), ("albert", True, True))
+
+
+@pytest.mark.parametrize(("family", "version_2", "everything"), [("electra", True, False), *SLOW])
+def test_a_joint_head_from_training_to_answers(tmp_path, family, version_2, everything):
     source = save_model(tmp_path / "encoder", family, task_models.BertModel)
     for seed, (name, count) in enumerate((("train", 32), ("dev", 11))):
         write(tmp_path / f"{name}.json", count, seed, version_2)
@@ -51,11 +54,14 @@ def test_a_joint_head_from_training_to_answers(tmp_path, family, version_2):
         },
     }  # fmt: skip
     cases["again"] = cases["trained"]
+    cases = {name: cases[name] for name in (cases if everything else ("trained", "used"))}
     outcomes, logs = run_cases("run_squad", cases)
-    outcome = outcomes.pop("other")
-    assert_in_order("ValueError: --question_head=independent: *best_model was trained with joint.", outcome)
+    if everything:
+        outcome = outcomes.pop("other")
+        assert_in_order("ValueError: --question_head=independent: *best_model was trained with joint.", outcome)
+        assert "Nothing to train" in logs["again"]
     assert outcomes == dict.fromkeys(outcomes, "done"), logs
-    assert "Nothing to train" in logs["again"] and "unless you say otherwise: --question_head=joint" in logs["trained"]
+    assert "unless you say otherwise: --question_head=joint" in logs["trained"]
     for folder in (tmp_path / "out", best):
         head = read(folder / "head_config.json")
         assert head["starts"] == head["ends"] == BEAMS[head["architecture"]]
@@ -64,12 +70,14 @@ def test_a_joint_head_from_training_to_answers(tmp_path, family, version_2):
         assert results[name] == pytest.approx(again[name], abs=1e-4), name
     predictions = read(tmp_path / "used" / "predictions.json")
     assert predictions == read(tmp_path / "out" / "predictions.json")
-    nbest, few = (read(tmp_path / folder / "nbest_predictions.json").values() for folder in ("used", "narrow"))
+    nbest = read(tmp_path / "used" / "nbest_predictions.json").values()
     for entries in nbest:
         sums = [entry["start_logit"] + entry["end_logit"] for entry in entries]
         assert sums == sorted(sums, reverse=True) and sums[0] < 0  # log-probabilities
         assert "" not in [entry["text"] for entry in entries]
-    assert max(map(len, few)) < max(map(len, nbest)) > 4
+    if everything:
+        few = read(tmp_path / "narrow" / "nbest_predictions.json").values()
+        assert max(map(len, few)) < max(map(len, nbest)) > 4
     texts = [" ".join(words) for words, *_ in texts_of(11, 1)]
     found = QuestionAnswerer(str(best)).predict([("w1 w2", text) for text in texts])
     assert list(predictions.values()) == [answer["answer"] for answer in found]
