@@ -10,7 +10,7 @@ from keras import ops
 from bert_tf.models import objectives
 from bert_tf.models.base_models import TaskModel
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.layers import gather_positions
+from bert_tf.models.layers import Projection, gather_positions
 
 _ANSWERABLE_WEIGHT = 0.5
 
@@ -74,7 +74,7 @@ class JointSpanModel(TaskModel, abc.ABC):
 
     @abc.abstractmethod
     def end_scores(self, tokens, starts, training: bool):
-        """[B, K, S, 1] from tokens and, for each, the start, both [B, K, S, H]."""
+        """[B, K, S, 1] from tokens [B, 1, S, H] and starts [B, K, 1, H]; see `pair_product`."""
 
     @abc.abstractmethod
     def answerable_score(self, first, summary, training: bool, seed):
@@ -111,9 +111,7 @@ class JointSpanModel(TaskModel, abc.ABC):
 
     def _end_logits(self, x, starts, outside, training: bool):
         """float32 [B, K, S]: the score of each token as the end, for each start [B, K]."""
-        shape = (ops.shape(x)[0], ops.shape(starts)[1], ops.shape(x)[1], x.shape[-1])
-        first = ops.broadcast_to(gather_positions(x, starts)[:, :, None, :], shape)
-        scores = self.end_scores(ops.broadcast_to(x[:, None], shape), first, training)
+        scores = self.end_scores(x[:, None], gather_positions(x, starts)[:, :, None], training)
         return _scores(scores) + outside[:, None, :]
 
 
@@ -132,6 +130,19 @@ def context_tokens(inputs: dict, model_name: str):
         raise ValueError(f"{model_name} needs segment_ids: 1 for the context.")
     mask, context = inputs.get("input_mask"), ops.cast(inputs["segment_ids"], "float32")
     return context if mask is None else context * ops.cast(mask, "float32")
+
+
+def pair_product(layer: Projection, one, other):
+    """[one, other] W of a layer, for all pairs of vectors that `one` and `other` [..., H] broadcast to.
+
+    Each has its half of W, so the pairs are never in memory, and each vector is multiplied once.
+    """
+
+    def product(x, half):
+        return ops.reshape(ops.matmul(ops.reshape(x, (-1, size)), half), (*ops.shape(x)[:-1], layer.units))
+
+    size, kernel = one.shape[-1], ops.convert_to_tensor(layer.kernel)
+    return product(one, kernel[:size]) + product(other, kernel[size:])
 
 
 def _best(logits, number: int):

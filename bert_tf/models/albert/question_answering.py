@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels
-from bert_tf.models.joint_spans import JointSpanModel, context_tokens
+from bert_tf.models.joint_spans import JointSpanModel, context_tokens, pair_product
 from bert_tf.models.layers import LayerNorm, Projection
 
 _OUTSIDE = -1e30  # added to the logits of tokens that can't be in an answer
@@ -72,7 +72,7 @@ class AlbertForQuestionAnswering(JointSpanModel):
         return self.start(x)
 
     def end_scores(self, tokens, starts, training):
-        hidden = self.end_hidden(ops.concatenate([tokens, starts], axis=-1), activation="tanh")
+        hidden = ops.tanh(pair_product(self.end_hidden, tokens, starts) + ops.convert_to_tensor(self.end_hidden.bias))
         return self.end(self.end_norm(hidden, training=training))
 
     def answerable_score(self, first, summary, training, seed):

@@ -7,7 +7,8 @@ answerable_uses_start_logits).
 import keras
 from keras import ops
 
-from bert_tf.models.joint_spans import JointSpanModel, context_tokens
+from bert_tf.models import kernels
+from bert_tf.models.joint_spans import JointSpanModel, context_tokens, pair_product
 from bert_tf.models.layers import Projection
 
 _HIDDEN_SIZE = 512
@@ -59,8 +60,9 @@ class ElectraForQuestionAnswering(JointSpanModel):
         return self.start(x)
 
     def end_scores(self, tokens, starts, training):
-        pairs = ops.concatenate([starts, tokens], axis=-1)
-        return self.end(self.end_hidden.activated(pairs, self.config.activation, training))
+        bias = ops.convert_to_tensor(self.end_hidden.bias)
+        product = pair_product(self.end_hidden, starts, tokens)
+        return self.end(kernels.bias_activation(product, bias, self.config.activation, training))
 
     def answerable_score(self, first, summary, training, seed):
         pairs = ops.concatenate([first, summary], axis=-1)
