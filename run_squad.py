@@ -91,8 +91,8 @@ flags.DEFINE_enum(
 flags.DEFINE_integer(
     "beam_size",
     None,
-    "--question_head=joint, in prediction: the best first tokens, and the best last tokens of each. If unset, 20 for "
-    "ELECTRA, 5 for ALBERT.",
+    "--question_head=joint, in prediction: the best first tokens, and the best last tokens of each. If unset, as "
+    "the model was trained, or else 20 for ELECTRA, 5 for ALBERT.",
     lower_bound=1,
 )
 training_flags.define_lstm_flag("the output layer")

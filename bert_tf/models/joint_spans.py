@@ -11,6 +11,7 @@ from bert_tf.models import objectives
 from bert_tf.models.base_models import TaskModel
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.layers import Projection, gather_positions
+from bert_tf.models.variable_names import INDEPENDENT_HEAD
 
 _ANSWERABLE_WEIGHT = 0.5
 
@@ -47,6 +48,7 @@ class JointSpanModel(TaskModel, abc.ABC):
       dtype: Keras dtype policy.
     """
 
+    other_head = (INDEPENDENT_HEAD, "an independent head for questions: use BertForQuestionAnswering")
     beam_size: int
     needs_impossible = False
     window_decides = False

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import os
 import posixpath
@@ -58,13 +59,9 @@ def _with_files(weights: Weights, config_file: str | None = None) -> tuple[Weigh
         files.config = variable_names.config_of_shapes(weights.shapes, heads, beside)
     if files.config is not None and beside is None:
         files.config.hidden_act = weights.hints.get("hidden_act", files.config.hidden_act)
-        logging.warning(
-            "%s has no %s: sizes are inferred from the weights, with %d attention heads; hidden_act is assumed to be "
-            '"%s", dropout to be 0.1.',
-            files.directory,
-            files.config.file_name,
-            heads,
-            files.config.hidden_act,
+        _warn_once(
+            f"{files.directory} has no {files.config.file_name}: sizes are inferred from the weights, with {heads} "
+            f'attention heads; hidden_act is assumed to be "{files.config.hidden_act}", dropout to be 0.1.'
         )
     if files.config is not None:
         name = files.config_file or "The configuration inferred from the weights"
@@ -82,7 +79,13 @@ def _with_files(weights: Weights, config_file: str | None = None) -> tuple[Weigh
 
 def _warn_of_doubt(weights: Weights, files: ModelFiles) -> None:
     if files.config_file and (doubt := files.config.doubt(files.config_file, weights.path)):
-        logging.warning("%s", doubt)
+        _warn_once(doubt)
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    """A warning about files, which a program may open several times."""
+    logging.warning("%s", text)
 
 
 def read_tokenizer(path: str) -> Tokenizer:
@@ -268,6 +271,8 @@ def from_pretrained(
     if model_class.part in family_of_variables(weights.shapes).parts:
         weights = open_weights.choose_part(weights, model_class.part)
     weights, files = _with_files(weights)
+    if model_class.other_head and model_class.other_head[0] in weights:
+        raise ValueError(f"{path} has {model_class.other_head[1]}; {model_class.__name__} has another head.")
     config = config or needed_config(files)
     head, layers = files.head, ("output_weights", feature_based.OUTPUT_LAYER)
     outputs = next((weights.shapes[name][0] for name in layers if name in weights.shapes), None)

@@ -13,10 +13,10 @@ from bert_tf.models.families import FAMILIES, family_of
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.joint_spans import JointSpanModel
 from bert_tf.models.task_models import BertForQuestionAnswering
-from bert_tf.models.variable_names import JOINT_HEAD
+from bert_tf.models.variable_names import INDEPENDENT_HEAD, JOINT_HEAD
 
 # Head -> a variable of it.
-OUTPUT_LAYERS = {"independent": "cls/squad/output_weights", "joint": JOINT_HEAD}
+OUTPUT_LAYERS = {"independent": INDEPENDENT_HEAD, "joint": JOINT_HEAD}
 
 
 def joint_class(config: BertConfig) -> type[JointSpanModel] | None:

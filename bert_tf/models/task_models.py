@@ -20,6 +20,7 @@ from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead, apply_bilstm, bilstm
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import Projection
+from bert_tf.models.variable_names import JOINT_HEAD
 
 _PACKAGE = "bert_tf"
 
@@ -391,6 +392,8 @@ class BertForQuestionAnswering(TaskModel):
       lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and the head reads its outputs (paper, section 5.1:
         "+ BiLSTM").
     """
+
+    other_head = (JOINT_HEAD, "a joint head: use ElectraForQuestionAnswering or AlbertForQuestionAnswering")
 
     def __init__(
         self, config, seed: int | None = None, name="question_answering", *, lstm_on_top: bool = False, **kwargs

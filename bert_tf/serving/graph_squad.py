@@ -94,7 +94,8 @@ class SquadServing(tf.Module):
 
         Returns:
           `answer` [B] string, "" for none; `start`, `end` [B] int32, its first character and the one after the last,
-          -1 for none; `score` [B] float32, its probability among the n-best (0 if it is not among them).
+          -1 for none; `score` [B] float32, its probability among the n-best (0 if it is not among them); of "" with a
+          joint head, the probability that there is no answer, which the scores of answers leave out.
           `null_score` [B] float32: score of "no answer", minus that of the best answer unless the model has a joint
           head; 1000000 if there is no possible answer; 0 without version_2_with_negative.
           `nbest_answers`, `nbest_scores`, `nbest_starts`, `nbest_ends` [B, N], best first, padded with "", 0, -1, -1;

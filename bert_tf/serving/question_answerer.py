@@ -50,6 +50,8 @@ class QuestionAnswerer(Answerer):
 
         `score` is the probability of the answer among the candidates `nbest`, which are dicts of text, score, start and
         end. start and end are characters of the context; if there is no answer, they are None and the answer is "".
+        With a joint head "no answer" is no candidate: the score of "" is the probability that there is no answer, which
+        the scores of answers leave out.
         """
         questions = list_of(questions, "questions", "pairs (question, context)")
         for number, pair in enumerate(questions):

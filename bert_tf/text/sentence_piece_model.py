@@ -46,7 +46,7 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes:
     _check_words(values.get("pre_tokenizer"))
     pieces = []
     for index, (piece, score) in enumerate(model["vocab"]):
-        kind = _CONTROL if index in special else _NORMAL if score else _USER_DEFINED
+        kind = _CONTROL if index in special or index == pad_id else _NORMAL if score else _USER_DEFINED
         kind = _UNKNOWN if index == model["unk_id"] else kind
         pieces.append(_text(1, _text(1, piece.encode()) + _float(2, score) + _number(3, kind)))
     numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}

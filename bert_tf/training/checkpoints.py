@@ -25,7 +25,7 @@ from bert_tf.models.initialize import (
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import temporary_folder, write_text_file
 from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX, write_bundle
-from bert_tf.weights.find import latest_checkpoint
+from bert_tf.weights.find import data_files, latest_checkpoint
 
 __all__ = [
     "Initialization",
@@ -83,7 +83,7 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
             write_bundle(posixpath.join(temporary, "model"), {name: tensors[name] for name in names})
             # A prefix counts as a checkpoint only while it has an index: the old index goes first, the new comes last.
             if _exists(output_dir, posixpath.basename(prefix)):
-                tf.io.gfile.remove(prefix + INDEX_SUFFIX)
+                _remove(prefix)
             for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
                 tf.io.gfile.rename(posixpath.join(temporary, "model" + suffix), prefix + suffix, overwrite=True)
     except tf.errors.OpError as error:
@@ -100,11 +100,15 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     lines = [f'model_checkpoint_path: "{kept[-1]}"\n'] + [f'all_model_checkpoint_paths: "{name}"\n' for name in kept]
     write_text_file(posixpath.join(output_dir, _STATE_FILE), "".join(lines))
     for name in dropped:
-        for suffix in (".index", DATA_SUFFIX):
-            path = posixpath.join(output_dir, name + suffix)
-            if tf.io.gfile.exists(path):
-                tf.io.gfile.remove(path)
+        _remove(posixpath.join(output_dir, name))
     return prefix
+
+
+def _remove(prefix: str) -> None:
+    """Removes a checkpoint, its index first, without which the rest doesn't count."""
+    tf.io.gfile.remove(prefix + INDEX_SUFFIX)
+    for path in data_files(prefix):
+        tf.io.gfile.remove(path)
 
 
 def _exists(output_dir: str, name: str) -> bool:

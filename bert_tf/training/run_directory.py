@@ -43,7 +43,8 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
     """Refuses a directory with the checkpoints of another model.
 
     Args:
-      head: not compared where it says nothing: the weights show what such a model is for.
+      head: not compared where it says nothing: the weights show what such a model is for. Its beams are not compared,
+        since they say how the model is used, not what it is.
 
     Raises:
       ValueError: it has checkpoints and a bert_config.json or head_config.json with other values; the message names
@@ -54,7 +55,8 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
         old = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}
         new = config.to_dict()
         if head != NO_HEAD:
-            old, new = {**old, **read_head(output_dir).to_dict()}, {**new, **head.to_dict()}
+            heads = (dataclasses.replace(one, starts=None, ends=None) for one in (read_head(output_dir), head))
+            old, new = ({**values, **one.to_dict()} for values, one in zip((old, new), heads, strict=True))
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if keys:
             different = "; ".join(f"{key}: {old.get(key)} there, {new.get(key)} now" for key in keys)

@@ -16,13 +16,13 @@ def latest_checkpoint(output_dir: str) -> str | None:
     newest `model.ckpt-<step>` is used, with a warning: a run never starts over beside its own checkpoints.
     """
     newest = tf.train.latest_checkpoint(output_dir)
-    if newest and _has_data(newest):
+    if newest and data_files(newest):
         return newest
     steps = []
     for path in tf.io.gfile.glob(posixpath.join(output_dir, "model.ckpt-*.index")):
         prefix = path.removesuffix(INDEX_SUFFIX)
         step = prefix.rsplit("-", 1)[1]
-        if step.isdigit() and tf.io.gfile.exists(prefix + DATA_SUFFIX):
+        if step.isdigit() and data_files(prefix):
             steps.append((int(step), prefix))
     if not steps:
         return None
@@ -32,10 +32,11 @@ def latest_checkpoint(output_dir: str) -> str | None:
     return max(steps)[1]
 
 
-def _has_data(prefix: str) -> bool:
-    """Whether a checkpoint has a file of values besides its index."""
-    start = posixpath.basename(prefix) + DATA_SUFFIX[:6]
-    return any(name.startswith(start) for name in tf.io.gfile.listdir(posixpath.dirname(prefix) or "."))
+def data_files(prefix: str) -> list[str]:
+    """The paths of a checkpoint's files of values: one, or its shards; none if there is no such checkpoint."""
+    directory, start = posixpath.dirname(prefix), posixpath.basename(prefix) + DATA_SUFFIX[:6]
+    names = (name for name in tf.io.gfile.listdir(directory or ".") if name.startswith(start))
+    return [posixpath.join(directory, name) for name in sorted(names)]
 
 
 def find_file(path: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> str | None:

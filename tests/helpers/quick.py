@@ -1,6 +1,7 @@
 """Quick compilation for `make test`: code and graphs for tiny models need not be fast.
 
-`make test-slow` runs with TensorFlow's and XLA's own settings; so does every process that a test starts by itself.
+`make test-slow` runs with TensorFlow's and XLA's own settings. A process that a test starts by itself, without the warm
+server, has TensorFlow's.
 """
 
 import os

@@ -20,6 +20,8 @@ from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.text.wordpiece import ElectraTokenizer
 from bert_tf.weights import bundle
 
+pytestmark = pytest.mark.numbers
+
 PARTS = ["discriminator", "generator"]
 OPTIONS = ["untied_generator_embeddings", "tied_generator", "mlm_only", "uniform_generator"]
 

@@ -1,5 +1,6 @@
 """The joint heads for questions: their base class, their inputs, and their conversion."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,9 +9,14 @@ import pytest
 from bert_tf.conversion import convert
 from bert_tf.models import question_heads
 from bert_tf.models.albert.config import AlbertConfig
+from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
 from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.joint_spans import JointSpanModel
+from bert_tf.models.task_models import BertForQuestionAnswering
+from bert_tf.training import checkpoints, run_directory
+from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 
 HOOKS = ("outside", "start_scores", "end_scores", "answerable_score")
@@ -82,3 +88,43 @@ def test_what_cannot_be_in_an_answer(golden):
     assert derived["end_top_index"].shape == (2, 4, 30)
     places, scores = np.asarray(derived["end_top_index"]), np.asarray(derived["end_top_log_probs"])
     assert (np.isneginf(scores) == (places >= 8)).all() and (np.sort(places)[..., :8] == np.arange(8)).all()
+
+
+@pytest.mark.parametrize("family", ["albert", "electra"])
+def test_what_the_originals_exclude_is_not_decayed(fine_tuned, family):
+    """Biases and layer norms; of the head, kernels alone are decayed."""
+    _, config = fine_tuned(family)
+    model = question_heads.joint_class(config)(config)
+    model.build()
+    optimizer = create_optimizer("adamw", 1e-4, 10, 1)
+    optimizer.build(model.trainable_variables)
+    pairs = zip(model.trainable_variables, optimizer.decayed, strict=True)
+    decayed = {variable.path for variable, is_decayed in pairs if is_decayed}
+    head = {path for path in decayed if "cls_squad" in path}
+    assert len(head) == {"albert": 5, "electra": 5}[family]
+    assert all(path.endswith("/kernel") for path in head)
+    assert not any("LayerNorm" in path or path.endswith(("gamma", "beta")) for path in decayed)
+
+
+def test_the_other_head_is_refused(golden, tmp_path):
+    """It would be random."""
+    folder = golden / "albert" / "config1"
+    joint = str(folder / "squad_v2.ckpt")
+    with pytest.raises(ValueError, match=r"squad_v2\.ckpt has a joint head: use .*Answering; BertFor"):
+        BertForQuestionAnswering.from_pretrained(joint)
+    config = AlbertConfig.from_json_file(str(folder / "albert_config.json"))
+    model = BertForQuestionAnswering(config)
+    model.build()
+    model.save_pretrained(str(tmp_path / "independent"))
+    with pytest.raises(ValueError, match=r"has an independent head .*: use BertForQuestionAnswering; Albert"):
+        AlbertForQuestionAnswering.from_pretrained(str(tmp_path / "independent"))
+
+
+def test_a_run_may_be_used_with_other_beams(tmp_path, fine_tuned):
+    _, config = fine_tuned("albert")
+    head = HeadConfig("AlbertForQuestionAnswering", starts=5, ends=5)
+    run_directory.claim_output_dir(str(tmp_path), config, head)
+    checkpoints.save(str(tmp_path), 1, {"a": np.ones(2, np.float32)})
+    run_directory.check_output_dir(str(tmp_path), config, dataclasses.replace(head, starts=3, ends=3))
+    with pytest.raises(ValueError, match="another configuration"):
+        run_directory.check_output_dir(str(tmp_path), config, HeadConfig("BertForQuestionAnswering", lstm_on_top=True))

@@ -28,6 +28,8 @@ from bert_tf.models.task_models import (
 from bert_tf.training.optimization import AdamWeightDecay, create_optimizer
 from bert_tf.training.step import TrainingPlan, make_evaluate_function, make_train_function
 
+pytestmark = pytest.mark.numbers
+
 CONFIGS = ("config1", "config2")
 # Tolerances of the golden README; the last row has an all-zero mask, where float32 is coarse.
 LAYERS, LOG_PROBABILITIES, ZERO_MASK_ROW, SCALAR = 2e-5, 5e-5, 2e-3, 5e-4

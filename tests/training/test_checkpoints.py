@@ -12,6 +12,8 @@ from bert_tf.models.open_weights import find_weights
 from bert_tf.models.task_models import BertForPreTraining, BertModel
 from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer
+from bert_tf.weights import bundle
+from bert_tf.weights.mapping import Weights
 
 
 def tiny_model():
@@ -161,6 +163,28 @@ def test_a_checkpoint_without_its_values_is_not_the_newest(tmp_path, caplog):
         (tmp_path / f"model.ckpt-{step}.data-00000-of-00001").unlink()
     assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-8")
     assert "model.ckpt-8 is the newest one left" in caplog.text
+
+
+def test_shards_are_found_and_removed_together(tmp_path, monkeypatch):
+    """As a conversion writes them (`bundle.write_bundle`)."""
+    monkeypatch.setattr(bundle, "_SHARDED_FROM_BYTES", 1)
+    values = {name: np.ones(size, np.float32) for name, size in (("a", 9), ("b", 8), ("c", 7))}
+    shapes = {name: value.shape for name, value in values.items()}
+    for step in (5, 6):
+        weights = Weights("here", "tf1", shapes, dict.fromkeys(shapes, ""), values.get)
+        bundle.write_bundle(str(tmp_path / f"model.ckpt-{step}"), weights)
+    assert len(list(tmp_path.glob("model.ckpt-6.data-*-of-00003"))) == 3
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-6")
+    checkpoints.save(str(tmp_path), 6, values, keep_max=1)
+    assert sorted(path.name for path in tmp_path.glob("model.ckpt-6*")) == [
+        "model.ckpt-6.data-00000-of-00001",
+        "model.ckpt-6.index",
+    ]
+    (tmp_path / "checkpoint").write_text(
+        'model_checkpoint_path: "model.ckpt-5"\nall_model_checkpoint_paths: "model.ckpt-5"\n'
+    )
+    checkpoints.save(str(tmp_path), 7, values, keep_max=1)
+    assert not list(tmp_path.glob("model.ckpt-5*"))
 
 
 def test_a_cut_off_checkpoint_is_named(tmp_path):

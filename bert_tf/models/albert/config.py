@@ -78,8 +78,8 @@ class AlbertConfig(BertConfig):
         else:
             return None
         return (
-            f"{config_file} {reason}, but {weights_path} is in a directory of version {found} of ALBERT: unless this "
-            f"is meant, take the {posixpath.basename(config_file)} of the release that the weights are from."
+            f"{config_file} {reason}, but by the name of its directory {weights_path} is version {found} of ALBERT: "
+            f"unless this is meant, take the {posixpath.basename(config_file)} of the release with the weights."
         )
 
     def validate(self) -> None:

@@ -47,7 +47,8 @@ class AlbertForQuestionAnswering(JointSpanModel):
         self.start, self.end_hidden, self.end, self.answerable_hidden = (
             Projection(width, deviation, name=f"cls_squad_{name}", dtype=dtype) for name, width in widths.items()
         )
-        self.end_norm = LayerNorm(self.config.layer_norm_eps, name="cls_squad_end_norm", dtype=dtype)
+        # Its name says that its weights are not decayed (`recipe.EXCLUDE_FROM_WEIGHT_DECAY`).
+        self.end_norm = LayerNorm(self.config.layer_norm_eps, name="cls_squad_end_LayerNorm", dtype=dtype)
         initializer = keras.initializers.TruncatedNormal(stddev=deviation)
         self.answerable = keras.layers.Dense(
             1, use_bias=False, kernel_initializer=initializer, name="cls_squad_answerable", dtype=dtype

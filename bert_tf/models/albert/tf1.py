@@ -23,7 +23,7 @@ _SCOPES = {
 _HEAD = {
     "cls/squad_start/": "start_logits/dense/",
     "cls/squad_end_hidden/": "end_logits/dense_0/",
-    "cls/squad_end_norm/": "end_logits/LayerNorm/",
+    "cls/squad_end_LayerNorm/": "end_logits/LayerNorm/",
     "cls/squad_end/": "end_logits/dense_1/",
     "cls/squad_answerable_hidden/": "answer_class/dense_0/",
     "cls/squad_answerable/": "answer_class/dense_1/",
