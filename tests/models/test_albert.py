@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from helpers.outputs import TOLERANCE, assert_close
+from helpers.slow import slow
 
 from bert_tf.conversion import convert
 from bert_tf.models import open_weights, pretrained, task_models
@@ -106,7 +107,7 @@ def test_the_authors_head_for_questions(golden, tmp_path):
     assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()
 
 
-@pytest.fixture(params=CONFIGS)
+@pytest.fixture(params=["config2", *slow("config1", "config3")])
 def released(golden, tmp_path, request):
     """A directory like one of Google's, without its SentencePiece model."""
     source, folder = golden / "albert" / request.param, tmp_path / "released"
@@ -152,7 +153,7 @@ def test_a_projection_to_the_same_width_must_be_the_identity(golden, tmp_path):
         open_weights.open_weights(file)
 
 
-@pytest.mark.parametrize("embedding_width", [24, 32])
+@pytest.mark.parametrize("embedding_width", [24, *slow(32)])
 def test_model_garden(tmp_path, embedding_width):
     """An AlbertEncoder's checkpoint is read; outputs are those of the library."""
     networks = pytest.importorskip("official.nlp.modeling.networks", reason="tf-models-official is not installed")

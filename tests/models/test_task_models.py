@@ -369,6 +369,7 @@ def test_saved_keras_model_gives_the_same_outputs(task, tmp_path):
         np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
+@pytest.mark.slow  # In small: test_family_features.py.
 @pytest.mark.parametrize("task", some_of("classification"))
 def test_mixed_precision(task):
     x, y = batch_of(task), labels_of(task)

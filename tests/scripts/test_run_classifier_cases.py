@@ -167,8 +167,11 @@ def cases_of(folder, golden) -> dict:
 @pytest.fixture(scope="module")
 def ran(request, folder):
     """The folder of the cases' output directories, outcomes by case, and what each wrote to stderr."""
-    # Small forms: seeds in test_fine_tuning_runs.py, the same step however it is cut in test_optimization.py.
-    cases = selected_cases(request, cases_of(folder, TESTS / "golden"), slow={"seeds", "two devices", "accumulated"})
+    # Small forms: seeds in test_fine_tuning_runs.py, the same step however it is cut in test_optimization.py, files of
+    # submissions in test_glue_submission.py.
+    cases = selected_cases(
+        request, cases_of(folder, TESTS / "golden"), slow={"seeds", "two devices", "accumulated", "submission"}
+    )
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     return folder / "out", *run_cases("run_classifier", cases)
 
@@ -214,6 +217,7 @@ def test_a_test_set_with_labels_is_scored(ran):
     assert not (out / "original" / "test_results.txt").exists()  # MNLI's test labels are secret
 
 
+@pytest.mark.slow
 def test_a_submission_of_mnli_has_its_files_and_that_of_the_diagnostics(ran):
     out, outcomes, logs = ran
     assert outcomes["submission"] == "done"

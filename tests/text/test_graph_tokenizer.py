@@ -122,7 +122,7 @@ def test_rows_keep_their_order_and_batches_may_be_empty(small_graph):
         assert empty.to_list() == [] and empty.dtype == tf.int32
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
+@pytest.mark.parametrize("do_lower_case", [True, *slow(False)])
 def test_all_golden_strings(golden, english, english_graph, do_lower_case):
     with gzip.open(golden / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
         records = [record for record in map(json.loads, file) if record["do_lower_case"] == do_lower_case]

@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.slow import slow
 
 from bert_tf.models import initialize, open_weights
 from bert_tf.models.task_models import BertForPreTraining
@@ -18,7 +19,9 @@ from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDec
 pytestmark = pytest.mark.numbers
 
 
-@pytest.mark.parametrize("name, optimizer_class, tolerance", [("adamw", AdamWeightDecay, 2e-5), ("lamb", Lamb, 5e-5)])
+@pytest.mark.parametrize(
+    "name, optimizer_class, tolerance", [("adamw", AdamWeightDecay, 2e-5), *slow(("lamb", Lamb, 5e-5))]
+)
 def test_six_steps(golden, name, optimizer_class, tolerance):
     folder = golden / "albert" / "training"
     expected, batches = json.loads((folder / f"{name}_steps.json").read_text()), dict(np.load(folder / "batches.npz"))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.outputs import assert_close
+from helpers.slow import slow
 
 from bert_tf.models import initialize
 from bert_tf.models.electra import tf1
@@ -28,7 +29,7 @@ OUTPUT_LAYER = {"output_weights": "task_specific/mnli/dense/kernel", "output_bia
 LABELS = {"mnli": ["label_ids"], "squad": ["start_positions", "end_positions", "is_impossible"]}
 
 
-@pytest.fixture(params=["mnli", "squad"])
+@pytest.fixture(params=["mnli", *slow("squad")])
 def task(request):
     return request.param
 

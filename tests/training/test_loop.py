@@ -54,7 +54,7 @@ def whole_batches(optimizer="adamw"):
 
 @pytest.mark.parametrize(
     ("replicas", "optimizer"),
-    [(2, "adamw"), *slow((2, "lamb"), (4, "adamw"), (4, "lamb"))],
+    slow((2, "adamw"), (2, "lamb"), (4, "adamw"), (4, "lamb")),  # In small: in the matrix below.
 )
 def test_replicas_equal_one_device(replicas, optimizer):
     batches, expected, (whole,) = whole_batches(optimizer)
@@ -93,6 +93,7 @@ def test_replicas_draw_different_dropout_masks_and_repeat_them():
     np.testing.assert_allclose(without_half[name], without_both[name], atol=1e-5)
 
 
+@pytest.mark.slow  # In small: the resumed runs of test_fine_tuning_runs.py.
 def test_calls_of_several_steps_equal_single_steps():
     batches = make_batches(batch_size=4, steps=6)
     at_once, _ = run(one_device(), batches, dropout=0.1)

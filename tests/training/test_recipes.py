@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.slow import slow
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
@@ -143,7 +144,7 @@ def plain_kernels():
 
 
 @pytest.mark.usefixtures("plain_kernels")
-@pytest.mark.parametrize("count", [0, 2, 3])
+@pytest.mark.parametrize("count", [2, *slow(0, 3)])
 def test_frozen_layers_stay(count):
     _, moments, changed, names = one_step(frozen=count)
     frozen = {name for name in names if "/embeddings/" in name}
@@ -160,6 +161,7 @@ def test_no_such_layers_to_freeze():
 
 
 @pytest.mark.usefixtures("plain_kernels")
+@pytest.mark.slow  # In small: test_sum_of_losses_of_words.
 def test_sum_of_losses_and_clipping():
     usual, moments, *_ = one_step({"clip_norm": 0.0})
     summed, sum_moments, *_ = one_step({"clip_norm": 0.0, "sum_loss": True})
