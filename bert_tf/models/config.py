@@ -414,7 +414,7 @@ def check_vocab_size(
         message = f"{sizes}: does the vocabulary belong to another model?"
     if not allow_mismatch:
         raise ValueError(
-            f"{message} Set vocab_size to {lines} for a new model, use the vocabulary the checkpoint was trained with, "
-            "or allow the mismatch knowingly (allow_mismatch=True)."
+            f"{message} Use the vocabulary that the checkpoint was trained with; for a new model set vocab_size to "
+            f"{lines}."
         )
     logging.warning("%s (allowed)", message)

@@ -9,6 +9,7 @@ from keras import ops
 
 from bert_tf.models import objectives
 from bert_tf.models.base_models import TaskModel
+from bert_tf.models.families import family_of
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.layers import Projection, gather_positions
 from bert_tf.models.variable_names import INDEPENDENT_HEAD
@@ -63,6 +64,9 @@ class JointSpanModel(TaskModel, abc.ABC):
         **kwargs,
     ):
         super().__init__(AnswerableSpanObjective, config, seed, name=name, **kwargs)
+        own = family_of(self.config).joint_head
+        if not own or own[1] not in [kind.__name__ for kind in type(self).__mro__]:
+            raise ValueError(f"{type(self).__name__} is no head for {self.config.title}: use BertForQuestionAnswering.")
         self.starts, self.ends = (self.beam_size if number is None else number for number in (starts, ends))
         self.head_config = HeadConfig(type(self).__name__, starts=self.starts, ends=self.ends)
 

@@ -82,6 +82,16 @@ def _warn_of_doubt(weights: Weights, files: ModelFiles) -> None:
         _warn_once(doubt)
 
 
+def _warn_of_generator(weights: Weights, files: ModelFiles) -> None:
+    """For those who took one of two models that are trained together, and for other tasks the weaker one."""
+    parts = family_of(files.config).parts
+    if parts.get("generator") in weights and "discriminator" not in weights.parts:
+        _warn_once(
+            f"{weights.path} is the generator of an {files.config.title}: its authors fine-tuned the discriminator, "
+            "which is better at other tasks than guessing words."
+        )
+
+
 @functools.cache
 def _warn_once(text: str) -> None:
     """A warning about files, which a program may open several times."""
@@ -162,6 +172,7 @@ def describe(
             files = read_model(init_checkpoint)[1]
         if files.config is not None:
             _warn_of_doubt(weights, files)
+            _warn_of_generator(weights, files)
     elif bert_config_file:
         config = model_directory.read_config(bert_config_file, allow_unknown)
         head = model_directory.read_head(posixpath.dirname(bert_config_file), bert_config_file)
@@ -169,11 +180,13 @@ def describe(
     else:
         files = ModelFiles("")
     if files.config is None:
-        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
+        absent = f"{files.directory} has no configuration: give" if weights else "Give"
+        raise ValueError(f"{absent} --bert_config_file, or --init_checkpoint with a configuration beside it.")
     files.vocab_file = vocab_file or files.vocab_file
     if not files.vocab_file:
         name = family_of(files.config).tokenizer_class.vocab_name
-        raise ValueError(f"Give --vocab_file, or --init_checkpoint with a {name} beside it.")
+        absent = f"{files.directory} has no tokenizer: give" if weights else "Give"
+        raise ValueError(f"{absent} --vocab_file, or --init_checkpoint with a {name} or tokenizer.json beside it.")
     beside_vocabulary = text_casing.read_casing(text_casing.directory_of(files.vocab_file))
     files.casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
     return files

@@ -66,8 +66,7 @@ def _encode(tokenizer: Tokenizer, text: str, max_length: int) -> tuple[list[int]
     """The token ids and segment ids of a text with masks."""
     if tokenizer.mask_token not in text:
         raise ValueError(
-            f"There is no {tokenizer.mask_token} in {_shortened(text)}: write it, in capitals, in place of the word to "
-            "guess."
+            f"There is no {tokenizer.mask_token} in {_shortened(text)}: write it in place of the word to guess."
         )
     ids, segments = tokenizer.build_inputs(tokenizer.encode_masked(text))
     if len(ids) > max_length:
@@ -108,7 +107,7 @@ def _best(scores: np.ndarray, tokenizer: Tokenizer, top_k: int) -> list[tuple[st
     probabilities = softmax(scores)
     order = np.argsort(-scores, kind="stable")[:top_k].tolist()
     return [
-        (token, float(probabilities[index]))
+        (tokenizer.spell(token), float(probabilities[index]))
         for token, index in zip(tokenizer.convert_ids_to_tokens(order), order, strict=True)
     ]
 

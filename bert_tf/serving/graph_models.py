@@ -266,7 +266,7 @@ class ServedMultipleChoice(ServedModel):
 
 
 class ServedMaskedLM(ServedModel):
-    """BertForMaskedLM: the likeliest word pieces at each [MASK] of a text.
+    """BertForMaskedLM: the likeliest pieces at each [MASK] of a text, spelled as people read them.
 
     Returns `tokens` string and `scores` [B, M, K] (probabilities), and `positions` [B, M] of the masks in the token
     sequence, -1 where a text has fewer than M.
@@ -278,7 +278,7 @@ class ServedMaskedLM(ServedModel):
         self._mask_token, self._mask_id = tokenizer.mask_token, tokenizer.mask_id
         self._mask_takes_spaces = tokenizer.mask_takes_spaces
         self._vocab_size = len(tokenizer.vocab)
-        self._pieces = tf.constant([tokenizer.inv_vocab[index] for index in range(self._vocab_size)])
+        self._pieces = tf.constant([tokenizer.spell(tokenizer.inv_vocab[index]) for index in range(self._vocab_size)])
 
     def model_inputs(self):
         return {**IDS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}

@@ -126,6 +126,11 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
     # --- words -------------------------------------------------------------------------------------------------------
 
+    def spell(self, token: str) -> str:
+        """A piece's characters, after the space that it may begin with; \ufffd for a part of a character."""
+        special = self.vocab.get(token) in self._never_continue
+        return token if special else self._library.decoder.decode([token])
+
     @staticmethod
     def is_continuation(token: str) -> bool:
         """Whether `token` doesn't begin with a space; the first piece of a text continues nothing, see

@@ -262,22 +262,20 @@ def _prepared_characters(tokenizer: SentencePieceTokenizer, texts: np.ndarray, s
     """
     normalize = tokenizer.normalize_prepared
     if normalize("  a  b ") != f"{WORD_START}a{WORD_START}b":
-        raise ValueError(
-            "This SentencePiece model keeps repeated spaces, which an exported graph can't follow exactly."
-        )
+        raise ValueError("the SentencePiece model keeps repeated spaces, which an exported graph can't follow exactly.")
     entries = np.full(CODE_POINTS, _SEEN | case_beside_sigma("\ue000"), np.int32)
     composed = [token for token in tokenizer.vocab if any(_is_composed(char) for char in token)]
     if composed:
         raise ValueError(
-            f"This SentencePiece model has pieces of composed characters ({composed[0]}), which an exported graph "
-            "can't follow exactly."
+            f"the SentencePiece model has pieces of composed characters ({composed[0]}), as those of Korean text have, "
+            "which an exported graph can't follow exactly."
         )
     for code in {*sequences[1:].tolist(), *(code for code in _code_points() if texts[code] == 0)}:
         char = chr(code)
         made = normalize(f"a{char}a").removeprefix(WORD_START)[1:-1]
         if len(made) > 1:
             raise ValueError(
-                f"This SentencePiece model writes U+{code:04X} as {len(made)} characters, which an exported graph "
+                f"the SentencePiece model writes U+{code:04X} as {len(made)} characters, which an exported graph "
                 "can't follow exactly."
             )
         entries[code] = case_beside_sigma(char) | (_SEEN if made and made != WORD_START else 0)

@@ -63,7 +63,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, model_file: str, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
-        self.model = read_bytes(model_file)
+        self.model, self._model_file = read_bytes(model_file), model_file
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(self.model)
@@ -83,6 +83,16 @@ class SentencePieceTokenizer(Tokenizer):
             for piece, index in self.vocab.items()
             if _ends_in_digit_comma(piece)
         }
+
+    def to_graph(self, split_unknown: bool = False):
+        """See `Tokenizer.to_graph`; the file is named."""
+        try:
+            return super().to_graph(split_unknown)
+        except ValueError as error:
+            raise ValueError(
+                f"{self._model_file}: {error} Use the model in Python (Predictor and so on), or export it with "
+                "--format=tflite, which takes ids."
+            ) from error
 
     @classmethod
     def find_file(cls, directory: str) -> str | None:

@@ -110,6 +110,10 @@ class Tokenizer(abc.ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """The text that the pieces spell, with single spaces between words."""
 
+    def spell(self, token: str) -> str:
+        """A piece as people read it."""
+        return token
+
     @abc.abstractmethod
     def normalize(self, text: str) -> str:
         """`text` as `decode` spells it, if all of it is known."""

@@ -138,7 +138,8 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
         first = files.config.max_position_embeddings - files.config.max_length
         raise ValueError(
             f"--max_seq_length={values.max_seq_length} is more than max_position_embeddings="
-            f"{files.config.max_position_embeddings}{f' - {first}' if first else ''} of {files.config_file}."
+            f"{files.config.max_position_embeddings}{f' - {first}' if first else ''} of "
+            f"{files.config_file or values.init_checkpoint}."
         )
     casing.validate_case_matches_checkpoint(files.casing.do_lower_case, values.init_checkpoint)
     with named_by("--vocab_file") if values.vocab_file else contextlib.nullcontext():

@@ -105,7 +105,7 @@ def test_sizes_without_a_configuration(released, caplog):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_tf1_and_hugging_face_both_ways(released, tmp_path, part):
+def test_tf1_and_hugging_face_both_ways(released, tmp_path, caplog, part):
     """tf1 -> huggingface -> tf1 -> huggingface: the same bytes, and outputs of transformers on the way."""
     steps = [("huggingface", "first", part), ("tf1", "back", None), ("huggingface", "second", part)]
     source = released
@@ -114,6 +114,9 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path, part):
         source = tmp_path / name
         assert "bert/" not in report.text() and not report.missing
         assert any("Outputs equal transformers" in note for note in report.notes)
+    flags = {"bert_config_file": None, "vocab_file": None, "do_lower_case": None, "strip_accents": None}
+    pretrained.describe(init_checkpoint=str(tmp_path / "first"), **flags)
+    assert ("first/model.safetensors is the generator of an ELECTRA" in caplog.text) == (part == "generator")
     for file in ("model.safetensors", "config.json", "vocab.txt"):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes(), file
     old, new = (

@@ -10,6 +10,7 @@ from bert_tf.conversion import convert
 from bert_tf.models import question_heads
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
+from bert_tf.models.config import BertConfig
 from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.head_config import HeadConfig
@@ -118,6 +119,15 @@ def test_the_other_head_is_refused(golden, tmp_path):
     model.save_pretrained(str(tmp_path / "independent"))
     with pytest.raises(ValueError, match=r"has an independent head .*: use BertForQuestionAnswering; Albert"):
         AlbertForQuestionAnswering.from_pretrained(str(tmp_path / "independent"))
+
+
+def test_families_without_such_a_head():
+    with pytest.raises(
+        ValueError, match="ElectraForQuestionAnswering is no head for BERT: use BertForQuestionAnswering"
+    ):
+        ElectraForQuestionAnswering(BertConfig(vocab_size=100))
+    with pytest.raises(ValueError, match="AlbertForQuestionAnswering is no head for ELECTRA"):
+        AlbertForQuestionAnswering(ElectraConfig(vocab_size=100))
 
 
 def test_a_run_may_be_used_with_other_beams(tmp_path, fine_tuned):

@@ -112,7 +112,7 @@ def test_unfit_files_of_byte_bpe(tmp_path):
         "no vocab": ({"init_checkpoint": directory("b", vocab__json=None)}, "has a merges.txt but no vocab.json: put"),
         "neither": (
             {"init_checkpoint": directory("c", vocab__json=None, merges__txt=None)},
-            "Give --vocab_file, or --init_checkpoint with a vocab.json (with merges.txt) beside it.",
+            "c has no tokenizer: give --vocab_file, or --init_checkpoint with a vocab.json (with merges.txt) or",
         ),
         "truncated": (
             {"init_checkpoint": directory("d", tokenizer__json=whole[: len(whole) // 2])},

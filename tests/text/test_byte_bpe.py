@@ -151,6 +151,17 @@ def test_offsets_of_characters_of_several_pieces(tokenizer):
     assert len(ids) > 3 and offsets[-1] == (2, 3) and {(1, 2)} < {*offsets} and offsets[0] in ((1, 1), (1, 2))
 
 
+def test_pieces_as_people_read_them(tokenizer):
+    """What is whole in a piece is spelled; the mask's name stays."""
+    assert [tokenizer.spell(token) for token in ("a", "\u0120a", "\u00ec\u013c\u0136", "\u00ec")] == [
+        "a",
+        " a",
+        "요",
+        "\ufffd",
+    ]
+    assert tokenizer.spell(tokenizer.mask_token) == tokenizer.mask_token
+
+
 def test_odd_input(tokenizer):
     assert tokenizer.encode("") == [] and tokenizer.encode_batch([]) == []
     assert tokenizer.encode(b"caf\xc3\xa9 \xff") == tokenizer.encode("caf\u00e9 ")

@@ -18,7 +18,7 @@ def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tok
     """Shows the first examples as the model will see them, as the original does."""
     for row, example in enumerate(examples):
         ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]].tolist()
-        tokens = " ".join(tokenizer.convert_ids_to_tokens(ids))
+        tokens = " ".join(map(tokenizer.spell, tokenizer.convert_ids_to_tokens(ids)))
         logging.info("Example %s, label %s: %s", example.guid, example.label, tokens)
 
 
