@@ -18,7 +18,11 @@ from bert_tf.models import initialize
 from bert_tf.models.electra import tf1
 from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
-from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
+from bert_tf.models.task_models import (
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
@@ -173,3 +177,21 @@ def test_best_starts_and_ends(folder, model, batch, arrays, tmp_path):
     assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()
     with pytest.raises(ValueError, match="ElectraForQuestionAnswering needs segment_ids: 1 for the context"):
         model(inputs["input_ids"])
+
+
+@pytest.mark.parametrize("task", ["squad"], indirect=True)
+def test_independent_head(folder, config):
+    """The original without joint prediction and answerability scores starts and ends as BERT's head does."""
+    inputs, _, expected = read_oracles(folder, "squadv1_plain")
+    model = BertForQuestionAnswering.from_pretrained(str(folder / "squadv1_plain.ckpt"), config=config)
+    reader = bundle.open_bundle(str(folder / "squadv1_plain.ckpt"))
+    variables = initialize.model_variables(model)
+    for last, axis in (("kernel", 1), ("bias", 0)):
+        parts = [reader.get_tensor(f"task_specific/squadv1/{layer}/{last}") for layer in ("dense", "dense_1")]
+        name = "cls/squad/output_" + ("weights" if axis else "bias")
+        variables[name].assign(np.concatenate(parts, axis).T)
+    outputs = model(inputs)
+    for name in ("start_logits", "end_logits"):
+        in_answers = expected[name] > -500  # the original adds -1000 elsewhere
+        assert in_answers.any(1).all()
+        np.testing.assert_allclose(np.asarray(outputs[name])[in_answers], expected[name][in_answers], atol=2e-5)
