@@ -69,6 +69,11 @@ class JointSpanModel(TaskModel, abc.ABC):
             raise ValueError(f"{type(self).__name__} is no head for {self.config.title}: use BertForQuestionAnswering.")
         self.starts, self.ends = (self.beam_size if number is None else number for number in (starts, ends))
         self.head_config = HeadConfig(type(self).__name__, starts=self.starts, ends=self.ends)
+        self.create_head()
+
+    @abc.abstractmethod
+    def create_head(self) -> None:
+        """Sets the layers of the head, which `build_head` builds, as attributes."""
 
     @abc.abstractmethod
     def outside(self, inputs: dict, length):

@@ -20,7 +20,7 @@ from bert_tf.training import checkpoints, run_directory
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 
-HOOKS = ("outside", "start_scores", "end_scores", "answerable_score")
+HOOKS = ("create_head", "outside", "start_scores", "end_scores", "answerable_score")
 
 
 @pytest.mark.parametrize("missing", [*HOOKS, HOOKS])

@@ -42,6 +42,8 @@ class AlbertForQuestionAnswering(JointSpanModel):
     ):
         super().__init__(config, starts, ends, seed, name, **kwargs)
         self.dropout_rate = dropout_rate
+
+    def create_head(self):
         size, deviation, dtype = self.config.hidden_size, self.config.initializer_range, self.dtype_policy
         widths = {"start": 1, "end_hidden": size, "end": 1, "answerable_hidden": size}
         self.start, self.end_hidden, self.end, self.answerable_hidden = (

@@ -28,16 +28,7 @@ class ElectraForQuestionAnswering(JointSpanModel):
 
     beam_size = 20
 
-    def __init__(
-        self,
-        config,
-        starts: int | None = None,
-        ends: int | None = None,
-        seed: int | None = None,
-        name="question_answering",
-        **kwargs,
-    ):
-        super().__init__(config, starts, ends, seed, name, **kwargs)
+    def create_head(self):
         sizes = {"start": 1, "end_hidden": _HIDDEN_SIZE, "end": 1, "answerable_hidden": _HIDDEN_SIZE, "answerable": 1}
         deviation = self.config.head_initializer_range
         self.start, self.end_hidden, self.end, self.answerable_hidden, self.answerable = (
