@@ -1,4 +1,4 @@
-"""How the authors of a family fine-tuned it: what the scripts do where no flag says otherwise."""
+"""How the authors of a family trained it: what the scripts do where no flag says otherwise."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ WARMUPS = ("replaces", "multiplies", "precedes")
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Schedule and optimizer of fine-tuning; the defaults are BERT's. All but two fields are flags of the scripts.
+    """Schedule and optimizer; the defaults are BERT's. All but two fields are flags of the fine-tuning scripts.
 
     Attributes:
       learning_rate: the peak. warmup_proportion: the share of the steps for warm-up. warmup: one of WARMUPS, no flag.

@@ -1,5 +1,6 @@
 """RobertaConfig: the sizes of a RoBERTa."""
 
+import dataclasses
 from types import MappingProxyType
 
 from bert_tf.models.config import BertConfig
@@ -27,11 +28,12 @@ class RobertaConfig(BertConfig):
     padding_has_a_position = True
     classifier_act = "tanh"
     hidden_layer_dropout = True
-    # fairseq's README for GLUE; its Adam decays all variables.
-    recipe = Recipe(
-        learning_rate=1e-5, warmup_proportion=0.06, warmup="precedes", weight_decay_rate=0.1,
-        exclude_from_weight_decay=(), adam_beta_2=0.98, bias_correction=True, clip_norm=0.0,
+    # fairseq's recipe for pre-training (base.yaml); its Adam decays all variables. Its README has the one for GLUE.
+    pretraining_recipe = Recipe(
+        learning_rate=5e-4, warmup_proportion=0.08, warmup="precedes", exclude_from_weight_decay=(),
+        adam_beta_2=0.98, bias_correction=True, clip_norm=0.0,
     )  # fmt: skip
+    recipe = dataclasses.replace(pretraining_recipe, learning_rate=1e-5, warmup_proportion=0.06, weight_decay_rate=0.1)
 
     def __init__(
         self,
