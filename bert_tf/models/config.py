@@ -9,7 +9,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -43,6 +43,44 @@ ATTENTIONS = ("bidirectional", "causal")
 # The original's built-in values. They are not written to a file, since the original does not know the keys.
 _LAYER_NORM_EPS = 1e-12
 _ATTENTION = "bidirectional"
+
+
+def arguments_of_size(layers: int, hidden: int, heads: int | None = None, **others) -> dict[str, int | float]:
+    """Arguments of a configuration: heads of 64 units, feed-forward layers four times as wide as the others.
+
+    Args:
+      layers, hidden: number and width of the layers. heads: None: one per 64 units of width. others: more arguments.
+    """
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads or hidden // 64,
+        "intermediate_size": 4 * hidden,
+        **others,
+    }
+
+
+# The first 24 are from "Well-Read Students Learn Better" (Turc et al. 2019), the "miniatures" of the original's README;
+# the others complete Table 6 of the paper.
+_MINIATURES = {
+    **{
+        f"L-{layers}_H-{hidden}": arguments_of_size(layers, hidden, type_vocab_size=2)
+        for layers in (2, 4, 6, 8, 10, 12)
+        for hidden in (128, 256, 512, 768)
+    },
+    "L-3_H-768": arguments_of_size(3, 768, type_vocab_size=2),
+    "L-6_H-768_A-3": arguments_of_size(6, 768, heads=3, type_vocab_size=2),
+    "L-12_H-1024": arguments_of_size(12, 1024, type_vocab_size=2),
+    "L-24_H-1024": arguments_of_size(24, 1024, type_vocab_size=2),
+}
+_NAMED_SIZES = {
+    "tiny": _MINIATURES["L-2_H-128"],
+    "mini": _MINIATURES["L-4_H-256"],
+    "small": _MINIATURES["L-4_H-512"],
+    "medium": _MINIATURES["L-8_H-512"],
+    "base": _MINIATURES["L-12_H-768"],
+    "large": _MINIATURES["L-24_H-1024"],
+}
 
 
 class BertConfig:
@@ -112,6 +150,9 @@ class BertConfig:
     # Standard deviation of a new output layer; None: Glorot's uniform distribution, there and behind the embeddings.
     head_initializer_range: float | None = 0.02
     attention = _ATTENTION
+    released_vocab_size = 30522  # of the (uncased) English models
+    # A size's name -> the arguments that differ from the defaults, without vocab_size.
+    sizes: ClassVar[Mapping[str, Mapping]] = MappingProxyType({**_NAMED_SIZES, **_MINIATURES})
     classes: ClassVar[dict[str, type["BertConfig"]]] = {}  # model_type -> class, of all families
 
     def __init_subclass__(cls, **kwargs):
@@ -179,22 +220,20 @@ class BertConfig:
         return tuple(inspect.signature(cls).parameters)
 
     @classmethod
-    def from_size(cls, size: str, vocab_size: int = 30522) -> "BertConfig":
-        """The configuration of a named size: one of NAMED_SIZES, or L-<layers>_H-<hidden size>[_A-<heads>] of SIZES.
+    def from_size(cls, size: str, vocab_size: int | None = None) -> "BertConfig":
+        """The configuration of one of the family's `sizes`; `sizes.config_of_size` knows those of all families.
 
-        Other values are those of the released models (2 segment types, 512 positions, dropout 0.1).
+        Args:
+          size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
+          vocab_size: None: that of the released models.
 
         Raises:
           ValueError: no such size; lists the known ones.
         """
-        try:
-            layers, hidden, heads = SIZES[NAMED_SIZES.get(size, size).removesuffix(_usual_heads(size))]
-        except KeyError:
-            raise ValueError(
-                f"--bert_size={size} is not one of {', '.join(NAMED_SIZES)}, {', '.join(SIZES)}. For any other size, "
-                "write a bert_config.json (--bert_config_file)."
-            ) from None
-        return cls(vocab_size, hidden, layers, heads, 4 * hidden, type_vocab_size=2)
+        values = cls.sizes.get(size.removesuffix(_usual_heads(size)))
+        if values is None:
+            raise unknown_size(size, cls.sizes)
+        return cls(vocab_size or cls.released_vocab_size, **values)
 
     @classmethod
     def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> "BertConfig":
@@ -348,28 +387,12 @@ def config_of_dict(values: Mapping) -> BertConfig:
     return BertConfig.classes[name].from_dict(values, allow_unknown=True)
 
 
-# (layers, hidden size, heads); the feed-forward layers are four times as wide. The first 24 are from "Well-Read
-# Students Learn Better" (Turc et al. 2019), the "miniatures" of the original's README; the others complete Table 6 of
-# the paper.
-SIZES = {
-    **{
-        f"L-{layers}_H-{hidden}": (layers, hidden, hidden // 64)
-        for layers in (2, 4, 6, 8, 10, 12)
-        for hidden in (128, 256, 512, 768)
-    },
-    "L-3_H-768": (3, 768, 12),
-    "L-6_H-768_A-3": (6, 768, 3),
-    "L-12_H-1024": (12, 1024, 16),
-    "L-24_H-1024": (24, 1024, 16),
-}
-NAMED_SIZES = {
-    "tiny": "L-2_H-128",
-    "mini": "L-4_H-256",
-    "small": "L-4_H-512",
-    "medium": "L-8_H-512",
-    "base": "L-12_H-768",
-    "large": "L-24_H-1024",
-}
+def unknown_size(size: str, sizes: Iterable[str]) -> ValueError:
+    """The error that `size` is none of `sizes`."""
+    return ValueError(
+        f"--bert_size={size} is not one of {', '.join(sizes)}. For any other size, write a bert_config.json "
+        "(--bert_config_file)."
+    )
 
 
 def _usual_heads(size: str) -> str:

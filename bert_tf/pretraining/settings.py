@@ -6,7 +6,7 @@ The scripts create them first, so that a wrong flag fails at once.
 import dataclasses
 import os
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.sizes import config_of_size
 from bert_tf.system import checks
 from bert_tf.text.segmenters import check_segmenter
 from bert_tf.weights import released_models
@@ -81,7 +81,7 @@ def check_settings(settings: PretrainingSettings) -> None:
             "model's size: leave one out."
         )
     if settings.bert_size:
-        BertConfig.from_size(settings.bert_size)
+        config_of_size(settings.bert_size)
     elif not settings.bert_config_file and not settings.init_checkpoint:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     if settings.is_left_to_right:

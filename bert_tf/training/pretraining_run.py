@@ -16,6 +16,7 @@ from bert_tf.data import records
 from bert_tf.models import flops, objectives, pretrained, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.sizes import config_of_size
 from bert_tf.pretraining import dynamic_masking, left_to_right, model_vocabulary
 from bert_tf.pretraining.settings import MASK_FLAGS, PretrainingSettings, check_settings
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
@@ -109,7 +110,7 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
     """
     if settings.bert_size:
         size = {"vocab_size": max(load_vocab(settings.vocab_file).values()) + 1} if settings.vocab_file else {}
-        config, name = BertConfig.from_size(settings.bert_size, **size), f"--bert_size={settings.bert_size}"
+        config, name = config_of_size(settings.bert_size, **size), f"--bert_size={settings.bert_size}"
     else:
         config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint, allow_unknown_keys)
         name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"

@@ -11,10 +11,9 @@ from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
 from bert_tf.models import kernels, objectives, open_weights, pretrained, task_models
 from bert_tf.models import objectives as models_objectives
-from bert_tf.models.config import NAMED_SIZES, SIZES, BertConfig
+from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
-from bert_tf.models.variable_names import expected_shapes
 from bert_tf.pretraining import dynamic_masking
 from bert_tf.pretraining.left_to_right import predict_next_tokens
 
@@ -272,32 +271,6 @@ def test_without_next_sentences_the_masked_lm_part_stays_as_it_was():
     expected = original.metrics(both)
     for name, value in alone.metrics(sums).items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-6)
-
-
-# --- sizes -----------------------------------------------------------------------------------------------------------
-
-
-def test_named_sizes_have_the_published_parameters():
-    """In millions, including the pre-training heads, except for the large model, whose figure is the encoder's."""
-    published = {"tiny": 4.4, "mini": 11.3, "small": 29.1, "medium": 41.7, "base": 110.1, "large": 335.1}
-    assert list(NAMED_SIZES) == list(published)
-    for size, millions in published.items():
-        shapes = expected_shapes(BertConfig.from_size(size))
-        encoder_only = size == "large"
-        count = sum(
-            int(np.prod(shape)) for name, shape in shapes.items() if name.startswith("bert/") or not encoder_only
-        )
-        assert round(count / 1e6, 1) == millions
-    assert len(SIZES) == 28 and len(set(SIZES.values())) == 28
-    config = BertConfig.from_size("L-10_H-256", vocab_size=99)
-    assert config == BertConfig(99, 256, 10, 4, 1024, type_vocab_size=2)
-    assert BertConfig.from_size("L-6_H-768_A-3").num_attention_heads == 3
-    assert BertConfig.from_size("L-6_H-768_A-12") == BertConfig.from_size("L-6_H-768")
-    for wrong in ("huge", "L-6_H-768_A-4", "L-7_H-128", "", "large_A-16"):
-        with pytest.raises(
-            ValueError, match=rf"--bert_size={wrong} is not one of tiny, .*L-4_H-512, .*bert_config_file"
-        ):
-            BertConfig.from_size(wrong)
 
 
 # --- the scripts -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.config import BertConfig, arguments_of_size
 
 
 class DistilBertConfig(BertConfig):
@@ -23,6 +23,7 @@ class DistilBertConfig(BertConfig):
     classifier_act = "relu"
     classifier_dropout = 0.2
     span_dropout = 0.1
+    sizes = MappingProxyType({"distilbert_base": arguments_of_size(6, 768)})
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 import dataclasses
 from types import MappingProxyType
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.config import BertConfig, arguments_of_size
 from bert_tf.models.recipe import Recipe
 
 _RECIPE = Recipe(learning_rate=1e-4, warmup="multiplies", layerwise_lr_decay=0.8, sum_loss=True)
@@ -32,6 +32,13 @@ class ElectraConfig(BertConfig):
     hidden_layer_dropout = True
     choice_act = "gelu_erf"
     embedding_size = 128
+    sizes = MappingProxyType(
+        {
+            "electra_small": arguments_of_size(12, 256, embedding_size=128),
+            "electra_base": arguments_of_size(12, 768, embedding_size=768),
+            "electra_large": arguments_of_size(24, 1024, embedding_size=1024),
+        }
+    )
 
     def __init__(
         self,
