@@ -16,13 +16,12 @@ from bert_tf.data import records
 from bert_tf.models import flops, objectives, pretrained, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.sizes import config_of_size
-from bert_tf.pretraining import dynamic_masking, left_to_right, model_vocabulary
+from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import MASK_FLAGS, PretrainingSettings, check_settings
-from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.text.casing import find_vocab_file
 from bert_tf.text.vocab import MASK, load_vocab
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
+from bert_tf.training.pretraining_records import OpenedRecords, open_all_records
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
 from bert_tf.training.step import TrainingPlan, make_evaluate_function
 
@@ -53,7 +52,7 @@ def pretrain(
     if chief:
         tf.io.gfile.makedirs(settings.output_dir)
 
-    data = _open_all_records(settings, chief)
+    data = open_all_records(settings, chief)
     masking = _create_masking(settings, config, data)
     for opened in data.values():
         _check_first_batch(opened, settings, config, config_name, masking)
@@ -142,7 +141,7 @@ def _check_output_dir(settings: PretrainingSettings, config: BertConfig) -> None
 
 
 def _find_vocabulary(
-    settings: PretrainingSettings, data: Mapping[str, "OpenedRecords"], config: BertConfig
+    settings: PretrainingSettings, data: Mapping[str, OpenedRecords], config: BertConfig
 ) -> ModelFiles | None:
     """The vocabulary to put beside the model; None if an earlier start has put it there, or if it is unknown."""
     if find_vocab_file(settings.output_dir):
@@ -155,7 +154,7 @@ def _recorded(
     settings: PretrainingSettings,
     training: TrainingSettings,
     devices: DeviceSettings,
-    data: Mapping[str, "OpenedRecords"],
+    data: Mapping[str, OpenedRecords],
     masking: dynamic_masking.Masking | None,
 ) -> dict:
     """The content of run.json: all settings that matter to this run, and the data and vocabulary it used."""
@@ -185,54 +184,6 @@ def _log_ending(settings: PretrainingSettings) -> None:
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class OpenedRecords:
-    """Pre-training records.
-
-    Attributes:
-      flag: the flag that named them, without dashes. index, features: see `records`.
-      pairs: unmasked pairs per row; None for masked records.
-    """
-
-    flag: str
-    index: records.RecordIndex
-    features: dict
-    pairs: int | None
-
-    def labeller(
-        self, settings: PretrainingSettings, masking: dynamic_masking.Masking | None, seed: int
-    ) -> Callable | None:
-        """A function that adds labels to a batch: next tokens, or masks; None if the records already have labels."""
-        if settings.is_left_to_right:
-            return lambda rows, step: left_to_right.predict_next_tokens(rows)
-        if not self.pairs:
-            return None
-        return lambda rows, step: dynamic_masking.mask_rows(rows, seed, step, masking)
-
-
-def _open_all_records(settings: PretrainingSettings, chief: bool) -> dict[str, OpenedRecords]:
-    """The records that are needed, by the names of their flags; the index of each is cached in output_dir."""
-
-    def open_records(flag: str, patterns: str | None) -> OpenedRecords:
-        files = list_files(patterns, f"--{flag}")
-        warn_of_missing_shards(files, f"--{flag}")
-        index = records.index_records(
-            files,
-            None,
-            skip_corrupt_records=settings.skip_corrupt_records,
-            cache_file=posixpath.join(settings.output_dir, f"{flag}.index.npz") if chief else None,
-        )
-        features = records.features_of(index, settings.max_seq_length, settings.max_predictions_per_seq)
-        return OpenedRecords(flag, index, *features)
-
-    data = {}
-    if settings.do_train or not settings.eval_input_file:
-        data["input_file"] = open_records("input_file", settings.input_file)
-    if settings.eval_input_file:
-        data["eval_input_file"] = open_records("eval_input_file", settings.eval_input_file)
-    return data
 
 
 def _create_masking(
