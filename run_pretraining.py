@@ -145,8 +145,9 @@ training_flags.define_training_flags()
 def main(_):
     logging.set_verbosity(logging.INFO)
     values = FLAGS.flag_values_dict()
-    settings = settings_of(PretrainingSettings, values)
-    training, devices = settings_of(TrainingSettings, values), settings_of(DeviceSettings, values)
+    given = {name for name in FLAGS if FLAGS[name].present}
+    settings, training = (settings_of(kind, values, given) for kind in (PretrainingSettings, TrainingSettings))
+    devices = settings_of(DeviceSettings, values)
     devices.check_arithmetic(training.dtype, training.use_xla)
     check_settings(settings)
     script.start_tensorflow()

@@ -442,6 +442,15 @@ class NextTokenAndSentenceObjective(PretrainingObjective):
         return _named_next_token(PretrainingObjective.metrics(sums))
 
 
+class SentenceOrderObjective(PretrainingObjective):
+    """`PretrainingObjective` with ALBERT's names of metrics: next_sentence_labels is 1 where A and B are swapped."""
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        metrics = PretrainingObjective.metrics(sums)
+        return {name.replace("next_sentence", "sentence_order"): value for name, value in metrics.items()}
+
+
 def _named_next_token(metrics: dict) -> dict:
     return {name.replace("masked_lm", "next_token"): value for name, value in metrics.items()}
 

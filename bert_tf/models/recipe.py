@@ -15,6 +15,7 @@ class Recipe:
     """Schedule and optimizer; the defaults are BERT's. All but two fields are flags of the fine-tuning scripts.
 
     Attributes:
+      optimizer: its name; see `optimization.create_optimizer`.
       learning_rate: the peak. warmup_proportion: the share of the steps for warm-up. warmup: one of WARMUPS, no flag.
       layerwise_lr_decay: each layer learns slower than the one above it by this factor; see `layer_rates`.
       weight_decay_rate: exclude_from_weight_decay: parts of the names of variables that don't decay, no flag.
@@ -24,6 +25,7 @@ class Recipe:
       sum_loss: clip the gradient of the sum of the losses of a batch's examples, or tagged words, not of their mean.
     """
 
+    optimizer: str = "adamw"
     learning_rate: float = 5e-5
     warmup_proportion: float = 0.1
     warmup: str = "replaces"

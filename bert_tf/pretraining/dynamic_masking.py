@@ -36,7 +36,7 @@ class Masking:
       masked_lm_prob: share of a pair's tokens to predict.
       do_whole_word_mask: mask all pieces of a word or none.
       mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
-      tokenizer_class: names the special tokens.
+      tokenizer_class: names the special tokens. pad_id: the id of padding.
     """
 
     cls_id: int
@@ -51,6 +51,7 @@ class Masking:
     random_rate: float = 0.1
     keep_rate: float = 0.1
     tokenizer_class: type[Tokenizer] = FullTokenizer
+    pad_id: int = 0
 
     @classmethod
     def from_vocab(
@@ -72,7 +73,12 @@ class Masking:
         all_ids = np.array(list(vocab.values()), np.int32)
         continuations = tokenizer_class.continuations_of(vocab)
         masking = cls(
-            *(vocab[token] for token in special), all_ids, continuations, tokenizer_class=tokenizer_class, **settings
+            *(vocab[token] for token in special),
+            all_ids,
+            continuations,
+            tokenizer_class=tokenizer_class,
+            pad_id=vocab.get(tokenizer_class.pad_token, 0),
+            **settings,
         )
         if not 0 < masking.masked_lm_prob <= 1:
             raise ValueError(f"--masked_lm_prob={masking.masked_lm_prob} must be above 0, at most 1.")
@@ -133,7 +139,8 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     ids, lengths = rows["input_ids"], rows["segment_lengths"]
     batch, length = ids.shape
     predictions = masking.max_predictions_per_seq
-    features, pair, starts = arrange_rows(rows)
+    features, pair, starts = arrange_rows(rows, masking.pad_id)
+    ids = features["input_ids"]
     real = pair < lengths.shape[1] // 2
 
     # --- which tokens are predicted
@@ -182,14 +189,14 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
 
 
 @tf.autograph.experimental.do_not_convert
-def arrange_rows(rows: Mapping[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+def arrange_rows(rows: Mapping[str, tf.Tensor], pad_id: int = 0) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
     """Where things are in a batch of unmasked rows.
 
     Args:
-      rows: as for `mask_rows`.
+      rows: as for `mask_rows`. pad_id: the id of padding.
 
     Returns:
-      features: what `mask_rows` returns, without the masks; `input_ids` are unchanged.
+      features: what `mask_rows` returns, without the masks; of `input_ids` only padding may change.
       pair: [B, S], number of the pair that a token belongs to, M for padding.
       starts: [B, M + 1], where the pairs begin, and last the padding.
     """
@@ -203,7 +210,7 @@ def arrange_rows(rows: Mapping[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], t
     real = pair < pairs
     starts = tf.concat([tf.zeros([batch, 1], tf.int32), ends[:, 1::2]], axis=1)
     features = {
-        "input_ids": ids,
+        "input_ids": tf.where(real, ids, pad_id) if pad_id else ids,
         "input_mask": tf.cast(real, tf.int32),
         "segment_ids": tf.where(real, segment % 2, 0),
         "next_sentence_labels": rows["next_sentence_labels"],

@@ -19,7 +19,11 @@ MASK_FLAGS = ("masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate"
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSettings:
-    """What is trained, on which data, for how long; the fields are the flags of run_pretraining.py of these names."""
+    """What is trained, on which data, for how long; the fields are the flags of run_pretraining.py of these names.
+
+    Attributes:
+      nsp: None: as in the model's family. learning_rate: None: that of the family's recipe.
+    """
 
     input_file: str
     output_dir: str
@@ -30,12 +34,12 @@ class PretrainingSettings:
     eval_input_file: str | None = None
     init_checkpoint: str | None = None
     objective: str = "mlm"
-    nsp: bool = True
+    nsp: bool | None = None
     max_seq_length: int = 128
     max_predictions_per_seq: int = 20
     train_batch_size: int = 32
     eval_batch_size: int = 8
-    learning_rate: float = 5e-5
+    learning_rate: float | None = None
     num_train_steps: int = 100000
     num_warmup_steps: int = 10000
     stop_at_step: int | None = None

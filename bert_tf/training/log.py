@@ -113,6 +113,7 @@ def _short(values: dict) -> dict:
         "loss": "loss",
         "masked_lm_accuracy": "mlm_acc",
         "next_sentence_accuracy": "nsp_acc",
+        "sentence_order_accuracy": "sop_acc",
         "examples_per_second": "ex/s",
         "tokens_per_second": "tok/s",
         "model_flops_per_second": "FLOP/s",

@@ -24,6 +24,7 @@ _PRETRAINING_PANELS = {
     "Next token loss (nats)": "next_token_loss",
     "Next token accuracy": "next_token_accuracy",
     "Next sentence accuracy": "next_sentence_accuracy",
+    "Sentence order accuracy": "sentence_order_accuracy",
 }
 _METRICS_SHOWN = 2  # of fine-tuning, besides the loss
 _KINDS = {"train": "training", "eval": "held-out"}  # the legend's names for the two kinds of record

@@ -1,11 +1,9 @@
-"""The records of a pre-training run: those of its flags, and how a batch of them gets labels."""
+"""The records of a pre-training run: those that its flags name."""
 
 import dataclasses
 import posixpath
-from collections.abc import Callable
 
 from bert_tf.data import records
-from bert_tf.pretraining import dynamic_masking, left_to_right
 from bert_tf.pretraining.settings import PretrainingSettings
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 
@@ -23,16 +21,6 @@ class OpenedRecords:
     index: records.RecordIndex
     features: dict
     pairs: int | None
-
-    def labeller(
-        self, settings: PretrainingSettings, masking: dynamic_masking.Masking | None, seed: int
-    ) -> Callable | None:
-        """A function that adds labels to a batch: next tokens, or masks; None if the records already have labels."""
-        if settings.is_left_to_right:
-            return lambda rows, step: left_to_right.predict_next_tokens(rows)
-        if not self.pairs:
-            return None
-        return lambda rows, step: dynamic_masking.mask_rows(rows, seed, step, masking)
 
 
 def open_all_records(settings: PretrainingSettings, chief: bool) -> dict[str, OpenedRecords]:

@@ -13,15 +13,16 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
-from bert_tf.models import flops, objectives, pretrained, task_models
+from bert_tf.models import pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import MASK_FLAGS, PretrainingSettings, check_settings
 from bert_tf.text.casing import find_vocab_file
-from bert_tf.text.vocab import MASK, load_vocab
+from bert_tf.text.vocab import load_vocab
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.pretraining_records import OpenedRecords, open_all_records
+from bert_tf.training.pretraining_tasks import TASKS, PretrainingTask
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
 from bert_tf.training.step import TrainingPlan, make_evaluate_function
 
@@ -42,6 +43,7 @@ def pretrain(
     """
     check_settings(settings)
     config, config_name = _configure(settings, training.allow_unknown_config_keys)
+    settings, training = _with_recipe(settings, training, config)
     strategy = distribution.set_up_devices(devices)
     parts = training.gradient_accumulation_steps
     distribution.check_batch_size(settings.train_batch_size, strategy, parts, "train_batch_size")
@@ -53,17 +55,20 @@ def pretrain(
         tf.io.gfile.makedirs(settings.output_dir)
 
     data = open_all_records(settings, chief)
-    masking = _create_masking(settings, config, data)
+    task = TASKS[settings.objective](settings, config, config_name, data)
     for opened in data.values():
-        _check_first_batch(opened, settings, config, config_name, masking)
-    objective = objectives.pretraining_objective(settings.objective, settings.nsp)
+        _check_first_batch(opened, task)
     with strategy.scope():
-        model = task_models.BertForPreTraining(config, dtype=training.dtype_policy)
+        model = task.create_model(training.dtype_policy)
         model.build()
         optimizer = None
         if settings.do_train:
             optimizer = optimization.create_optimizer(
-                training.optimizer, settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps
+                training.optimizer,
+                settings.learning_rate,
+                settings.num_train_steps,
+                settings.num_warmup_steps,
+                config.pretraining_recipe,
             )
             optimizer.build(model.trainable_variables)
     logging.info(
@@ -82,11 +87,11 @@ def pretrain(
         run_directory.claim_output_dir(settings.output_dir, config)
         if vocabulary:
             pretrained.write_description(settings.output_dir, vocabulary)
-        recorded = _recorded(settings, training, devices, data, masking)
+        recorded = _recorded(task, training, devices, data)
         run_directory.record_settings(settings.output_dir, recorded, resumed=step > 0)
-    evaluate = _make_evaluate(model, objective, strategy, settings, data, masking)
+    evaluate = _make_evaluate(model, task, strategy, data)
     if settings.do_train:
-        step = _train(model, optimizer, objective, strategy, settings, training, data["input_file"], masking, evaluate)
+        step = _train(model, optimizer, task, strategy, training, data["input_file"], evaluate)
     results = {"global_step": step}
     if settings.do_eval:
         logging.info("Evaluation of step %d:", step)
@@ -94,7 +99,8 @@ def pretrain(
         if chief:
             run_directory.write_eval_results(posixpath.join(settings.output_dir, "eval_results.txt"), results)
     if chief and settings.do_train:
-        _log_ending(settings)
+        task.write_parts(model)
+        _log_ending(task)
     return results
 
 
@@ -113,22 +119,36 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
     else:
         config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint, allow_unknown_keys)
         name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
-    if config.model_type != BertConfig.model_type:
-        raise ValueError(f"{name} is that of a {config.title}, but run_pretraining.py trains only BERT.")
-    if settings.is_left_to_right:
-        logging.info("--objective=ltr: attention is causal, here and wherever this model is used.")
-        config.attention = "causal"
-    elif config.is_causal:
-        raise ValueError(
-            f"--objective={settings.objective} needs attention to both sides, but attention is {config.attention} in "
-            f"{name}: give --objective=ltr, or another configuration."
-        )
+    TASKS[settings.objective].configure(settings, config, name)
+    if settings.nsp and not config.has_pooler:
+        raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
     if settings.max_seq_length > config.max_length:
         raise ValueError(
-            f"--max_seq_length={settings.max_seq_length} is more than max_position_embeddings="
-            f"{config.max_position_embeddings} of {name}."
+            f"--max_seq_length={settings.max_seq_length} is more than the {config.max_length} tokens that "
+            f"max_position_embeddings={config.max_position_embeddings} of {name} allows."
         )
     return config, name
+
+
+def _with_recipe(
+    settings: PretrainingSettings, training: TrainingSettings, config: BertConfig
+) -> tuple[PretrainingSettings, TrainingSettings]:
+    """The settings, with how the family's authors pre-trained it where they say nothing, which is logged."""
+    recipe = config.pretraining_recipe
+    filled = {}
+    if settings.nsp is None:
+        settings = dataclasses.replace(settings, nsp=config.has_pooler)
+    if settings.learning_rate is None:
+        settings = dataclasses.replace(settings, learning_rate=recipe.learning_rate)
+        filled["learning_rate"] = recipe.learning_rate
+    if training.optimizer is None:
+        training = dataclasses.replace(training, optimizer=recipe.optimizer)
+        filled["optimizer"] = recipe.optimizer
+    usual = BertConfig.pretraining_recipe
+    own = [f"--{name}={value}" for name, value in filled.items() if value != getattr(usual, name)]
+    if settings.do_train and own:
+        logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", config.title, " ".join(own))
+    return settings, training
 
 
 def _check_output_dir(settings: PretrainingSettings, config: BertConfig) -> None:
@@ -151,106 +171,39 @@ def _find_vocabulary(
 
 
 def _recorded(
-    settings: PretrainingSettings,
-    training: TrainingSettings,
-    devices: DeviceSettings,
-    data: Mapping[str, OpenedRecords],
-    masking: dynamic_masking.Masking | None,
+    task: PretrainingTask, training: TrainingSettings, devices: DeviceSettings, data: Mapping[str, OpenedRecords]
 ) -> dict:
     """The content of run.json: all settings that matter to this run, and the data and vocabulary it used."""
-    recorded = dataclasses.asdict(settings) | dataclasses.asdict(training) | dataclasses.asdict(devices)
+    recorded = dataclasses.asdict(task.settings) | dataclasses.asdict(training) | dataclasses.asdict(devices)
     if "input_file" in data:
         recorded["input_file_fingerprint"] = data["input_file"].index.fingerprint
-    if masking:
-        recorded["vocab_file_fingerprint"] = masking.fingerprint
+    if task.masking:
+        recorded["vocab_file_fingerprint"] = task.masking.fingerprint
         return recorded
     return {name: value for name, value in recorded.items() if name not in ("vocab_file", *MASK_FLAGS)}
 
 
-def _log_ending(settings: PretrainingSettings) -> None:
+def _log_ending(task: PretrainingTask) -> None:
     """Logs where the model is, and how to use it."""
-    folder = settings.output_dir
-    if not find_vocab_file(folder):
-        use = f'  from bert_tf import BertForPreTraining\n  BertForPreTraining.from_pretrained("{folder}")'
-    elif settings.is_left_to_right:
-        use = f"  python run_classifier.py --init_checkpoint={folder} --task_name=... --do_train --output_dir=..."
+    folder = task.settings.output_dir
+    if find_vocab_file(folder):
+        use = task.advice(folder)
     else:
-        use = (
-            "  from bert_tf import BertForPreTraining, FullTokenizer, fill_mask\n"
-            f'  model, tokenizer = (kind.from_pretrained("{folder}") for kind in (BertForPreTraining, FullTokenizer))\n'
-            f'  print(fill_mask(model, tokenizer, ["The {MASK} of the story."]))'
-        )
+        use = f'  from bert_tf import BertForPreTraining\n  BertForPreTraining.from_pretrained("{folder}")'
     logging.info("The model is in %s. To use it:\n%s", folder, use)
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def _create_masking(
-    settings: PretrainingSettings, config: BertConfig, data: Mapping[str, OpenedRecords]
-) -> dynamic_masking.Masking | None:
-    """How unmasked records are masked; None if there are none, or the objective needs no masks.
-
-    Raises:
-      ValueError: flags for unmasked records without such records; no vocabulary, or one that does not match the model;
-        a flag out of range.
-    """
-    if settings.is_left_to_right:
-        return None
-    if not any(opened.pairs for opened in data.values()):
-        for name in settings.given_mask_flags():
-            raise ValueError(
-                f"--{name} is for unmasked records; these were already masked by create_pretraining_data.py, with its "
-                "own flags."
-            )
-        return None
-    vocab_file = settings.vocab_file
-    if not vocab_file and settings.init_checkpoint:
-        vocab_file = pretrained.read_model(settings.init_checkpoint)[1].vocab_file
-    if not vocab_file:
-        raise ValueError(
-            "The records are unmasked (create_pretraining_data.py --masking=dynamic), to be masked during training: "
-            "give --vocab_file, the vocabulary they were made with, or --init_checkpoint with one beside it."
-        )
-    names = ("max_predictions_per_seq", *MASK_FLAGS)
-    masking = dynamic_masking.Masking.from_vocab(
-        load_vocab(vocab_file), vocab_file, **{name: getattr(settings, name) for name in names}
-    )
-    if (largest := masking.all_ids.max()) >= config.vocab_size:
-        raise ValueError(
-            f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is {config.vocab_size}."
-        )
-    has_words = any("word_continuations" in opened.features for opened in data.values())
-    logging.info(
-        "The records are unmasked%s: %g of the tokens (%s) will be masked during training, at most %d per row, with "
-        "the vocabulary %s; %g of these become %s, %g a random token.",
-        " and say what a word is" if has_words else "",
-        masking.masked_lm_prob,
-        "whole words" if masking.do_whole_word_mask else "single pieces",
-        masking.max_predictions_per_seq,
-        vocab_file,
-        masking.mask_rate,
-        MASK,
-        masking.random_rate,
-    )
-    if has_words and not masking.do_whole_word_mask:
-        logging.warning("The words that the records name are not used: --do_whole_word_mask is not given.")
-    return masking
-
-
-def _check_first_batch(
-    opened: OpenedRecords,
-    settings: PretrainingSettings,
-    config: BertConfig,
-    config_name: str,
-    masking: dynamic_masking.Masking | None,
-) -> None:
+def _check_first_batch(opened: OpenedRecords, task: PretrainingTask) -> None:
     """Raises ValueError if the first records don't match the model, the objective or the vocabulary."""
+    settings, config, masking = task.settings, task.config, task.masking
     for batch in records.evaluation_batches(opened.index, opened.features, batch_size=64, repeat=False, max_steps=1):
         largest = int(np.max(batch["input_ids"]))
         if largest >= config.vocab_size:  # GPUs and TPUs would not notice, and train on NaN
             raise ValueError(
-                f"--{opened.flag} has token id {largest}, but vocab_size={config.vocab_size} in {config_name}: "
+                f"--{opened.flag} has token id {largest}, but vocab_size={config.vocab_size} in {task.config_name}: "
                 "the data was made with another, larger vocabulary."
             )
         second = batch["segment_lengths"][:, 1::2] if opened.pairs else batch["segment_ids"]
@@ -269,11 +222,12 @@ def _check_first_batch(
 
 
 def _make_evaluate(
-    model, objective, strategy, settings: PretrainingSettings, data: Mapping[str, OpenedRecords], masking
+    model, task: PretrainingTask, strategy, data: Mapping[str, OpenedRecords]
 ) -> Callable[[int], dict[str, float]]:
     """Builds evaluate(step) -> results, which evaluates each step only once."""
+    settings = task.settings
     opened = data.get("eval_input_file") or data["input_file"]
-    evaluate_batches = make_evaluate_function(model, objective, strategy)
+    evaluate_batches = make_evaluate_function(model, task.objective, strategy)
     evaluated: dict[int, dict] = {}
 
     def evaluate(step: int) -> dict[str, float]:
@@ -284,7 +238,7 @@ def _make_evaluate(
                 batch_size=settings.eval_batch_size,
                 repeat=not settings.eval_input_file,
                 max_steps=settings.max_eval_steps,
-                prepare=opened.labeller(settings, masking, dynamic_masking.EVALUATION_SEED),
+                prepare=task.labeller(opened, dynamic_masking.EVALUATION_SEED),
             )
             with records.explained_errors(opened.index, opened.features):
                 evaluated[step] = evaluate_batches(batches)
@@ -296,25 +250,23 @@ def _make_evaluate(
 def _train(
     model,
     optimizer,
-    objective,
+    task: PretrainingTask,
     strategy,
-    settings: PretrainingSettings,
     training: TrainingSettings,
     opened: OpenedRecords,
-    masking: dynamic_masking.Masking | None,
     evaluate: Callable[[int], dict[str, float]],
 ) -> int:
     """Trains from the model's current step; returns the step reached."""
-    length = settings.max_seq_length
-    predictions = length - 1 if settings.is_left_to_right else settings.max_predictions_per_seq
+    settings = task.settings
     plan = TrainingPlan(
         num_train_steps=settings.num_train_steps,
         stop_at_step=settings.stop_at_step,
         batch_size=settings.train_batch_size,
         iterations_per_loop=settings.iterations_per_loop,
         save_checkpoints_steps=settings.save_checkpoints_steps,
-        tokens_per_example=length,
-        flops_per_example=flops.pretraining_flops_per_example(model.config, length, predictions),
+        tokens_per_example=settings.max_seq_length,
+        flops_per_example=task.flops_per_example,
+        clip_norm=task.config.pretraining_recipe.clip_norm,
         **training.plan_fields,
     )
 
@@ -326,14 +278,14 @@ def _train(
             seed=training.seed,
             start_step=first_step,
             shuffle_window=settings.shuffle_window,
-            prepare=opened.labeller(settings, masking, training.seed),
+            prepare=task.labeller(opened, training.seed),
         )
 
     with records.explained_errors(opened.index, opened.features):
         return loop.train(
             model,
             optimizer,
-            objective,
+            task.objective,
             strategy,
             plan,
             training_batches,

@@ -59,12 +59,12 @@ class DeviceSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """How to compute a step, what to log, and which checkpoints to keep."""
+    """How to compute a step, what to log, and which checkpoints to keep. optimizer: None: that of the recipe."""
 
     dtype: str = "float32"
     use_xla: bool = False
     gradient_accumulation_steps: int = 1
-    optimizer: str = "adamw"
+    optimizer: str | None = None
     allow_unknown_config_keys: bool = False
     seed: int = 12345
     deterministic: bool = False
@@ -105,8 +105,8 @@ def settings_of(kind: type[Settings], values: Mapping[str, object], given: Colle
 
 
 _RECIPE_FLAGS = (
-    "learning_rate", "warmup_proportion", "layerwise_lr_decay", "weight_decay_rate", "adam_beta_2", "bias_correction",
-    "clip_norm", "sum_loss",
+    "optimizer", "learning_rate", "warmup_proportion", "layerwise_lr_decay", "weight_decay_rate", "adam_beta_2",
+    "bias_correction", "clip_norm", "sum_loss",
 )  # fmt: skip
 
 

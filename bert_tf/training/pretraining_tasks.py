@@ -1,0 +1,198 @@
+"""What a pre-training run trains: the model, its objective, and the labels of its records.
+
+`TASKS` has a class for each --objective. The model's family says the rest: its recipe, its tokenizer, its masks.
+"""
+
+from collections.abc import Callable, Mapping
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models import flops, objectives, pretrained, task_models
+from bert_tf.models.albert.config import AlbertConfig
+from bert_tf.models.config import BertConfig
+from bert_tf.models.families import Family, family_of
+from bert_tf.pretraining import dynamic_masking, left_to_right
+from bert_tf.pretraining.settings import MASK_FLAGS, PretrainingSettings
+from bert_tf.text.casing import Casing
+from bert_tf.text.vocab import load_vocab
+from bert_tf.training.pretraining_records import OpenedRecords
+
+# Rows and the number of their batch -> features.
+Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]
+
+
+class PretrainingTask:
+    """Masked LM; in families with a pooler also the order of two segments, unless --nsp=false.
+
+    Args:
+      settings: of the run. config: of the model. config_name: the configuration in messages.
+      data: the run's records, by the names of their flags.
+
+    Attributes:
+      masking: how unmasked records are masked; None if there are none, or nothing is masked.
+
+    Raises:
+      ValueError: settings, configuration and records don't fit together; names the flag.
+    """
+
+    def __init__(
+        self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
+    ):
+        self.settings, self.config, self.config_name = settings, config, config_name
+        self.masking = self.create_masking(data)
+
+    @staticmethod
+    def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
+        """Refuses a configuration that can't be trained like this.
+
+        Raises:
+          ValueError: names the flag.
+        """
+        if config.is_causal:
+            raise ValueError(
+                f"--objective={settings.objective} needs attention to both sides, but attention is {config.attention} "
+                f"in {config_name}: give --objective=ltr, or another configuration."
+            )
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.config)
+
+    @property
+    def objective(self):
+        """See objectives.py."""
+        if not self.config.has_pooler:
+            return objectives.MaskedLanguageModelObjective
+        if self.settings.nsp and self.config.model_type == AlbertConfig.model_type:
+            return objectives.SentenceOrderObjective
+        return objectives.pretraining_objective(self.settings.objective, self.settings.nsp)
+
+    def create_model(self, dtype: str) -> keras.Model:
+        """The model with random weights, not built; to be called in the strategy's scope."""
+        kind = task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
+        return kind(self.config, dtype=dtype)
+
+    @property
+    def predictions(self) -> int:
+        """Most predictions in a row."""
+        return self.settings.max_predictions_per_seq
+
+    @property
+    def flops_per_example(self) -> float:
+        """Model FLOPs of a row, forward and backward."""
+        return flops.pretraining_flops_per_example(self.config, self.settings.max_seq_length, self.predictions)
+
+    # --- labels ------------------------------------------------------------------------------------------------------
+
+    def labeller(self, opened: OpenedRecords, seed: int) -> Labeller | None:
+        """A function that adds labels to a batch; None if the records already have them."""
+        if not opened.pairs:
+            return None
+        return lambda rows, step: self.mask_rows(rows, seed, step)
+
+    def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step) -> dict[str, tf.Tensor]:
+        """See `dynamic_masking.mask_rows`."""
+        return dynamic_masking.mask_rows(rows, seed, step, self.masking)
+
+    def create_masking(self, data: Mapping[str, OpenedRecords]) -> dynamic_masking.Masking | None:
+        """How unmasked records are masked; None if there are none.
+
+        Raises:
+          ValueError: flags for unmasked records without such records; no vocabulary, or one that does not match the
+            model; a flag out of range.
+        """
+        settings = self.settings
+        if not any(opened.pairs for opened in data.values()):
+            for name in settings.given_mask_flags():
+                raise ValueError(
+                    f"--{name} is for unmasked records; these were already masked by create_pretraining_data.py, with "
+                    "its own flags."
+                )
+            return None
+        vocab_file = settings.vocab_file
+        if not vocab_file and settings.init_checkpoint:
+            vocab_file = pretrained.read_model(settings.init_checkpoint)[1].vocab_file
+        if not vocab_file:
+            raise ValueError(
+                "The records are unmasked (create_pretraining_data.py --masking=dynamic), to be masked during "
+                "training: give --vocab_file, the vocabulary they were made with, or --init_checkpoint with one "
+                "beside it."
+            )
+        names = ("max_predictions_per_seq", *MASK_FLAGS)
+        masking = dynamic_masking.Masking.from_vocab(
+            self._vocabulary(vocab_file),
+            vocab_file,
+            self.family.tokenizer_class,
+            **{name: getattr(settings, name) for name in names},
+        )
+        if (largest := masking.all_ids.max()) >= self.config.vocab_size:
+            raise ValueError(
+                f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is "
+                f"{self.config.vocab_size}."
+            )
+        has_words = any("word_continuations" in opened.features for opened in data.values())
+        logging.info(
+            "The records are unmasked%s: %g of the tokens (%s) will be masked during training, at most %d per row, "
+            "with the vocabulary %s; %g of these become %s, %g a random token.",
+            " and say what a word is" if has_words else "",
+            masking.masked_lm_prob,
+            "whole words" if masking.do_whole_word_mask else "single pieces",
+            masking.max_predictions_per_seq,
+            vocab_file,
+            masking.mask_rate,
+            self.family.tokenizer_class.mask_token,
+            masking.random_rate,
+        )
+        if has_words and not masking.do_whole_word_mask:
+            logging.warning("The words that the records name are not used: --do_whole_word_mask is not given.")
+        return masking
+
+    def _vocabulary(self, vocab_file: str) -> Mapping[str, int]:
+        if self.family.has_word_pieces:
+            return load_vocab(vocab_file)
+        return self.family.tokenizer_class.from_file(vocab_file, Casing()).vocab
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def write_parts(self, model: keras.Model) -> None:
+        """Writes what a user takes from a finished run beside the run's own checkpoint."""
+
+    def advice(self, folder: str) -> str:
+        """Lines that use the trained model, which has a vocabulary beside it."""
+        model = "BertForPreTraining" if self.config.has_pooler else "BertForMaskedLM"
+        tokenizer = self.family.tokenizer_class.__name__
+        mask = self.family.tokenizer_class.mask_token
+        return (
+            f"  from bert_tf import {model}, {tokenizer}, fill_mask\n"
+            f'  model, tokenizer = (kind.from_pretrained("{folder}") for kind in ({model}, {tokenizer}))\n'
+            f'  print(fill_mask(model, tokenizer, ["The {mask} of the story."]))'
+        )
+
+
+class LeftToRightTask(PretrainingTask):
+    """Each token from those before it; see left_to_right.py."""
+
+    @staticmethod
+    def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
+        if config.model_type != BertConfig.model_type:
+            raise ValueError(f"--objective=ltr is for BERT, but {config_name} is that of {config.title}.")
+        logging.info("--objective=ltr: attention is causal, here and wherever this model is used.")
+        config.attention = "causal"
+
+    def create_masking(self, data: Mapping[str, OpenedRecords]) -> None:
+        return None
+
+    @property
+    def predictions(self) -> int:
+        return self.settings.max_seq_length - 1
+
+    def labeller(self, opened: OpenedRecords, seed: int) -> Labeller:
+        return lambda rows, step: left_to_right.predict_next_tokens(rows)
+
+    def advice(self, folder: str) -> str:
+        return f"  python run_classifier.py --init_checkpoint={folder} --task_name=... --do_train --output_dir=..."
+
+
+TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask}
