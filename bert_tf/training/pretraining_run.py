@@ -16,6 +16,7 @@ from bert_tf.data import records
 from bert_tf.models import pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.sizes import config_of_size
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import MASK_FLAGS, PretrainingSettings, check_settings
 from bert_tf.text.casing import find_vocab_file
