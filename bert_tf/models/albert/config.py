@@ -4,7 +4,7 @@ import posixpath
 import re
 from types import MappingProxyType
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.config import BertConfig, arguments_of_size
 from bert_tf.models.recipe import Recipe
 
 # A file in the directory of a released model, as Google and Hugging Face call it.
@@ -39,7 +39,24 @@ class AlbertConfig(BertConfig):
     )
     looks_up_types = True
     embedding_size = 128
-    pretraining_recipe = Recipe(optimizer="lamb", learning_rate=0.00176, bias_correction=False)  # run_pretraining.py
+    # The defaults of the original's run_pretraining.py, whose LAMB does not correct the moments.
+    pretraining_recipe = Recipe(optimizer="lamb", learning_rate=0.00176, bias_correction=False)
+    released_vocab_size = 30000
+    sizes = MappingProxyType(
+        {
+            f"albert_{name}_{version}": arguments_of_size(*size, embedding_size=128, **dropout)
+            for version, dropout in (
+                ("v2", {}),  # models of version 2 were trained without dropout
+                ("v1", {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}),
+            )
+            for name, size in (
+                ("base", (12, 768)),
+                ("large", (24, 1024)),
+                ("xlarge", (24, 2048, 16)),
+                ("xxlarge", (12, 4096)),
+            )
+        }
+    )
 
     def __init__(
         self,
