@@ -133,6 +133,7 @@ class BertEncoder(NamedInputs, keras.Model):
       config: a configuration of any family (or its dict).
       dense_embedding_gradient: see `kernels.embedding_lookup`.
       seed: seed of dropout where `call` gets no `dropout_seed` (Keras `fit`).
+      embeddings: the embeddings of another encoder, which both share; None: its own.
       dtype: Keras dtype policy, e.g. "mixed_bfloat16".
 
     Example:
@@ -143,14 +144,24 @@ class BertEncoder(NamedInputs, keras.Model):
         outputs["sequence_output"].shape  # (1, 4, 32)
     """
 
-    def __init__(self, config, dense_embedding_gradient: bool = False, seed: int | None = None, name=None, **kwargs):
+    def __init__(
+        self,
+        config,
+        dense_embedding_gradient: bool = False,
+        seed: int | None = None,
+        name=None,
+        embeddings: Embeddings | None = None,
+        **kwargs,
+    ):
         config = config_of_dict(config) if isinstance(config, dict) else config
         super().__init__(name=name or config.model_type, **kwargs)
         self.config = config
         self.dense_embedding_gradient = dense_embedding_gradient
         self.seed = seed
         dtype = self.dtype_policy
-        self.embeddings = Embeddings(self.config, dense_embedding_gradient, name="embeddings", dtype=dtype)
+        if embeddings is None:
+            embeddings = Embeddings(self.config, dense_embedding_gradient, name="embeddings", dtype=dtype)
+        self.embeddings = embeddings
         self.project = None
         if config.embedding_size != config.hidden_size:
             deviation = None if config.head_initializer_range is None else config.initializer_range
@@ -170,7 +181,8 @@ class BertEncoder(NamedInputs, keras.Model):
         self.frozen_layers = count
 
     def build(self, input_shape=None):
-        self.embeddings.build()
+        if not self.embeddings.built:
+            self.embeddings.build()
         if self.project:
             self.project.build((None, None, self.config.embedding_size))
         self.encoder.build()

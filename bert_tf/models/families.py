@@ -139,13 +139,6 @@ def is_encoder_variable(name: str) -> bool:
     return name.split("/")[0] in {family.scope for family in FAMILIES}
 
 
-def create_encoder(
-    config, *, dense_embedding_gradient: bool = False, seed: int | None = None, dtype=None
-) -> keras.Model:
-    """The encoder of a configuration, with random weights.
-
-    Args:
-      config: of any family. dense_embedding_gradient: see `kernels.embedding_lookup`.
-      seed: seed of dropout if a call gets no dropout_seed. dtype: Keras dtype policy.
-    """
-    return BertEncoder(config, dense_embedding_gradient=dense_embedding_gradient, seed=seed, dtype=dtype)
+def create_encoder(config, **arguments) -> keras.Model:
+    """The encoder of a configuration of any family, with random weights. arguments: see `BertEncoder`."""
+    return BertEncoder(config, **arguments)

@@ -20,13 +20,14 @@ def checkpoint_name(variable: keras.Variable) -> str:
 
     A variable's path starts with the models around the encoder, which checkpoints leave out. A head called
     `cls_predictions` means `cls/predictions`, since a Keras layer name can't contain a slash; one called `classifier`
-    means no scope at all, as the original's run_classifier.py has its output layer.
+    means no scope at all, as the original's run_classifier.py has its output layer. The head of ELECTRA's generator has
+    its layers without the scope of BERT's.
     """
     parts = variable.path.split("/")
     for family in FAMILIES:
         if family.scope in parts:
             return "/".join(parts[parts.index(family.scope) :])
-    path = "/".join(parts[1:]).removeprefix("classifier/")
+    path = "/".join(parts[1:]).removeprefix("classifier/").replace("generator_predictions/transform/", "generator_predictions/")
     return "cls/" + path.removeprefix("cls_") if path.startswith("cls_") else path
 
 

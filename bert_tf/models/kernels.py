@@ -29,6 +29,7 @@ _fused_in_inference = False
 # The additive value of a masked key and the layer-norm epsilon (original: modeling.py, attention_layer and layer_norm).
 MASK_BIAS = -10000.0
 LAYER_NORM_EPSILON = 1e-12
+_GUMBEL_EPSILON = 1e-9
 
 
 def set_fused(enabled: bool) -> None:
@@ -110,6 +111,19 @@ def fold_in(seed, number, word: int = 0):
     return seed + ops.stack([step, zero] if word == 0 else [zero, step])
 
 
+def random_bits(count, seed):
+    """Uniform uint32 [..., count] from int32 seeds [..., 2]."""
+    seed = ops.cast(seed, "uint32")
+    # Two keys, one added before and one mixed in between the rounds: with a single key, the masks of two seeds would
+    # be shifted copies of each other.
+    first_key = _mix(_mix(seed[..., 0:1], 16, 0x7FEB352D), 15, 0x846CA68B)
+    second_key = _mix(_mix(ops.bitwise_xor(seed[..., 1:2], first_key), 16, 0x21F0AAAD), 15, 0xD35A2D97)
+    index = ops.cast(ops.arange(count, dtype="int32"), "uint32")
+    bits = _mix(index + first_key, 16, 0x85EBCA6B)
+    bits = _mix(ops.bitwise_xor(bits, second_key), 13, 0xC2B2AE35)
+    return _mix(bits, 16, 0x9E3779B1)
+
+
 def keep_mask(shape, rate: float, seed):
     """Draws a dropout mask.
 
@@ -121,18 +135,9 @@ def keep_mask(shape, rate: float, seed):
     Returns:
       Boolean tensor of `shape`, True where the element is kept.
     """
-    seed = ops.cast(seed, "uint32")
-    # Two keys, one added before and one mixed in between the rounds: with a single key, the masks of two seeds would
-    # be shifted copies of each other.
-    first_key = _mix(_mix(seed[0], 16, 0x7FEB352D), 15, 0x846CA68B)
-    second_key = _mix(_mix(ops.bitwise_xor(seed[1], first_key), 16, 0x21F0AAAD), 15, 0xD35A2D97)
     count = math.prod(shape) if all(isinstance(size, int) for size in shape) else ops.prod(ops.stack(list(shape)))
-    index = ops.cast(ops.arange(count, dtype="int32"), "uint32")
-    bits = _mix(index + first_key, 16, 0x85EBCA6B)
-    bits = _mix(ops.bitwise_xor(bits, second_key), 13, 0xC2B2AE35)
-    bits = _mix(bits, 16, 0x9E3779B1)
     threshold = ops.cast(min(round(rate * 2**32), 2**32 - 1), "uint32")
-    return ops.reshape(ops.greater_equal(bits, threshold), shape)
+    return ops.reshape(ops.greater_equal(random_bits(count, seed), threshold), shape)
 
 
 def _apply_dropout(x, rate, seed):
@@ -296,6 +301,42 @@ def embedding_lookup(table, ids, dense_gradient: bool = False):
     return ops.take(table, ids, axis=0)
 
 
+def gumbel_argmax(logits, uniform):
+    """The index of the largest of logits + Gumbel noise, over the last axis: a draw from their softmax.
+
+    Args:
+      logits: float32 [..., V]. uniform: [..., V], uniform in [0, 1).
+
+    Returns:
+      int32 [...].
+
+    Source: ELECTRA's pretrain_helpers.py (sample_from_softmax), with its epsilons.
+    """
+    noise = -ops.log(-ops.log(uniform + _GUMBEL_EPSILON) + _GUMBEL_EPSILON)
+    return ops.argmax(logits + noise, axis=-1)
+
+
+def sample(logits, seeds):
+    """One draw from the softmax of each row of logits, without a gradient.
+
+    Args:
+      logits: float32 [B, P, V].
+      seeds: int32 [B, 2]; what is drawn for an example depends only on its own.
+
+    Returns:
+      int32 [B, P].
+    """
+    logits = ops.stop_gradient(logits)
+    return _fused_sample()(*_tensors(logits, seeds)) if fused_enabled() else _sample(logits, seeds)
+
+
+def _sample(logits, seeds):
+    _, predictions, size = ops.shape(logits)
+    bits = ops.right_shift(random_bits(predictions * size, seeds), ops.cast(8, "uint32"))
+    uniform = ops.cast(ops.cast(bits, "int32"), "float32") * 2.0**-24  # all that float32 tells apart below 1
+    return gumbel_argmax(logits, ops.reshape(uniform, (-1, predictions, size)))
+
+
 # --- fused forms ---------------------------------------------------------------------------------------------------
 # TensorFlow is imported inside functions, so that the module also loads if only another backend is installed.
 
@@ -402,6 +443,11 @@ def _fused_layer_norm_function(has_bias, has_residual, rate, dtype, epsilon):
         return forward(x, gamma, beta, seed, *optional), gradient
 
     return fused
+
+
+@functools.cache
+def _fused_sample():
+    return _compiled(_sample)
 
 
 @functools.cache

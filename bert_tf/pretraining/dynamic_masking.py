@@ -145,14 +145,7 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
 
     # --- which tokens are predicted
     # One draw for all purposes, row by row, so that what a row gets does not depend on the size of the batch.
-    bits = tf.random.stateless_uniform(
-        [batch, length + 2 * predictions],
-        seed=tf.stack([tf.constant(_signed(seed), tf.int64), tf.cast(step, tf.int64)]),
-        minval=None,
-        maxval=None,
-        dtype=tf.int32,
-        alg="philox",
-    )
+    bits = random_bits([batch, length + 2 * predictions], seed, step)
     order_bits, action_bits, token_bits = tf.split(bits, [length, predictions, predictions], axis=1)
     counts = _counts(lengths[:, ::2] + lengths[:, 1::2], masking)  # [B, M]
     candidate = real & (ids != masking.cls_id) & (ids != masking.sep_id)
@@ -165,7 +158,7 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     labels = tf.where(chosen, tf.gather(ids, safe_positions, batch_dims=1), 0)
 
     # --- what replaces them
-    number = tf.bitwise.right_shift(_unsigned(token_bits) * len(masking.all_ids), tf.constant(32, tf.int64))
+    number = scale_bits(token_bits, len(masking.all_ids))
     replacement = tf.gather(tf.constant(masking.all_ids), number)
     # In int64, since all of it (a rate of 1) is 2^32.
     action = _unsigned(action_bits)
@@ -330,6 +323,23 @@ def _cumsum(values) -> tf.Tensor:
     length = values.shape[1]
     triangle = tf.constant(np.triu(np.ones((length, length), np.float32)))
     return tf.cast(tf.matmul(tf.cast(values, tf.float32), triangle), tf.int32)
+
+
+def random_bits(shape, seed: int, step) -> tf.Tensor:
+    """Uniform int32 [B, ...]: for each example as many as in any batch of this step."""
+    return tf.random.stateless_uniform(
+        shape,
+        seed=tf.stack([tf.constant(_signed(seed), tf.int64), tf.cast(step, tf.int64)]),
+        minval=None,
+        maxval=None,
+        dtype=tf.int32,
+        alg="philox",
+    )
+
+
+def scale_bits(bits: tf.Tensor, count) -> tf.Tensor:
+    """Uniform int32 -> uniform numbers from 0 to count - 1, int64."""
+    return tf.bitwise.right_shift(_unsigned(bits) * tf.cast(count, tf.int64), tf.constant(32, tf.int64))
 
 
 def _unsigned(bits: tf.Tensor) -> tf.Tensor:

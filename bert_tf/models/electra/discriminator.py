@@ -27,7 +27,8 @@ class ReplacedTokenObjective:
     sum_names = ("loss_sum", "correct", "tokens")
 
     @staticmethod
-    def _weights(features: dict):
+    def weights(features: dict):
+        """[B, S] float32: 0 for tokens that do not count."""
         mask = features.get("input_mask")
         weights = ops.ones_like(features["is_replaced"]) if mask is None else mask
         weights = ops.cast(weights, "float32")
@@ -36,16 +37,21 @@ class ReplacedTokenObjective:
         return weights
 
     @staticmethod
+    def losses(logits, labels):
+        """Sigmoid cross-entropy of each logit; labels: float32 of the same shape."""
+        return ops.softplus(logits) - logits * labels
+
+    @staticmethod
     def totals(features: dict) -> dict:
         """The loss's divisor, from the features of a whole batch: `tokens`."""
-        return {"tokens": ops.sum(ReplacedTokenObjective._weights(features))}
+        return {"tokens": ops.sum(ReplacedTokenObjective.weights(features))}
 
     @staticmethod
     def sums(outputs, features: dict) -> dict:
         """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         labels = ops.cast(features["is_replaced"], "float32")
-        weights = ReplacedTokenObjective._weights(features)
-        losses = ops.softplus(outputs) - outputs * labels
+        weights = ReplacedTokenObjective.weights(features)
+        losses = ReplacedTokenObjective.losses(outputs, labels)
         correct = ops.cast(ops.equal(outputs > 0, labels > 0), "float32")
         return {
             "loss_sum": ops.sum(weights * losses),

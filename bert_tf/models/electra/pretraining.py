@@ -1,0 +1,284 @@
+"""Pre-training of ELECTRA: a generator guesses masked tokens, a discriminator finds its guesses (Clark et al. 2020).
+
+Original: pretrain/pretrain_model.py of the ELECTRA repository, with its pretrain_helpers.py (`sample_from_softmax`,
+`scatter_update`).
+
+Shape legend: B batch, S sequence length, P predictions per sequence, V vocabulary.
+"""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from bert_tf.models import kernels
+from bert_tf.models.base_models import TaskModel
+from bert_tf.models.config import config_of_dict
+from bert_tf.models.electra.discriminator import ReplacedTokenHead, ReplacedTokenObjective
+from bert_tf.models.families import create_encoder
+from bert_tf.models.heads import MaskedLanguageModelHead
+from bert_tf.models.inputs import select
+from bert_tf.models.objectives import MaskedLanguageModelObjective
+
+_PACKAGE = "bert_tf"
+
+# Folded into the step's seed for the generator's dropout. The discriminator's layers have 4 and up.
+_GENERATOR_PLACE = 1 << 16
+# Subtracted from the logit of the right token where the generator may not draw it.
+_DISALLOWED = 1000.0
+_EPSILON = 1e-6  # added to the number of predictions, so that a batch without any has loss 0
+
+# What the tables that two encoders share must agree in.
+_SHARED_SIZES = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokenPretraining:
+    """Loss and metrics of generator and discriminator together, computed from sums; see `objectives`.
+
+    Attributes:
+      generator_weight, discriminator_weight: factors of the masked-LM loss, and of the loss of the discriminator.
+    """
+
+    generator_weight: float = 1.0
+    discriminator_weight: float = 50.0
+
+    label_names = ("masked_lm_ids", "masked_lm_weights")
+    optional_names = ("example_weights",)
+    sum_names = (
+        "masked_lm_loss",
+        "masked_lm_correct",
+        "sampled_correct",
+        "masked_lm_weight",
+        "discriminator_loss",
+        "discriminator_row_loss",
+        "discriminator_correct",
+        "tokens",
+        "rows",
+        "found_replaced",
+        "found",
+        "replaced",
+    )
+
+    @staticmethod
+    def totals(features: dict) -> dict:
+        """The loss's divisors, from the features of a whole batch: `masked_lm_weight` and `tokens`."""
+        weights = MaskedLanguageModelObjective.totals(features)["tokens"]
+        return {"masked_lm_weight": weights, "tokens": ReplacedTokenObjective.totals(features)["tokens"]}
+
+    @staticmethod
+    def sums(outputs: dict, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`.
+
+        Args:
+          outputs: those of `ElectraPretrainer`.
+          features: `masked_lm_ids`, `masked_lm_weights` [B, P], `input_mask` [B, S], and optionally `example_weights`.
+        """
+        masked = MaskedLanguageModelObjective.sums(outputs["masked_lm_logits"], features)
+        weights = MaskedLanguageModelObjective.token_weights(features, _row_weights(features))
+        sampled = _as_float(ops.equal(outputs["sampled_ids"], ops.cast(features["masked_lm_ids"], "int32")))
+        logits, replaced = outputs["discriminator_logits"], _as_float(outputs["is_replaced"])
+        found = _as_float(logits > 0)
+        tokens = ReplacedTokenObjective.weights(features)
+        losses = tokens * ReplacedTokenObjective.losses(logits, replaced)
+        counts = ops.sum(tokens, axis=1)
+        return {
+            "masked_lm_loss": masked["loss_sum"],
+            "masked_lm_correct": masked["accuracy"],
+            "sampled_correct": ops.sum(weights * sampled),
+            "masked_lm_weight": masked["tokens"],
+            "discriminator_loss": ops.sum(losses),
+            "discriminator_row_loss": ops.sum(ops.sum(losses, axis=1) / (counts + _EPSILON)),
+            "discriminator_correct": ops.sum(tokens * _as_float(ops.equal(found, replaced))),
+            "tokens": ops.sum(tokens),
+            "rows": ops.sum(_row_weights(features)),
+            "found_replaced": ops.sum(tokens * found * replaced),
+            "found": ops.sum(tokens * found),
+            "replaced": ops.sum(tokens * replaced),
+        }
+
+    def loss(self, sums: dict, totals: dict):
+        """Both losses by their weights; with a batch's totals, the losses of its parts add up to its loss."""
+        masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + _EPSILON)
+        discriminator = sums["discriminator_loss"] / (totals["tokens"] + _EPSILON)
+        return self.generator_weight * masked_lm + self.discriminator_weight * discriminator
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        """The original's evaluation metrics under its names, from sums over any number of batches.
+
+        `disc_loss` is the mean over the rows of each row's mean. `disc_precision` and `disc_recall` are about replaced
+        tokens. Where there is nothing to divide by they are 0, as in the original.
+        """
+        return {
+            name: sums[part] / ops.maximum(sums[whole], _EPSILON)
+            for name, part, whole in (
+                ("masked_lm_accuracy", "masked_lm_correct", "masked_lm_weight"),
+                ("masked_lm_loss", "masked_lm_loss", "masked_lm_weight"),
+                ("sampled_masked_lm_accuracy", "sampled_correct", "masked_lm_weight"),
+                ("disc_loss", "discriminator_row_loss", "rows"),
+                ("disc_accuracy", "discriminator_correct", "tokens"),
+                ("disc_precision", "found_replaced", "found"),
+                ("disc_recall", "found_replaced", "replaced"),
+            )
+        }
+
+
+def _as_float(condition):
+    return ops.cast(condition, "float32")
+
+
+def _row_weights(features: dict):
+    """[B] float32; ones by default."""
+    if "example_weights" in features:
+        return ops.cast(features["example_weights"], "float32")
+    return ops.ones((ops.shape(features["masked_lm_ids"])[0],), "float32")
+
+
+def replace_tokens(original_ids, positions, weights, sampled_ids):
+    """Puts the generator's tokens into the text.
+
+    A position that was drawn several times gets the mean of its tokens' ids, rounded down: an unrelated token. Position
+    0 keeps its token. Both are as in the original.
+
+    Args:
+      original_ids: int32 [B, S]. positions, sampled_ids: int32 [B, P]. weights: [B, P], 0 for no prediction.
+
+    Returns:
+      int32 [B, S] and bool [B, S]: the new ids, and whether they differ from the original ones.
+    """
+    place = ops.arange(ops.shape(original_ids)[1], dtype="int32")
+    hits = ops.logical_and(positions[:, :, None] == place, ops.logical_and(weights > 0, positions > 0)[:, :, None])
+    hits = ops.cast(hits, "int32")  # [B, P, S]
+    count = ops.sum(hits, axis=1)
+    mean = ops.floor_divide(ops.sum(hits * sampled_ids[:, :, None], axis=1), ops.maximum(count, 1))
+    new = ops.where(count > 0, mean, original_ids)
+    return new, ops.not_equal(new, original_ids)
+
+
+def check_shared_sizes(config, generator_config) -> None:
+    """Refuses a generator that can't share its discriminator's embeddings.
+
+    Raises:
+      ValueError: a size of the tables differs; names the key and both values.
+    """
+    for key in _SHARED_SIZES:
+        sizes = getattr(generator_config, key), getattr(config, key)
+        if sizes[0] != sizes[1]:
+            raise ValueError(
+                f"The generator has {key} {sizes[0]}, but the discriminator, whose embeddings it shares, has {sizes[1]}."
+            )
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class ElectraPretrainer(TaskModel):
+    """Generator and discriminator, to be trained together.
+
+    They share all embeddings, of words, segments and positions, with their layer norm, but not the layers that project
+    these to their widths. The discriminator's loss has no gradient with respect to the generator but for these.
+
+    Its variables in checkpoints are those of the original's. What it learned is an `ElectraDiscriminator` and a
+    `BertForMaskedLM`.
+
+    Args:
+      config, generator_config: `ElectraConfig`s or their dicts.
+      untied_generator_embeddings: the generator has embeddings of its own, of the width in its configuration.
+      disallow_correct: the generator never draws the right token. temperature: the logits are divided by it.
+      objective: the weights of both losses; by default the original's.
+      seed: see `BertModel`. dtype: Keras dtype policy.
+
+    Raises:
+      ValueError: see `check_shared_sizes`.
+    """
+
+    further_inputs = ("original_ids", "masked_lm_positions", "sampling_seeds", "sampling_uniform")
+
+    def __init__(
+        self,
+        config,
+        generator_config,
+        *,
+        untied_generator_embeddings: bool = False,
+        disallow_correct: bool = False,
+        temperature: float = 1.0,
+        objective: ReplacedTokenPretraining = ReplacedTokenPretraining(),  # noqa: B008
+        seed: int | None = None,
+        name="electra_pretrainer",
+        **kwargs,
+    ):
+        # The generator's output layer gives the gradient of shared tables all their rows.
+        super().__init__(objective, config, seed, not untied_generator_embeddings, name=name, **kwargs)
+        is_dict = isinstance(generator_config, dict)
+        self.generator_config = config_of_dict(generator_config) if is_dict else generator_config
+        self.untied_generator_embeddings = untied_generator_embeddings
+        self.disallow_correct = disallow_correct
+        self.temperature = temperature
+        shared = None
+        if not untied_generator_embeddings:
+            check_shared_sizes(self.config, self.generator_config)
+            shared = self.bert.embeddings
+        dtype = self.dtype_policy
+        self.generator = create_encoder(
+            self.generator_config,
+            dense_embedding_gradient=True,
+            embeddings=shared,
+            seed=seed,
+            name="generator",
+            dtype=dtype,
+        )
+        self.generator_head = MaskedLanguageModelHead(
+            self.generator_config, name="generator_predictions", dtype=dtype
+        )
+        self.head = ReplacedTokenHead(self.config, name="discriminator_predictions", dtype=dtype)
+
+    def build_head(self):
+        self.generator.build()
+        self.generator_head.build()
+        self.head.build()
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """Masked tokens are guessed, a guess is drawn for each, and the discriminator judges the text with these.
+
+        Args:
+          inputs: as for `BertModel`, with masked `input_ids` [B, S]; `original_ids` [B, S]; `masked_lm_positions`,
+            `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P]; and `sampling_seeds` [B, 2] int32, one for each
+            row, or the draws themselves, `sampling_uniform` [B, P, V] in [0, 1).
+
+        Returns:
+          dict with `masked_lm_logits` [B, P, V] float32; `sampled_ids` [B, P] int32; `corrupted_ids` [B, S] int32 and
+          `is_replaced` [B, S] bool, the text with the guesses, and where it differs from the original;
+          `discriminator_logits` [B, S] float32.
+        """
+        encoder_inputs = select(inputs, self.encoder_inputs)
+        positions = ops.cast(inputs["masked_lm_positions"], "int32")
+        seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
+        generator_seed = kernels.fold_in(seed, _GENERATOR_PLACE)
+        generated = self.generator(encoder_inputs, training=training, dropout_seed=generator_seed)
+        table = self.generator.get_embedding_table()
+        logits = self.generator_head(generated["sequence_output"], table, positions, training=training)
+        sampled = self.draw(logits, inputs)
+        corrupted, replaced = replace_tokens(
+            ops.cast(inputs["original_ids"], "int32"), positions, inputs["masked_lm_weights"], sampled
+        )
+        judged = self.encode({**inputs, "input_ids": corrupted}, training=training, dropout_seed=seed)
+        return {
+            "masked_lm_logits": logits,
+            "sampled_ids": sampled,
+            "corrupted_ids": corrupted,
+            "is_replaced": replaced,
+            "discriminator_logits": self.head(judged["sequence_output"], training=training),
+        }
+
+    def draw(self, logits, inputs: dict):
+        """int32 [B, P]: a token for each of the generator's logits [B, P, V]; for the inputs see `call`."""
+        logits = ops.stop_gradient(logits) / self.temperature
+        if self.disallow_correct:
+            right = ops.arange(self.generator_config.vocab_size, dtype="int32") == inputs["masked_lm_ids"][:, :, None]
+            logits = logits - _DISALLOWED * ops.cast(right, "float32")
+        if "sampling_uniform" in inputs:
+            return kernels.gumbel_argmax(logits, inputs["sampling_uniform"])
+        return kernels.sample(logits, inputs["sampling_seeds"])
+
+    def get_config(self) -> dict:
+        own = {name: getattr(self, name) for name in ("untied_generator_embeddings", "disallow_correct", "temperature")}
+        return {**super().get_config(), **own, "generator_config": self.generator_config.to_dict()}
