@@ -27,7 +27,11 @@ def checkpoint_name(variable: keras.Variable) -> str:
     for family in FAMILIES:
         if family.scope in parts:
             return "/".join(parts[parts.index(family.scope) :])
-    path = "/".join(parts[1:]).removeprefix("classifier/").replace("generator_predictions/transform/", "generator_predictions/")
+    path = (
+        "/".join(parts[1:])
+        .removeprefix("classifier/")
+        .replace("generator_predictions/transform/", "generator_predictions/")
+    )
     return "cls/" + path.removeprefix("cls_") if path.startswith("cls_") else path
 
 

@@ -40,7 +40,7 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     predictions = masking.max_predictions_per_seq
     bits = random_bits([rows["input_ids"].shape[0], 2 * predictions + 2], seed, step)
     position_bits, mask_bits, sampling_seeds = tf.split(bits, [predictions, predictions, 2], axis=1)
-    candidate = _candidates(features, masking)
+    candidate = candidates(features, masking)
     running = tf.cumsum(tf.cast(candidate, tf.int32), axis=1)
     number = scale_bits(position_bits, running[:, -1:])
     positions = tf.searchsorted(running, tf.cast(number, tf.int32), side="right")
@@ -49,7 +49,7 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     return features | mask(features, positions, uniform, masking) | {"sampling_seeds": sampling_seeds}
 
 
-def _candidates(features: Mapping[str, tf.Tensor], masking: Masking) -> tf.Tensor:
+def candidates(features: Mapping[str, tf.Tensor], masking: Masking) -> tf.Tensor:
     """bool [B, S]: the tokens that may be predicted."""
     ids = features["input_ids"]
     special = (ids == masking.cls_id) | (ids == masking.sep_id) | (ids == masking.mask_id)
@@ -81,7 +81,7 @@ def mask(
     wanted = tf.round(tokens * tf.constant(masking.masked_lm_prob, tf.float32))
     counts = tf.clip_by_value(tf.cast(wanted, tf.int32), 1, predictions)
     # A row of padding, without a token that may be predicted, has no predictions.
-    counts = tf.where(tf.reduce_any(_candidates(features, masking), axis=1, keepdims=True), counts, 0)
+    counts = tf.where(tf.reduce_any(candidates(features, masking), axis=1, keepdims=True), counts, 0)
     chosen = tf.range(predictions)[None] < counts
     positions = tf.where(chosen, positions, 0)
     # Draws that mask nothing write into a column that is cut off again.

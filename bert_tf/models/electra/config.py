@@ -8,6 +8,8 @@ from bert_tf.models.recipe import Recipe
 
 _RECIPE = Recipe(learning_rate=1e-4, warmup="multiplies", layerwise_lr_decay=0.8, sum_loss=True)
 _LARGE, _LARGE_RECIPE = 1024, dataclasses.replace(_RECIPE, learning_rate=5e-5, layerwise_lr_decay=0.9)
+_PRETRAINING = Recipe(learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies")
+_SMALL, _LARGER_PRETRAINING = 256, dataclasses.replace(_PRETRAINING, learning_rate=2e-4)
 
 
 class ElectraConfig(BertConfig):
@@ -62,3 +64,28 @@ class ElectraConfig(BertConfig):
     def recipe(self) -> Recipe:
         """The original's, which depends on the size (configure_finetuning.py)."""
         return _RECIPE if self.hidden_size < _LARGE else _LARGE_RECIPE
+
+    @property
+    def pretraining_recipe(self) -> Recipe:
+        """The original's, which depends on the size (configure_pretraining.py)."""
+        return _PRETRAINING if self.hidden_size <= _SMALL else _LARGER_PRETRAINING
+
+    def generator(self, size: float) -> "ElectraConfig":
+        """The configuration of a generator for a discriminator of this one.
+
+        Args:
+          size: of its width, as a share of the discriminator's. It has as many layers, and a head for each 64 units of
+            width (the original's pretrain_helpers.py).
+
+        Raises:
+          ValueError: no generator has such a width.
+        """
+        width = round(self.hidden_size * size)
+        heads = max(1, width // 64)
+        if width < 1 or width % heads:
+            raise ValueError(
+                f"--generator_size={size:g} of hidden_size {self.hidden_size} is {width}, which {heads} attention "
+                "heads can't share: choose another, or give --generator_config_file."
+            )
+        sizes = {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": 4 * width}
+        return type(self).from_dict({**self.to_dict(), **sizes}, allow_unknown=True)

@@ -166,7 +166,7 @@ def check_shared_sizes(config, generator_config) -> None:
         sizes = getattr(generator_config, key), getattr(config, key)
         if sizes[0] != sizes[1]:
             raise ValueError(
-                f"The generator has {key} {sizes[0]}, but the discriminator, whose embeddings it shares, has {sizes[1]}."
+                f"The generator has {key} {sizes[0]}, but the discriminator, whose embeddings it shares, {sizes[1]}."
             )
 
 
@@ -201,7 +201,7 @@ class ElectraPretrainer(TaskModel):
         untied_generator_embeddings: bool = False,
         disallow_correct: bool = False,
         temperature: float = 1.0,
-        objective: ReplacedTokenPretraining = ReplacedTokenPretraining(),  # noqa: B008
+        objective: ReplacedTokenPretraining = ReplacedTokenPretraining(),
         seed: int | None = None,
         name="electra_pretrainer",
         **kwargs,
@@ -226,9 +226,7 @@ class ElectraPretrainer(TaskModel):
             name="generator",
             dtype=dtype,
         )
-        self.generator_head = MaskedLanguageModelHead(
-            self.generator_config, name="generator_predictions", dtype=dtype
-        )
+        self.generator_head = MaskedLanguageModelHead(self.generator_config, name="generator_predictions", dtype=dtype)
         self.head = ReplacedTokenHead(self.config, name="discriminator_predictions", dtype=dtype)
 
     def build_head(self):

@@ -1,0 +1,92 @@
+"""ELECTRA's masks: the original's, draw by draw; and what their own draws look like.
+
+Oracle: tests/golden/electra/masking.npz, computed by the original from given draws. Rows 1, 2 and 6 draw positions more
+than once, rows 0 and 1 have 1.5 and 4.5 predictions to round, row 4 has [MASK] in its text, row 5 the id of padding.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.masking import CLS, MASK, SEP, masking, packed_rows, rows_of
+
+from bert_tf.models.electra.pretraining import replace_tokens
+from bert_tf.pretraining import electra_masking
+
+pytestmark = pytest.mark.numbers
+
+
+@pytest.fixture
+def arrays(golden):
+    return dict(np.load(golden / "electra" / "masking.npz"))
+
+
+def draw(rows, seed=1, step=0, **settings) -> dict[str, np.ndarray]:
+    features = electra_masking.mask_rows(rows, seed, step, masking(**settings))
+    return {name: value.numpy() for name, value in features.items()}
+
+
+def test_masks_are_the_originals(arrays):
+    features = {name: tf.constant(arrays[name]) for name in ("input_ids", "input_mask")}
+    masked = electra_masking.mask(
+        features,
+        tf.constant(arrays["draw_positions"]),
+        tf.constant(arrays["draw_mask_uniform"]),
+        masking(masked_lm_prob=float(arrays["mask_prob"])),
+    )
+    np.testing.assert_array_equal(masked["input_ids"], arrays["masked_input_ids"])
+    for name in ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
+        np.testing.assert_array_equal(masked[name], arrays[name], err_msg=name)
+    np.testing.assert_array_equal(masked["original_ids"], arrays["unmasked_input_ids"])
+    allowed = electra_masking.candidates(features, masking())
+    np.testing.assert_array_equal(allowed, np.isfinite(arrays["sample_logits"]))
+
+
+def test_tokens_are_replaced_as_in_the_original(arrays):
+    new, replaced = replace_tokens(
+        arrays["input_ids"], arrays["masked_lm_positions"], arrays["masked_lm_weights"], arrays["samples"]
+    )
+    np.testing.assert_array_equal(new, arrays["updated_input_ids"])
+    np.testing.assert_array_equal(replaced, arrays["is_fake"])
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_draws(most):
+    """Positions are drawn evenly among the tokens, 85 % of them are masked, and no other token changes."""
+    rows = rows_of(packed_rows(600, most), 64, most)
+    found = draw(rows)
+    ids, length = rows["input_ids"].numpy(), rows["segment_lengths"].numpy().sum(1)
+    expected = np.clip(np.round(length.astype("float32") * np.float32(0.15)), 1, 20)
+    np.testing.assert_array_equal(found["masked_lm_weights"].sum(1), expected)
+    real = found["masked_lm_weights"] > 0
+    labels = np.take_along_axis(ids, found["masked_lm_positions"], 1)
+    np.testing.assert_array_equal(found["masked_lm_ids"], np.where(real, labels, 0))
+    assert not np.isin(labels[real], [CLS, SEP, MASK]).any()
+    changed = found["input_ids"] != ids
+    assert (found["input_ids"][changed] == MASK).all() and not changed[:, 0].any()
+    share = (np.take_along_axis(found["input_ids"], found["masked_lm_positions"], 1)[real] == MASK).mean()
+    assert abs(share - 0.85) < 4 * np.sqrt(0.85 * 0.15 / real.sum()) + 0.02  # one of a pair may mask both
+    number = np.cumsum(~np.isin(ids, [CLS, SEP, MASK, 0]), axis=1)
+    place = (np.take_along_axis(number, found["masked_lm_positions"], 1) - 0.5) / number[:, -1:]
+    assert abs(place[real].mean() - 0.5) < 4 * np.sqrt(1 / 12 / real.sum())
+    assert ("sequence_ids" in found) == (most > 1) and "next_sentence_labels" not in found
+
+
+def test_draws_are_a_function_of_seed_step_and_row():
+    rows = rows_of(packed_rows(12), 64, 4)
+    first = draw(rows)
+    part = draw({name: value[:5] for name, value in rows.items()})
+    for name, value in part.items():
+        np.testing.assert_array_equal(value, first[name][:5], err_msg=name)
+    for other in (draw(rows, seed=2), draw(rows, step=1)):
+        assert (other["masked_lm_positions"] != first["masked_lm_positions"]).mean() > 0.2
+        assert (other["sampling_seeds"] != first["sampling_seeds"]).all()
+
+
+def test_rows_of_padding_have_no_predictions():
+    rows = {name: tf.zeros_like(value) for name, value in rows_of(packed_rows(3), 64, 4).items()}
+    found = draw(rows)
+    assert not found["masked_lm_weights"].any() and not found["masked_lm_positions"].any()
+
+
+def test_number_of_predictions():
+    assert [electra_masking.default_predictions(0.15, length) for length in (128, 512)] == [19, 79]

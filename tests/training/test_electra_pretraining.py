@@ -1,0 +1,145 @@
+"""ELECTRA's pre-training: outputs, gradients and eight steps are the original's.
+
+Oracles: tests/golden/electra/uneven and training (and others in the data folder), computed by the original without
+dropout, from given draws.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.outputs import assert_close
+from helpers.slow import slow
+
+from bert_tf.models import initialize
+from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.electra.pretraining import ElectraPretrainer, ReplacedTokenPretraining
+from bert_tf.training import step as train_step
+from bert_tf.training.optimization import create_optimizer
+from bert_tf.weights import bundle
+
+pytestmark = pytest.mark.numbers
+
+OPTIONS = {"disallow_correct": True, "temperature": 0.5, "objective": ReplacedTokenPretraining(0.7, 3.0)}
+
+
+def pretrainer(folder, **arguments) -> ElectraPretrainer:
+    """A model with a golden folder's weights, all of which it has."""
+    options = json.loads((folder / "hparams.json").read_text())
+    untied = options["untied_generator_embeddings"]
+    sizes = {"hidden_act": "gelu_erf", "embedding_size": options["embedding_size"] or 32}
+    own = {**sizes, "embedding_size": options["generator_config"]["hidden_size"]} if untied else sizes
+    model = ElectraPretrainer(
+        ElectraConfig(**{**options["discriminator_config"], **sizes}),
+        ElectraConfig(**{**options["generator_config"], **own}),
+        untied_generator_embeddings=untied,
+        **arguments,
+    )
+    model.build()
+    reader = bundle.open_bundle(str(folder / "model.ckpt"))
+    variables = initialize.model_variables(model)
+    assert set(variables) == set(reader.get_variable_to_shape_map())
+    for name, variable in variables.items():
+        variable.assign(reader.get_tensor(name))
+    return model
+
+
+def features_of(inputs, masks) -> dict[str, np.ndarray]:
+    names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+    return {
+        "input_ids": masks["masked_input_ids"],
+        "original_ids": inputs["input_ids"],
+        "sampling_uniform": inputs["draw_gumbel_uniform"],
+        **{name: inputs[name] for name in ("input_mask", "segment_ids")},
+        **{name: masks[name] for name in names},
+    }
+
+
+@pytest.mark.parametrize(
+    "name, suffix, arguments",
+    [
+        ("uneven", "", {}),
+        *slow(
+            ("uneven", "_disallow_correct", OPTIONS), ("even", "", {}), ("options/untied_generator_embeddings", "", {})
+        ),
+    ],
+)
+def test_outputs_are_the_originals(golden, name, suffix, arguments, request):
+    root = golden if (name, suffix) == ("uneven", "") else request.getfixturevalue("shared") / "golden"
+    folder = root / "electra" / name
+    model = pretrainer(folder, **arguments)
+    inputs, expected = (dict(np.load(folder / f"{part}{suffix}.npz")) for part in ("inputs", "outputs"))
+    features = features_of(inputs, expected)
+    outputs = model(features)
+    for output, there in (
+        ("sampled_ids", "sampled_ids"),
+        ("corrupted_ids", "fake_input_ids"),
+        ("is_replaced", "is_fake"),
+    ):
+        np.testing.assert_array_equal(outputs[output], expected[there], err_msg=output)
+    assert_close(outputs["masked_lm_logits"], expected["mlm_logits"])
+    assert_close(outputs["discriminator_logits"], expected["disc_logits"], inputs["input_mask"].astype(bool))
+    sums = model.objective.sums(outputs, features)
+    assert set(sums) == set(model.objective.sum_names)
+    np.testing.assert_allclose(model.objective.loss(sums, sums), expected["total_loss"], atol=2e-4)
+    there = json.loads((folder / f"eval_metrics{suffix}.json").read_text())
+    metrics = model.objective.metrics(sums)
+    assert {name: float(value) for name, value in metrics.items()} == pytest.approx(
+        {name: there[name] for name in metrics}, abs=2e-5
+    )
+
+
+@pytest.fixture
+def folder(golden):
+    return golden / "electra" / "training"
+
+
+@pytest.fixture
+def batches(folder):
+    batches = dict(np.load(folder / "batches.npz"))
+    return features_of(batches, batches)
+
+
+def test_gradients_of_the_first_step(golden, folder, batches):
+    model = pretrainer(golden / "electra" / "uneven")
+    features = {name: value[0] for name, value in batches.items()}
+    variables = initialize.model_variables(model)
+    with tf.GradientTape() as tape:
+        sums = model.objective.sums(model(features, training=True), features)
+        loss = model.objective.loss(sums, model.objective.totals(features))
+    gradients = tape.gradient(loss, [variable.value for variable in variables.values()])
+    expected = dict(np.load(folder / "grads_step0.npz"))
+    for name, gradient in zip(variables, gradients, strict=True):
+        np.testing.assert_allclose(gradient, expected.pop(name.replace("/", ".")), atol=2e-5, err_msg=name)
+    assert not expected
+
+
+@pytest.mark.parametrize("parts", [1, *slow(3)])
+def test_eight_steps(golden, folder, batches, parts):
+    expected = json.loads((folder / "steps.json").read_text())
+    model = pretrainer(golden / "electra" / "uneven")
+    rates = (expected[name] for name in ("learning_rate", "num_train_steps", "num_warmup_steps"))
+    optimizer = create_optimizer("adamw", *rates, model.config.pretraining_recipe)
+    optimizer.build(model.trainable_variables)
+    plan = train_step.TrainingPlan(num_train_steps=20, batch_size=6, gradient_accumulation_steps=parts)
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    train = train_step.make_train_function(model, optimizer, model.objective, strategy, plan)
+    data = iter(tf.data.Dataset.from_tensor_slices(batches))
+    for step in expected["steps"]:
+        np.testing.assert_allclose(float(optimizer.learning_rate), step["learning_rate"], rtol=1e-6)
+        result = train(data, tf.constant(1), tf.constant(1.0), tf.constant(0))
+        np.testing.assert_allclose(result["loss"], step["loss"], atol=2e-4)
+        np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=1e-5)
+        losses = {
+            "mlm_loss": result["masked_lm_loss"] / result["masked_lm_weight"],
+            "disc_loss": result["discriminator_loss"] / result["tokens"],
+        }
+        for name, loss in losses.items():
+            np.testing.assert_allclose(loss, step[name], atol=2e-5, err_msg=name)
+    reader = bundle.open_bundle(str(folder / "model.ckpt-8"))
+    variables = initialize.training_variables(model, optimizer)
+    assert set(variables) == set(reader.get_variable_to_shape_map())
+    for name, variable in variables.items():
+        tolerance = 1e-4 if "key/bias" in name else 2e-5
+        np.testing.assert_allclose(variable.numpy(), reader.get_tensor(name), atol=tolerance, err_msg=name)
