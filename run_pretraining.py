@@ -71,8 +71,9 @@ flags.DEFINE_enum(
 flags.DEFINE_bool(
     "nsp",
     True,
-    "Predict whether the second segment follows the first. false: predict only tokens, with records of "
-    "create_pretraining_data.py --nsp=false, or with pairs (Table 5).",
+    "Predict whether the second segment follows the first; for an ALBERT, whether the two are swapped, as the records "
+    "say. false: predict only tokens, with records of create_pretraining_data.py --nsp=false, or with pairs (Table 5). "
+    "If unset, false for families without a pooler, such as RoBERTa.",
 )
 
 # Data and schedule; the defaults are the original's.
@@ -88,7 +89,10 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all devices.", lower_bound=1)
 flags.DEFINE_integer("eval_batch_size", 8, "Examples per batch in evaluation, over all devices.", lower_bound=1)
 flags.DEFINE_float(
-    "learning_rate", 5e-5, "Peak learning rate: 1e-4 from random weights (the paper), 2e-5 from released ones."
+    "learning_rate",
+    5e-5,
+    "Peak learning rate. BERT: 1e-4 from random weights (the paper), 2e-5 from released ones. If unset, 5e-5 for BERT; "
+    "for other families their authors', which is logged and meant for their batches of thousands.",
 )
 flags.DEFINE_integer("num_train_steps", 100000, "Total steps, over which the learning rate decays to 0.")
 flags.DEFINE_integer("num_warmup_steps", 10000, "Steps over which the learning rate rises from 0 (not a share).")

@@ -258,12 +258,16 @@ def warn_of_training_data(rows: TokenRows, tokenizer: Tokenizer, vocab_file: str
         )
     unknown = float(np.mean(rows.ids == tokenizer.unk_id))
     if unknown > _MANY_UNKNOWN:
+        strips = tokenizer.takes_strip_accents and tokenizer.basic_tokenizer.strip_accents
         logging.warning(
-            "%.0f %% of the training tokens are %s: %s does not fit the language of the texts. The multilingual models "
-            "know 104 languages, for example multi_cased_L-12_H-768_A-12.",
+            "%.0f %% of the training tokens are %s: %s does not fit the texts%s. The multilingual models know 104 "
+            "languages, for example multi_cased_L-12_H-768_A-12.",
             100 * unknown,
             tokenizer.unk_token,
             vocab_file,
+            " as they are read (accents are stripped, Korean syllables taken apart; --strip_accents=false keeps them)"
+            if strips
+            else "",
         )
 
 

@@ -90,7 +90,8 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
         "optimizer",
         "adamw",
         ["adamw", "lamb"],
-        "adamw: the original's Adam with weight decay. lamb: for batches of thousands of examples.",
+        "adamw: the original's Adam with weight decay. lamb: for batches of thousands of examples. If unset, that of "
+        "the authors of the model's family: lamb where an ALBERT is pre-trained.",
     )
     define_unknown_keys_flag()
     flags.DEFINE_integer("seed", 12345, "Seed of initial weights, data order and dropout; change it to vary a run.")

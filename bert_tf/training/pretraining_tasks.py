@@ -162,11 +162,10 @@ class PretrainingTask:
     def advice(self, folder: str) -> str:
         """Lines that use the trained model, which has a vocabulary beside it."""
         model = "BertForPreTraining" if self.config.has_pooler else "BertForMaskedLM"
-        tokenizer = self.family.tokenizer_class.__name__
         mask = self.family.tokenizer_class.mask_token
         return (
-            f"  from bert_tf import {model}, {tokenizer}, fill_mask\n"
-            f'  model, tokenizer = (kind.from_pretrained("{folder}") for kind in ({model}, {tokenizer}))\n'
+            f"  from bert_tf import {model}, fill_mask, read_tokenizer\n"
+            f'  model, tokenizer = {model}.from_pretrained("{folder}"), read_tokenizer("{folder}")\n'
             f'  print(fill_mask(model, tokenizer, ["The {mask} of the story."]))'
         )
 
