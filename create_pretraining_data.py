@@ -36,18 +36,24 @@ flags.DEFINE_string(
     "TFRecord files to write, separated by commas; instances are written to them in turn. With --num_shards=10 each "
     "name becomes ten: out.tfrecord-00000-of-00010 and so on.",
 )
-flags.DEFINE_string("vocab_file", None, "The vocabulary the model is, or will be, trained with: one token per line.")
+flags.DEFINE_string(
+    "vocab_file",
+    None,
+    "The vocabulary the model is, or will be, trained with: a vocab.txt with one word piece per line (BERT, "
+    "DistilBERT, ELECTRA), a SentencePiece .model (ALBERT), a vocab.json with merges.txt beside it (RoBERTa), or the "
+    "tokenizer.json of any of them.",
+)
 flags.DEFINE_bool(
     "do_lower_case",
     True,
-    "Lower-case the text and strip accents. True for uncased vocabularies, False for cased ones. If unset, follows "
-    "tokenizer_config.json beside the vocabulary, if there is one.",
+    "Lower-case the text and, with word pieces, strip accents. True for uncased vocabularies, False for cased ones. If "
+    "unset, follows tokenizer_config.json beside the vocabulary, if there is one. Byte-level BPE keeps case anyway.",
 )
 flags.DEFINE_bool(
     "strip_accents",
     None,
-    "Strip accents (é becomes e). Follows --do_lower_case if unset, as in the original; must be as it was in "
-    "create_vocab.py.",
+    "Word pieces: strip accents (é becomes e). Follows --do_lower_case if unset, as in the original; must be as it was "
+    "in create_vocab.py.",
 )
 flags.DEFINE_bool(
     "do_whole_word_mask",
@@ -198,13 +204,7 @@ def main(_):
         checks.check_output_file(path.strip(), "--output_file")
     script.start_tensorflow()
     from bert_tf.pretraining import corpus_formats, create
-    from bert_tf.text import casing as text_casing
 
-    casing = text_casing.resolve_casing(
-        FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None,
-        FLAGS.strip_accents,
-        text_casing.read_casing(text_casing.directory_of(FLAGS.vocab_file)),
-    )
     names = (
         "input_file", "output_file", "vocab_file", "do_whole_word_mask", "word_boundaries", "segmenter",
         "max_seq_length", "max_predictions_per_seq",
@@ -217,8 +217,8 @@ def main(_):
     )
     create.create_pretraining_data(
         **{name: values[name] for name in names},
-        do_lower_case=bool(casing.do_lower_case),
-        strip_accents=casing.strip_accents,
+        do_lower_case=FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None,
+        strip_accents=FLAGS.strip_accents,
         text=text,
         beam_options=FLAGS.beam_option,
     )

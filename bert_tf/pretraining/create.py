@@ -3,6 +3,7 @@
 Where things are:
 
   corpus, corpus_formats            text of any kind, cut into ranges -> lines
+  vocabulary_files                  the tokenizer of any family, by its vocabulary's file
   token_store                       lines -> documents, sentences and ids on disk
   instances                         pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
   packing                           several short pairs in a row
@@ -28,11 +29,13 @@ from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.settings import InstanceSettings, check_data_flags, check_words
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
+from bert_tf.pretraining.vocabulary_files import read_tokenizer, vocabulary_sha256
 from bert_tf.system import atomic, workers
 from bert_tf.system.checks import check_local_dir
 from bert_tf.system.progress import progress_bar
-from bert_tf.system.text_files import file_sha256, list_files
-from bert_tf.text.vocab import check_vocab
+from bert_tf.system.text_files import list_files
+from bert_tf.text.casing import directory_of, read_casing, resolve_casing
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
 _FORMAT = 1  # of the records, in fingerprints
@@ -43,21 +46,13 @@ def create_pretraining_data(
     input_file: str,
     output_file: str,
     vocab_file: str,
-    do_lower_case: bool = True,
+    do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
-    do_whole_word_mask: bool = False,
+    *,
     word_boundaries: str | None = None,
     segmenter: str | None = None,
-    max_seq_length: int = 128,
-    max_predictions_per_seq: int = 20,
     random_seed: int = 12345,
     dupe_factor: int | None = None,
-    masked_lm_prob: float = 0.15,
-    short_seq_prob: float = 0.1,
-    nsp: bool = True,
-    mask_rate: float = 0.8,
-    random_rate: float = 0.1,
-    keep_rate: float = 0.1,
     masking: str = "static",
     pack_sequences: bool = False,
     compression: str | None = None,
@@ -68,11 +63,16 @@ def create_pretraining_data(
     beam_runner: str | None = None,
     beam_options: Sequence[str] = (),
     show_progress: bool = True,
+    **instances: float | bool | str,
 ) -> dict:
     """Text files in, TFRecord files out, with a summary of them in `summary_path(first output file)`.
 
-    The arguments are the flags of create_pretraining_data.py. A shard's files appear under their names when all of them
-    are written. A failed run leaves earlier files, and finished shards: the same flags and input resume from these.
+    The arguments are the flags of create_pretraining_data.py, `instances` those of `InstanceSettings`. None for
+    do_lower_case and strip_accents means that the files beside the vocabulary say it, or else that text for word pieces
+    is lower-cased and stripped.
+
+    A shard's files appear under their names when all of them are written. A failed run leaves earlier files, and
+    finished shards: the same flags and input resume from these.
 
     Returns:
       The summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences, tokens,
@@ -85,25 +85,24 @@ def create_pretraining_data(
       tf.errors.OpError: a file can't be read or written.
     """
     text = text or TextSettings()
-    strip_accents = do_lower_case if strip_accents is None else strip_accents
+    tokenizer = _read_vocabulary(vocab_file, do_lower_case, strip_accents)
     dupe_factor = (10 if masking == "static" else 1) if dupe_factor is None else dupe_factor
+    settings = InstanceSettings(dupe_factor=dupe_factor, **instances)
     # Everything that determines the output: the summary shows it, and runs with equal values are the same job.
     flags = dict(
-        input_file=input_file, output_file=output_file, vocab_file=vocab_file, do_lower_case=do_lower_case,
-        strip_accents=strip_accents, do_whole_word_mask=do_whole_word_mask, max_seq_length=max_seq_length,
-        max_predictions_per_seq=max_predictions_per_seq, random_seed=random_seed, dupe_factor=dupe_factor,
-        masked_lm_prob=masked_lm_prob, short_seq_prob=short_seq_prob, nsp=nsp, mask_rate=mask_rate,
-        random_rate=random_rate, keep_rate=keep_rate, masking=masking, pack_sequences=pack_sequences,
-        compression=compression, num_shards=num_shards, **vars(text),
+        input_file=input_file, output_file=output_file, vocab_file=vocab_file, do_lower_case=not tokenizer.cased,
+        strip_accents=tokenizer.settings().get("strip_accents"), random_seed=random_seed, masking=masking,
+        pack_sequences=pack_sequences, compression=compression, num_shards=num_shards, **vars(settings), **vars(text),
     )  # fmt: skip
     # Only where they are given: without them, files of earlier versions are what would be made now.
     flags |= {name: value for name, value in [("word_boundaries", word_boundaries), ("segmenter", segmenter)] if value}
-    settings = InstanceSettings(**{field.name: flags[field.name] for field in dataclasses.fields(InstanceSettings)})
     check_data_flags(masking, pack_sequences, compression, num_shards, num_workers, settings)
     check_words(word_boundaries, segmenter, masking, settings)
+    _check_tokenizer(tokenizer, settings, word_boundaries or segmenter)
     if masking == "dynamic":
         settings = dataclasses.replace(settings, max_predictions_per_seq=0)
-    job, vocabulary = _job_of(flags, text, settings, scratch_dir)
+    vocabulary = {"vocab_sha256": vocabulary_sha256(vocab_file), "vocab_size": len(tokenizer.vocab)}
+    job = _job_of(flags, text, settings, scratch_dir, vocabulary["vocab_sha256"])
     final_summary = summary_path(job.output_files[0])
     summaries = _earlier_shards(job, final_summary)
     missing = [shard for shard in range(num_shards) if shard not in summaries]
@@ -126,15 +125,34 @@ def create_pretraining_data(
     return merged
 
 
+def _read_vocabulary(vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None) -> Tokenizer:
+    """The tokenizer of a vocabulary file, with the casing of its directory if no argument says it."""
+    casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
+    tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents)
+    tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
+    return tokenizer
+
+
+def _check_tokenizer(tokenizer: Tokenizer, settings: InstanceSettings, words: str | None) -> None:
+    """Raises ValueError for flags that mean nothing with the tokenizer; names them."""
+    if words and not isinstance(tokenizer, FullTokenizer):
+        raise ValueError(
+            "--word_boundaries, --segmenter: they find the words of word pieces (vocab.txt); the pieces of this "
+            "--vocab_file say themselves where a word begins."
+        )
+    if settings.nsp and len(tokenizer.between_tokens) > 1:
+        raise ValueError(
+            f"--nsp: models with the rows of {type(tokenizer).__name__} have one segment, and no next sentence to "
+            "predict: give --nsp=false."
+        )
+
+
 def _job_of(
-    flags: dict, text: TextSettings, settings: InstanceSettings, scratch_dir: str | None
-) -> tuple[ShardJob, dict]:
-    """The job that the flags describe, with its files checked, and the vocabulary's entries of the summary."""
+    flags: dict, text: TextSettings, settings: InstanceSettings, scratch_dir: str | None, vocab_sha256: str
+) -> ShardJob:
+    """The job that the flags describe, with its files checked."""
     input_files = list_files(flags["input_file"], flag="--input_file")
     vocab_file = flags["vocab_file"]
-    tokenizer = FullTokenizer(vocab_file, flags["do_lower_case"], flags["strip_accents"])
-    check_vocab(tokenizer.vocab, vocab_file)
-    vocabulary = {"vocab_sha256": file_sha256(vocab_file), "vocab_size": len(tokenizer.vocab)}
     job = ShardJob(
         input_files=tuple(input_files),
         output_files=tuple(_split_list(flags["output_file"])),
@@ -148,7 +166,7 @@ def _job_of(
         pairs_per_row=pretraining_shard.PACKED_PAIRS if flags["pack_sequences"] else 1,
         compression=flags["compression"],
         scratch_dir=scratch_dir,
-        fingerprint=_fingerprint(flags, input_files, vocabulary["vocab_sha256"]),
+        fingerprint=_fingerprint(flags, input_files, vocab_sha256),
         segmenter=flags.get("segmenter") or flags.get("word_boundaries"),
     )
     _check_output_files(flags["output_file"], job, [*input_files, vocab_file])
@@ -161,7 +179,7 @@ def _job_of(
             f"would be taken for these: delete {stale[0]}" + (" and the others" if len(stale) > 1 else "")
         )
     pretraining_shard.remove_leftovers(job)
-    return job, vocabulary
+    return job
 
 
 def _log_size(job: ShardJob, num_workers: int) -> None:

@@ -20,7 +20,6 @@ from bert_tf.pretraining.settings import InstanceSettings
 from bert_tf.pretraining.token_store import TokenStore, map_file
 from bert_tf.system.progress import progress_bar
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.wordpiece import FullTokenizer
 
 _INSTANCES_PER_CALL = 1 << 15
 
@@ -30,10 +29,11 @@ class VocabularyIds:
     """What instances need to know about a vocabulary.
 
     Attributes:
-      cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK].
+      cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK], whatever they are called.
       all_ids: every id, in the order of the vocabulary file; random replacements are drawn from all of them, special
         and unused tokens included.
       continuations: ids of tokens that continue a word.
+      pad_id: pads shorter rows.
     """
 
     cls_id: int
@@ -41,13 +41,14 @@ class VocabularyIds:
     mask_id: int
     all_ids: Sequence[int]
     continuations: frozenset[int]
+    pad_id: int = 0
 
     @classmethod
-    def from_vocab(cls, vocab: Mapping[str, int], tokenizer_class: type[Tokenizer] = FullTokenizer) -> "VocabularyIds":
-        """Reads it off `FullTokenizer.vocab`. KeyError if a special token is missing."""
-        continuations = frozenset(np.flatnonzero(tokenizer_class.continuations_of(vocab)).tolist())
-        special = (tokenizer_class.cls_token, tokenizer_class.sep_token, tokenizer_class.mask_token)
-        return cls(*(vocab[token] for token in special), list(vocab.values()), continuations)
+    def of(cls, tokenizer: Tokenizer) -> "VocabularyIds":
+        """Those of a tokenizer. ValueError if a special token is missing."""
+        continuations = frozenset(np.flatnonzero(tokenizer.continuations).tolist())
+        special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+        return cls(*special, list(tokenizer.vocab.values()), continuations, tokenizer.pad_id)
 
 
 @dataclasses.dataclass(slots=True)

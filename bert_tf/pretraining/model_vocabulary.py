@@ -1,6 +1,7 @@
 """The vocabulary of a model to be pre-trained, found by what is known about its records, which don't hold it.
 
-create_pretraining_data.py writes beside its records which vocabulary and casing they were made with.
+create_pretraining_data.py writes beside its records which vocabulary and casing they were made with. A vocabulary may
+be of any family, and must be one that the model's tokenizer reads.
 """
 
 import dataclasses
@@ -13,9 +14,13 @@ from absl import logging
 from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, read_model_files
-from bert_tf.system.text_files import file_sha256, read_json
+from bert_tf.models.families import ALBERT, family_of
+from bert_tf.pretraining.vocabulary_files import tokenizer_class_of, vocabulary_sha256
+from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import Casing, casing_of_vocabulary, directory_of, read_casing
-from bert_tf.text.vocab import load_vocab
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import FullTokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +48,13 @@ def find_vocabulary(
       None if nothing says which vocabulary it is, which is logged.
 
     Raises:
-      ValueError: the records were made with different vocabularies, or not with vocab_file; or the vocabulary is larger
-        than the model's. Names the files.
+      ValueError: the records were made with different vocabularies, or not with vocab_file; or the vocabulary is of
+        another kind than the model's, or larger. Names the files.
     """
-    found = _find(vocab_file, init_checkpoint, record_files)
+    found = _find(vocab_file, init_checkpoint, record_files, family_of(config).tokenizer_class)
     if found is None:
         return None
-    largest = max(load_vocab(found.vocab_file).values())
+    largest = max(tokenizer_of_model(found.vocab_file, config, found.casing).inv_vocab)
     if largest >= config.vocab_size:
         raise ValueError(
             f"--vocab_file={found.vocab_file} has token id {largest}, but the model's vocab_size is "
@@ -58,9 +63,31 @@ def find_vocabulary(
     return dataclasses.replace(found, config=config)
 
 
+def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Casing()) -> Tokenizer:  # noqa: B008
+    """The tokenizer that a model of this configuration makes of a vocabulary file.
+
+    Raises:
+      ValueError: the file is damaged, or of a kind that the model's family does not read; names it.
+    """
+    family, kind = family_of(config), tokenizer_class_of(vocab_file)
+    taken: tuple[type[Tokenizer], ...] = (FullTokenizer,) if family.has_word_pieces else (family.tokenizer_class,)
+    if family is ALBERT:
+        taken = (SentencePieceTokenizer, HuggingFaceSentencePiece, FullTokenizer)  # word pieces: the Chinese models
+    if not issubclass(kind, taken):
+        raise ValueError(
+            f"--vocab_file={vocab_file} is a vocabulary of {kind.__name__}, but {config.title} needs a "
+            f"{family.tokenizer_class.vocab_name}."
+        )
+    return family.tokenizer_class.from_file(vocab_file, casing)
+
+
 def _find(
-    vocab_file: str | None, init_checkpoint: str | None, record_files: Mapping[str, Sequence[str]]
+    vocab_file: str | None,
+    init_checkpoint: str | None,
+    record_files: Mapping[str, Sequence[str]],
+    tokenizer_class: type[Tokenizer],
 ) -> ModelFiles | None:
+    """See `find_vocabulary`; tokenizer_class: of the model's family."""
     sources = [source for flag, files in record_files.items() for source in _sources_of(files)]
     for source in sources[1:]:
         if source.vocab_sha256 != sources[0].vocab_sha256:
@@ -70,13 +97,13 @@ def _find(
             )
     made_with = sources[0] if sources else None
     if vocab_file:
-        if made_with and file_sha256(vocab_file) != made_with.vocab_sha256:
+        if made_with and vocabulary_sha256(vocab_file) != made_with.vocab_sha256:
             raise ValueError(
                 f"--vocab_file={vocab_file} is not the vocabulary that the records were made with, "
                 f"{made_with.vocab_file} ({made_with.summary})."
             )
         casing = made_with.casing if made_with else read_casing(directory_of(vocab_file))
-        if casing.do_lower_case is None:
+        if casing.do_lower_case is None and issubclass(tokenizer_class_of(vocab_file), FullTokenizer):
             casing = casing_of_vocabulary(vocab_file)
             logging.warning(
                 "No file says whether the text is lower-cased; do_lower_case=%s is %s.",
@@ -87,8 +114,9 @@ def _find(
     if init_checkpoint:
         weights = open_weights.open_weights(init_checkpoint)
         files = read_model_files(weights.path, weights.hints)
-        if files.vocab_file and files.casing.do_lower_case is not None:
-            if made_with and file_sha256(files.vocab_file) != made_with.vocab_sha256:
+        cased_by_itself = not issubclass(tokenizer_class, FullTokenizer)
+        if files.vocab_file and (cased_by_itself or files.casing.do_lower_case is not None):
+            if made_with and vocabulary_sha256(files.vocab_file) != made_with.vocab_sha256:
                 logging.warning(
                     "%s, beside --init_checkpoint, is not the file that the records were made with, %s (%s). If their "
                     "tokens differ, the model learns nonsense.",
@@ -100,13 +128,17 @@ def _find(
     if made_with:
         beside = posixpath.join(posixpath.dirname(made_with.summary), posixpath.basename(made_with.vocab_file))
         for path in (made_with.vocab_file, beside):
-            if tf.io.gfile.exists(path) and file_sha256(path) == made_with.vocab_sha256:
+            if tf.io.gfile.exists(path) and vocabulary_sha256(path) == made_with.vocab_sha256:
                 return ModelFiles("", vocab_file=path, casing=made_with.casing)
     if made_with:
         known = f"that of the records, {made_with.vocab_file} ({made_with.summary}), is no longer there"
     else:
         known = "nothing beside the records says which one they were made with"
-    logging.warning("The model will have no vocab.txt beside it, as %s: give --vocab_file to have it there.", known)
+    logging.warning(
+        "The model will have no %s beside it, as %s: give --vocab_file to have it there.",
+        tokenizer_class.vocab_name,
+        known,
+    )
     return None
 
 

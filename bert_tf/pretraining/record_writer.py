@@ -4,7 +4,8 @@ Two kinds of records, both `tf.train.Example` (the bytes are described in `syste
 is TFRecord's: length, its checksum, payload, its checksum):
 
 * masked (original: write_instance_to_example_files): input_ids, input_mask, segment_ids [S], masked_lm_positions,
-  masked_lm_ids [P], next_sentence_labels [1] (1: random) as int64 and masked_lm_weights [P] as float, padded with 0.
+  masked_lm_ids [P], next_sentence_labels [1] (1: random) as int64 and masked_lm_weights [P] as float, padded with 0,
+  but input_ids with the tokenizer's padding id.
 * unmasked, for masks drawn during training: input_ids, as long as the pairs are; segment_lengths [2 M], tokens of
   `[CLS] A [SEP]` and of `B [SEP]` of each of up to M pairs in a row; next_sentence_labels [M]; with word boundaries
   word_continuations, as long as input_ids: 1 for a token that continues a word; int64, padded with 0.
@@ -202,7 +203,7 @@ def _close_frame(buffer, begin, end, tables):
 @compiled
 def _encode_masked(numbers, tokens, spans, positions, replacements, settings, names, tables, buffer):
     """Framed records of the instances `numbers`, one after the other in buffer; returns the bytes used."""
-    max_seq_length, max_predictions, cls_id, sep_id = settings
+    max_seq_length, max_predictions, cls_id, sep_id, pad_id = settings
     row = np.empty(max_seq_length, np.int32)
     labels = np.empty(max(1, max_predictions), np.int32)
     fixed_size = np.int64(0)
@@ -218,13 +219,14 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
             labels[k] = row[position]
             row[position] = replacements[number, k]
         first = span[A_LENGTH] + 2
-        ids_size, labels_size = _packed_size(row, length), _packed_size(labels, masked)
+        row[length:] = pad_id
+        ids_size, labels_size = _packed_size(row, max_seq_length), _packed_size(labels, masked)
         positions_size = _packed_size(positions[number], masked)
-        size = fixed_size + _sizes(names[0], ids_size + max_seq_length - length)[2]
+        size = fixed_size + _sizes(names[0], ids_size)[2]
         size += _sizes(names[3], positions_size + max_predictions - masked)[2]
         size += _sizes(names[4], labels_size + max_predictions - masked)[2]
         at = _open_frame(buffer, begin, size, tables)
-        at = _put_integers(buffer, at, names[0], row, length, ids_size, max_seq_length)
+        at = _put_integers(buffer, at, names[0], row, max_seq_length, ids_size, max_seq_length)
         at = _put_ones(buffer, at, names[1], 0, length, max_seq_length)
         at = _put_ones(buffer, at, names[2], first, length - first, max_seq_length)
         at = _put_integers(buffer, at, names[3], positions[number], masked, positions_size, max_predictions)
@@ -300,7 +302,13 @@ def masked_blocks(instances: Instances, numbers: np.ndarray) -> Iterator[bytes]:
             instances.spans,
             instances.positions,
             instances.replacements,
-            (settings.max_seq_length, settings.max_predictions_per_seq, vocabulary.cls_id, vocabulary.sep_id),
+            (
+                settings.max_seq_length,
+                settings.max_predictions_per_seq,
+                vocabulary.cls_id,
+                vocabulary.sep_id,
+                vocabulary.pad_id,
+            ),
             _MASKED_NAMES,
             _TABLES,
             buffer,

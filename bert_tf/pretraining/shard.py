@@ -27,12 +27,13 @@ from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, IS
 from bert_tf.pretraining.instances import Instances, InstanceSettings, VocabularyIds, create_instances, log_instances
 from bert_tf.pretraining.packing import pack
 from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
+from bert_tf.pretraining.vocabulary_files import read_tokenizer
 from bert_tf.system import workers
 from bert_tf.system.atomic import temporary_name, written_together
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import read_json
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.word_boundaries import WordBoundaries
-from bert_tf.text.wordpiece import FullTokenizer
 
 PACKED_PAIRS = 8  # most pairs per row with --pack_sequences
 INSTANCES_LOGGED = 3
@@ -61,7 +62,7 @@ class ShardJob:
     output_files: tuple[str, ...]
     vocab_file: str
     do_lower_case: bool
-    strip_accents: bool
+    strip_accents: bool | None
     text: TextSettings
     settings: InstanceSettings
     random_seed: int
@@ -82,10 +83,10 @@ class ShardJob:
             return self.random_seed
         return int.from_bytes(hashlib.sha256(f"{self.random_seed}/{shard}".encode()).digest()[:8], "big")
 
-    def tokenizer(self) -> FullTokenizer:
-        return FullTokenizer(self.vocab_file, self.do_lower_case, self.strip_accents)
+    def tokenizer(self) -> Tokenizer:
+        return read_tokenizer(self.vocab_file, self.do_lower_case, self.strip_accents)
 
-    def boundaries(self, tokenizer: FullTokenizer) -> WordBoundaries | None:
+    def boundaries(self, tokenizer: Tokenizer) -> WordBoundaries | None:
         if self.segmenter is None:
             return None
         return WordBoundaries(tokenizer, None if self.segmenter == "spaces" else self.segmenter)
@@ -157,7 +158,7 @@ def make_shard(
         text_counts = _count_text(store, tokenizer.unk_id)
         if not text_counts["documents"] and job.num_shards == 1:
             raise ValueError(no_text(job))
-        vocabulary = VocabularyIds.from_vocab(tokenizer.vocab, type(tokenizer))
+        vocabulary = VocabularyIds.of(tokenizer)
         rng = random.Random(job.seed(shard))
         instances = create_instances(store, job.settings, vocabulary, rng, scratch, bars(_BUILDING_SHARE))
         if log:
@@ -401,8 +402,7 @@ def warn_of_text(summary: dict, name: str, settings: InstanceSettings) -> None:
         )
     if summary["unknown_tokens"] > summary["tokens"] / 10:
         logging.warning(
-            "%s: %.0f%% of the tokens are %s: do --vocab_file, --do_lower_case and --strip_accents fit this text?",
+            "%s: %.0f%% of the tokens are unknown: do --vocab_file, --do_lower_case and --strip_accents fit this text?",
             name,
             100 * summary["unknown_tokens"] / summary["tokens"],
-            FullTokenizer.unk_token,
         )

@@ -5,11 +5,13 @@
     document_ends  int64  where each document ends in sentences
     continuations  uint8  only with word boundaries: whether each token continues a word (`text.word_boundaries`)
 
-Text is tokenized a megabyte at a time: each word between spaces is looked up, and only a word that was not seen before
-is cleaned, cut and encoded (`word_kernels`, by the rules of `FullTokenizer`, which gives the same ids).
+Text is tokenized a megabyte at a time. Word pieces: each word between spaces is looked up, and only a word that was not
+seen before is cleaned, cut and encoded (`word_kernels`, by the rules of `FullTokenizer`, which gives the same ids).
+Other tokenizers get whole lines, many at once.
 """
 
 import dataclasses
+import itertools
 import mmap
 import os
 import shutil
@@ -18,6 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from bert_tf.pretraining import word_kernels
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.word_boundaries import WordBoundaries
 from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, FullTokenizer
 
@@ -77,13 +81,22 @@ class TokenStoreWriter:
 
     Args:
       directory: local, made if missing; what is in it is overwritten.
-      boundaries: say which pieces continue a word; None: the pieces themselves do.
+      boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
+      separator: an id to put after each sentence and, as a sentence of its own, after each document; None: nothing.
     """
 
-    def __init__(self, directory: str, tokenizer: FullTokenizer, boundaries: WordBoundaries | None = None):
+    def __init__(
+        self,
+        directory: str,
+        tokenizer: Tokenizer,
+        boundaries: WordBoundaries | None = None,
+        separator: int | None = None,
+    ):
         os.makedirs(directory, exist_ok=True)
         self.directory = directory
-        self._words = _WordTable(tokenizer, boundaries)
+        word_pieces = isinstance(tokenizer, FullTokenizer)
+        self._words = _WordTable(tokenizer, boundaries) if word_pieces else _LineTable(tokenizer)
+        self._separator = -1 if separator is None else separator
         self._marked = boundaries is not None
         # Half the size is half the memory, or half the reading where memory is short.
         self._kind = np.uint16 if max(tokenizer.vocab.values()) < 1 << 16 else np.int32
@@ -110,11 +123,11 @@ class TokenStoreWriter:
             lines = int(np.count_nonzero(numbers == 0))
             kind = np.int32 if self._marked else self._kind
             arrays = [
-                np.empty(int((starts[numbers + 1] - starts[numbers]).sum()), kind),
+                np.empty(int((starts[numbers + 1] - starts[numbers]).sum()) + lines, kind),
                 np.empty(lines, np.int64),
                 np.empty(lines, np.int64),
             ]
-            counts = word_kernels.cut_sentences(numbers, pieces, starts, visible, self._carry, *arrays)
+            counts = word_kernels.cut_sentences(numbers, pieces, starts, visible, self._separator, self._carry, *arrays)
             arrays = [values[:count] for values, count in zip(arrays, counts, strict=True)]
             if self._marked:
                 arrays.append((arrays[0] >= _CONTINUES).astype(np.uint8))
@@ -125,6 +138,34 @@ class TokenStoreWriter:
     def end_document(self) -> None:
         """Ends the open document, as a blank line does."""
         self.add("\n\n")
+
+
+class _LineTable:
+    """Lines as the words of a `_WordTable`: word n is the n-th line of a part of the text."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        # A line of which nothing is left before it is split is blank.
+        self._prepare = tokenizer.preprocess if isinstance(tokenizer, SentencePieceTokenizer) else str.strip
+        self._open_line: list[str] = []
+
+    def look_up(self, text: str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """See `_WordTable.look_up`; the beginning of a line is kept until its end comes."""
+        *lines, rest = text.split("\n")
+        if lines:
+            lines[0] = "".join([*self._open_line, lines[0]])
+            self._open_line.clear()
+        self._open_line.append(rest)
+        if not lines:
+            return
+        lines = [line.strip() for line in lines]
+        ids = self._tokenizer.encode_batch(lines)
+        visible = [bool(row or self._prepare(line)) for row, line in zip(ids, lines, strict=True)]
+        ends = np.cumsum([0, 0, *map(len, ids)])  # word 0 is the newline
+        numbers = np.zeros(2 * len(lines), np.int32)
+        numbers[::2] = np.arange(1, len(lines) + 1)
+        pieces = np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(ends[-1]))
+        yield numbers, pieces, ends, np.array([False, *visible]).view(np.uint8)
 
 
 class _WordTable:
@@ -279,10 +320,14 @@ def merge_stores(sources: Sequence[str], directory: str) -> TokenStore:
 
 
 def tokenize(
-    pieces: Iterable[str], tokenizer: FullTokenizer, directory: str, boundaries: WordBoundaries | None = None
+    pieces: Iterable[str],
+    tokenizer: Tokenizer,
+    directory: str,
+    boundaries: WordBoundaries | None = None,
+    separator: int | None = None,
 ) -> TokenStore:
     """Text, in pieces as `TokenStoreWriter.add` takes them, to a store in a local directory."""
-    with TokenStoreWriter(directory, tokenizer, boundaries) as writer:
+    with TokenStoreWriter(directory, tokenizer, boundaries, separator) as writer:
         for piece in pieces:
             writer.add(piece)
         writer.end_document()

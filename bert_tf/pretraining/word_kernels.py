@@ -210,12 +210,13 @@ def find_words(data, at, slots, arena, arena_ends, count, numbers):
 
 
 @compiled
-def cut_sentences(words, pieces, starts, visible, carry, tokens, sentence_ends, document_ends):
+def cut_sentences(words, pieces, starts, visible, separator, carry, tokens, sentence_ends, document_ends):
     """Numbers of words to tokens, sentences and documents.
 
     Args:
       words: int64, 0 for a newline. pieces, starts: ids of word n are pieces[starts[n]:starts[n + 1]]. visible: whether
         word n is more than whitespace.
+      separator: the id that ends each sentence and, as a sentence of its own, each document; -1: none does.
       carry: int64 [5], see `token_store.TokenStoreWriter`; updated.
       tokens, sentence_ends, document_ends: filled in.
 
@@ -233,10 +234,19 @@ def cut_sentences(words, pieces, starts, visible, carry, tokens, sentence_ends, 
         elif line_visible:
             line_visible = 0
             if total_tokens + num_tokens > sentence_begin:
+                if separator >= 0:
+                    tokens[num_tokens] = separator
+                    num_tokens += 1
                 sentence_begin = total_tokens + num_tokens
                 sentence_ends[num_sentences] = sentence_begin
                 num_sentences += 1
         elif total_sentences + num_sentences > document_begin:
+            if separator >= 0:
+                tokens[num_tokens] = separator
+                num_tokens += 1
+                sentence_begin = total_tokens + num_tokens
+                sentence_ends[num_sentences] = sentence_begin
+                num_sentences += 1
             document_begin = total_sentences + num_sentences
             document_ends[num_documents] = document_begin
             num_documents += 1

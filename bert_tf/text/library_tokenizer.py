@@ -184,9 +184,7 @@ def read_tokenizer_json(path: str, kind: str, change: Callable[[dict], None]) ->
     model = values.get("model") if isinstance(values, dict) else None
     if not isinstance(model, dict) or "vocab" not in model:
         raise ValueError(f"{path} is not a tokenizer.json: it has no model with a vocabulary.")
-    # Old files don't name the type.
-    unnamed = "BPE" if "merges" in model else "Unigram" if isinstance(model["vocab"], list) else "WordPiece"
-    found = model.setdefault("type", unnamed)
+    found = model["type"] = kind_of_model(model)
     if found != kind:
         raise ValueError(f"{path} is a tokenizer of another kind: its model is {found}, here {kind} is needed.")
     change(values)
@@ -194,6 +192,12 @@ def read_tokenizer_json(path: str, kind: str, change: Callable[[dict], None]) ->
         return tokenizers.Tokenizer.from_str(json.dumps(values))
     except Exception as error:  # the library raises nothing more specific
         raise ValueError(f"{path}: {error}. Take the file of the model itself.") from None
+
+
+def kind_of_model(model: Mapping) -> str:
+    """BPE, Unigram, WordPiece, ...: the type of the model of a tokenizer.json, which old files don't name."""
+    unnamed = "BPE" if "merges" in model else "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
+    return model.get("type") or unnamed
 
 
 def parts_of(values: Mapping | None, name: str) -> list[dict]:

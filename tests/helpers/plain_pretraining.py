@@ -52,7 +52,7 @@ def create_training_instances(
         short_seq_prob,
         masked_lm_prob,
         max_predictions_per_seq,
-        VocabularyIds.from_vocab(tokenizer.vocab),
+        VocabularyIds.of(tokenizer),
         rng,
         do_whole_word_mask,
     )

@@ -35,7 +35,7 @@ def compiled_instances(
     )
     with tempfile.TemporaryDirectory() as folder:
         store = store_of(input_files, tokenizer, folder)
-        return create_instances(store, settings, VocabularyIds.from_vocab(tokenizer.vocab), rng, folder)[:]
+        return create_instances(store, settings, VocabularyIds.of(tokenizer), rng, folder)[:]
 
 
 def digest_instances(instances, inv_vocab) -> str:
@@ -219,9 +219,7 @@ def test_records_are_those_of_the_plain_encoder(letters, tmp_path):
     store = store_of([corpus], tokenizer, tmp_path / "store")
     for length, predictions in ((16, 3), (5, 1), (300, 60)):
         settings = InstanceSettings(length, predictions, dupe_factor=3)
-        instances = create_instances(
-            store, settings, VocabularyIds.from_vocab(tokenizer.vocab), random.Random(2), str(tmp_path)
-        )
+        instances = create_instances(store, settings, VocabularyIds.of(tokenizer), random.Random(2), str(tmp_path))
         record_writer.write_blocks(str(tmp_path / "out"), record_writer.masked_blocks(instances, instances.order))
         records = [record.numpy() for record in record_writer.tf.data.TFRecordDataset(str(tmp_path / "out"))]
         encode = plain.ExampleEncoder(length, predictions).encode
@@ -258,13 +256,19 @@ def masked(crc: int) -> int:
 # ---- the pieces ------------------------------------------------------------------------------------------------------
 
 
+def letters_vocabulary() -> VocabularyIds:
+    special = (LETTERS.index(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
+    continuations = frozenset(index for index, token in enumerate(LETTERS) if token.startswith("##"))
+    return VocabularyIds(*special, range(len(LETTERS)), continuations)
+
+
 def letter_ids(text) -> list[int]:
     return [LETTERS.index(token) for token in text.split()]
 
 
 def test_words_join_over_the_separator():
     tokens = letter_ids("[CLS] ##a b ##b [SEP] ##c d [SEP]")
-    vocabulary = VocabularyIds.from_vocab({token: index for index, token in enumerate(LETTERS)})
+    vocabulary = letters_vocabulary()
     sets = plain.word_sets(tokens, [1, 2, 3, 5, 6], vocabulary.continuations)
     assert sets == [[1], [2, 3, 5], [6]]
     outcomes = set()
@@ -282,14 +286,14 @@ def test_words_join_over_the_separator():
 
 def test_whole_words_may_leave_nothing_to_predict():
     tokens = letter_ids("[CLS] a ##b [SEP] ##c ##d [SEP]")
-    vocabulary = VocabularyIds.from_vocab({token: index for index, token in enumerate(LETTERS)})
+    vocabulary = letters_vocabulary()
     result = plain.create_masked_lm_predictions(tokens, 0.15, 20, vocabulary, random.Random(1), do_whole_word_mask=True)
     assert result == (tokens, [], [])
 
 
 @pytest.mark.parametrize(("length", "count"), [(4, 1), (10, 2), (30, 4), (50, 8), (70, 10), (128, 19), (512, 77)])
 def test_number_of_predictions_rounds_half_to_even(length, count):
-    vocabulary = VocabularyIds.from_vocab({token: index for index, token in enumerate(LETTERS)})
+    vocabulary = letters_vocabulary()
     tokens = [vocabulary.cls_id, *[5] * (length - 2), vocabulary.sep_id]
     for limit in (1, 5, 100):
         _, positions, _ = plain.create_masked_lm_predictions(tokens, 0.15, limit, vocabulary, random.Random(3))
@@ -319,7 +323,7 @@ def test_truncation_shortens_the_longer_and_b_on_a_tie():
 def test_target_length_is_drawn_once_a_document_and_pass():
     # One token per sentence and short_seq_prob 1: without random nexts, all instances but the last have equal length.
     documents = [[[5]] * 60]
-    vocabulary = VocabularyIds.from_vocab({token: index for index, token in enumerate(LETTERS)})
+    vocabulary = letters_vocabulary()
     lengths = set()
     for seed in range(20):
         instances = plain.create_instances_from_document(
@@ -385,7 +389,7 @@ def test_shares_of_masks_and_random_nexts_on_novels(golden, shared, tmp_path, wh
 def assert_shares(corpus, tokenizer, whole_words, dupe_factor):
     """15% are predicted; of these 80% are [MASK], 10% random, 10% unchanged, within three sigma; half of the pairs
     that could be consecutive are not."""
-    vocabulary = VocabularyIds.from_vocab(tokenizer.vocab)
+    vocabulary = VocabularyIds.of(tokenizer)
     instances = compiled_instances(corpus, tokenizer, 128, dupe_factor, 0.1, 0.15, 20, random.Random(5), whole_words)
     assert len(instances) > 1000
     hidden = kept = other = 0

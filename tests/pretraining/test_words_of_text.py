@@ -66,7 +66,7 @@ def plain_records(corpus, segmenter) -> list[bytes]:
         flags = boundaries.continuations(line)
         return [index + CONTINUES * flag for index, flag in zip(tokenizer.encode(line), flags, strict=True)]
 
-    vocabulary = VocabularyIds.from_vocab(tokenizer.vocab)
+    vocabulary = VocabularyIds.of(tokenizer)
     marked = dataclasses.replace(vocabulary, continuations=frozenset(range(CONTINUES, CONTINUES + len(VOCAB))))
     instances = plain.create_instances_from_documents(
         plain.read_documents([str(corpus / "text.txt")], tokenize),

@@ -32,7 +32,7 @@ def corpus(tmp_path_factory, request):
 def instances_of(corpus, folder, seed=1, **changes):
     tokenizer, store = corpus
     settings = InstanceSettings(**{"max_seq_length": 64, "max_predictions_per_seq": 20, "dupe_factor": 20} | changes)
-    vocabulary = VocabularyIds.from_vocab(tokenizer.vocab)
+    vocabulary = VocabularyIds.of(tokenizer)
     return create_instances(store, settings, vocabulary, random.Random(seed), str(folder))[:]
 
 

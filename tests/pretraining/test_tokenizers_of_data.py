@@ -1,0 +1,149 @@
+"""Records of every family's tokenizer: rows, casing, processes, and the vocabulary that a run finds by them."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from helpers.paths import GOLDEN
+from helpers.pretraining_records_read import read_records
+
+from bert_tf.models import pretrained
+from bert_tf.models.families import family_named
+from bert_tf.pretraining import model_vocabulary, shard, token_store
+from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.pretraining.vocabulary_files import read_tokenizer, tokenizer_class_of, vocabulary_sha256
+
+TOKENIZERS = GOLDEN / "tokenization"
+TEXT = "The house of the rising sun.\nIt's  Café 2019, they said.\n\u0301\n \nAnother, \u200b longer one!\n\u200b\nEnd"
+UNMASKED = ["input_ids", "segment_lengths", "next_sentence_labels"]
+# family -> its vocabulary, and whether the combining accent alone on its line ends a document
+VOCABULARIES = {
+    "bert": (GOLDEN / "vocab.txt", False),
+    "electra": (GOLDEN / "vocab.txt", False),
+    "roberta": (TOKENIZERS / "roberta" / "vocab.json", False),
+    "albert": (TOKENIZERS / "albert" / "tiny.model", True),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    return tmp_path
+
+
+def make(folder, vocab_file, name="out", **flags):
+    arguments = {"masking": "dynamic", "nsp": False, "max_seq_length": 128, "short_seq_prob": 0.0, "num_workers": 1}
+    return create_pretraining_data(
+        str(folder / "text.txt"), str(folder / name), str(vocab_file), show_progress=False, **arguments | flags
+    )
+
+
+@pytest.mark.parametrize("family", VOCABULARIES)
+def test_rows_are_those_of_the_tokenizer(family, folder):
+    vocab_file, ends = VOCABULARIES[family]
+    summary = make(folder, vocab_file)
+    tokenizer = family_named(family).tokenizer_class.from_file(str(vocab_file), model_vocabulary.Casing(True))
+    lines = TEXT.split("\n")
+    documents = [lines[:2], [], lines[4:]] if ends else [lines[:3], lines[4:]]
+    rows = [
+        [tokenizer.cls_id, *(index for line in document for index in tokenizer.encode(line.strip())), tokenizer.sep_id]
+        for document in documents
+        if document
+    ]
+    records = read_records(folder / "out", UNMASKED)
+    assert sorted(record["input_ids"] for record in records) == sorted(rows)
+    assert all(record["segment_lengths"] == [len(record["input_ids"]), 0] for record in records)
+    assert summary["vocab_size"] == len(tokenizer.vocab) and summary["documents"] == 2
+    assert summary["flags"]["do_lower_case"] is not tokenizer.cased
+
+
+@pytest.mark.parametrize("family", ["roberta", "albert"])
+def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
+    source = VOCABULARIES[family][0]
+    (folder / "vocabulary").mkdir()
+    for path in source.parent.glob("*"):
+        if path.name in ("vocab.json", "merges.txt", source.name):
+            shutil.copy(path, folder / "vocabulary")
+    vocab_file = folder / "vocabulary" / source.name
+    summary = make(folder, vocab_file)
+    config = family_named(family).config_class(summary["vocab_size"])
+    records = {"--input_file": [str(folder / "out")]}
+    found = model_vocabulary.find_vocabulary(None, None, records, config)
+    assert found.vocab_file == str(vocab_file)
+    (folder / "model").mkdir()
+    pretrained.write_description(str(folder / "model"), found)
+    tokenizer = family_named(family).tokenizer_class.from_pretrained(str(folder / "model"))
+    assert tokenizer.encode("It's  Café 2019,") == read_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
+    with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but the model's vocab_size is 9"):
+        model_vocabulary.find_vocabulary(None, None, records, family_named(family).config_class(9))
+    with pytest.raises(ValueError, match="but BERT needs a vocab.txt"):
+        model_vocabulary.find_vocabulary(None, None, records, family_named("bert").config_class(10_000))
+    if family == "roberta":
+        # Other merges are another vocabulary.
+        merges = folder / "vocabulary" / "merges.txt"
+        merges.write_text("\n".join(merges.read_text().splitlines()[:-1]) + "\n")
+        assert vocabulary_sha256(str(vocab_file)) != summary["vocab_sha256"]
+        assert model_vocabulary.find_vocabulary(None, None, records, config) is None
+
+
+@pytest.mark.parametrize("family", ["roberta", "albert"])
+def test_processes_shards_and_blocks_change_nothing(family, folder, golden, monkeypatch):
+    shutil.copy(golden / "pretraining" / "corpus_0.txt", folder / "text.txt")
+    vocab_file = VOCABULARIES[family][0]
+    make(folder, vocab_file)
+    monkeypatch.setattr(shard, "_BYTES_A_TASK", 3000)
+    monkeypatch.setattr("bert_tf.pretraining.corpus.PIECE_CHARACTERS", 50)
+    make(folder, vocab_file, "tasks", num_workers=2)
+    assert (folder / "tasks").read_bytes() == (folder / "out").read_bytes()
+    sharded = make(folder, vocab_file, "shards", num_shards=3)
+    whole = json.loads((folder / "pretraining_data.out.json").read_text())
+    assert sharded["tokens"] == whole["tokens"] and sharded["documents"] == whole["documents"]
+
+
+def test_a_line_that_comes_in_parts_is_one_line(tmp_path):
+    tokenizer = read_tokenizer(str(VOCABULARIES["roberta"][0]), None)
+    whole = token_store.tokenize(["Hello old world\nx\n\ny"], tokenizer, str(tmp_path / "a"))
+    parts = token_store.tokenize(["Hello ", "old ", "world\nx", "\n", "\ny"], tokenizer, str(tmp_path / "b"))
+    assert np.array_equal(whole.tokens, parts.tokens)
+    assert whole.sentence_ends.tolist() == parts.sentence_ends.tolist() and len(whole.document_ends) == 2
+
+
+def test_which_tokenizer_reads_a_file(tmp_path):
+    for name, content, expected in (
+        ("x.model", "", "SentencePieceTokenizer"),
+        ("vocab.txt", "", "FullTokenizer"),
+        ("vocab.json", '{"a": 0, "model": 1}', "ByteBpeTokenizer"),
+        ("a.json", '{"model": {"type": "BPE", "vocab": {}}}', "ByteBpeTokenizer"),
+        ("b.json", '{"model": {"vocab": {}, "merges": []}}', "ByteBpeTokenizer"),
+        ("c.json", '{"model": {"type": "Unigram", "vocab": []}}', "HuggingFaceSentencePiece"),
+        ("d.json", '{"model": {"type": "WordPiece", "vocab": {}}}', "FullTokenizer"),
+        ("tokenizer_config.json", '{"tokenizer_class": "ElectraTokenizerFast"}', "ByteBpeTokenizer"),
+        ("vocab.txt", "", "ElectraTokenizer"),
+        ("d.json", '{"model": {"type": "WordPiece", "vocab": {}}}', "ElectraTokenizer"),
+    ):
+        (tmp_path / name).write_text(content)
+        assert tokenizer_class_of(str(tmp_path / name)).__name__ == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "flags", "message"),
+    [
+        ("roberta", {"nsp": True}, "--nsp: .* have one segment.*give --nsp=false"),
+        ("roberta", {"do_lower_case": True}, "--do_lower_case=True contradicts .*vocab.json"),
+        ("albert", {"strip_accents": True}, "--strip_accents is for word pieces"),
+        ("albert", {"word_boundaries": "spaces"}, "--word_boundaries, --segmenter: .* word pieces"),
+    ],
+)
+def test_flags_that_mean_nothing_are_refused(family, flags, message, folder):
+    with pytest.raises(ValueError, match=message):
+        make(folder, VOCABULARIES[family][0], **flags)
+    assert not (folder / "out").exists()
+
+
+def test_files_that_are_no_vocabulary_are_named(folder):
+    (folder / "x.model").write_bytes(b"no model")
+    (folder / "vocab.json").write_text('{"a": 0}')
+    for name, message in (("x.model", "x.model is no SentencePiece"), ("vocab.json", "vocab.json needs its merges")):
+        with pytest.raises(ValueError, match=message):
+            make(folder, folder / name)
