@@ -1,11 +1,14 @@
-"""Learns a WordPiece vocabulary from text files and writes vocab.txt.
+"""Learns a vocabulary from text files: WordPiece (BERT), byte-level BPE (RoBERTa) or SentencePiece (ALBERT).
 
     python create_vocab.py --input_file='corpus/*.txt' --output_file=vocab.txt --vocab_size=30522
+    python create_vocab.py --kind=byte_bpe --input_file='corpus/*.txt' --output_file=roberta/vocab.json
+    python create_vocab.py --kind=sentencepiece --input_file='corpus/*.txt' --output_file=albert/spiece.model
 
 Give create_pretraining_data.py the same --do_lower_case and --strip_accents, so that it looks up the same pieces.
 """
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 
 from absl import flags, logging
 
@@ -13,18 +16,43 @@ from bert_tf.system import checks, script
 
 FLAGS = flags.FLAGS
 
+# What is learned -> its default size, how the file's name ends by which models' directories have it, and the flags that
+# it uses beside --vocab_size.
+KINDS = {
+    "wordpiece": (
+        30522,
+        "",
+        ("do_lower_case", "strip_accents", "num_unused", "min_frequency", "max_characters", "max_words"),
+    ),
+    "byte_bpe": (50265, "/vocab.json", ("min_frequency", "max_words")),
+    "sentencepiece": (30000, ".model", ("do_lower_case", "character_coverage", "max_sentences")),
+}
+
 flags.DEFINE_string(
     "input_file",
     None,
     "Text files in UTF-8 to learn from: a comma-separated list of globs. Use the text you will pre-train on; a few "
     "hundred megabytes of it are enough.",
 )
-flags.DEFINE_string("output_file", None, "The vocabulary to write, one token per line, usually named vocab.txt.")
+flags.DEFINE_string(
+    "output_file",
+    None,
+    "The vocabulary to write: vocab.txt, one token per line; of byte_bpe vocab.json, with merges.txt beside it; of "
+    "sentencepiece spiece.model.",
+)
+flags.DEFINE_enum(
+    "kind",
+    "wordpiece",
+    list(KINDS),
+    "wordpiece: for BERT, ELECTRA and DistilBERT. byte_bpe: for RoBERTa; keeps case, knows every text. sentencepiece: "
+    "a unigram model for ALBERT.",
+)
 flags.DEFINE_integer(
     "vocab_size",
-    30522,
-    "Tokens in the vocabulary, including special ones; the default is that of the released uncased English models. "
-    "8,000 suits small models on small corpora. Must equal vocab_size in bert_config.json.",
+    None,
+    "Tokens in the vocabulary, including special ones. If unset, as in the released English models: 30,522 for "
+    "wordpiece, 50,265 for byte_bpe, 30,000 for sentencepiece. 8,000 suits small models on small corpora. Must equal "
+    "vocab_size in the model's configuration.",
     lower_bound=1,
 )
 flags.DEFINE_bool(
@@ -66,17 +94,67 @@ flags.DEFINE_integer(
     "if memory is scarce.",
     lower_bound=1000,
 )
+flags.DEFINE_float(
+    "character_coverage",
+    0.99995,
+    "Share of the text whose characters get pieces; 0.9995 suits Chinese, Japanese and Korean. Other characters become "
+    "<unk>.",
+    lower_bound=0.9,
+    upper_bound=1.0,
+)
+flags.DEFINE_integer(
+    "max_sentences",
+    10_000_000,
+    "Lines kept in memory; from a longer text, a random sample of this many. Lower it if memory is scarce.",
+    lower_bound=1000,
+)
+
+
+def check_kind(kind: str, output_file: str, given: Iterable[str]) -> None:
+    """Refuses flags that a kind doesn't use, and names of files that nothing would find.
+
+    Args:
+      given: the flags that are not left at their defaults.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    _, ending, used = KINDS[kind]
+    for name in given:
+        if name not in used:
+            raise ValueError(f"--{name} means nothing for --kind={kind}.")
+    if not f"/{output_file}".endswith(ending):
+        raise ValueError(f"--output_file={output_file} must end in {ending} for --kind={kind}.")
+
+
+def learn(kind: str, files: Sequence[str], output_file: str, settings: Mapping) -> dict[str, bytes]:
+    """The content of each file to write, by its path.
+
+    Args:
+      settings: the kind's flags.
+    """
+    from bert_tf.text import learn_byte_bpe, learn_sentence_piece, learn_vocabulary
+
+    if kind == "byte_bpe":
+        contents = learn_byte_bpe.learn_byte_bpe(files, **settings)
+        return {os.path.join(os.path.dirname(output_file), name): content for name, content in contents.items()}
+    if kind == "sentencepiece":
+        return {output_file: learn_sentence_piece.learn_sentence_piece(files, **settings)}
+    tokens = learn_vocabulary.learn_vocabulary(files, **settings)
+    return {output_file: "".join(token + "\n" for token in tokens).encode()}
 
 
 def main(_):
     logging.set_verbosity(logging.INFO)
+    size, _, names = KINDS[FLAGS.kind]
+    of_a_kind = {name for *_, used in KINDS.values() for name in used}
+    check_kind(FLAGS.kind, FLAGS.output_file, [name for name in of_a_kind if not FLAGS[name].using_default_value])
     checks.check_input_files(FLAGS.input_file, "--input_file")
     checks.check_output_file(FLAGS.output_file, "--output_file")
     script.start_tensorflow()
     import tensorflow as tf
 
     from bert_tf.system import atomic, text_files
-    from bert_tf.text import learn_vocabulary
 
     files = text_files.list_files(FLAGS.input_file, flag="--input_file")
     logging.info("Reading %d files, the first is %s", len(files), files[0])
@@ -84,18 +162,15 @@ def main(_):
     if directory:  # now, rather than fail after the work
         tf.io.gfile.makedirs(directory)
 
-    names = (
-        "vocab_size", "do_lower_case", "strip_accents", "num_unused", "min_frequency", "max_characters", "max_words",
-    )  # fmt: skip
-    tokens = learn_vocabulary.learn_vocabulary(files, **{name: FLAGS[name].value for name in names})
-    atomic.write_text_file(FLAGS.output_file, "".join(token + "\n" for token in tokens))
-    accents = "" if FLAGS.strip_accents is None else f" --strip_accents={FLAGS.strip_accents}"
+    settings = {"vocab_size": FLAGS.vocab_size or size, **{name: FLAGS[name].value for name in names}}
+    contents = learn(FLAGS.kind, files, FLAGS.output_file, settings)
+    atomic.write_files(contents)
+    casing = {name: settings.get(name) for name in ("do_lower_case", "strip_accents")}
     logging.info(
-        "Wrote %d tokens to %s. Use it with --do_lower_case=%s%s.",
-        len(tokens),
+        "Wrote %s. Use it with --vocab_file=%s%s.",
+        " and ".join(contents),
         FLAGS.output_file,
-        FLAGS.do_lower_case,
-        accents,
+        "".join(f" --{name}={value}" for name, value in casing.items() if value is not None),
     )
 
 

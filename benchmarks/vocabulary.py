@@ -19,6 +19,7 @@ from absl import app, flags
 from bert_tf.system import text_files
 from bert_tf.text import learn_vocabulary
 from bert_tf.text import wordpiece as text_wordpiece
+from bert_tf.text.word_counts import count_words
 
 NOVELS = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "novels"
 FLAGS = flags.FLAGS
@@ -67,9 +68,9 @@ def run_learner(name: str, counts_file: str, vocab_size: str, result_file: str) 
 def main(_):
     tokenizer = text_wordpiece.BasicTokenizer(FLAGS.do_lower_case)
     start = time.perf_counter()
-    train = learn_vocabulary.count_words(text_files.list_files(FLAGS.train, "--train"), tokenizer).counts
+    train = count_words(text_files.list_files(FLAGS.train, "--train"), tokenizer.tokenize).counts
     print(f"{train.total()} words, {len(train)} different, counted in {time.perf_counter() - start:.1f} s")
-    heldout = learn_vocabulary.count_words(text_files.list_files(FLAGS.heldout, "--heldout"), tokenizer).counts
+    heldout = count_words(text_files.list_files(FLAGS.heldout, "--heldout"), tokenizer.tokenize).counts
     print(f"held out: {heldout.total()} words; {FLAGS.vocab_size} tokens to learn\n")
 
     print("| learner | tokens | seconds | MB added | pieces per word | [UNK] per million words |")

@@ -45,7 +45,7 @@ COMMANDS = {
     "questions": (["run_squad.py", "run_squad.py"], 1),
     "serving": (["export_saved_model.py"], 1),
     "tagging": (["run_ner.py"], 1),
-    "vocabulary": (["create_vocab.py"], 0),
+    "vocabulary": (["create_vocab.py"] * 3, 0),
 }
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 
 def temporary_name(path: str, key: str) -> str:
@@ -52,10 +52,17 @@ def write_file(path: str, content: bytes) -> None:
     Raises:
       tf.errors.OpError: the directory does not exist, is not writable or is full; an earlier file stays as it was.
     """
+    write_files({path: content})
+
+
+def write_files(contents: Mapping[str, bytes]) -> None:
+    """`write_file` for files, by their paths, that are renamed together when all are complete."""
     import tensorflow as tf
 
-    with written(path) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
-        file.write(content)
+    with written_together(list(contents)) as temporary:
+        for name, content in zip(temporary, contents.values(), strict=True):
+            with tf.io.gfile.GFile(name, "wb") as file:
+                file.write(content)
 
 
 def write_text_file(path: str, text: str) -> None:

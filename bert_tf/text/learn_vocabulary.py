@@ -5,14 +5,13 @@ same. Pieces come from the trainer of the `tokenizers` package, which repeatedly
 neighbours; docs/vocabulary.md has the comparison behind this choice.
 """
 
-import collections
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.system.text_files import read_text_lines
 from bert_tf.text.characters import is_cjk, is_punctuation
+from bert_tf.text.word_counts import count_words, repeated, warn_of_fewer
 from bert_tf.text.wordpiece import BasicTokenizer
 
 MAX_WORD_CHARACTERS = 200  # WordpieceTokenizer turns longer words into [UNK], so they are not counted
@@ -24,90 +23,6 @@ _HURT_BY_STRIPPING = {
     "Thai and Lao (vowel and tone signs are lost)": ((0x0E01, 0x0EFF),),
     "Indic scripts (vowel signs are lost)": ((0x0900, 0x0DFF),),
 }
-
-_REPEATS_PER_TEXT = 4096
-
-
-class WordCounts:
-    """Counts words in bounded memory: beyond max_words the rarest are dropped, but their characters are still counted.
-
-    Attributes:
-      counts: word -> count; too low for a word that was dropped and occurred again.
-      dropped: occurrences of dropped words.
-    """
-
-    def __init__(self, max_words: int):
-        self.max_words = max_words
-        self.counts = collections.Counter()
-        self.dropped = 0
-        self._characters_of_dropped = collections.Counter()
-
-    def add(self, words: Sequence[str]) -> None:
-        """Counts each of `words`."""
-        self.counts.update(words)
-        if len(self.counts) > self.max_words:
-            self._drop_rare()
-
-    def characters(self) -> collections.Counter:
-        """The count of each character, including those of dropped words."""
-        characters = self._characters_of_dropped.copy()
-        for word, count in self.counts.items():
-            for char in word:
-                characters[char] += count
-        return characters
-
-    def _drop_rare(self) -> None:
-        words_per_count = collections.Counter(self.counts.values())
-        before = kept = len(self.counts)
-        limit = 0
-        # Down to half the limit, so that this is not needed again right away.
-        while kept > self.max_words // 2:
-            limit += 1
-            kept -= words_per_count[limit]
-        rare = [word for word, count in self.counts.items() if count <= limit]
-        for word in rare:
-            count = self.counts.pop(word)
-            self.dropped += count
-            for char in word:
-                self._characters_of_dropped[char] += count
-        logging.info(
-            "More than %d different words: dropped the %d of %d seen at most %d times so far. Their characters stay in "
-            "the vocabulary.",
-            self.max_words,
-            len(rare),
-            before,
-            limit,
-        )
-
-
-def count_words(
-    files: Sequence[str],
-    tokenizer: BasicTokenizer,
-    max_words: int = 2_000_000,
-    show_progress: bool = True,
-) -> WordCounts:
-    """Counts the basic tokens of text files; memory is bounded by max_words and the longest line.
-
-    Args:
-      files: paths, read in order.
-      tokenizer: splits the text into words.
-      max_words: how many different words are kept at a time, about 150 bytes each.
-      show_progress: a bar in bytes, with rate and remaining time.
-
-    Raises:
-      ValueError: a file is not UTF-8 (names file, line and byte offset).
-    """
-    import tensorflow as tf
-
-    from bert_tf.system.progress import progress_bar
-
-    total = sum(tf.io.gfile.stat(path).length for path in files)
-    words = WordCounts(max_words)
-    with progress_bar(total=total, unit="B", unit_scale=True, desc="counting words", disable=not show_progress) as bar:
-        for path in files:
-            for line in read_text_lines(path, progress=bar.update):
-                words.add(tokenizer.tokenize(line))
-    return words
 
 
 def learn_vocabulary(
@@ -145,17 +60,8 @@ def learn_vocabulary(
     Raises:
       ValueError: a file is not UTF-8, the files contain no words, or vocab_size is too small for the characters.
     """
-    start = time.monotonic()
     tokenizer = BasicTokenizer(do_lower_case, strip_accents)
-    words = count_words(files, tokenizer, max_words, show_progress)
-    if not words.counts:
-        raise ValueError(f"The input files contain no words: {', '.join(files)}")
-    logging.info(
-        "Counted %d words, %d different, in %.1f s",
-        words.counts.total() + words.dropped,
-        len(words.counts),
-        time.monotonic() - start,
-    )
+    words = count_words(files, tokenizer.tokenize, max_words, show_progress)
     characters = words.characters()
     if tokenizer.strip_accents:
         _warn_about_stripping(characters)
@@ -185,14 +91,7 @@ def learn_vocabulary(
         len(learned) - len(alone) - len(continuing),
         time.monotonic() - start,
     )
-    if len(vocabulary) < vocab_size:
-        logging.warning(
-            "The text gives only %d of the %d tokens requested: set vocab_size in bert_config.json to %d. More text or "
-            "a lower --min_frequency gives more.",
-            len(vocabulary),
-            vocab_size,
-            len(vocabulary),
-        )
+    warn_of_fewer(len(vocabulary), vocab_size, "More text or a lower --min_frequency gives more.")
     return vocabulary
 
 
@@ -217,7 +116,12 @@ def learn_pieces(
         initial_alphabet=alone,
         show_progress=show_progress,
     )
-    learner.train_from_iterator(_repeated(counts, characters), trainer)
+    usable = (
+        (word, count)
+        for word, count in counts.items()
+        if len(word) <= MAX_WORD_CHARACTERS and characters.issuperset(word)
+    )
+    learner.train_from_iterator(repeated(usable), trainer)
     ids = learner.get_vocab()
     single = {*alone, *continuing}
     return [*alone, *continuing, *sorted((piece for piece in ids if piece not in single), key=ids.get)]
@@ -260,13 +164,3 @@ def _warn_about_stripping(characters: Mapping[str, int]) -> None:
                 name,
                 seen,
             )
-
-
-def _repeated(counts: Mapping[str, int], kept: set[str]) -> Iterator[str]:
-    """Texts that repeat each word as often as it was counted, since the trainer takes texts, not counts."""
-    for word, count in counts.items():
-        if len(word) > MAX_WORD_CHARACTERS or not kept.issuperset(word):
-            continue
-        while count > 0:
-            yield (word + " ") * min(count, _REPEATS_PER_TEXT)
-            count -= _REPEATS_PER_TEXT

@@ -133,11 +133,8 @@ class SentencePieceTokenizer(Tokenizer):
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
     def preprocess(self, text: str | bytes) -> str:
-        """What ALBERT's data tools do to a text before it is split (original: preprocess_text)."""
-        text = " ".join(text_of(text).split())
-        if not text.isascii():
-            text = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
-        return text.lower() if self.do_lower_case else text
+        """`preprocess_text` in the model's casing."""
+        return preprocess_text(text, self.do_lower_case)
 
     def score(self, index: int) -> float:
         """The logarithm of a piece's probability in the model."""
@@ -318,6 +315,14 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
           ValueError: always; says what to do instead.
         """
         raise ValueError(self._no_graph)
+
+
+def preprocess_text(text: str | bytes, do_lower_case: bool) -> str:
+    """What ALBERT's data tools do to a text before it is split (original: preprocess_text)."""
+    text = " ".join(text_of(text).split())
+    if not text.isascii():
+        text = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
+    return text.lower() if do_lower_case else text
 
 
 def is_start_piece(piece: str) -> bool:

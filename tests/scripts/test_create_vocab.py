@@ -15,7 +15,10 @@ from helpers.paths import ROOT
 
 from bert_tf.system import atomic, text_files
 from bert_tf.text import vocab as text_vocab
-from bert_tf.text.learn_vocabulary import WordCounts, learn_vocabulary
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.learn_vocabulary import learn_vocabulary
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.word_counts import WordCounts
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 SHARED = ROOT.parent / "shared"
@@ -207,25 +210,36 @@ def run_script(*arguments, **environment):
 
 
 @pytest.mark.slow
-def test_script_gives_the_same_bytes_every_time(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "name", "flags"),
+    [
+        ("wordpiece", "vocab.txt", ["--vocab_size=400", "--strip_accents=false"]),
+        ("byte_bpe", "vocab.json", ["--vocab_size=400"]),
+        ("sentencepiece", "spiece.model", ["--vocab_size=300", "--character_coverage=0.99"]),
+    ],
+)
+def test_script_gives_the_same_bytes_every_time(tmp_path, kind, name, flags):
     for i, text in enumerate(TEXTS.values()):
-        write_text(tmp_path, text, f"part-{i}.txt")
+        write_text(tmp_path, text * 10, f"part-{i}.txt")
     digests = set()
     for run, threads in enumerate(("1", "4")):
-        output = tmp_path / "new" / "folder" / f"vocab{run}.txt"
+        output = tmp_path / "new" / str(run) / name
         result = run_script(
             f"--input_file={tmp_path}/part-[0-2].txt,{tmp_path}/part-[3-5].txt",
             f"--output_file={output}",
-            "--vocab_size=400",
-            "--strip_accents=false",
+            f"--kind={kind}",
+            *flags,
             RAYON_NUM_THREADS=threads,
             PYTHONHASHSEED=str(run),
         )
         assert result.returncode == 0, result.stderr
-        assert "--do_lower_case=True --strip_accents=False" in result.stderr
-        assert len(output.read_text(encoding="utf-8").splitlines()) == 400
-        digests.add(hashlib.sha256(output.read_bytes()).hexdigest())
-        assert sorted(os.listdir(output.parent)) == [f"vocab{i}.txt" for i in range(run + 1)]
+        accents = {"wordpiece": " --do_lower_case=True --strip_accents=False", "sentencepiece": " --do_lower_case=True"}
+        assert f"Use it with --vocab_file={output}{accents.get(kind, '')}." in result.stderr
+        if kind == "wordpiece":
+            assert len(output.read_text(encoding="utf-8").splitlines()) == 400
+        written = sorted(os.listdir(output.parent))
+        assert written == (["merges.txt", name] if kind == "byte_bpe" else [name])
+        digests.add(hashlib.sha256(b"".join((output.parent / file).read_bytes() for file in written)).hexdigest())
     assert len(digests) == 1
 
 
@@ -267,11 +281,47 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
         ({"input_file": empty}, r"contain no words: .*empty\.txt"),
         ({"input_file": good, "vocab_size": 120}, "--vocab_size=120 is too small: 104 special .*--max_characters"),
         ({"input_file": good, "output_file": str(tmp_path)}, "is a directory"),
+        *(
+            ({"input_file": good, "kind": kind, name: value}, f"^--{name} means nothing for --kind={kind}.$")
+            for kind, name, value in (
+                ("byte_bpe", "do_lower_case", False),
+                ("byte_bpe", "num_unused", 99),  # also with the default's value
+                ("byte_bpe", "max_sentences", 5000),
+                ("sentencepiece", "strip_accents", False),
+                ("sentencepiece", "min_frequency", 3),
+                ("sentencepiece", "max_words", 5000),
+                ("wordpiece", "character_coverage", 0.999),
+            )
+        ),
+        ({"input_file": good, "kind": "byte_bpe"}, "^--output_file=.* must end in /vocab.json for --kind=byte_bpe.$"),
+        ({"input_file": good, "kind": "sentencepiece"}, "must end in .model for --kind=sentencepiece.$"),
+        (
+            {"input_file": str(bad), "kind": "byte_bpe", "output_file": str(output.parent / "vocab.json")},
+            r"bad\.txt, line 2: not UTF-8",
+        ),
+        (
+            {"input_file": str(bad), "kind": "sentencepiece", "output_file": str(output.parent / "a.model")},
+            r"bad\.txt, line 2: not UTF-8",
+        ),
     ]
     messages = run_main(*({"output_file": str(output), **case} for case, _ in expected))
     for message, (_, pattern) in zip(messages, expected, strict=True):
         assert re.search(pattern, message), message
     assert os.listdir(output.parent) == []
+
+
+def test_each_kind_is_written_where_its_tokenizer_reads_it(tmp_path):
+    case = {"input_file": write_text(tmp_path, TEXTS["english"] * 20)}
+    bpe, pieces = tmp_path / "bpe", tmp_path / "albert"
+    messages = run_main(
+        {**case, "kind": "byte_bpe", "output_file": str(bpe / "vocab.json"), "vocab_size": 300},
+        {**case, "kind": "sentencepiece", "output_file": str(pieces / "spiece.model"), "do_lower_case": False},
+    )
+    assert messages == ["", ""]
+    assert sorted(os.listdir(bpe)) == ["merges.txt", "vocab.json"] and os.listdir(pieces) == ["spiece.model"]
+    assert len(ByteBpeTokenizer.from_pretrained(str(bpe)).vocab) == 300
+    tokenizer = SentencePieceTokenizer.from_pretrained(str(pieces), do_lower_case=False)
+    assert tokenizer.unk_id not in tokenizer.encode("The lamps, in Zürich!")
 
 
 def test_smallest_vocab_size_that_fits_and_old_file_after_an_error(tmp_path):

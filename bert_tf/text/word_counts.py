@@ -1,0 +1,140 @@
+"""Words and their counts in text files, from which vocabularies are learned."""
+
+import collections
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from absl import logging
+
+from bert_tf.system.text_files import read_text_lines
+
+_REPEATS_PER_TEXT = 4096
+
+
+class WordCounts:
+    """Counts words in bounded memory: beyond max_words the rarest are dropped, but their characters are still counted.
+
+    Attributes:
+      counts: word -> count; too low for a word that was dropped and occurred again.
+      dropped: occurrences of dropped words.
+    """
+
+    def __init__(self, max_words: int):
+        self.max_words = max_words
+        self.counts = collections.Counter()
+        self.dropped = 0
+        self._characters_of_dropped = collections.Counter()
+
+    def add(self, words: Sequence[str]) -> None:
+        """Counts each of `words`."""
+        self.counts.update(words)
+        if len(self.counts) > self.max_words:
+            self._drop_rare()
+
+    def characters(self) -> collections.Counter:
+        """The count of each character, including those of dropped words."""
+        characters = self._characters_of_dropped.copy()
+        for word, count in self.counts.items():
+            for char in word:
+                characters[char] += count
+        return characters
+
+    def _drop_rare(self) -> None:
+        words_per_count = collections.Counter(self.counts.values())
+        before = kept = len(self.counts)
+        limit = 0
+        # Down to half the limit, so that this is not needed again right away.
+        while kept > self.max_words // 2:
+            limit += 1
+            kept -= words_per_count[limit]
+        rare = [word for word, count in self.counts.items() if count <= limit]
+        for word in rare:
+            count = self.counts.pop(word)
+            self.dropped += count
+            for char in word:
+                self._characters_of_dropped[char] += count
+        logging.info(
+            "More than %d different words: dropped the %d of %d seen at most %d times so far. Their characters stay in "
+            "the vocabulary.",
+            self.max_words,
+            len(rare),
+            before,
+            limit,
+        )
+
+
+def count_words(
+    files: Sequence[str],
+    split: Callable[[str], Sequence[str]],
+    max_words: int = 2_000_000,
+    show_progress: bool = True,
+) -> WordCounts:
+    """Counts the words of text files; memory is bounded by max_words and the longest line.
+
+    Args:
+      files: paths, read in order.
+      split: the words of a line.
+      max_words: how many different words are kept at a time, about 150 bytes each.
+      show_progress: a bar in bytes, with rate and remaining time.
+
+    Raises:
+      ValueError: a file is not UTF-8 (names file, line and byte offset), or there are no words.
+    """
+    start = time.monotonic()
+    words = WordCounts(max_words)
+    for line in read_lines(files, "counting words", show_progress):
+        words.add(split(line))
+    if not words.counts:
+        raise no_words(files)
+    logging.info(
+        "Counted %d words, %d different, in %.1f s",
+        words.counts.total() + words.dropped,
+        len(words.counts),
+        time.monotonic() - start,
+    )
+    return words
+
+
+def read_lines(files: Sequence[str], description: str, show_progress: bool = True) -> Iterator[str]:
+    """The lines of text files, with a progress bar in bytes.
+
+    Raises:
+      ValueError: a file is not UTF-8 (names file, line and byte offset).
+    """
+    import tensorflow as tf
+
+    from bert_tf.system.progress import progress_bar
+
+    total = sum(tf.io.gfile.stat(path).length for path in files)
+    with progress_bar(total=total, unit="B", unit_scale=True, desc=description, disable=not show_progress) as bar:
+        for path in files:
+            yield from read_text_lines(path, progress=bar.update)
+
+
+def no_words(files: Sequence[str]) -> ValueError:
+    """The error that the files are empty."""
+    return ValueError(f"The input files contain no words: {', '.join(files)}")
+
+
+def warn_of_fewer(tokens: int, vocab_size: int, advice: str) -> None:
+    """Warns if the text gave fewer tokens than asked for.
+
+    Args:
+      advice: what gives more.
+    """
+    if tokens < vocab_size:
+        logging.warning(
+            "The text gives only %d of the %d tokens requested: set vocab_size in the model's configuration to %d. %s",
+            tokens,
+            vocab_size,
+            tokens,
+            advice,
+        )
+
+
+def repeated(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """Texts that repeat each word as often as it was counted, with spaces: trainers take texts, not counts."""
+    for word, count in counts:
+        while count > 0:
+            yield (word + " ") * min(count, _REPEATS_PER_TEXT)
+            count -= _REPEATS_PER_TEXT

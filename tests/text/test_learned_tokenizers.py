@@ -1,0 +1,228 @@
+"""Byte-level BPE and SentencePiece learned from text: layout, rules, several scripts, the ids of other libraries."""
+
+import collections
+import itertools
+import json
+import logging as python_logging
+import re
+
+import pytest
+import sentencepiece
+from helpers.albert_tokenizer import save_albert_tokenizer
+from helpers.paths import GOLDEN, ROOT
+from tokenizers import pre_tokenizers
+
+from bert_tf.system import atomic
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.learn_byte_bpe import learn_byte_bpe
+from bert_tf.text.learn_sentence_piece import learn_sentence_piece
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+
+TEXTS = {
+    "english": "The lighthouse keeper lit the lamps (at dusk).\nThe keeper's lamps  kept burning: 42 lamps!\n",
+    "korean": "등대지기는 등불을 켰다. 등불은 해질녘에 켜졌고 등대지기의 등불은 계속 타올랐다.\n등대를 보았다.\n",
+    "chinese": "灯塔看守人点亮了灯。黄昏时灯亮了,看守人的灯一直亮着。\n看守人很高兴。\n",
+    "japanese": "灯台守はランプをともした。ランプは夕暮れにともされ、ずっと燃えていた。\n灯台守はうれしい。\n",
+}
+TEXT = "".join(TEXTS.values())
+UDHR = {"korean": "kor", "chinese": "cmn_hans", "japanese": "jpn"}
+
+
+def write_text(folder, text=TEXT, name="text.txt") -> str:
+    (folder / name).write_text(text, encoding="utf-8")
+    return str(folder / name)
+
+
+def text_files(folder) -> dict[str, str]:
+    """Language -> a file: the Universal Declaration of Human Rights where it is there."""
+    files = {}
+    for language, text in TEXTS.items():
+        path = ROOT.parent / "shared" / "data" / "multilingual_text" / "udhr2" / f"{UDHR.get(language)}.txt"
+        files[language] = str(path) if path.exists() else write_text(folder, 20 * text, f"{language}.txt")
+    return files
+
+
+# --- byte-level BPE ---------------------------------------------------------------------------------------------------
+
+
+def bpe_directory(folder, files, **settings) -> ByteBpeTokenizer:
+    folder.mkdir()
+    contents = learn_byte_bpe(files, show_progress=False, **settings)
+    atomic.write_files({str(folder / name): content for name, content in contents.items()})
+    return ByteBpeTokenizer.from_pretrained(str(folder))
+
+
+def plain_merges(text: str, count: int, min_frequency: int = 2) -> list[str]:
+    """The most frequent pair, of equal ones that of the lowest ids, until there are no more."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = {char: number for number, char in enumerate(alphabet)}
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    words = collections.Counter(word for line in text.split("\n") for word, _ in split(line.strip()))
+    words = {tuple(word): number for word, number in words.items()}
+    merges = []
+    while len(merges) < count:
+        pairs = collections.Counter()
+        for word, number in words.items():
+            for pair in itertools.pairwise(word):
+                pairs[pair] += number
+        best = min(pairs, key=lambda pair: (-pairs[pair], ids[pair[0]], ids[pair[1]]), default=None)
+        if best is None or pairs[best] < min_frequency:
+            break
+        merges.append(" ".join(best))
+        ids.setdefault("".join(best), len(ids))
+        merged = {}
+        for word, number in words.items():
+            new, place = [], 0
+            while place < len(word):
+                width = 2 if word[place : place + 2] == best else 1
+                new.append("".join(word[place : place + width]))
+                place += width
+            merged[tuple(new)] = merged.get(tuple(new), 0) + number
+        words = merged
+    return merges
+
+
+def test_merges_are_those_of_a_plain_loop(tmp_path):
+    files = learn_byte_bpe([write_text(tmp_path)], vocab_size=400, show_progress=False)
+    version, *merges = files["merges.txt"].decode().splitlines()
+    assert version == "#version: 0.2"
+    assert merges == plain_merges(TEXT, 139) and len(merges) > 70
+
+
+def test_layout_is_robertas(tmp_path):
+    """Where special tokens, bytes and pieces are: as in the vocabulary that transformers' oracle was made with."""
+    oracle = json.loads((GOLDEN / "tokenization" / "roberta" / "vocab.json").read_text(encoding="utf-8"))
+    contents = learn_byte_bpe([write_text(tmp_path)], vocab_size=300, show_progress=False)
+    vocab = json.loads(contents["vocab.json"])
+    assert list(vocab)[:260] == sorted(oracle, key=oracle.get)[:260]
+    assert list(vocab.values()) == list(range(300)) and list(vocab)[-1] == "<mask>"
+    assert ["".join(line.split(" ")) for line in contents["merges.txt"].decode().splitlines()[1:]] == list(vocab)[
+        260:-1
+    ]
+
+
+def test_min_frequency_and_words_in_memory(tmp_path, caplog):
+    path = write_text(tmp_path, "aba aba aba aba xyx xyx q\n")
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        few = learn_byte_bpe([path], min_frequency=3, show_progress=False)
+    assert few["merges.txt"].decode() == "#version: 0.2\na b\nab a\n\u0120 aba\n"
+    assert "only 264 of the 50265" in caplog.text and "--min_frequency" in caplog.text
+    text = " ".join(f"{a}{b}ing" for a in "bcdfghjklm" for b in "aeiouxyz") + "\n" + "singing bells\n" * 50
+    tokenizer = bpe_directory(tmp_path / "few_words", [write_text(tmp_path, text)], max_words=20)
+    assert "singing" in tokenizer.vocab and tokenizer.decode(tokenizer.encode("kixing \u00e9")) == "kixing \u00e9"
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_byte_bpe_gives_the_ids_of_transformers(tmp_path, language):
+    transformers = pytest.importorskip("transformers")
+    path = text_files(tmp_path)[language]
+    tokenizer = bpe_directory(tmp_path / "bpe", [path], vocab_size=1500)
+    other = transformers.RobertaTokenizer.from_pretrained(str(tmp_path / "bpe"))
+    with open(path, encoding="utf-8") as file:
+        lines = [line.rstrip("\n") for line in file][:300] + list(TEXTS.values())
+    assert [tokenizer.encode(line) for line in lines] == [
+        other.encode(line, add_special_tokens=False) for line in lines
+    ]
+    assert [tokenizer.decode(tokenizer.encode(line)) for line in lines] == lines
+    assert tokenizer.mask_id == other.mask_token_id == len(tokenizer.vocab) - 1
+    learned = sum(len(tokenizer.encode(line)) for line in lines)
+    assert learned < 0.6 * sum(len(line.encode()) for line in lines)  # pieces of several bytes are used
+
+
+# --- SentencePiece ----------------------------------------------------------------------------------------------------
+
+
+def learn_model(folder, path, **settings) -> SentencePieceTokenizer:
+    model = learn_sentence_piece([path], show_progress=False, **settings)
+    atomic.write_file(str(folder / "spiece.model"), model)
+    return SentencePieceTokenizer(str(folder / "spiece.model"), settings.get("do_lower_case", True))
+
+
+def test_settings_are_alberts(tmp_path):
+    tokenizer = learn_model(tmp_path, write_text(tmp_path), vocab_size=200)
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "(", ")", '"', "-", ".", "–", "£", "€"]
+    assert list(tokenizer.vocab)[:13] == special
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    assert [index for index in range(len(processor)) if processor.is_control(index)] == [0, 2, 3, 4]
+    assert (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) == (0, 1, -1, -1)
+    # User symbols are pieces of their own wherever they are.
+    assert [piece for piece in tokenizer.tokenize("dusk).-£1") if piece in special] == [")", ".", "-", "£"]
+
+
+def test_casing_and_marks(tmp_path):
+    path = write_text(tmp_path, "Café owners LIT the Lamps.\n" * 3)
+    uncased, cased = (learn_model(tmp_path, path, vocab_size=60, do_lower_case=lower) for lower in (True, False))
+    assert not any(char.isupper() for piece in uncased.vocab if piece[0] != "[" for char in piece)
+    assert any("L" in piece for piece in cased.vocab)
+    for tokenizer in (uncased, cased):
+        assert not any("é" in piece for piece in tokenizer.vocab)
+        assert tokenizer.unk_id not in tokenizer.encode("Café owners")
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_sentence_piece_gives_the_ids_of_transformers(tmp_path, language):
+    path = text_files(tmp_path)[language]
+    tokenizer = learn_model(tmp_path, path, vocab_size=1500, character_coverage=1.0)
+    with open(path, encoding="utf-8") as file:
+        lines = [line.strip() for line in file]
+    # Words that begin or end in digits, and quotation marks, have other rules there.
+    lines = [line for line in lines if not re.search(r"\d|``|''", line)][:300]
+    assert len(lines) > 10
+    ids = [tokenizer.encode(line) for line in lines]
+    if language == "korean":  # transformers takes decomposed syllables as they are, SentencePiece composes them again
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+        assert ids == [processor.encode(line.lower()) for line in lines]
+        assert any(re.fullmatch("▁?[\uac00-\ud7a3]{2,}", piece) for piece in tokenizer.vocab)
+    else:
+        other = save_albert_tokenizer(tmp_path / "spiece.model", str(tmp_path))
+        assert ids == [other.encode(line, add_special_tokens=False) for line in lines]
+    assert not any(tokenizer.unk_id in row for row in ids)
+    assert [tokenizer.decode(row) for row in ids] == [tokenizer.normalize(line) for line in lines]
+
+
+def test_each_sentence_is_learned_from_however_long(tmp_path, caplog):
+    """The trainer leaves out sentences of more than its limit."""
+    words = " ".join(f"lamp{a}{b}" for a in "bcdfghjklm" for b in "aeiou")
+    one_line = learn_model(tmp_path, write_text(tmp_path, 40 * (words + " ") + "\n"), vocab_size=120)
+    assert max(one_line.encode(words)) >= 13 and one_line.unk_id not in one_line.encode(words)
+    without_spaces = write_text(tmp_path, "灯塔看守人点亮了" * 3000 + "\n")
+    assert "灯塔看守人点亮了" in "".join(learn_model(tmp_path, without_spaces, vocab_size=60).vocab)
+
+
+def test_a_sample_of_the_sentences(tmp_path):
+    lines = "".join(f"often {chr(0x4E00 + number)}\n" for number in range(3000))
+    path = write_text(tmp_path, lines)
+    sample = learn_model(tmp_path, path, vocab_size=4000, character_coverage=1.0, max_sentences=200)
+    known = [piece for piece in sample.vocab if re.fullmatch("[\u4e00-\u9fff]", piece)]
+    assert len(known) == 200 and max(known) > chr(0x4E00 + 2500)  # from all of the text
+
+
+def test_models_are_equal(tmp_path):
+    path = write_text(tmp_path, TEXT * 30)
+    for learner in (learn_sentence_piece, learn_byte_bpe):
+        sample = {"max_sentences": 120} if learner is learn_sentence_piece else {}
+        one, other = (learner([path], vocab_size=400, show_progress=False, **sample) for _ in range(2))
+        assert one == other
+
+
+def test_bad_input(tmp_path, caplog):
+    good, empty = write_text(tmp_path), write_text(tmp_path, " \n\n", "empty.txt")
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes("fine\n\u00e9".encode() + b"\xe9 here\n")
+    for learner in (learn_byte_bpe, learn_sentence_piece):
+        with pytest.raises(ValueError, match=r"^\S*bad\.txt, line 2: not UTF-8 at byte offset 7 "):
+            learner([good, str(bad)], show_progress=False)
+        with pytest.raises(ValueError, match=r"^The input files contain no words: .*empty\.txt"):
+            learner([empty], show_progress=False)
+    with pytest.raises(ValueError, match="--vocab_size=260 is too small: 5 special tokens and the 256 bytes need 261"):
+        learn_byte_bpe([good], vocab_size=260)
+    with pytest.raises(
+        ValueError, match=r"--vocab_size=20 is too small: .* need \d+\. .*--character_coverage"
+    ) as error:
+        learn_sentence_piece([good], vocab_size=20, show_progress=False)
+    needed = int(re.search(r"need (\d+)", str(error.value))[1])
+    model = learn_sentence_piece([good], vocab_size=needed, show_progress=False)
+    assert sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size() == needed
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        learn_sentence_piece([good], show_progress=False)
+    assert re.search(r"only \d+ of the 30000", caplog.text)
