@@ -21,6 +21,8 @@ from helpers.tiny import TINY_CONFIG
 
 import bert_tf
 from benchmarks import picture
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 README = (ROOT / "README.md").read_text()
 PAGES = {"README": README, **{path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}}
@@ -249,9 +251,11 @@ def test_data_at_scale(environment, folder):
 
 @pytest.mark.slow
 def test_vocabulary(environment, folder):
-    (command,) = blocks("vocabulary", "shell")
-    run_commands(command, environment, folder)
+    for command in blocks("vocabulary", "shell"):
+        run_commands(command, environment, folder)
     assert len((folder / "vocab.txt").read_text().splitlines()) <= 600
+    assert len(ByteBpeTokenizer.from_pretrained(str(folder / "roberta_vocab")).vocab) == 450
+    assert len(SentencePieceTokenizer.from_pretrained(str(folder / "albert_vocab")).vocab) == 250
 
 
 @pytest.mark.slow
