@@ -64,9 +64,11 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "objective",
     "mlm",
-    ["mlm", "ltr"],
+    ["mlm", "ltr", "electra"],
     "mlm: predict masked tokens. ltr: predict each token from those before it; the model, marked "
-    '"attention": "causal" in its bert_config.json, keeps causal attention in fine-tuning (Table 5 of the paper).',
+    '"attention": "causal" in its bert_config.json, keeps causal attention in fine-tuning (Table 5 of the paper). '
+    "electra: a small generator predicts masked tokens, and the model finds which tokens of its text are not the "
+    "original ones; for ELECTRA, with unmasked records.",
 )
 flags.DEFINE_bool(
     "nsp",
@@ -84,7 +86,7 @@ flags.DEFINE_integer(
     "max_predictions_per_seq",
     20,
     "Masked positions per sequence. Must match the data; for unmasked records any number, about max_seq_length * "
-    "masked_lm_prob.",
+    "masked_lm_prob, which is the default for ELECTRA.",
 )
 flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all devices.", lower_bound=1)
 flags.DEFINE_integer("eval_batch_size", 8, "Examples per batch in evaluation, over all devices.", lower_bound=1)
@@ -140,6 +142,29 @@ flags.DEFINE_float(
 )
 flags.DEFINE_float("random_rate", 0.1, "For unmasked records: share of the predicted tokens that become random ones.")
 flags.DEFINE_float("keep_rate", 0.1, "For unmasked records: share of the predicted tokens that stay unchanged.")
+# For --objective=electra; the defaults are those of its original.
+flags.DEFINE_float(
+    "generator_size",
+    0.25,
+    "For --objective=electra: width of the generator, as a share of the model's; it has as many layers. If unset, "
+    "that of the generator in --init_checkpoint, if there is one.",
+)
+flags.DEFINE_string(
+    "generator_config_file",
+    None,
+    "For --objective=electra: the generator's configuration (electra_config.json), instead of --generator_size.",
+)
+flags.DEFINE_bool(
+    "untied_generator_embeddings",
+    False,
+    "For --objective=electra: the generator has embeddings of its own, of its own width.",
+)
+flags.DEFINE_float("gen_weight", 1.0, "For --objective=electra: factor of the generator's loss.")
+flags.DEFINE_float("disc_weight", 50.0, "For --objective=electra: factor of the discriminator's loss.")
+flags.DEFINE_bool("disallow_correct", False, "For --objective=electra: the generator never draws the original token.")
+flags.DEFINE_float(
+    "generator_temperature", 1.0, "For --objective=electra: the generator's logits are divided by it before it draws."
+)
 flags.DEFINE_bool("skip_corrupt_records", False, "Skip and count damaged records, instead of stopping.")
 
 training_flags.define_device_flags()

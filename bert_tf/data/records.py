@@ -50,6 +50,8 @@ _LENGTH_FLAGS = {
     "masked_lm_ids": "max_predictions_per_seq",
     "masked_lm_weights": "max_predictions_per_seq",
 }
+_ELECTRA_NAMES = ("input_ids", "input_mask", "segment_ids")
+_ELECTRA_KIND = "ELECTRA's unmasked rows"
 _TOO_LONG = "a record has more values than it may have in feature"
 
 
@@ -95,28 +97,39 @@ def unmasked_features(
     }
 
 
+def electra_features(max_seq_length: int) -> dict[str, tf.io.FixedLenFeature]:
+    """The features of ELECTRA's build_pretraining_dataset.py: texts without masks and labels, padded with 0.
+
+    They are read as `unmasked_features` of one pair, without `next_sentence_labels`.
+    """
+    return {name: tf.io.FixedLenFeature([max_seq_length], tf.int64) for name in _ELECTRA_NAMES}
+
+
 def features_of(index: RecordIndex, max_seq_length: int, max_predictions_per_seq: int) -> tuple[Features, int | None]:
     """The features in the records of an index, detected from the first record of each file.
 
     Returns:
-      `pretraining_features` and None, or `unmasked_features` and the pairs per row (M).
+      `pretraining_features` and None, or `unmasked_features` and the pairs per row (M), or `electra_features` and 1.
 
     Raises:
       RecordError: two files are of different kinds (names both), or a record does not match the two lengths.
     """
-    first_name = first_pairs = first_words = None
+    first_name = first_kind = first_words = None
     for block in index.first_blocks:
         name = index.files[index.file_number[block]]
         example = _parsed(first_payload(index, block))
         values = example.features.feature if isinstance(example, tf.train.Example) else {}
         lengths, words = values.get("segment_lengths"), "word_continuations" in values
         pairs = lengths and max(1, len(lengths.int64_list.value) // 2)
+        if pairs:
+            kind = f"unmasked rows of up to {pairs} pairs"
+        else:
+            kind = _ELECTRA_KIND if {*values} == {*_ELECTRA_NAMES} else "masked examples"
         if first_name is None:
-            first_name, first_pairs, first_words = name, pairs, words
-        elif pairs != first_pairs:
-            kinds = [f"unmasked rows of up to {m} pairs" if m else "masked examples" for m in (first_pairs, pairs)]
+            first_name, first_kind, first_words, first_pairs = name, kind, words, pairs
+        elif kind != first_kind:
             raise RecordError(
-                f"{first_name} has {kinds[0]}, {name} has {kinds[1]}: a run can't use both; give files of one kind"
+                f"{first_name} has {first_kind}, {name} has {kind}: a run can't use both; give files of one kind"
             )
         elif words != first_words:
             one, other = (name, first_name) if words else (first_name, name)
@@ -126,6 +139,8 @@ def features_of(index: RecordIndex, max_seq_length: int, max_predictions_per_seq
             )
     if first_pairs:
         features = unmasked_features(max_seq_length, first_pairs, first_words)
+    elif first_kind == _ELECTRA_KIND:
+        features, first_pairs = electra_features(max_seq_length), 1
     else:
         features = pretraining_features(max_seq_length, max_predictions_per_seq)
     _check_first_records(index, features)
@@ -232,6 +247,12 @@ def record_problem(payload: bytes, features: Features) -> str | None:
         values = {name: example.features.feature[name].int64_list.value for name in ("segment_lengths", "input_ids")}
         if (total := sum(values["segment_lengths"])) != (tokens := len(values["input_ids"])):
             return f"has {tokens} input_ids, but its segment_lengths add up to {total}"
+    if {*features} == {*_ELECTRA_NAMES}:
+        mask, segments = (list(example.features.feature[name].int64_list.value) for name in _ELECTRA_NAMES[1:])
+        tokens, second = sum(mask), sum(segments)
+        row = [1] * tokens + [0] * (len(mask) - tokens), [0] * (tokens - second) + [1] * second
+        if mask != row[0] or segments[:tokens] != row[1] or any(segments[tokens:]):
+            return "is not a text of two segments and padding: its input_mask or segment_ids are in another order"
     return None
 
 
@@ -439,7 +460,15 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
             fits = tf.debugging.Assert(longest <= feature.max_length, [f"{_TOO_LONG} {name}", longest])
             with tf.control_dependencies([fits]):
                 batch[name] = batch[name].to_tensor(shape=[serialized.shape[0], feature.max_length])
-    return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in batch.items()}
+    batch = {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in batch.items()}
+    return _with_lengths(batch) if {*features} == {*_ELECTRA_NAMES} else batch
+
+
+def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """ELECTRA's rows as unmasked rows: the lengths of the two segments instead of the mask and the segments."""
+    mask, segments = batch["input_mask"], batch["segment_ids"]
+    lengths = [tf.reduce_sum(mask * part, axis=1) for part in (1 - segments, segments)]
+    return {"input_ids": batch["input_ids"], "segment_lengths": tf.stack(lengths, axis=1)}
 
 
 def _options() -> tf.data.Options:

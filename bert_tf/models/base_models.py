@@ -11,6 +11,7 @@ from bert_tf.models.config import config_of_dict
 from bert_tf.models.families import create_encoder
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
+from bert_tf.weights.mapping import Weights
 
 
 class ObjectiveMetric(keras.metrics.Metric):
@@ -46,6 +47,11 @@ class Pretrained:
     part: str | None = None
     other_head: tuple[str, str] | None = None
     exported_inputs: Mapping[str, int] = MappingProxyType({"input_ids": 2, "input_mask": 2, "segment_ids": 2})
+
+    @staticmethod
+    def weights_in(weights: Weights) -> Weights:
+        """Of the weights of a file those for such a model, under the names of its variables."""
+        return weights
 
     @classmethod
     def from_pretrained(cls, path: str, **arguments):

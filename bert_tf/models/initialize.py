@@ -121,6 +121,12 @@ def initialize(
     return Initialization(path, found, missing, unused)
 
 
+def weights_for(model: keras.Model, path: str) -> Weights:
+    """Opens the weights at a path; of several models in a file those that the model takes (`Pretrained.weights_in`)."""
+    weights = open_weights(path)
+    return model.weights_in(weights) if hasattr(model, "weights_in") else weights
+
+
 def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     """Loads weights of any format into a model; logs what was loaded and what stays random.
 
@@ -132,7 +138,7 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     """
     if not model.built:
         model.build()
-    result = initialize(model_variables(model), checkpoint)
+    result = initialize(model_variables(model), weights_for(model, checkpoint))
     log_initialization(result, model)
     return result
 

@@ -17,6 +17,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import feature_based, initialize, open_weights, variable_names
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.families import BERT, FAMILIES, family_of, family_of_variables
 from bert_tf.models.formats import Format, format_named
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
@@ -52,6 +53,10 @@ def read_model(path: str, config_file: str | None = None, part: str | None = Non
 
 def _with_files(weights: Weights, config_file: str | None = None) -> tuple[Weights, ModelFiles]:
     """`read_model` of open weights."""
+    if weights.hints.get("sizes_from_weights") and not config_file:
+        # Runs of run_pretraining.py keep the configuration of a generator in a folder of its own.
+        own = posixpath.join(text_casing.directory_of(weights.path), "generator", ElectraConfig.file_name)
+        config_file = own if tf.io.gfile.exists(own) else None
     files = model_directory.read_model_files(weights.path, weights.hints, config_file)
     heads = weights.hints.get("num_attention_heads")
     beside = files.config

@@ -206,8 +206,9 @@ def arrange_rows(rows: Mapping[str, tf.Tensor], pad_id: int = 0) -> tuple[dict[s
         "input_ids": tf.where(real, ids, pad_id) if pad_id else ids,
         "input_mask": tf.cast(real, tf.int32),
         "segment_ids": tf.where(real, segment % 2, 0),
-        "next_sentence_labels": rows["next_sentence_labels"],
     }
+    if "next_sentence_labels" in rows:
+        features["next_sentence_labels"] = rows["next_sentence_labels"]
     if pairs > 1:
         present = lengths[:, ::2] + lengths[:, 1::2] > 0
         features |= {

@@ -4,7 +4,9 @@ The scripts create them first, so that a wrong flag fails at once.
 """
 
 import dataclasses
+import math
 import os
+from collections.abc import Sequence
 
 from bert_tf.models.sizes import config_of_size
 from bert_tf.system import checks
@@ -15,6 +17,11 @@ MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 
 # Flags that say how unmasked records are masked while training.
 MASK_FLAGS = ("masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate", "keep_rate")
+# Flags of --objective=electra.
+ELECTRA_FLAGS = (
+    "generator_size", "generator_config_file", "untied_generator_embeddings", "gen_weight", "disc_weight",
+    "disallow_correct", "generator_temperature",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +30,8 @@ class PretrainingSettings:
 
     Attributes:
       nsp: None: as in the model's family. learning_rate: None: that of the family's recipe.
+      max_predictions_per_seq: None: 20; for ELECTRA as many as its authors had. generator_size: None: that of
+        init_checkpoint's generator, or a quarter.
     """
 
     input_file: str
@@ -36,7 +45,7 @@ class PretrainingSettings:
     objective: str = "mlm"
     nsp: bool | None = None
     max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
+    max_predictions_per_seq: int | None = None
     train_batch_size: int = 32
     eval_batch_size: int = 8
     learning_rate: float | None = None
@@ -53,16 +62,27 @@ class PretrainingSettings:
     mask_rate: float = 0.8
     random_rate: float = 0.1
     keep_rate: float = 0.1
+    generator_size: float | None = None
+    generator_config_file: str | None = None
+    untied_generator_embeddings: bool = False
+    gen_weight: float = 1.0
+    disc_weight: float = 50.0
+    disallow_correct: bool = False
+    generator_temperature: float = 1.0
     skip_corrupt_records: bool = False
 
     @property
     def is_left_to_right(self) -> bool:
         return self.objective == "ltr"
 
+    def given(self, names: Sequence[str]) -> list[str]:
+        """Those of some settings that are not left at their defaults."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return [name for name in names if getattr(self, name) != defaults[name]]
+
     def given_mask_flags(self) -> list[str]:
         """Those of MASK_FLAGS that are not left at their defaults."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        return [name for name in MASK_FLAGS if getattr(self, name) != defaults[name]]
+        return self.given(MASK_FLAGS)
 
 
 def check_settings(settings: PretrainingSettings) -> None:
@@ -91,6 +111,7 @@ def check_settings(settings: PretrainingSettings) -> None:
     if settings.is_left_to_right:
         for name in settings.given_mask_flags():
             raise ValueError(f"--{name} is for --objective=mlm: under --objective=ltr nothing is masked.")
+    _check_electra(settings)
     check_mask_rates(settings.mask_rate, settings.random_rate, settings.keep_rate)
     checks.check_file(settings.bert_config_file, "--bert_config_file")
     checks.check_file(settings.vocab_file, "--vocab_file")
@@ -100,6 +121,33 @@ def check_settings(settings: PretrainingSettings) -> None:
     checks.check_output_dir(settings.output_dir, "--output_dir")
     if not os.path.isdir(settings.output_dir) or not os.listdir(settings.output_dir):  # else it may resume without
         released_models.check_path(settings.init_checkpoint, "--init_checkpoint")
+
+
+def _check_electra(settings: PretrainingSettings) -> None:
+    """Checks the flags of --objective=electra; other objectives don't take them."""
+    if settings.objective != "electra":
+        for name in settings.given(ELECTRA_FLAGS):
+            raise ValueError(f"--{name} is for --objective=electra.")
+        return
+    for name in settings.given([name for name in MASK_FLAGS if name != "masked_lm_prob"]):
+        raise ValueError(
+            f"--{name} is not for --objective=electra: of the tokens to predict 85 % become [MASK], the others stay."
+        )
+    if settings.nsp:
+        raise ValueError("--nsp is not for --objective=electra, which predicts no next sentence.")
+    if settings.generator_size is not None and settings.generator_config_file:
+        raise ValueError(
+            f"--generator_size={settings.generator_size:g} and --generator_config_file="
+            f"{settings.generator_config_file} both give the generator's size: leave one out."
+        )
+    checks.check_file(settings.generator_config_file, "--generator_config_file")
+    for name in ("generator_size", "generator_temperature"):
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"--{name}={value:g} must be more than 0.")
+    for name in ("gen_weight", "disc_weight"):
+        if not 0 <= getattr(settings, name) < math.inf:
+            raise ValueError(f"--{name}={getattr(settings, name):g} must be at least 0.")
 
 
 # --- create_pretraining_data.py ---------------------------------------------------------------------------------------

@@ -113,6 +113,7 @@ def _short(values: dict) -> dict:
         "loss": "loss",
         "masked_lm_accuracy": "mlm_acc",
         "next_sentence_accuracy": "nsp_acc",
+        "disc_accuracy": "disc_acc",
         "sentence_order_accuracy": "sop_acc",
         "examples_per_second": "ex/s",
         "tokens_per_second": "tok/s",

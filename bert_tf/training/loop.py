@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import initialize, open_weights
+from bert_tf.models import initialize
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.log import TrainingLog
@@ -189,14 +189,14 @@ def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with
     everything = checkpoints.training_variables(model, optimizer) if optimizer else model_only
     newest = checkpoints.latest_checkpoint(output_dir)
     if newest:
-        _restore_all(everything, open_weights.open_weights(newest))
+        _restore_all(everything, initialize.weights_for(model, newest))
         step = checkpoints.read_global_step(newest)
         ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if init_checkpoint else ""
         logging.info("Resuming at step %d from %s%s.", step, newest, ignored)
         return step
     if init_checkpoint:
         try:
-            weights = open_weights.open_weights(init_checkpoint)
+            weights = initialize.weights_for(model, init_checkpoint)
         except (FileNotFoundError, ValueError) as error:
             raise type(error)(f"--init_checkpoint={init_checkpoint}: {error}") from error
         result = _restore_all(everything, weights) if with_optimizer else initialize.initialize(model_only, weights)

@@ -18,14 +18,17 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.sizes import config_of_size
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
-from bert_tf.pretraining.settings import MASK_FLAGS, PretrainingSettings, check_settings
+from bert_tf.pretraining.settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings, check_settings
 from bert_tf.text.casing import find_vocab_file
 from bert_tf.text.vocab import load_vocab
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
+from bert_tf.training.electra_pretraining import ElectraTask
 from bert_tf.training.pretraining_records import OpenedRecords, open_all_records
-from bert_tf.training.pretraining_tasks import TASKS, PretrainingTask
+from bert_tf.training.pretraining_tasks import LeftToRightTask, PretrainingTask
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
 from bert_tf.training.step import TrainingPlan, make_evaluate_function
+
+TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask, "electra": ElectraTask}
 
 
 def pretrain(
@@ -85,7 +88,7 @@ def pretrain(
     step = loop.restore(model, optimizer, settings.output_dir, settings.init_checkpoint, training.init_with_optimizer)
     if chief and settings.do_train and step < (settings.stop_at_step or settings.num_train_steps):
         vocabulary = _find_vocabulary(settings, data, config)
-        run_directory.claim_output_dir(settings.output_dir, config)
+        task.claim_output_dir()
         if vocabulary:
             pretrained.write_description(settings.output_dir, vocabulary)
         recorded = _recorded(task, training, devices, data)
@@ -139,6 +142,9 @@ def _with_recipe(
     filled = {}
     if settings.nsp is None:
         settings = dataclasses.replace(settings, nsp=config.has_pooler)
+    if settings.max_predictions_per_seq is None:
+        predictions = TASKS[settings.objective].default_predictions(settings)
+        settings = dataclasses.replace(settings, max_predictions_per_seq=predictions)
     if settings.learning_rate is None:
         settings = dataclasses.replace(settings, learning_rate=recipe.learning_rate)
         filled["learning_rate"] = recipe.learning_rate
@@ -178,10 +184,12 @@ def _recorded(
     recorded = dataclasses.asdict(task.settings) | dataclasses.asdict(training) | dataclasses.asdict(devices)
     if "input_file" in data:
         recorded["input_file_fingerprint"] = data["input_file"].index.fingerprint
+    unused = [] if isinstance(task, ElectraTask) else [*ELECTRA_FLAGS]
     if task.masking:
         recorded["vocab_file_fingerprint"] = task.masking.fingerprint
-        return recorded
-    return {name: value for name, value in recorded.items() if name not in ("vocab_file", *MASK_FLAGS)}
+    else:
+        unused += ["vocab_file", *MASK_FLAGS]
+    return {name: value for name, value in recorded.items() if name not in unused}
 
 
 def _log_ending(task: PretrainingTask) -> None:
@@ -206,6 +214,11 @@ def _check_first_batch(opened: OpenedRecords, task: PretrainingTask) -> None:
             raise ValueError(
                 f"--{opened.flag} has token id {largest}, but vocab_size={config.vocab_size} in {task.config_name}: "
                 "the data was made with another, larger vocabulary."
+            )
+        if settings.nsp and "next_sentence_labels" not in batch:
+            raise ValueError(
+                f"--{opened.flag} holds ELECTRA's records, which don't say whether the second segment follows the "
+                "first: give --nsp=false."
             )
         second = batch["segment_lengths"][:, 1::2] if opened.pairs else batch["segment_ids"]
         if settings.nsp and not tf.reduce_any(second > 0):

@@ -1,6 +1,6 @@
 """What a pre-training run trains: the model, its objective, and the labels of its records.
 
-`TASKS` has a class for each --objective. The model's family says the rest: its recipe, its tokenizer, its masks.
+There is a class for each --objective. The model's family says the rest: its recipe, its tokenizer, its masks.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +17,7 @@ from bert_tf.pretraining import dynamic_masking, left_to_right
 from bert_tf.pretraining.settings import MASK_FLAGS, PretrainingSettings
 from bert_tf.text.casing import Casing
 from bert_tf.text.vocab import load_vocab
+from bert_tf.training import run_directory
 from bert_tf.training.pretraining_records import OpenedRecords
 
 # Rows and the number of their batch -> features.
@@ -74,6 +75,11 @@ class PretrainingTask:
         kind = task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
         return kind(self.config, dtype=dtype)
 
+    @staticmethod
+    def default_predictions(settings: PretrainingSettings) -> int:
+        """max_predictions_per_seq, where the settings don't say it."""
+        return 20
+
     @property
     def predictions(self) -> int:
         """Most predictions in a row."""
@@ -125,7 +131,7 @@ class PretrainingTask:
             self._vocabulary(vocab_file),
             vocab_file,
             self.family.tokenizer_class,
-            **{name: getattr(settings, name) for name in names},
+            **{name: getattr(settings, name) for name in names} | self.mask_rates,
         )
         if (largest := masking.all_ids.max()) >= self.config.vocab_size:
             raise ValueError(
@@ -149,12 +155,21 @@ class PretrainingTask:
             logging.warning("The words that the records name are not used: --do_whole_word_mask is not given.")
         return masking
 
+    @property
+    def mask_rates(self) -> dict[str, float]:
+        """What becomes of the predicted tokens, where the settings don't say it."""
+        return {}
+
     def _vocabulary(self, vocab_file: str) -> Mapping[str, int]:
         if self.family.has_word_pieces:
             return load_vocab(vocab_file)
         return self.family.tokenizer_class.from_file(vocab_file, Casing()).vocab
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- the run's directory -----------------------------------------------------------------------------------------
+
+    def claim_output_dir(self) -> None:
+        """See `run_directory.claim_output_dir`."""
+        run_directory.claim_output_dir(self.settings.output_dir, self.config)
 
     def write_parts(self, model: keras.Model) -> None:
         """Writes what a user takes from a finished run beside the run's own checkpoint."""
@@ -192,6 +207,3 @@ class LeftToRightTask(PretrainingTask):
 
     def advice(self, folder: str) -> str:
         return f"  python run_classifier.py --init_checkpoint={folder} --task_name=... --do_train --output_dir=..."
-
-
-TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask}

@@ -9,16 +9,19 @@ Shape legend: B batch, S sequence length, P predictions per sequence, V vocabula
 import dataclasses
 
 import keras
+from absl import logging
 from keras import ops
 
 from bert_tf.models import kernels
 from bert_tf.models.base_models import TaskModel
 from bert_tf.models.config import config_of_dict
+from bert_tf.models.electra import tf1
 from bert_tf.models.electra.discriminator import ReplacedTokenHead, ReplacedTokenObjective
 from bert_tf.models.families import create_encoder
 from bert_tf.models.heads import MaskedLanguageModelHead
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import MaskedLanguageModelObjective
+from bert_tf.weights.mapping import Weights
 
 _PACKAGE = "bert_tf"
 
@@ -228,6 +231,15 @@ class ElectraPretrainer(TaskModel):
         )
         self.generator_head = MaskedLanguageModelHead(self.generator_config, name="generator_predictions", dtype=dtype)
         self.head = ReplacedTokenHead(self.config, name="discriminator_predictions", dtype=dtype)
+
+    @staticmethod
+    def weights_in(weights: Weights) -> Weights:
+        """Both parts, where a file has them; if one is missing, which is logged, only the other."""
+        both = tf1.weights_of_both(weights)
+        for part, head in (("generator", "generator_predictions"), ("discriminator", "discriminator_predictions")):
+            if f"{head}/dense/kernel" not in both:
+                logging.warning("%s has no %s: what it does not share begins random.", weights.path, part)
+        return both
 
     def build_head(self):
         self.generator.build()

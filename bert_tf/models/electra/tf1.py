@@ -12,6 +12,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.variable_names import word_table
 from bert_tf.weights.mapping import Weights, base_name, is_model_variable, renamed
 
+BOTH = "both"  # among `Weights.parts`
 _SCOPE = "electra/"
 _DISCRIMINATOR_HEAD = "discriminator_predictions/"
 _GENERATOR, _GENERATOR_HEAD = "generator/", "generator_predictions/"
@@ -38,7 +39,10 @@ def is_here(names: Iterable[str]) -> bool:
 
 
 def open_weights(weights: Weights) -> Weights:
-    """The discriminator of a checkpoint, or its generator if that is alone; `Weights.parts` has each that is there."""
+    """The discriminator of a checkpoint, or its generator if that is alone.
+
+    `Weights.parts` has each that is there, and where both are, under BOTH, all variables with their own names.
+    """
     names = {base_name(name) for name in weights}
     has_generator = any(name.startswith((_GENERATOR, _GENERATOR_HEAD)) for name in names)
     has_encoder = any(name.startswith(_SCOPE + "encoder/") for name in names)
@@ -50,10 +54,23 @@ def open_weights(weights: Weights) -> Weights:
         if has_encoder and _GENERATOR + "encoder/layer_0/output/dense/bias" in names:
             generator.hints["sizes_from_weights"] = True  # a configuration beside the file is the discriminator's
         parts["generator"] = generator
+    if len(parts) == 2:
+        parts[BOTH] = weights
     # A language model that was trained without a discriminator has the encoder's names of one.
     alone = has_generator and not any(name.startswith((_DISCRIMINATOR_HEAD, _TASK)) for name in names)
     chosen = parts["generator" if alone or not has_encoder else "discriminator"]
     return dataclasses.replace(chosen, parts=parts)
+
+
+def weights_of_both(weights: Weights) -> Weights:
+    """The weights of generator and discriminator together, under the names there, from what `open_weights` returned.
+
+    Weights of one of them are those of a part; the other's variables are not among them.
+    """
+    if BOTH in weights.parts:
+        return weights.parts[BOTH]
+    there = names_there({base_name(name) for name in weights if is_model_variable(base_name(name))}, None)
+    return renamed(weights, {there[name]: name for name in weights if name in there}, {})
 
 
 def _in_discriminator(name: str, names: set[str]) -> str | None:
@@ -108,7 +125,7 @@ def _reason(name: str, other: str) -> str:
     return f"of the {other}" if name != "global_step" else "a counter"
 
 
-def names_there(names: Iterable[str], config: BertConfig) -> dict[str, str]:
+def names_there(names: Iterable[str], config: BertConfig | None) -> dict[str, str]:
     """The original's names for a model's variables: those of a generator if it has a masked-LM head."""
     del config
     names = list(names)

@@ -1,0 +1,147 @@
+"""What a pre-training run does for ELECTRA: it trains generator and discriminator, and writes a directory of each."""
+
+import dataclasses
+import posixpath
+from collections.abc import Mapping
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models import directory as model_directory
+from bert_tf.models import flops, initialize, open_weights, pretrained
+from bert_tf.models.config import BertConfig
+from bert_tf.models.electra import tf1
+from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.electra.pretraining import ElectraPretrainer, ReplacedTokenPretraining, check_shared_sizes
+from bert_tf.pretraining import electra_masking
+from bert_tf.pretraining.settings import PretrainingSettings
+from bert_tf.training import checkpoints, run_directory
+from bert_tf.training.pretraining_records import OpenedRecords
+from bert_tf.training.pretraining_tasks import PretrainingTask
+
+_USUAL_SIZE = 0.25
+
+
+class ElectraTask(PretrainingTask):
+    """Replaced token detection; see `ElectraPretrainer`. The configuration is the discriminator's.
+
+    Attributes:
+      generator_config: the generator's.
+    """
+
+    def __init__(
+        self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
+    ):
+        for opened in data.values():
+            if not opened.pairs:
+                raise ValueError(
+                    f"--{opened.flag} holds masked records, but ELECTRA masks its texts during training: make "
+                    "them with create_pretraining_data.py --masking=dynamic."
+                )
+        super().__init__(settings, config, config_name, data)
+        self.generator_config = self._configure_generator()
+
+    @staticmethod
+    def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
+        if config.model_type != ElectraConfig.model_type:
+            raise ValueError(
+                f"--objective=electra is for ELECTRA, but {config_name} is that of {config.title}: give "
+                "--bert_size=electra_small or another, or --bert_config_file with an electra_config.json."
+            )
+
+    @staticmethod
+    def default_predictions(settings: PretrainingSettings) -> int:
+        return electra_masking.default_predictions(settings.masked_lm_prob, settings.max_seq_length)
+
+    def _configure_generator(self) -> ElectraConfig:
+        """The generator's configuration.
+
+        Raises:
+          ValueError: it is not an ELECTRA's, does not fit the discriminator, or is not that of the run in output_dir.
+        """
+        settings, config = self.settings, self.config
+        newest = checkpoints.latest_checkpoint(settings.output_dir)
+        there = newest and _generator_in(newest)
+        if path := settings.generator_config_file:
+            generator_config = model_directory.read_config(path)
+            if generator_config.model_type != ElectraConfig.model_type:
+                raise ValueError(f"--generator_config_file={path} is that of {generator_config.title}, not ELECTRA.")
+        elif settings.generator_size is not None:
+            generator_config = self._generator_of_size(settings.generator_size)
+        else:
+            known = there or (settings.init_checkpoint and not newest and _generator_in(settings.init_checkpoint))
+            generator_config = known or self._generator_of_size(_USUAL_SIZE)
+        if not settings.untied_generator_embeddings:
+            check_shared_sizes(config, generator_config)
+        if there and there != generator_config:
+            old, new = there.to_dict(), generator_config.to_dict()
+            changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+            different = "; ".join(f"{key}: {old.get(key)} there, {new.get(key)} now" for key in changed)
+            raise ValueError(f"--output_dir={settings.output_dir} holds a run with another generator ({different}).")
+        return generator_config
+
+    def _generator_of_size(self, size: float) -> ElectraConfig:
+        generator_config = self.config.generator(size)
+        if self.settings.untied_generator_embeddings:
+            generator_config.embedding_size = generator_config.hidden_size
+        return generator_config
+
+    @property
+    def objective(self) -> ReplacedTokenPretraining:
+        return ReplacedTokenPretraining(self.settings.gen_weight, self.settings.disc_weight)
+
+    def create_model(self, dtype: str) -> ElectraPretrainer:
+        return ElectraPretrainer(
+            self.config,
+            self.generator_config,
+            untied_generator_embeddings=self.settings.untied_generator_embeddings,
+            disallow_correct=self.settings.disallow_correct,
+            temperature=self.settings.generator_temperature,
+            objective=self.objective,
+            dtype=dtype,
+        )
+
+    @property
+    def flops_per_example(self) -> float:
+        length = self.settings.max_seq_length
+        return flops.electra_flops_per_example(self.config, self.generator_config, length, self.predictions)
+
+    @property
+    def mask_rates(self) -> dict[str, float]:
+        return {"mask_rate": electra_masking.MASK_RATE, "random_rate": 0.0, "keep_rate": 1 - electra_masking.MASK_RATE}
+
+    def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step) -> dict[str, tf.Tensor]:
+        """See `electra_masking.mask_rows`."""
+        return electra_masking.mask_rows(rows, seed, step, self.masking)
+
+    # --- the run's directory -----------------------------------------------------------------------------------------
+
+    def claim_output_dir(self) -> None:
+        """Also keeps the generator's configuration, from where its weights are read."""
+        super().claim_output_dir()
+        folder = posixpath.join(self.settings.output_dir, "generator")
+        run_directory.claim_output_dir(folder, self.generator_config)
+
+    def write_parts(self, model: keras.Model) -> None:
+        """Writes the discriminator and the generator, each into a directory of its own."""
+        folder = self.settings.output_dir
+        files = model_directory.read_model_files(folder)
+        configs = {"discriminator": self.config, "generator": self.generator_config}
+        for part, weights in tf1.open_weights(initialize.model_weights(model)).parts.items():
+            if part in configs:
+                own = dataclasses.replace(files, config=configs[part])
+                target = posixpath.join(folder, part)
+                pretrained.write_model(target, weights, own, format="bert_tf", overwrite=True)
+                logging.info("Wrote the %s to %s.", part, target)
+
+    def advice(self, folder: str) -> str:
+        model = f"--init_checkpoint={folder}/discriminator"
+        return f"  python run_classifier.py {model} --task_name=... --do_train --output_dir=..."
+
+
+def _generator_in(path: str) -> ElectraConfig | None:
+    """The configuration of the generator in weights; None if they have none beside a discriminator."""
+    if "generator" not in open_weights.open_weights(path).parts:
+        return None
+    return pretrained.read_model(path, part="generator")[1].config
