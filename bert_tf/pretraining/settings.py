@@ -17,6 +17,7 @@ MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 
 # Flags that say how unmasked records are masked while training.
 MASK_FLAGS = ("masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate", "keep_rate")
+FIXED_MASK_FLAGS = MASK_FLAGS[1:]  # those that ELECTRA's way of masking leaves no choice about
 # Flags of --objective=electra.
 ELECTRA_FLAGS = (
     "generator_size", "generator_config_file", "untied_generator_embeddings", "gen_weight", "disc_weight",
@@ -129,9 +130,9 @@ def _check_electra(settings: PretrainingSettings) -> None:
         for name in settings.given(ELECTRA_FLAGS):
             raise ValueError(f"--{name} is for --objective=electra.")
         return
-    for name in settings.given([name for name in MASK_FLAGS if name != "masked_lm_prob"]):
+    for name in settings.given(FIXED_MASK_FLAGS):
         raise ValueError(
-            f"--{name} is not for --objective=electra: of the tokens to predict 85 % become [MASK], the others stay."
+            f"--{name} is not for --objective=electra: its masks are always those of the original, 85 % and the rest unchanged."
         )
     if settings.nsp:
         raise ValueError("--nsp is not for --objective=electra, which predicts no next sentence.")

@@ -15,7 +15,7 @@ from bert_tf.models.electra import tf1
 from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.pretraining import ElectraPretrainer, ReplacedTokenPretraining, check_shared_sizes
 from bert_tf.pretraining import electra_masking
-from bert_tf.pretraining.settings import PretrainingSettings
+from bert_tf.pretraining.settings import FIXED_MASK_FLAGS, PretrainingSettings
 from bert_tf.training import checkpoints, run_directory
 from bert_tf.training.pretraining_records import OpenedRecords
 from bert_tf.training.pretraining_tasks import PretrainingTask
@@ -106,6 +106,10 @@ class ElectraTask(PretrainingTask):
     def flops_per_example(self) -> float:
         length = self.settings.max_seq_length
         return flops.electra_flops_per_example(self.config, self.generator_config, length, self.predictions)
+
+    @property
+    def unused_settings(self) -> tuple[str, ...]:
+        return FIXED_MASK_FLAGS
 
     @property
     def mask_rates(self) -> dict[str, float]:

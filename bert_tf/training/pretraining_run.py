@@ -18,7 +18,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.sizes import config_of_size
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
-from bert_tf.pretraining.settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings, check_settings
+from bert_tf.pretraining.settings import PretrainingSettings, check_settings
 from bert_tf.text.casing import find_vocab_file
 from bert_tf.text.vocab import load_vocab
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
@@ -184,12 +184,9 @@ def _recorded(
     recorded = dataclasses.asdict(task.settings) | dataclasses.asdict(training) | dataclasses.asdict(devices)
     if "input_file" in data:
         recorded["input_file_fingerprint"] = data["input_file"].index.fingerprint
-    unused = [] if isinstance(task, ElectraTask) else [*ELECTRA_FLAGS]
     if task.masking:
         recorded["vocab_file_fingerprint"] = task.masking.fingerprint
-    else:
-        unused += ["vocab_file", *MASK_FLAGS]
-    return {name: value for name, value in recorded.items() if name not in unused}
+    return {name: value for name, value in recorded.items() if name not in task.unused_settings}
 
 
 def _log_ending(task: PretrainingTask) -> None:

@@ -14,7 +14,7 @@ from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import Family, family_of
 from bert_tf.pretraining import dynamic_masking, left_to_right
-from bert_tf.pretraining.settings import MASK_FLAGS, PretrainingSettings
+from bert_tf.pretraining.settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
 from bert_tf.text.casing import Casing
 from bert_tf.text.vocab import load_vocab
 from bert_tf.training import run_directory
@@ -89,6 +89,11 @@ class PretrainingTask:
     def flops_per_example(self) -> float:
         """Model FLOPs of a row, forward and backward."""
         return flops.pretraining_flops_per_example(self.config, self.settings.max_seq_length, self.predictions)
+
+    @property
+    def unused_settings(self) -> tuple[str, ...]:
+        """The settings that don't matter to this run."""
+        return ELECTRA_FLAGS if self.masking else (*ELECTRA_FLAGS, "vocab_file", *MASK_FLAGS)
 
     # --- labels ------------------------------------------------------------------------------------------------------
 
