@@ -109,6 +109,20 @@ def cross_entropy(logits, labels):
     return ops.where(known, losses, ops.zeros_like(losses))
 
 
+def softened_divergence(logits, targets, temperature: float):
+    """KL(softmax(targets / T) || softmax(logits / T)) T^2 over the last axis, in float32 (Hinton et al. 2015).
+
+    Args:
+      logits, targets: [..., C] of a student and its teacher. temperature: T.
+
+    Returns:
+      [...] float32. Without the factor, the gradient would be smaller by T^2 than that of the labels.
+    """
+    logits, targets = (ops.cast(x, "float32") / temperature for x in (logits, targets))
+    goal = ops.log_softmax(targets)
+    return ops.sum(ops.exp(goal) * (goal - ops.log_softmax(logits)), axis=-1) * temperature**2
+
+
 class PretrainingObjective:
     """Loss and metrics of masked LM plus next sentence, computed from sums.
 
@@ -222,18 +236,27 @@ class ClassificationObjective:
         return cross_entropy(outputs, labels), {"accuracy": _equal(ops.argmax(outputs, axis=-1), labels)}
 
     @classmethod
+    def soft_losses(cls, outputs, targets, temperature: float):
+        """[B]: the loss of each example against a teacher's outputs, of the form of `outputs`, instead of labels."""
+        return softened_divergence(outputs, targets, temperature)
+
+    @classmethod
+    def weights(cls, features: dict):
+        """[B] float32: the weights of the losses; `totals` has their sum."""
+        return _example_weights(features, features[cls.label_names[0]])
+
+    @classmethod
     def totals(cls, features: dict) -> dict:
         """The loss's divisor, from the features of a whole batch: `examples`."""
-        return {"examples": ops.sum(_example_weights(features, features[cls.label_names[0]]))}
+        return {"examples": ops.sum(cls.weights(features))}
 
     @classmethod
     def sums(cls, outputs, features: dict) -> dict:
         """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         losses, measures = cls.values(outputs, features)
-        weights = _example_weights(features, losses)
         real = _real_weights(features, losses)
         return {
-            "loss_sum": ops.sum(weights * losses),
+            "loss_sum": ops.sum(cls.weights(features) * losses),
             "metric_examples": ops.sum(real),
             "example_loss": ops.sum(real * losses),
             **{name: ops.sum(real * value) for name, value in measures.items()},
@@ -281,6 +304,10 @@ class RegressionObjective(ClassificationObjective):
         errors = ops.reshape(ops.cast(outputs, "float32"), (-1,)) - targets
         return errors * errors, {"mean_absolute_error": ops.abs(errors)}
 
+    @classmethod
+    def soft_losses(cls, outputs, targets, temperature):
+        return ops.square(ops.cast(outputs, "float32") - ops.cast(targets, "float32"))[:, 0]
+
 
 class MultiLabelObjective(ClassificationObjective):
     """Sigmoid cross-entropy of labels that do not exclude each other, mean over labels and batch.
@@ -301,6 +328,12 @@ class MultiLabelObjective(ClassificationObjective):
         right = _equal(logits > 0, labels > 0.5)
         measures = {"accuracy": ops.mean(right, axis=-1), "exact_match": ops.min(right, axis=-1)}
         return ops.mean(losses, axis=-1), measures
+
+    @classmethod
+    def soft_losses(cls, outputs, targets, temperature):
+        # A decision is one of two classes with the logits 0 and x.
+        pairs = (ops.stack([ops.zeros_like(x), x], axis=-1) for x in (outputs, targets))
+        return ops.mean(softened_divergence(*pairs, temperature), axis=-1)
 
 
 class SpanObjective(ClassificationObjective):
@@ -325,6 +358,11 @@ class SpanObjective(ClassificationObjective):
         measures = {"start_accuracy": right[0], "end_accuracy": right[1], "exact_match": right[0] * right[1]}
         return (losses[0] + losses[1]) / 2.0, measures
 
+    @classmethod
+    def soft_losses(cls, outputs, targets, temperature):
+        names = ("start_logits", "end_logits")
+        return sum(softened_divergence(outputs[name], targets[name], temperature) for name in names) / 2.0
+
 
 # --- one loss a token ------------------------------------------------------------------------------------------------
 
@@ -347,20 +385,28 @@ class TokenClassificationObjective:
         return ops.cast(labels >= 0, "float32") * ops.expand_dims(example_weights, 1)
 
     @classmethod
+    def soft_losses(cls, outputs, targets, temperature: float):
+        """[B, S]: the loss of each token against a teacher's outputs [B, S, C] instead of labels."""
+        return softened_divergence(outputs, targets, temperature)
+
+    @classmethod
+    def weights(cls, features: dict):
+        """[B, S] float32: the weights of the losses; `totals` has their sum."""
+        return cls.token_weights(features, _example_weights(features, features[cls.label_names[0]]))
+
+    @classmethod
     def totals(cls, features: dict) -> dict:
         """The loss's divisor, from the features of a whole batch: `tokens`."""
-        weights = _example_weights(features, features[cls.label_names[0]])
-        return {"tokens": ops.sum(cls.token_weights(features, weights))}
+        return {"tokens": ops.sum(cls.weights(features))}
 
     @classmethod
     def sums(cls, outputs, features: dict) -> dict:
         """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         labels = ops.cast(features[cls.label_names[0]], "int32")
         losses = cross_entropy(outputs, labels)  # [B, S]
-        weights = cls.token_weights(features, _example_weights(features, labels))
         real = cls.token_weights(features, _real_weights(features, labels))
         return {
-            "loss_sum": ops.sum(weights * losses),
+            "loss_sum": ops.sum(cls.weights(features) * losses),
             "metric_tokens": ops.sum(real),
             "token_loss": ops.sum(real * losses),
             "accuracy": ops.sum(real * _equal(ops.argmax(outputs, axis=-1), labels)),

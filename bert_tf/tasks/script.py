@@ -27,8 +27,11 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
+from bert_tf.models import flops, task_models, teacher_layers
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.distillation import DistillationObjective, TaughtModel
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks import seeds
@@ -39,6 +42,7 @@ from bert_tf.training import step as train_step
 from bert_tf.training.log import LOG_FILE
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import TrainingPlan
+from bert_tf.training.teacher import Teacher, check_resumed, check_same_labels, open_teacher
 
 LOGGED_EXAMPLES = 3
 _FEW_STEPS = 50
@@ -123,6 +127,24 @@ class FineTuningTask(abc.ABC):
     @abc.abstractmethod
     def create_model(self, dtype: str) -> keras.Model:
         """The model, not built yet."""
+
+    def open_teacher(self, run: FineTuningSettings, tokenizer: Tokenizer) -> Teacher:
+        """The run's teacher; see `teacher.open_teacher`."""
+        return open_teacher(run.teacher, tokenizer, run.max_seq_length, self.teacher_layers, self.teacher_architecture)
+
+    @property
+    def teacher_layers(self) -> tuple[str, ...]:
+        """The output layers of the models that `create_teacher` can open."""
+        return tuple(filter(None, (TASKS[self.name].output_layer, TASKS[self.name].other_layer)))
+
+    @property
+    def teacher_architecture(self) -> str | None:
+        """The class of a teacher's model, as head_config.json names it; None if its output layer shows it."""
+        return TASKS[self.name].architecture
+
+    def create_teacher(self, path: str, dtype: str) -> keras.Model:
+        """The model at a path, built, of which the task's model learns."""
+        return getattr(task_models, TASKS[self.name].architecture).from_pretrained(path, dtype=dtype)
 
     def num_training_examples(self) -> int:
         """What an epoch counts."""
@@ -214,15 +236,22 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         run_directory.check_removable(run.output_dir, settings)
     else:
         newest = checkpoints.latest_checkpoint(run.output_dir)
+    if run.layers:
+        run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
     for name in ("freeze_layers", "layerwise_lr_decay", "classifier_dropout"):
         if getattr(run, name) is not None and not task.trains_bert:
             raise ValueError(f"--{name} is for models whose BERT is trained; here it is frozen, or there is none.")
     files, tokenizer = task.describe(run, newest)
+    if run.layers:
+        files.config = teacher_layers.shallower(files.config, run.layers)
     run = fine_tuning.with_recipe(run, files.config, task.recipe_of(files.config))
     strategy = fine_tuning.set_up_devices(run)
     task.is_chief = distribution.is_chief(strategy)
+    teacher = task.open_teacher(run, tokenizer) if run.teacher else None
     task.load(run, files, tokenizer, newest)
+    if teacher:
+        _check_teacher(teacher, run, task.files.head)
     num_train_steps = 0
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
@@ -232,20 +261,33 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     if run.overwrite_output_dir:
         run_directory.remove_run(run.output_dir)
     if run.num_seeds == 1:
-        results = _Run(task, run, strategy, num_train_steps, run.seed, run.output_dir).execute()
+        results = _Run(task, run, strategy, num_train_steps, run.seed, run.output_dir, teacher).execute()
         if task.is_chief:
             _tell(task, run, results)
         return results
     results = {}
     for seed in range(run.seed, run.seed + run.num_seeds):
         folder = posixpath.join(run.output_dir, f"seed-{seed}")
-        results[seed] = _Run(task, run, strategy, num_train_steps, seed, folder).execute()
+        results[seed] = _Run(task, run, strategy, num_train_steps, seed, folder, teacher).execute()
         keras.backend.clear_session()
     best = max(results, key=lambda seed: results[seed][task.main_metric])
     if task.is_chief:
         print(seeds.write_summary(run.output_dir, results, task.main_metric))
         _tell(task, run, results[best])
     return results[best]
+
+
+def _check_teacher(teacher: Teacher, run: FineTuningSettings, head: HeadConfig) -> None:
+    """Checks the teacher against the labels of the data, and logs it.
+
+    Raises:
+      ValueError: see `teacher.check_same_labels`; or --distillation_temperature has no use.
+    """
+    check_same_labels(teacher, head)
+    if head.problem_type == "regression" and run.distillation_temperature is not None:
+        raise ValueError("--distillation_temperature is for classes; a regression has none.")
+    config = teacher.files.config
+    logging.info("Teacher: the %s of %d layers in %s.", config.title, len(config.block_order), run.teacher)
 
 
 def warn_of_training_data(rows: TokenRows, tokenizer: Tokenizer, vocab_file: str, num_train_steps: int) -> None:
@@ -293,8 +335,8 @@ class _Run:
     """One run: a seed and its directory."""
 
     def __init__(self, task: FineTuningTask, run: FineTuningSettings, strategy, num_train_steps: int, seed: int,
-                 output_dir: str):  # fmt: skip
-        self.task, self.run, self.strategy = task, run, strategy
+                 output_dir: str, teacher: Teacher | None):  # fmt: skip
+        self.task, self.run, self.strategy, self.teacher = task, run, strategy, teacher
         self.num_train_steps, self.seed, self.output_dir = num_train_steps, seed, output_dir
         self.chief = task.is_chief
         self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
@@ -305,6 +347,8 @@ class _Run:
         task.begin()
         loop.set_seed(self.seed, run.deterministic)
         run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head)
+        if run.do_train:
+            check_resumed(self.output_dir, self.recorded_settings())
         finished = run.do_train and run_directory.is_finished(
             self.output_dir, self.recorded_settings(), self.num_train_steps
         )
@@ -333,6 +377,8 @@ class _Run:
         task = self.task
         data = f"{task.num_training_examples()} examples, checksum {task.train_rows.checksum}"
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.run), "seed": self.seed}
+        if self.teacher:
+            settings |= self.teacher.recorded
         return {**settings, run_directory.TRAINING_DATA: data}
 
     # --- train
@@ -351,6 +397,13 @@ class _Run:
             eval_every_steps=self.eval_every_steps, seed=self.seed,
         )  # fmt: skip
         plan = task.change_plan(plan, model)
+        trained, objective = model, model.objective
+        if self.teacher:
+            with self.strategy.scope():
+                trained = TaughtModel(model, task.create_teacher(run.teacher, run.dtype_policy))
+            objective = DistillationObjective(objective, run.soft_weight, run.temperature)
+            further = flops.encoder_flops_per_example(self.teacher.files.config, plan.tokens_per_example)
+            plan = dataclasses.replace(plan, flops_per_example=plan.flops_per_example + further)
         self.make_up_for_lost_evaluation(model, step)
         if step >= plan.num_train_steps:
             run_directory.warn_of_changes(self.output_dir, self.recorded_settings())
@@ -365,7 +418,7 @@ class _Run:
             )
 
         step = loop.train(
-            model, optimizer, model.objective, self.strategy, plan, training_batches, self.output_dir,
+            trained, optimizer, objective, self.strategy, plan, training_batches, self.output_dir,
             (lambda step: self.evaluate(step, model)) if evaluates else None, self.keeper.should_stop,
         )  # fmt: skip
         if evaluates and step not in self.keeper.steps:

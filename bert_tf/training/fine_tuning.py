@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import flops, initialize, open_weights, pretrained
+from bert_tf.models import flops, initialize, open_weights, pretrained, teacher_layers
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.encoder import check_frozen_layers
@@ -211,7 +211,10 @@ def build_and_restore(
                 model.dropout_rate = run.classifier_dropout
             if run.freeze_layers is not None:
                 model.bert.freeze_layers(run.freeze_layers)
-    step = loop.restore(model, optimizer, output_dir, run.init_checkpoint, run.init_with_optimizer)
+    beginning = run.init_checkpoint
+    if run.layers:
+        beginning = teacher_layers.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
+    step = loop.restore(model, optimizer, output_dir, beginning, run.init_with_optimizer)
     return model, optimizer, step
 
 

@@ -5,7 +5,7 @@ Only the scripts' `main` reads the values; this module defines the flags once so
 
 from absl import flags
 
-from bert_tf.training.settings import DTYPE_POLICIES
+from bert_tf.training.settings import DTYPE_POLICIES, TEMPERATURE, WEIGHT
 
 flags.disclaim_key_flags()  # --help of a script lists these flags as its own
 
@@ -195,6 +195,17 @@ def define_fine_tuning_flags(has_classifier: bool = True) -> None:
         upper_bound=1.0,
     )
     define_recipe_flags()
+    define_teacher_flags(
+        "the student starts from the teacher's embeddings and these of its layers, counted from 0, as 0,2,4,7,9,11, "
+        "instead of --init_checkpoint."
+    )
+    flags.DEFINE_float(
+        "distillation_weight",
+        WEIGHT,
+        "With --teacher: the share of the loss against the teacher's outputs; the rest is that against the labels.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
     if has_classifier:
         flags.DEFINE_float(
             "classifier_dropout",
@@ -229,6 +240,27 @@ def define_fine_tuning_flags(has_classifier: bool = True) -> None:
     flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on to output_dir, as the original does.")
     define_device_flags()
     define_training_flags(keep_checkpoint_max=None)
+
+
+def define_teacher_flags(student: str) -> None:
+    """A teacher, and what of it the student starts from.
+
+    Args:
+      student: what --student_layers makes of the teacher's layers.
+    """
+    flags.DEFINE_string(
+        "teacher",
+        None,
+        "Distillation: the directory of a trained model, usually a larger one with the same vocabulary, from whose "
+        "outputs this one also learns.",
+    )
+    flags.DEFINE_list("student_layers", None, f"With --teacher: {student}")
+    flags.DEFINE_float(
+        "distillation_temperature",
+        TEMPERATURE,
+        "With --teacher: divides both models' scores, so that unlikely classes count more.",
+        lower_bound=0.0,
+    )
 
 
 def define_recipe_flags() -> None:

@@ -172,13 +172,16 @@ def _steps_to_next(step: int, plan: TrainingPlan) -> int:
     return min([plan.last_step - step] + [period - step % period for period in periods if period])
 
 
-def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with_optimizer: bool = False) -> int:
+def restore(
+    model, optimizer, output_dir: str, init_checkpoint: str | Weights | None, with_optimizer: bool = False
+) -> int:
     """Restores what a run starts from, logs it in one line, and returns the step.
 
     A checkpoint in output_dir wins over init_checkpoint: the same command started again resumes.
 
     Args:
       optimizer: None to restore the model only (evaluation without training).
+      init_checkpoint: a path, or open weights.
       with_optimizer: take Adam moments and global_step from init_checkpoint as well, to continue a run in a new
         output_dir.
 
@@ -191,12 +194,13 @@ def restore(model, optimizer, output_dir: str, init_checkpoint: str | None, with
     if newest:
         _restore_all(everything, initialize.weights_for(model, newest))
         step = checkpoints.read_global_step(newest)
-        ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if init_checkpoint else ""
+        ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if isinstance(init_checkpoint, str) else ""
         logging.info("Resuming at step %d from %s%s.", step, newest, ignored)
         return step
     if init_checkpoint:
         try:
-            weights = initialize.weights_for(model, init_checkpoint)
+            is_open = isinstance(init_checkpoint, Weights)
+            weights = init_checkpoint if is_open else initialize.weights_for(model, init_checkpoint)
         except (FileNotFoundError, ValueError) as error:
             raise type(error)(f"--init_checkpoint={init_checkpoint}: {error}") from error
         result = _restore_all(everything, weights) if with_optimizer else initialize.initialize(model_only, weights)

@@ -4,12 +4,15 @@ The fields are the flags of the same names, explained in flags.py.
 """
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from typing import Protocol, TypeVar
 
 from bert_tf.models.recipe import Recipe
 from bert_tf.system.checks import check_file
 from bert_tf.weights import released_models
+
+WEIGHT, TEMPERATURE = 0.5, 2.0  # of distillation: run_squad_w_distillation.py
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
@@ -104,6 +107,49 @@ def settings_of(kind: type[Settings], values: Mapping[str, object], given: Colle
     return kind(**{field.name: values[field.name] for field in fields})
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeacherSettings:
+    """What a model learns from a teacher; see `models.distillation`. None means "not given".
+
+    Attributes:
+      teacher: a trained model. student_layers: the numbers of its layers that the student starts from.
+      distillation_temperature: of both models' scores.
+    """
+
+    teacher: str | None = None
+    student_layers: list[str] | None = None
+    distillation_temperature: float | None = None
+
+    @property
+    def layers(self) -> list[int] | None:
+        """student_layers as numbers."""
+        return self.student_layers and [int(number) for number in self.student_layers]
+
+    @property
+    def temperature(self) -> float:
+        """The temperature, also where it is not given."""
+        return TEMPERATURE if self.distillation_temperature is None else self.distillation_temperature
+
+    def check_teacher(self) -> None:
+        """Refuses what makes no sense, or needs a teacher.
+
+        Raises:
+          ValueError, FileNotFoundError: names the flag.
+        """
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(TeacherSettings)}
+        for name, value in own.items():
+            if value is not None and not self.teacher:
+                raise ValueError(f"--{name} is for distillation: give --teacher.")
+        released_models.check_path(self.teacher, "--teacher")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"--distillation_temperature={self.temperature:g} must be a positive number.")
+        numbers = self.student_layers
+        if numbers is not None and not (numbers and all(map(str.isdecimal, numbers))):
+            raise ValueError(f"--student_layers={','.join(numbers)} must be numbers of layers from 0, as 0,2,4,7,9,11.")
+        if numbers and len(set(self.layers)) != len(numbers):
+            raise ValueError(f"--student_layers={','.join(numbers)} has a layer twice.")
+
+
 _RECIPE_FLAGS = (
     "optimizer", "learning_rate", "warmup_proportion", "layerwise_lr_decay", "weight_decay_rate", "adam_beta_2",
     "bias_correction", "clip_norm", "sum_loss",
@@ -111,7 +157,7 @@ _RECIPE_FLAGS = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FineTuningSettings(TrainingSettings, DeviceSettings):
+class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
     """A fine-tuning run of any task: model, actions, schedule. None means "not given".
 
     Attributes:
@@ -122,6 +168,7 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
         sum_loss: None: as in the recipe of the model's family, unless the task has its own; see `models.recipe.Recipe`.
       classifier_dropout: None: the family's. freeze_layers: None: nothing is frozen.
       eval_batch_size: None: predict_batch_size.
+      distillation_weight: the share of the loss against the teacher.
     """
 
     output_dir: str
@@ -149,6 +196,7 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
     sum_loss: bool | None = None
     classifier_dropout: float | None = None
     freeze_layers: int | None = None
+    distillation_weight: float | None = None
     num_seeds: int = 1
     save_checkpoints_steps: int = 1000
     keep_checkpoint_max: int | None = None
@@ -157,6 +205,11 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
     use_best_model: bool = False
     static_padding: bool = False
     write_tf_records: bool = True
+
+    @property
+    def soft_weight(self) -> float:
+        """The distillation_weight, also where it is not given."""
+        return WEIGHT if self.distillation_weight is None else self.distillation_weight
 
     @property
     def plan_fields(self) -> dict:
@@ -209,6 +262,19 @@ class FineTuningSettings(TrainingSettings, DeviceSettings):
         for name in ("bert_config_file", "vocab_file"):
             check_file(getattr(self, name), f"--{name}")
         released_models.check_path(self.init_checkpoint, "--init_checkpoint")
+        self.check_teacher()
+
+    def check_teacher(self) -> None:
+        super().check_teacher()
+        if self.distillation_weight is not None and not self.teacher:
+            raise ValueError("--distillation_weight is for distillation: give --teacher.")
+        if self.distillation_weight is not None and not 0 < self.distillation_weight <= 1:
+            raise ValueError(f"--distillation_weight={self.distillation_weight:g} must be more than 0, at most 1.")
+        if self.teacher and not self.do_train:
+            raise ValueError("--teacher teaches a model that is trained: give --do_train, or leave it out.")
+        for name in ("init_checkpoint", "bert_config_file", "init_with_optimizer"):
+            if self.student_layers and getattr(self, name):
+                raise ValueError(f"--student_layers: the student starts from the teacher; leave out --{name}.")
 
     def check_dev_set(self, there: bool, advice: str) -> None:
         """Refuses flags that choose by results on a dev set if there is none.

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+import google_crc32c
 import numpy as np
 
 _MOMENT_SUFFIXES = ("/adam_m", "/adam_v")
@@ -51,6 +52,16 @@ class Weights(Mapping[str, np.ndarray]):
         if tuple(value.shape) != self.shapes[name]:
             raise ValueError(f"{self.path}: {name} has shape {list(value.shape)}, expected {list(self.shapes[name])}")
         return value
+
+    @property
+    def checksum(self) -> str:
+        """Of names and values of the model's variables; reads them all."""
+        checksum = google_crc32c.Checksum()
+        for name in sorted(filter(is_model_variable, self.shapes)):
+            checksum.update(name.encode())
+            for block in blocks(self.read(name)):
+                checksum.update(np.ascontiguousarray(block).tobytes())
+        return checksum.hexdigest().decode()
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.read(name)

@@ -45,6 +45,10 @@ class NerTask(FineTuningTask):
     def answers(self):
         return super().answers if self.tagging.features is None else None
 
+    @property
+    def teacher_layers(self):
+        return (TASKS[self.name].output_layer,)
+
     def load(self, run, files, tokenizer, newest):
         own, scheme = self.settings, self.tagging.learned_scheme
         train = self._tagged_sentences("train") if run.do_train else []

@@ -169,6 +169,13 @@ class SquadTask(FineTuningTask):
     def create_model(self, dtype):
         return question_heads.create_model(self.files.config, self.files.head, dtype=dtype)
 
+    @property
+    def teacher_architecture(self):
+        return None
+
+    def create_teacher(self, path, dtype):
+        return question_heads.from_pretrained(path, dtype=dtype)
+
     def training_batches(self, **arguments):
         return token_rows.training_batches(self.train_rows, length_step=outputs.LENGTH_STEP, **arguments)
 

@@ -1,0 +1,245 @@
+"""Distillation: a model (the student) learns from the outputs of a trained one (the teacher), and from labels.
+
+`TaughtModel` computes both models, `DistillationObjective` adds the loss against the teacher to that of a task. Both
+stand in a training step where a model and its objective do; what is saved and used afterwards is the student alone.
+
+    model = TaughtModel(student, teacher)
+    objective = DistillationObjective(student.objective, weight=0.5, temperature=2.0)
+
+`TaughtLanguageModel` and `LanguageDistillation` do the same in pre-training.
+
+Sources: Hinton et al. 2015 (arXiv:1503.02531); Sanh et al. 2019 (arXiv:1910.01108); run_squad_w_distillation.py and
+distiller.py of DistilBERT (huggingface/transformers-research-projects, distillation).
+
+Shape legend: B batch, S sequence length, P predictions per sequence, H hidden size, E embedding size, V vocabulary.
+"""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from bert_tf.models import kernels
+from bert_tf.models.inputs import select
+from bert_tf.models.layers import gather_positions
+from bert_tf.models.objectives import MaskedLanguageModelObjective
+from bert_tf.models.vocabulary_divergence import vocabulary_divergence
+
+
+class TaughtModel:
+    """A student and its teacher, called on the same features.
+
+    The teacher runs as in inference: without dropout, and without a gradient. It is not among the variables, so that
+    optimizers and checkpoints see the student only.
+
+    Args:
+      student: the model to train. teacher: built; it gets the features that it knows.
+    """
+
+    def __init__(self, student: keras.Model, teacher: keras.Model):
+        teacher.trainable = False
+        self.student, self.teacher = student, teacher
+
+    @property
+    def trainable_variables(self) -> list:
+        """Those of the student."""
+        return self.student.trainable_variables
+
+    def __call__(self, features: dict, training: bool = False, dropout_seed=None) -> dict:
+        """The outputs of both: `student` and `teacher`; arguments as for a model with a head."""
+        with kernels.fused_inference():
+            targets = self.teacher(select(features, self.teacher.known_inputs), training=False)
+        targets = keras.tree.map_structure(ops.stop_gradient, targets)
+        return {"student": self.student(features, training=training, dropout_seed=dropout_seed), "teacher": targets}
+
+
+class DistillationObjective:
+    """The loss of a task against labels and against a teacher's outputs: (1 - weight) labels + weight teacher.
+
+    Outputs: those of a `TaughtModel`. Features, labels and metrics are those of the task, and the metric `soft_loss`.
+
+    Args:
+      objective: one of objectives.py that has `soft_losses`. weight: of the teacher, 0 to 1.
+      temperature: see `objectives.softened_divergence`; a regression has none.
+    """
+
+    def __init__(self, objective, weight: float, temperature: float):
+        self.objective, self.weight, self.temperature = objective, weight, temperature
+        self.label_names, self.optional_names = objective.label_names, objective.optional_names
+        self.totals = objective.totals
+        self.sum_names = (*objective.sum_names, "soft_loss_sum")
+
+    def sums(self, outputs: dict, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
+        losses = self.objective.soft_losses(outputs["student"], outputs["teacher"], self.temperature)
+        soft = ops.sum(self.objective.weights(features) * losses)
+        return {**self.objective.sums(outputs["student"], features), "soft_loss_sum": soft}
+
+    def loss(self, sums: dict, totals: dict):
+        """A mean over the batch; with a batch's totals, the losses of its parts add up to its loss."""
+        soft = self.objective.loss({**sums, "loss_sum": sums["soft_loss_sum"]}, totals)
+        return (1.0 - self.weight) * self.objective.loss(sums, totals) + self.weight * soft
+
+    def metrics(self, sums: dict) -> dict:
+        """Those of the task, and `soft_loss`."""
+        soft = self.objective.loss({**sums, "loss_sum": sums["soft_loss_sum"]}, sums)
+        return {**self.objective.metrics(sums), "soft_loss": soft}
+
+
+# --- pre-training ----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageDistillation:
+    """Loss and metrics of a masked language model and its teacher, computed from sums; see `objectives`.
+
+    Outputs: those of a `TaughtLanguageModel`. Features: `masked_lm_ids`, `masked_lm_weights` [B, P], `input_mask`
+    [B, S], and optionally `example_weights` [B].
+
+    Attributes:
+      alpha_ce: of the divergence of the student's distribution over the vocabulary from the teacher's, a mean over all
+        tokens. alpha_mlm: of the masked-LM loss. alpha_cos: of 1 - cos of the last hidden states, a mean over all
+        tokens. alpha_mse: of the squared difference of the scores, summed over the vocabulary.
+      temperature: of the divergence, which is multiplied by its square.
+      restrict_ce_to_mask: divergence and squared difference are means over the masked tokens.
+    """
+
+    alpha_ce: float = 5.0
+    alpha_mlm: float = 2.0
+    alpha_cos: float = 1.0
+    alpha_mse: float = 0.0
+    temperature: float = 2.0
+    restrict_ce_to_mask: bool = False
+
+    label_names = MaskedLanguageModelObjective.label_names
+    optional_names = MaskedLanguageModelObjective.optional_names
+    sum_names = (
+        "soft_loss", "divergence", "squared_error", "cosine_distance", "masked_lm_loss", "masked_lm_correct",
+        "masked_lm_weight", "tokens",
+    )  # fmt: skip
+
+    def compared_weights(self, features: dict):
+        """[B, S] or [B, P] float32: the weights of the tokens whose scores are compared."""
+        return (MaskedLanguageModelObjective.weights if self.restrict_ce_to_mask else _token_weights)(features)
+
+    def totals(self, features: dict) -> dict:
+        """The loss's divisors, from the features of a whole batch: `masked_lm_weight` and `tokens`."""
+        weights = MaskedLanguageModelObjective.weights(features)
+        return {"masked_lm_weight": ops.sum(weights), "tokens": ops.sum(_token_weights(features))}
+
+    def sums(self, outputs: dict, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
+        masked = MaskedLanguageModelObjective.sums(outputs["masked_lm_logits"], features)
+        states, targets = (ops.cast(outputs[name], "float32") for name in ("states", "teacher_states"))
+        distance = 0.0
+        if self.alpha_cos:
+            distance = ops.sum(_token_weights(features) * (1.0 - _cosine(states, targets)))
+        names = ("soft_loss", "divergence", "squared_error")
+        return {
+            **{name: outputs["soft_sums"][number] for number, name in enumerate(names)},
+            "cosine_distance": ops.convert_to_tensor(distance, "float32"),
+            "masked_lm_loss": masked["loss_sum"],
+            "masked_lm_correct": masked["accuracy"],
+            **self.totals(features),
+        }
+
+    def loss(self, sums: dict, totals: dict):
+        """The losses by their weights; with a batch's totals, the losses of its parts add up to its loss."""
+        tokens, masked = ops.maximum(totals["tokens"], _TINY), ops.maximum(totals["masked_lm_weight"], _TINY)
+        soft = sums["soft_loss"] / (masked if self.restrict_ce_to_mask else tokens)
+        return (
+            soft + self.alpha_mlm * sums["masked_lm_loss"] / masked + self.alpha_cos * sums["cosine_distance"] / tokens
+        )
+
+    def metrics(self, sums: dict) -> dict:
+        """Accuracy and loss of masked LM, and the parts of the loss against the teacher that have a weight."""
+        tokens, masked = ops.maximum(sums["tokens"], _TINY), ops.maximum(sums["masked_lm_weight"], _TINY)
+        compared = masked if self.restrict_ce_to_mask else tokens
+        soft = {"divergence": self.alpha_ce, "squared_error": self.alpha_mse}
+        metrics = {name: sums[name] / compared for name, alpha in soft.items() if alpha}
+        if self.alpha_cos:
+            metrics["cosine_distance"] = sums["cosine_distance"] / tokens
+        accuracy = sums["masked_lm_correct"] / masked
+        return {"masked_lm_accuracy": accuracy, "masked_lm_loss": sums["masked_lm_loss"] / masked, **metrics}
+
+
+# The minimum of a sum of weights used as a divisor.
+_TINY = 1e-5
+
+
+def _token_weights(features: dict):
+    """[B, S] float32: 1 for tokens, 0 for padding, times the weight of the row."""
+    weights = ops.cast(features["input_mask"], "float32")
+    if "example_weights" in features:
+        weights = weights * ops.cast(features["example_weights"], "float32")[:, None]
+    return weights
+
+
+def _cosine(one, other):
+    """The cosine of the angle between vectors of the last axis."""
+    squares = (ops.sum(x * x, axis=-1) + 1e-12 for x in (one, other))
+    product = ops.sum(one * other, axis=-1)
+    for square in squares:
+        product = product * ops.rsqrt(square)
+    return product
+
+
+class TaughtLanguageModel(TaughtModel):
+    """A student and its teacher, both `BertForMaskedLM`.
+
+    The teacher sees segments only if the student does.
+
+    Args:
+      student, teacher: see `TaughtModel`. objective: says what is compared.
+
+    Raises:
+      ValueError: their vocabularies, or the vectors to be compared, differ in size.
+    """
+
+    def __init__(self, student: keras.Model, teacher: keras.Model, objective: LanguageDistillation):
+        super().__init__(student, teacher)
+        self.objective = objective
+        for key, needed in (("vocab_size", True), ("hidden_size", objective.alpha_cos)):
+            sizes = getattr(teacher.config, key), getattr(student.config, key)
+            if needed and sizes[0] != sizes[1]:
+                advice = " (--alpha_cos=0 compares no vectors)" if key == "hidden_size" else ""
+                raise ValueError(f"--teacher has {key} {sizes[0]}, the student {sizes[1]}: they must agree{advice}.")
+
+    def __call__(self, features: dict, training: bool = False, dropout_seed=None) -> dict:
+        """Scores the masked tokens, and compares the scores of all.
+
+        Args:
+          features: those of `BertForMaskedLM`, with `masked_lm_positions` [B, P], and of the objective.
+
+        Returns:
+          dict with the student's `masked_lm_logits` [B, P, V] float32; the last hidden states of both, `states` and
+          `teacher_states` [B, S, H]; `soft_sums` [3], see `vocabulary_divergence`.
+        """
+        positions = features["masked_lm_positions"]
+        # A student without segments can't tell them apart: what the teacher knows of them could not be learned.
+        hidden = () if self.student.config.type_vocab_size else ("segment_ids",)
+        seen = {name: value for name, value in features.items() if name not in hidden}
+        with kernels.fused_inference():
+            targets = self.teacher.encode(seen, training=False)["sequence_output"]
+            theirs = self._scoring(self.teacher, targets, positions, False)
+        targets, *theirs = (ops.stop_gradient(ops.convert_to_tensor(x)) for x in (targets, *theirs))
+        states = self.student.encode(features, training=training, dropout_seed=dropout_seed)["sequence_output"]
+        own = [ops.convert_to_tensor(x) for x in self._scoring(self.student, states, positions, training)]
+        objective = self.objective
+        soft = ops.zeros((3,), "float32")
+        if objective.alpha_ce or objective.alpha_mse:
+            weights = ops.reshape(objective.compared_weights(features), (-1,))
+            soft = vocabulary_divergence(
+                own, theirs, weights, objective.temperature, (objective.alpha_ce, objective.alpha_mse), training
+            )
+        table = self.student.bert.get_embedding_table()
+        logits = self.student.head(states, table, positions, training=training)
+        return {"masked_lm_logits": logits, "states": states, "teacher_states": targets, "soft_sums": soft}
+
+    def _scoring(self, model: keras.Model, states, positions, training: bool) -> tuple:
+        """What the scores of the compared tokens are made of: vectors [N, E], table [V, E], bias [V]."""
+        if self.objective.restrict_ce_to_mask:
+            states = gather_positions(states, positions)
+        vectors = model.head.transform(states, training=training)
+        vectors = ops.reshape(vectors, (-1, model.config.embedding_size))
+        return vectors, model.bert.get_embedding_table(), model.head.output_bias

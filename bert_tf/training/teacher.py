@@ -1,0 +1,117 @@
+"""--teacher: the trained model that another one learns from, checked against it."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from bert_tf.models import pretrained
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.head_config import HeadConfig
+from bert_tf.system.messages import named_by
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training import checkpoints, run_directory
+from bert_tf.weights.mapping import Weights
+
+# In run.json: the checksum of the teacher's weights, which may have moved.
+CHECKSUM = "teacher_checksum"
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A teacher's directory.
+
+    Attributes:
+      path: as given. weights, files: what is there. outputs: rows of its output layer.
+    """
+
+    path: str
+    weights: Weights
+    files: ModelFiles
+    outputs: int
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """What run.json notes besides the path."""
+        return {CHECKSUM: self.weights.checksum}
+
+
+def open_teacher(
+    path: str, tokenizer: Tokenizer, max_seq_length: int, output_layers: Sequence[str], architecture: str | None = None
+) -> Teacher:
+    """Opens a teacher, which must have learned the task, and read the student's rows as the student does.
+
+    Args:
+      tokenizer: the student's. output_layers: variables of which a model of the task has one. architecture: the class
+        of such a model; None if the output layer shows it.
+
+    Raises:
+      FileNotFoundError, OSError, ValueError: it is missing or damaged, has another vocabulary, can't take rows of this
+        length, or is for another task; begins with --teacher and says what differs.
+    """
+    with named_by("--teacher"):
+        weights, files = pretrained.read_model(path)
+        config = pretrained.needed_config(files)
+        output_layer = next((name for name in output_layers if name in weights), None)
+        if not output_layer:
+            raise ValueError(f"{path} has no output layer for this task ({output_layers[0]}): fine-tune it first.")
+        if architecture and files.head.architecture not in (None, architecture):
+            raise ValueError(f"{path} is a {files.head.architecture}; this task has a {architecture}.")
+        if difference := _difference(pretrained.read_tokenizer(path), tokenizer):
+            raise ValueError(f"{path} does not read the student's rows: {difference}.")
+        if max_seq_length > config.max_length:
+            raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")
+    return Teacher(path, weights, files, weights.shapes[output_layer][0])
+
+
+def _difference(teacher: Tokenizer, student: Tokenizer) -> str | None:
+    """The first thing in which two tokenizers differ; None if their rows are the same."""
+    if len(teacher.vocab) != len(student.vocab):
+        return f"its vocabulary has {len(teacher.vocab)} tokens, the student's {len(student.vocab)}"
+    for token, number in student.vocab.items():
+        if teacher.vocab.get(token) != number:
+            return f"its token {number} is {teacher.inv_vocab.get(number)!r}, the student's {token!r}"
+    if teacher.cased != student.cased:
+        return "it is cased, the student is not" if teacher.cased else "it is not cased, the student is"
+    for name in ("begin_tokens", "between_tokens", "end_tokens", "second_segment", "pad_id"):
+        theirs, own = getattr(teacher, name), getattr(student, name)
+        if theirs != own:
+            return f"its rows have {name} {theirs}, the student's {own}"
+    return None
+
+
+def check_same_labels(teacher: Teacher, student: HeadConfig) -> None:
+    """Refuses a teacher of other labels.
+
+    Args:
+      student: the student's head, with what the data says of it.
+
+    Raises:
+      ValueError: begins with --teacher and says what differs.
+    """
+    if not student.problem_type and not student.labels:
+        return
+    start, head = f"--teacher: {teacher.path}", teacher.files.head
+    wanted = len(student.labels or ("number",))
+    if head.labels and student.labels and head.labels != student.labels:
+        raise ValueError(f"{start} has the labels {', '.join(head.labels)}, the student {', '.join(student.labels)}.")
+    if teacher.outputs != wanted:
+        raise ValueError(f"{start} has {teacher.outputs} outputs, the student {wanted}.")
+    if None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type:
+        raise ValueError(f"{start} was trained for {head.problem_type}, the student is for {student.problem_type}.")
+
+
+def check_resumed(output_dir: str, recorded: dict) -> None:
+    """Refuses to resume a run with another teacher, or without its own.
+
+    Args:
+      recorded: the settings of the run to resume; without CHECKSUM there is no teacher.
+
+    Raises:
+      ValueError: names --teacher.
+    """
+    earlier = run_directory.read_settings(output_dir) if checkpoints.latest_checkpoint(output_dir) else {}
+    if earlier and earlier.get(CHECKSUM) != recorded.get(CHECKSUM):
+        was = f"with the teacher {earlier.get('teacher')}" if earlier.get(CHECKSUM) else "without a teacher"
+        now = f"--teacher={recorded['teacher']} has other weights" if recorded.get(CHECKSUM) else "there is none now"
+        if not earlier.get(CHECKSUM):
+            now = f"now there is --teacher={recorded['teacher']}"
+        raise ValueError(f"--output_dir={output_dir} holds a run {was}; {now}. Choose another directory.")
