@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEXT ?=
+FAMILY ?= bert
 # Two processes: tests spend most of their time in one thread. A file's tests stay together, as they share models;
 # tests/conftest.py sets the order of the files.
 PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
@@ -33,7 +34,7 @@ test-slow: $(DEV_STAMP)
 	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "slow or numbers"
 
 demo: install
-	$(BIN)/python -m demo --text="$(TEXT)"
+	$(BIN)/python -m demo --family=$(FAMILY) --text="$(TEXT)"
 
 # The pages and the API from the docstrings, in build/docs; a broken link is an error. The front page is README.md, also in
 # Korean.

@@ -8,6 +8,7 @@ runs. Then it compares the model with guessing by frequency, fills [MASK] in a f
 Everything is in --output_dir: train.txt and heldout.txt, vocab.txt, *.tfrecord, model/, loss_curve.png, results.json.
 """
 
+import dataclasses
 import signal
 import sys
 
@@ -15,6 +16,7 @@ from absl import flags, logging
 
 from bert_tf.system import checks, script
 from demo import stages
+from demo.families import FAMILIES
 from demo.folder import DemoError
 
 FLAGS = flags.FLAGS
@@ -25,6 +27,7 @@ flags.DEFINE_string(
     "Your text: UTF-8 files, a comma-separated list of globs. If empty, the documentation in Python packages.",
 )
 flags.DEFINE_string("output_dir", "demo_output", "Output directory. An earlier demo's output there is replaced.")
+flags.DEFINE_enum("family", "bert", list(FAMILIES), "The family of the model.")
 flags.DEFINE_bool("quick", False, "Take about a minute, to check that everything works; the model learns little.")
 
 
@@ -36,7 +39,8 @@ def main(_):
         if FLAGS.text:
             checks.check_input_files(FLAGS.text, "--text")
         script.start_tensorflow()
-        stages.run_demo(FLAGS.text, FLAGS.output_dir, stages.QUICK_PLAN if FLAGS.quick else stages.Plan())
+        plan = dataclasses.replace(stages.QUICK_PLAN if FLAGS.quick else stages.Plan(), family=FLAGS.family)
+        stages.run_demo(FLAGS.text, FLAGS.output_dir, plan)
     except KeyboardInterrupt:
         sys.exit("\nInterrupted. The same command resumes where it stopped.")
     except (DemoError, ValueError) as error:

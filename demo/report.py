@@ -15,39 +15,50 @@ FIXED_SENTENCES = [
 
 
 def frequency_baselines(
-    train_records: str, heldout_records: str, vocab_size: int, max_seq_length: int, max_predictions: int
+    train_records: str, heldout_records: str, tokenizer, max_seq_length: int, max_predictions: int
 ) -> dict:
     """The scores of guessing by frequency on the held-out records, for comparison with a model.
+
+    Args:
+      train_records, heldout_records: with masks, or unmasked, where each token but special ones may be a target.
 
     Returns:
       `masked_lm_loss`: of the distribution of the training targets, with one added to each count; in nats.
       `masked_lm_accuracy`: of always guessing the most frequent target, whose id is `most_frequent_id`.
-      `next_sentence_accuracy`: of always giving the more frequent answer.
+      `next_sentence_accuracy`, and by its other name `sentence_order_accuracy`: of always giving the more frequent
+        answer.
     """
     import numpy as np
-    import tensorflow as tf
 
-    from bert_tf.data.records import pretraining_features
+    from bert_tf.data import records
 
-    features = pretraining_features(max_seq_length, max_predictions)
-    features = {name: features[name] for name in ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")}
+    size = max(tokenizer.vocab.values()) + 1
+    special = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id]
 
     def target_counts(path):
-        counts, next_counts = np.zeros(vocab_size), np.zeros(2)
-        for batch in tf.data.TFRecordDataset(path).batch(1024).as_numpy_iterator():
-            parsed = {name: value.numpy() for name, value in tf.io.parse_example(batch, features).items()}
-            ids = parsed["masked_lm_ids"][parsed["masked_lm_weights"] > 0]
-            counts += np.bincount(ids, minlength=vocab_size)
-            next_counts += np.bincount(parsed["next_sentence_labels"][:, 0], minlength=2)
+        index = records.index_records([path])
+        features, pairs = records.features_of(index, max_seq_length, max_predictions)
+        counts, next_counts = np.zeros(size), np.zeros(2)
+        for batch in records.evaluation_batches(index, features, batch_size=1024, repeat=False, max_steps=None):
+            real = batch["example_weights"].numpy() > 0
+            if pairs:
+                ids = batch["input_ids"].numpy()[real]
+                ids = ids[~np.isin(ids, special)]
+            else:
+                ids = batch["masked_lm_ids"].numpy()[batch["masked_lm_weights"].numpy() > 0]
+            counts += np.bincount(ids.ravel(), minlength=size)
+            next_counts += np.bincount(batch["next_sentence_labels"].numpy()[real].ravel(), minlength=2)
         return counts, next_counts
 
     train_counts, _ = target_counts(train_records)
     counts, next_counts = target_counts(heldout_records)
     log_probabilities = np.log((train_counts + 1) / (train_counts + 1).sum())
+    same_answer = float(next_counts.max() / next_counts.sum())
     return {
         "masked_lm_loss": float(-(counts * log_probabilities).sum() / counts.sum()),
         "masked_lm_accuracy": float(counts[train_counts.argmax()] / counts.sum()),
-        "next_sentence_accuracy": float(next_counts.max() / next_counts.sum()),
+        "next_sentence_accuracy": same_answer,
+        "sentence_order_accuracy": same_answer,
         "most_frequent_id": int(train_counts.argmax()),
     }
 
@@ -60,7 +71,7 @@ def heldout_questions(train_file: str, heldout_file: str, tokenizer, count: int 
     """
     with open(train_file, encoding="utf-8") as file:
         frequencies = collections.Counter(
-            piece for line in file.read(1_500_000).splitlines() for piece in tokenizer.tokenize(line)
+            piece for line in file.read(1_500_000).splitlines() for piece in tokenizer.tokenize(" " + line)
         )
     frequent = {piece for piece, _ in frequencies.most_common(400)[15:]}
     with open(heldout_file, encoding="utf-8") as file:
@@ -74,7 +85,7 @@ def heldout_questions(train_file: str, heldout_file: str, tokenizer, count: int 
             words = [
                 match
                 for match in re.finditer(r"[\u3400-\u9fff]|[^\W\d_]+", sentence)
-                if len(pieces := tokenizer.tokenize(match[0])) == 1 and pieces[0] in frequent
+                if len(pieces := tokenizer.tokenize(" " + match[0])) == 1 and pieces[0] in frequent
             ]
             if words:
                 word = words[len(words) // 2]
@@ -108,24 +119,70 @@ def results_table(results: dict, baselines: dict, most_frequent: str) -> str:
         ("masked LM loss", "masked_lm_loss", "{:.3f}", "frequencies of the training text"),
         ("masked LM accuracy", "masked_lm_accuracy", "{:.1%}", f'always "{most_frequent}"'),
         ("next sentence accuracy", "next_sentence_accuracy", "{:.1%}", "always the same answer"),
+        ("sentence order accuracy", "sentence_order_accuracy", "{:.1%}", "always the same answer"),
+        ("replaced tokens: accuracy", "disc_accuracy", "{:.1%}", ""),
+        ("replaced tokens: precision", "disc_precision", "{:.1%}", ""),
+        ("replaced tokens: recall", "disc_recall", "{:.1%}", ""),
     ]
-    lines = [f"  {'':<24}{'model':>8}  {'without a model':>16}"]
+    lines = [f"  {'':<27}{'model':>8}  {'without a model':>16}"]
     for title, name, form, note in rows:
-        lines.append(f"  {title:<24}{form.format(results[name]):>8}  {form.format(baselines[name]):>16}   {note}")
+        if name in results:
+            without = form.format(baselines[name]) if name in baselines else ""
+            lines.append(f"  {title:<27}{form.format(results[name]):>8}  {without:>16}   {note}".rstrip())
     return "\n".join(lines)
 
 
-def fill_questions(folder: str, tokenizer, with_fixed: bool) -> list[dict]:
-    """Lets the trained model fill [MASK] in held-out sentences and, for the built-in text, in a few fixed ones."""
-    from bert_tf import BertConfig, BertForPreTraining, fill_mask, load_weights
-    from bert_tf.weights.find import latest_checkpoint
+def fill_questions(folder: str, model_directory: str, tokenizer, with_fixed: bool) -> list[dict]:
+    """Lets the trained model fill [MASK] in held-out sentences and, for the built-in text, in a few fixed ones.
 
-    model = BertForPreTraining(BertConfig.from_json_file(os.path.join(folder, "bert_config.json")))
-    load_weights(model, latest_checkpoint(os.path.join(folder, "model")))
+    Args:
+      folder: has train.txt and heldout.txt. model_directory: has a model with a masked-LM head.
+    """
+    from bert_tf import BertForMaskedLM, fill_mask
+
+    model = BertForMaskedLM.from_pretrained(model_directory)
     questions = [(sentence, None) for sentence in FIXED_SENTENCES] if with_fixed else []
     questions += heldout_questions(os.path.join(folder, "train.txt"), os.path.join(folder, "heldout.txt"), tokenizer)
-    guesses = fill_mask(model, tokenizer, [text for text, _ in questions], top_k=3)
+    texts = [text.replace("[MASK]", tokenizer.mask_token) for text, _ in questions]
+    guesses = fill_mask(model, tokenizer, texts, top_k=3)
     return [
         {"text": text, "answer": answer, "guesses": best[0]}
         for (text, answer), best in zip(questions, guesses, strict=True)
     ]
+
+
+def find_replaced(model_directory: str, tokenizer, rows: list[dict]) -> list[dict]:
+    """Asks a discriminator about sentences in which a word was put into the place of another.
+
+    Args:
+      rows: of `fill_questions`; the answer of each next one is put into a sentence.
+
+    Returns:
+      for each sentence its `text`, the `word` put there, and for each token, with its piece, the probability that it
+      was `replaced`.
+    """
+    import numpy as np
+
+    from bert_tf import ElectraDiscriminator
+
+    model = ElectraDiscriminator.from_pretrained(model_directory)
+    rows = [row for row in rows if row["answer"]]
+    found = []
+    for row, other in zip(rows, rows[1:] + rows[:1], strict=True):
+        text = row["text"].replace("[MASK]", other["answer"])
+        inputs = tokenizer([text], max_length=model.config.max_length)
+        probabilities = 1 / (1 + np.exp(-np.asarray(model(inputs))[0]))
+        pieces = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
+        replaced = [(piece, float(value)) for piece, value in zip(pieces, probabilities, strict=True)][1:-1]
+        found.append({"text": text, "word": other["answer"], "replaced": replaced})
+    return found
+
+
+def replaced_table(rows: list[dict]) -> str:
+    """Rows of `find_replaced`: the word put there, and the three tokens that the discriminator suspects most."""
+    lines = []
+    for row in rows:
+        suspects = sorted(row["replaced"], key=lambda pair: -pair[1])[:3]
+        shown = "  ".join(f"{piece} {probability:.0%}" for piece, probability in suspects)
+        lines.append(f"  {row['word']:<16}  {shown}")
+    return "\n".join([f"  {'word put there':<16}  suspected", f"  {'-' * 14:<16}  ---------", *lines])

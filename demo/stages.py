@@ -5,8 +5,10 @@ import json
 import math
 import os
 import time
+from collections.abc import Mapping
 
 from demo import report, sample_text
+from demo.families import FAMILIES, FamilyPlan
 from demo.folder import DemoError, claim_output_dir, run_script, write_state, write_text
 
 # These make a small model learn in minutes. Short sequences: fewer positions to learn to attend to. Twice the usual
@@ -21,8 +23,9 @@ _EVAL_BATCH_SIZE = 64
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Sizes of the demo: those that learned most in four minutes on two cores."""
+    """Sizes of the demo: those that learned most in four minutes on two cores. family: one of FAMILIES."""
 
+    family: str = "bert"
     corpus_bytes: int = 8_000_000
     vocab_size: int = 4000
     hidden_size: int = 128
@@ -33,6 +36,11 @@ class Plan:
     num_train_steps: int = 6000
     num_warmup_steps: int = 300
     eval_every_steps: int = 500
+
+    @property
+    def own(self) -> FamilyPlan:
+        """How the family differs from BERT."""
+        return FAMILIES[self.family]
 
 
 QUICK_PLAN = Plan(
@@ -63,11 +71,12 @@ def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
     claim_output_dir(output_dir, settings)
     marks = [time.monotonic()]
     summary = {}
-    for number, (title, stage) in enumerate(_STAGES.items(), start=1):
-        print(f"\n=== {number} of {len(_STAGES)}: {title} (minute {(marks[-1] - marks[0]) / 60:.1f})", flush=True)
+    stages = {title: stage for title, stage in _STAGES.items() if plan.own.has_teacher or stage is not train_teacher}
+    for number, (title, stage) in enumerate(stages.items(), start=1):
+        print(f"\n=== {number} of {len(stages)}: {title} (minute {(marks[-1] - marks[0]) / 60:.1f})", flush=True)
         summary |= stage(files, plan, output_dir, summary)
         marks.append(time.monotonic())
-    seconds = {title: round(end - begin, 1) for title, begin, end in zip(_STAGES, marks, marks[1:], strict=False)}
+    seconds = {title: round(end - begin, 1) for title, begin, end in zip(stages, marks, marks[1:], strict=False)}
     summary["seconds"] = seconds
     write_text(os.path.join(output_dir, "results.json"), json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     write_state(output_dir, settings, finished=True)
@@ -133,67 +142,101 @@ def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str
 
 
 def make_vocabulary(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
-    """vocab.txt, by create_vocab.py."""
-    if not _is_done(folder, "vocab.txt"):
+    """The vocabulary, by create_vocab.py."""
+    if not _is_done(folder, plan.own.vocabulary):
+        further = dict(plan.own.vocabulary_flags)
+        if "kind" not in further:
+            # For Chinese: the most frequent characters.
+            further = {"max_characters": plan.vocab_size // 2, **_accents(plan, summary)}
         run_script(
             "create_vocab.py",
             input_file=os.path.join(folder, "train.txt"),
-            output_file=os.path.join(folder, "vocab.txt"),
+            output_file=os.path.join(folder, plan.own.vocabulary),
             vocab_size=plan.vocab_size,
-            max_characters=plan.vocab_size // 2,  # for Chinese: the most frequent characters
-            **_accents(summary),
+            **further,
         )
     return {}
 
 
 def make_records(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
     """train.tfrecord and heldout.tfrecord, by create_pretraining_data.py."""
-    # As many passes over the text as training needs, so that each step sees new masks.
-    examples = plan.num_train_steps * plan.train_batch_size
-    dupe_factor = min(20, math.ceil(examples * _BYTES_PER_INSTANCE / summary["corpus"]["bytes"]))
-    for name, times in (("train", dupe_factor), ("heldout", 1)):
+    for name in ("train", "heldout"):
         if not _is_done(folder, f"{name}.tfrecord"):
             run_script(
                 "create_pretraining_data.py",
                 input_file=os.path.join(folder, f"{name}.txt"),
                 output_file=os.path.join(folder, f"{name}.tfrecord"),
-                vocab_file=os.path.join(folder, "vocab.txt"),
+                vocab_file=os.path.join(folder, plan.own.vocabulary),
                 max_seq_length=MAX_SEQ_LENGTH,
-                max_predictions_per_seq=MAX_PREDICTIONS,
-                masked_lm_prob=MASKED_LM_PROB,
-                dupe_factor=times,
-                **_accents(summary),
+                **(plan.own.record_flags or _masks(plan, summary, name)),
+                **_accents(plan, summary),
             )
     return {}
 
 
+def _masks(plan: Plan, summary: dict, name: str) -> dict:
+    """The flags for records that hold masks: for training as many passes as it needs, so that each step sees others."""
+    examples = plan.num_train_steps * plan.train_batch_size
+    passes = min(20, math.ceil(examples * _BYTES_PER_INSTANCE / summary["corpus"]["bytes"]))
+    times = passes if name == "train" else 1
+    return {"max_predictions_per_seq": MAX_PREDICTIONS, "masked_lm_prob": MASKED_LM_PROB, "dupe_factor": times}
+
+
+def train_teacher(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
+    """teacher/, a BERT, by run_pretraining.py; returns its results on held-out text."""
+    layers = {"num_hidden_layers": 2 * plan.num_hidden_layers}
+    return {"teacher": _pretrain(plan, folder, "bert", "teacher", layers, {"nsp": False})}
+
+
 def pretrain(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
     """model/, by run_pretraining.py; returns the results on held-out text."""
-    from bert_tf.text.vocab import load_vocab
+    flags = dict(plan.own.training_flags)
+    if plan.own.has_teacher:
+        # Every other layer of the teacher.
+        kept = range(0, 2 * plan.num_hidden_layers, 2)
+        flags = {"teacher": os.path.join(folder, "teacher"), "student_layers": ",".join(map(str, kept))}
+    return {"heldout": _pretrain(plan, folder, plan.family, "model", plan.own.config, flags)}
 
-    config = {
-        "vocab_size": len(load_vocab(os.path.join(folder, "vocab.txt"))),
+
+def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, flags: Mapping) -> dict[str, float]:
+    """A model of a family in the directory `name`, by run_pretraining.py; returns its results.
+
+    Args:
+      keys: further keys of the configuration, by BERT's names. flags: further flags.
+    """
+    from bert_tf.models.config import config_of_dict
+    from bert_tf.models.families import family_named
+    from bert_tf.text.casing import Casing
+
+    kind = family_named(family)
+    vocab_file = os.path.join(folder, plan.own.vocabulary)
+    values = {
+        "model_type": family,
+        "vocab_size": len(kind.tokenizer_class.from_file(vocab_file, Casing()).vocab),
         "hidden_size": plan.hidden_size,
         "num_hidden_layers": plan.num_hidden_layers,
         "num_attention_heads": plan.num_attention_heads,
         "intermediate_size": 4 * plan.hidden_size,
-        "hidden_act": "gelu",
         # A small model that sees each example once has nothing to overfit.
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "max_position_embeddings": MAX_SEQ_LENGTH,
-        "type_vocab_size": 2,
+        "max_position_embeddings": MAX_SEQ_LENGTH + kind.config_class.first_position,
         # BERT-Base's 0.02, scaled to the width. With 0.02 such a small model long predicts nothing but frequencies.
         "initializer_range": round(0.02 * math.sqrt(768 / plan.hidden_size), 3),
+        **({"type_vocab_size": 2} if family == "bert" else {}),
+        **keys,
     }
-    write_text(os.path.join(folder, "bert_config.json"), json.dumps(config, indent=2) + "\n")
+    if "student_layers" not in flags:  # else it is the teacher's, with these layers
+        flags = {"bert_config_file": os.path.join(folder, f"{name}_config.json"), **flags}
+        config_of_dict(values).save(flags["bert_config_file"])
+    dynamic = {"vocab_file": vocab_file, "masked_lm_prob": MASKED_LM_PROB} if plan.own.record_flags else {}
+    steps = int(plan.own.share * plan.num_train_steps)
     heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]
     run_script(
         "run_pretraining.py",
         input_file=os.path.join(folder, "train.tfrecord"),
         eval_input_file=os.path.join(folder, "heldout.tfrecord"),
-        output_dir=os.path.join(folder, "model"),
-        bert_config_file=os.path.join(folder, "bert_config.json"),
+        output_dir=os.path.join(folder, name),
         do_train=True,
         do_eval=True,
         max_seq_length=MAX_SEQ_LENGTH,
@@ -202,31 +245,38 @@ def pretrain(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
         eval_batch_size=_EVAL_BATCH_SIZE,
         max_eval_steps=math.ceil(heldout_instances / _EVAL_BATCH_SIZE),
         learning_rate=plan.learning_rate,
-        num_train_steps=plan.num_train_steps,
+        num_train_steps=steps,
         num_warmup_steps=plan.num_warmup_steps,
         eval_every_steps=plan.eval_every_steps,
         log_every_steps=plan.eval_every_steps // 2,
         save_checkpoints_steps=plan.eval_every_steps,
+        **dynamic,
+        **flags,
     )
-    with open(os.path.join(folder, "model", "eval_results.txt"), encoding="utf-8") as file:
-        return {"heldout": {key.strip(): float(value) for key, value in (line.split("=") for line in file)}}
+    with open(os.path.join(folder, name, "eval_results.txt"), encoding="utf-8") as file:
+        return {key.strip(): float(value) for key, value in (line.split("=") for line in file)}
 
 
 def say_what_it_learned(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
-    """Prints the results compared with guessing by frequency, and fills [MASK] in held-out sentences."""
-    from bert_tf.text.wordpiece import FullTokenizer
+    """Prints the results compared with guessing by frequency, and fills masks in held-out sentences."""
+    from bert_tf.models.pretrained import read_tokenizer
 
-    vocab_file = os.path.join(folder, "vocab.txt")
-    tokenizer = FullTokenizer(vocab_file, strip_accents=_accents(summary).get("strip_accents"))
+    model = os.path.join(folder, "model", plan.own.trained)
+    tokenizer = read_tokenizer(model)
     records = [os.path.join(folder, f"{name}.tfrecord") for name in ("train", "heldout")]
-    baselines = report.frequency_baselines(*records, len(tokenizer.vocab), MAX_SEQ_LENGTH, MAX_PREDICTIONS)
-    most_frequent = tokenizer.inv_vocab[baselines.pop("most_frequent_id")]
+    baselines = report.frequency_baselines(*records, tokenizer, MAX_SEQ_LENGTH, MAX_PREDICTIONS)
+    most_frequent = tokenizer.spell(tokenizer.inv_vocab[baselines.pop("most_frequent_id")])
     heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]
     print(f"On {heldout_instances:,} examples from documents it has never seen:")
     print(report.results_table(summary["heldout"], baselines, most_frequent) + "\n")
-    rows = report.fill_questions(folder, tokenizer, with_fixed=not files)
+    rows = report.fill_questions(folder, model, tokenizer, with_fixed=not files)
     print(report.guesses_table(rows), flush=True)
-    return {"baselines": baselines, "fill_mask": rows}
+    found = {"baselines": baselines, "fill_mask": rows}
+    if plan.family == "electra":
+        found["replaced"] = report.find_replaced(os.path.join(folder, "model", "discriminator"), tokenizer, rows)
+        print("\nThe discriminator, on the same sentences with another word there:\n")
+        print(report.replaced_table(found["replaced"]), flush=True)
+    return found
 
 
 def draw_loss_curve(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
@@ -247,15 +297,17 @@ _STAGES = {
     "text": make_text,
     "vocabulary": make_vocabulary,
     "training records": make_records,
+    "teacher": train_teacher,
     "pre-training": pretrain,
     "what it learned": say_what_it_learned,
     "loss curve": draw_loss_curve,
 }
 
 
-def _accents(summary: dict) -> dict:
-    """The flag that keeps accents, for languages that need them."""
-    return {"strip_accents": False} if summary["corpus"]["needs_accents"] else {}
+def _accents(plan: Plan, summary: dict) -> dict:
+    """The flag that keeps accents, for languages that need them; only word pieces can be without."""
+    needed = summary["corpus"]["needs_accents"] and plan.own.vocabulary == "vocab.txt"
+    return {"strip_accents": False} if needed else {}
 
 
 def _is_done(folder: str, name: str) -> bool:

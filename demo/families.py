@@ -1,0 +1,56 @@
+"""What the demo does differently for each family of models."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+NONE: Mapping[str, object] = MappingProxyType({})
+
+
+@dataclasses.dataclass(frozen=True)
+class FamilyPlan:
+    """How a family's demo differs from BERT's.
+
+    Attributes:
+      vocabulary: name of the vocabulary file. vocabulary_flags, record_flags, training_flags: further flags of
+        create_vocab.py, create_pretraining_data.py and run_pretraining.py.
+      config: further keys of the configuration.
+      has_teacher: another BERT is trained first, and then taught from. share: of the plan's steps.
+      trained: the directory of the model that fills masks, below the run's.
+    """
+
+    vocabulary: str = "vocab.txt"
+    vocabulary_flags: Mapping[str, object] = NONE
+    record_flags: Mapping[str, object] = NONE
+    training_flags: Mapping[str, object] = NONE
+    config: Mapping[str, object] = NONE
+    has_teacher: bool = False
+    share: float = 1.0
+    trained: str = ""
+
+
+_DYNAMIC = {"masking": "dynamic"}
+_SINGLE = {**_DYNAMIC, "nsp": False}
+
+FAMILIES = {
+    "bert": FamilyPlan(),
+    "electra": FamilyPlan(
+        record_flags=_SINGLE,
+        training_flags={"objective": "electra", "generator_size": 0.5},
+        trained="generator",
+    ),
+    "albert": FamilyPlan(
+        vocabulary="spiece.model",
+        vocabulary_flags={"kind": "sentencepiece"},
+        record_flags={**_DYNAMIC, "next_sentence": "order"},
+        # Small batches: LAMB is for thousands of rows.
+        training_flags={"optimizer": "adamw"},
+        config={"embedding_size": 128},
+    ),
+    "roberta": FamilyPlan(
+        vocabulary="vocab.json",
+        vocabulary_flags={"kind": "byte_bpe"},
+        record_flags={**_DYNAMIC, "rows": "full_sentences"},
+    ),
+    "distilbert": FamilyPlan(record_flags=_SINGLE, has_teacher=True, share=0.5),
+}
