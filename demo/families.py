@@ -2,9 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
-
-NONE: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,10 +17,10 @@ class FamilyPlan:
     """
 
     vocabulary: str = "vocab.txt"
-    vocabulary_flags: Mapping[str, object] = NONE
-    record_flags: Mapping[str, object] = NONE
-    training_flags: Mapping[str, object] = NONE
-    config: Mapping[str, object] = NONE
+    vocabulary_flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    record_flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    training_flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    config: Mapping[str, object] = dataclasses.field(default_factory=dict)
     has_teacher: bool = False
     share: float = 1.0
     trained: str = ""

@@ -36,7 +36,7 @@ def frequency_baselines(
     special = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id]
 
     def target_counts(path):
-        index = records.index_records([path])
+        index = records.index_records([path], None)
         features, pairs = records.features_of(index, max_seq_length, max_predictions)
         counts, next_counts = np.zeros(size), np.zeros(2)
         for batch in records.evaluation_batches(index, features, batch_size=1024, repeat=False, max_steps=None):

@@ -204,14 +204,12 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
     Args:
       keys: further keys of the configuration, by BERT's names. flags: further flags.
     """
-    from bert_tf.models.config import config_of_dict
     from bert_tf.models.families import family_named
     from bert_tf.text.casing import Casing
 
     kind = family_named(family)
     vocab_file = os.path.join(folder, plan.own.vocabulary)
     values = {
-        "model_type": family,
         "vocab_size": len(kind.tokenizer_class.from_file(vocab_file, Casing()).vocab),
         "hidden_size": plan.hidden_size,
         "num_hidden_layers": plan.num_hidden_layers,
@@ -227,8 +225,8 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
         **keys,
     }
     if "student_layers" not in flags:  # else it is the teacher's, with these layers
-        flags = {"bert_config_file": os.path.join(folder, f"{name}_config.json"), **flags}
-        config_of_dict(values).save(flags["bert_config_file"])
+        flags = {"bert_config_file": os.path.join(folder, kind.config_class.file_name), **flags}
+        kind.config_class.from_dict(values).save(flags["bert_config_file"])
     dynamic = {"vocab_file": vocab_file, "masked_lm_prob": MASKED_LM_PROB} if plan.own.record_flags else {}
     steps = int(plan.own.share * plan.num_train_steps)
     heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]
