@@ -132,7 +132,7 @@ def _check_electra(settings: PretrainingSettings) -> None:
         return
     for name in settings.given(FIXED_MASK_FLAGS):
         raise ValueError(
-            f"--{name} is not for --objective=electra: its masks are always those of the original, 85 % and the rest unchanged."
+            f"--{name} is not for --objective=electra: of the tokens to predict 85 % are masked, the others stay."
         )
     if settings.nsp:
         raise ValueError("--nsp is not for --objective=electra, which predicts no next sentence.")

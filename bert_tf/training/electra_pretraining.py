@@ -13,7 +13,12 @@ from bert_tf.models import flops, initialize, open_weights, pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.electra import tf1
 from bert_tf.models.electra.config import ElectraConfig
-from bert_tf.models.electra.pretraining import ElectraPretrainer, ReplacedTokenPretraining, check_shared_sizes
+from bert_tf.models.electra.pretraining import (
+    ElectraPretrainer,
+    ReplacedTokenEvaluation,
+    ReplacedTokenPretraining,
+    check_shared_sizes,
+)
 from bert_tf.pretraining import electra_masking
 from bert_tf.pretraining.settings import FIXED_MASK_FLAGS, PretrainingSettings
 from bert_tf.training import checkpoints, run_directory
@@ -90,6 +95,10 @@ class ElectraTask(PretrainingTask):
     @property
     def objective(self) -> ReplacedTokenPretraining:
         return ReplacedTokenPretraining(self.settings.gen_weight, self.settings.disc_weight)
+
+    @property
+    def evaluation_objective(self) -> ReplacedTokenEvaluation:
+        return ReplacedTokenEvaluation(self.settings.gen_weight, self.settings.disc_weight)
 
     def create_model(self, dtype: str) -> ElectraPretrainer:
         return ElectraPretrainer(

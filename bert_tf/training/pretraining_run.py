@@ -238,7 +238,7 @@ def _make_evaluate(
     """Builds evaluate(step) -> results, which evaluates each step only once."""
     settings = task.settings
     opened = data.get("eval_input_file") or data["input_file"]
-    evaluate_batches = make_evaluate_function(model, task.objective, strategy)
+    evaluate_batches = make_evaluate_function(model, task.evaluation_objective, strategy)
     evaluated: dict[int, dict] = {}
 
     def evaluate(step: int) -> dict[str, float]:

@@ -70,6 +70,11 @@ class PretrainingTask:
             return objectives.SentenceOrderObjective
         return objectives.pretraining_objective(self.settings.objective, self.settings.nsp)
 
+    @property
+    def evaluation_objective(self):
+        """The objective in evaluation, which may have further metrics."""
+        return self.objective
+
     def create_model(self, dtype: str) -> keras.Model:
         """The model with random weights, not built; to be called in the strategy's scope."""
         kind = task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM

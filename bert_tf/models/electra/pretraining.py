@@ -9,6 +9,7 @@ Shape legend: B batch, S sequence length, P predictions per sequence, V vocabula
 import dataclasses
 
 import keras
+import numpy as np
 from absl import logging
 from keras import ops
 
@@ -30,6 +31,8 @@ _GENERATOR_PLACE = 1 << 16
 # Subtracted from the logit of the right token where the generator may not draw it.
 _DISALLOWED = 1000.0
 _EPSILON = 1e-6  # added to the number of predictions, so that a batch without any has loss 0
+
+_THRESHOLDS = 200
 
 # What the tables that two encoders share must agree in.
 _SHARED_SIZES = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
@@ -125,6 +128,39 @@ class ReplacedTokenPretraining:
                 ("disc_recall", "found_replaced", "replaced"),
             )
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokenEvaluation(ReplacedTokenPretraining):
+    """The same with `disc_auc`, the area under the ROC curve.
+
+    As TensorFlow 1 computed it, from the rates at 200 thresholds of the probability, which are added up over batches.
+    As in the original, padding counts: as tokens that are known not to be replaced, which flatters the area.
+    """
+
+    sum_names = (*ReplacedTokenPretraining.sum_names, "true_positives", "false_positives")
+
+    @staticmethod
+    def sums(outputs: dict, features: dict) -> dict:
+        """The same; `true_positives` and `false_positives` are [200], for each threshold."""
+        thresholds = np.arange(_THRESHOLDS, dtype=np.float32) / (_THRESHOLDS - 1)
+        thresholds[0], thresholds[-1] = -1.0, 2.0
+        probabilities = ops.sigmoid(outputs["discriminator_logits"]) * _as_float(features["input_mask"])
+        found = _as_float(ops.expand_dims(probabilities, -1) > thresholds)  # [B, S, 200]
+        rows, replaced = ops.expand_dims(_row_weights(features), 1), _as_float(outputs["is_replaced"])
+
+        def count(weights):
+            return ops.sum(ops.expand_dims(weights, -1) * found, axis=(0, 1))
+
+        positives = {"true_positives": count(rows * replaced), "false_positives": count(rows * (1.0 - replaced))}
+        return ReplacedTokenPretraining.sums(outputs, features) | positives
+
+    @staticmethod
+    def metrics(sums: dict) -> dict:
+        recall = (sums["true_positives"] + _EPSILON) / (sums["true_positives"][0] + _EPSILON)
+        false_rate = sums["false_positives"] / (sums["false_positives"][0] + _EPSILON)
+        area = ops.sum((false_rate[:-1] - false_rate[1:]) * (recall[:-1] + recall[1:])) / 2.0
+        return ReplacedTokenPretraining.metrics(sums) | {"disc_auc": area}
 
 
 def _as_float(condition):
