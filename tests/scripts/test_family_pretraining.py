@@ -1,7 +1,5 @@
 """run_pretraining.py with models of other families than BERT: exact resume, the same step however it is cut."""
 
-import json
-
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN
@@ -19,13 +17,14 @@ SIZES = {
 # Family -> further keys of its configuration, and flags.
 FAMILIES = {
     "albert": ({"embedding_size": 16, "vocab_size": 30522, "hidden_dropout_prob": 0.1}, {}),
+    "electra": ({"embedding_size": 16, "vocab_size": 30522}, {"objective": "electra", "generator_size": 0.5}),
 }
 STEPS = 6
 
 
 def flags_of(folder, output_dir, **flags) -> dict:
     return {
-        "input_file": f"{folder}/rows.tfrecord", "bert_config_file": f"{folder}/config.json", "do_train": True,
+        "input_file": f"{folder}/rows.tfrecord", "do_train": True,
         "output_dir": folder / output_dir, "max_seq_length": 32, "max_predictions_per_seq": 6, "train_batch_size": 8,
         "num_train_steps": STEPS, "num_warmup_steps": 2, "learning_rate": 1e-2, "save_checkpoints_steps": 3,
         "deterministic": True, **flags,
@@ -39,13 +38,15 @@ def world(request, tmp_path):
     for name, rate in (("config", 0.1), ("plain", 0.0)):
         dropout = {"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
         config = config_of_dict({"model_type": request.param, **SIZES, **keys, **dropout})
-        (tmp_path / f"{name}.json").write_text(json.dumps(config.to_dict()))
+        (tmp_path / name).mkdir()
+        config.save(str(tmp_path / name / config.file_name))
     vocab_file = GOLDEN / "vocab.txt"
     create_pretraining_data(
         str(GOLDEN / "pretraining" / "corpus_*.txt"), str(tmp_path / "rows.tfrecord"), str(vocab_file),
         max_seq_length=32, masking="dynamic", nsp=config.has_pooler, show_progress=False, num_workers=1,
     )  # fmt: skip
-    return request.param, tmp_path, {"vocab_file": vocab_file, **flags}
+    config_file = tmp_path / "config" / config.file_name
+    return request.param, tmp_path, {"vocab_file": vocab_file, "bert_config_file": config_file, **flags}
 
 
 def test_a_run_of_two_starts(world):
@@ -64,6 +65,16 @@ def test_a_run_of_two_starts(world):
         assert results.keys() >= {"sentence_order_accuracy", "sentence_order_loss", "masked_lm_loss"}
         assert "As ALBERT was pre-trained by its authors" in logs["first half"]
         assert "--optimizer=lamb" in logs["first half"]
+    if family == "electra":
+        names = {
+            "disc_loss",
+            "disc_auc",
+            "disc_accuracy",
+            "disc_precision",
+            "disc_recall",
+            "sampled_masked_lm_accuracy",
+        }
+        assert results.keys() >= names
     model = BertForSequenceClassification.from_pretrained(str(folder / "run"), num_labels=2)
     assert model.config.model_type == family
 
@@ -72,7 +83,7 @@ def test_a_run_of_two_starts(world):
 def test_the_step_is_the_same_however_it_is_cut(world):
     """Resumed: equal bits. In parts without dropout, and in replicas with that of as many parts: equal numbers."""
     _, folder, flags = world
-    plain = {"bert_config_file": folder / "plain.json"}
+    plain = {"bert_config_file": next((folder / "plain").iterdir())}
     cases = {
         "whole": flags,
         "stopped": {**flags, "stop_at_step": 3},
