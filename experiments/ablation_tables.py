@@ -92,7 +92,7 @@ def create_records(
     return records
 
 
-def _cell(values: Mapping | None, scale: float = 100.0, digits: int = 1) -> str:
+def cell(values: Mapping | None, scale: float = 100.0, digits: int = 1) -> str:
     """mean ± standard error of a metric; empty without it."""
     if values is None:
         return ""
@@ -122,10 +122,10 @@ def create_tables(records: Iterable[dict], metric: str, title: str) -> str:
                 row += [f"{record['parameters'] / 1e6:.1f} M"]
             before = record["pretraining"] or {}
             loss = before.get("token_loss")
-            row += [_cell(loss, 1.0, 3), f"{math.exp(loss['mean']):.1f}" if loss else ""]
-            row += [_cell(before.get("next_sentence_accuracy"))] if table == 5 else []
-            row += [_cell(record["fine_tuning"][metric])]
-            row += [_cell((record["squad"] or {}).get("eval_f1"), 1.0)] if with_squad else []
+            row += [cell(loss, 1.0, 3), f"{math.exp(loss['mean']):.1f}" if loss else ""]
+            row += [cell(before.get("next_sentence_accuracy"))] if table == 5 else []
+            row += [cell(record["fine_tuning"][metric])]
+            row += [cell((record["squad"] or {}).get("eval_f1"), 1.0)] if with_squad else []
             text += f"| {' | '.join(row)} |\n"
         text += f"\n{_NOTES[table]}\n\n" if _NOTES[table] else "\n"
     return text + _note_on_errors(records[0]["fine_tuning"][metric]["scores"]) + "\n"
