@@ -52,6 +52,7 @@ _LENGTH_FLAGS = {
 }
 _ELECTRA_NAMES = ("input_ids", "input_mask", "segment_ids")
 _ELECTRA_KIND = "ELECTRA's unmasked rows"
+_OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
 _TOO_LONG = "a record has more values than it may have in feature"
 
 
@@ -252,7 +253,7 @@ def record_problem(payload: bytes, features: Features) -> str | None:
         tokens, second = sum(mask), sum(segments)
         row = [1] * tokens + [0] * (len(mask) - tokens), [0] * (tokens - second) + [1] * second
         if mask != row[0] or segments[:tokens] != row[1] or any(segments[tokens:]):
-            return "is not a text of two segments and padding: its input_mask or segment_ids are in another order"
+            return _OTHER_ROW
     return None
 
 
@@ -271,7 +272,7 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
             return f"{name} no longer exists; it existed when it was indexed"
         if (stat.length, stat.mtime_nsec) != (size, time):
             return f"{name} has changed since it was indexed ({size} bytes then, {stat.length} now)"
-    of_records = ("ParseExample", "GzipDamage", _TOO_LONG)
+    of_records = ("ParseExample", "GzipDamage", _TOO_LONG, _OTHER_ROW)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
         return None
     logging.info("a batch could not be read; looking for the record in %d files", len(index.files))
@@ -467,8 +468,13 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
 def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """ELECTRA's rows as unmasked rows: the lengths of the two segments instead of the mask and the segments."""
     mask, segments = batch["input_mask"], batch["segment_ids"]
-    lengths = [tf.reduce_sum(mask * part, axis=1) for part in (1 - segments, segments)]
-    return {"input_ids": batch["input_ids"], "segment_lengths": tf.stack(lengths, axis=1)}
+    length = tf.reduce_sum(mask, axis=1)
+    first = length - tf.reduce_sum(segments, axis=1)
+    size = mask.shape[1]
+    row = tf.sequence_mask(length, size), tf.sequence_mask(length, size) & ~tf.sequence_mask(first, size)
+    fits = tf.reduce_all((mask == tf.cast(row[0], tf.int32)) & (segments == tf.cast(row[1], tf.int32)))
+    with tf.control_dependencies([tf.debugging.Assert(fits, [_OTHER_ROW])]):
+        return {"input_ids": batch["input_ids"], "segment_lengths": tf.stack([first, length - first], axis=1)}
 
 
 def _options() -> tf.data.Options:

@@ -1,0 +1,66 @@
+"""Records of ELECTRA's build_pretraining_dataset.py: read as unmasked rows of one or two segments."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.data import records
+
+LENGTH = 8
+# Tokens of the first and of the second segment.
+ROWS = [([2, 7, 8, 3], [9, 3]), ([2, 7, 3], []), ([2, 5, 6, 7, 3], [8, 9, 3])]
+
+
+def record_of(first, second, **changes) -> bytes:
+    ids = [*first, *second]
+    padding = [0] * (LENGTH - len(ids))
+    lists = {
+        "input_ids": ids + padding,
+        "input_mask": [1] * len(ids) + padding,
+        "segment_ids": [0] * len(first) + [1] * len(second) + padding,
+        **changes,
+    }
+    features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=value)) for name, value in lists.items()}
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def write(path, payloads) -> str:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for payload in payloads:
+            writer.write(payload)
+    return str(path)
+
+
+def test_rows(tmp_path):
+    index = records.index_records([write(tmp_path / "a.tfrecord", [record_of(*row) for row in ROWS])], None)
+    features, pairs = records.features_of(index, LENGTH, 20)
+    assert pairs == 1 and set(features) == {"input_ids", "input_mask", "segment_ids"}
+    (batch,) = records.evaluation_batches(index, features, batch_size=4, repeat=False, max_steps=None)
+    assert set(batch) == {"input_ids", "segment_lengths", "example_weights"}
+    np.testing.assert_array_equal(batch["segment_lengths"], [[4, 2], [3, 0], [5, 3], [0, 0]])
+    np.testing.assert_array_equal(batch["input_ids"][1], [2, 7, 3, 0, 0, 0, 0, 0])
+
+
+ODD = {"input_mask": [1, 0, 1, 0, 0, 0, 0, 0]}, {"segment_ids": [1, 1, 0, 0, 0, 0, 0, 0]}
+
+
+@pytest.mark.parametrize("changes", ODD)
+def test_other_rows_are_named(tmp_path, changes):
+    first = write(tmp_path / "first.tfrecord", [record_of(*ROWS[0], **changes)])
+    with pytest.raises(records.RecordError, match=r"first.tfrecord: the first record \(byte 0\) is not a text of"):
+        records.features_of(records.index_records([first], None), LENGTH, 20)
+    later = write(tmp_path / "later.tfrecord", [record_of(*ROWS[0]), record_of(*ROWS[0], **changes)])
+    index = records.index_records([later], None)
+    features, _ = records.features_of(index, LENGTH, 20)
+    expected = pytest.raises(records.RecordError, match="later.tfrecord: record 1 .* is not a text of one")
+    with expected, records.explained_errors(index, features):
+        list(records.evaluation_batches(index, features, batch_size=2, repeat=False, max_steps=None))
+
+
+def test_another_length_and_another_kind(tmp_path):
+    rows = write(tmp_path / "rows.tfrecord", [record_of(*ROWS[0])])
+    with pytest.raises(records.RecordError, match="has 8 values in feature 'input_ids', .* give --max_seq_length=8"):
+        records.features_of(records.index_records([rows], None), 16, 20)
+    masked = write(tmp_path / "masked.tfrecord", [record_of(*ROWS[0], masked_lm_ids=[1])])
+    with pytest.raises(records.RecordError, match="has ELECTRA's unmasked rows, .* has masked examples: a run"):
+        records.features_of(records.index_records([rows, masked], None), LENGTH, 20)

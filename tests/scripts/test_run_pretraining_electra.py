@@ -1,0 +1,238 @@
+"""run_pretraining.py --objective=electra: from the original's checkpoint to two models, and what it refuses.
+
+The start is tests/golden/electra/training/model.ckpt-8, saved by the original after eight steps.
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.masking import CLS, SEP
+from helpers.paths import GOLDEN
+from helpers.pretraining_runs import assert_bit_identical, values
+from helpers.script_cases import kill_at_checkpoint, run_cases, selected_cases, weights_of
+
+from bert_tf import BertForMaskedLM, ElectraDiscriminator
+from bert_tf.conversion import convert
+from bert_tf.models import pretrained
+from bert_tf.models.config import BertConfig
+from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.pretraining.settings import PretrainingSettings, check_settings
+from bert_tf.weights import bundle
+
+ELECTRA = GOLDEN / "electra"
+START = str(ELECTRA / "training" / "model.ckpt-8")
+CONFIG = ElectraConfig(260, 24, 32, 2, 2, 128, max_position_embeddings=40)
+# Two heads, which nothing in a checkpoint shows.
+GENERATOR = ElectraConfig(260, 24, 16, 2, 2, 64, max_position_embeddings=40)
+
+
+def write_electra_records(path, rows) -> None:
+    """Texts (ids of both segments) in the form of ELECTRA's build_pretraining_dataset.py, 32 tokens long."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for first, second in rows:
+            ids = first + second
+            lists = {
+                "input_ids": ids + [0] * (32 - len(ids)),
+                "input_mask": [1] * len(ids) + [0] * (32 - len(ids)),
+                "segment_ids": [0] * len(first) + [1] * len(second) + [0] * (32 - len(ids)),
+            }
+            features = {
+                name: tf.train.Feature(int64_list=tf.train.Int64List(value=value)) for name, value in lists.items()
+            }
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("electra")
+    for name, config in (("model", CONFIG), ("generator", GENERATOR)):
+        (folder / name).mkdir()
+        config.save(str(folder / name / "electra_config.json"))
+    wide = ElectraConfig.from_dict({**GENERATOR.to_dict(), "embedding_size": 16})
+    (folder / "wide").mkdir()
+    wide.save(str(folder / "wide" / "electra_config.json"))
+    BertConfig(260, 32, 1, 2, 64).save(str(folder / "bert_config.json"))
+    for name, flags in (("packed", {"pack_sequences": True}), ("masked", {"masking": "static"})):
+        create_pretraining_data(
+            str(GOLDEN / "pretraining" / "corpus_*.txt"), str(folder / f"{name}.tfrecord"), str(ELECTRA / "vocab.txt"),
+            max_seq_length=32, max_predictions_per_seq=4, dupe_factor=1, show_progress=False, num_workers=1,
+            **{"masking": "dynamic", "short_seq_prob": 1.0, **flags},
+        )  # fmt: skip
+    generator = np.random.default_rng(0)
+    rows = []
+    for _ in range(24):
+        first, second = (generator.integers(5, 260, size).tolist() for size in generator.integers(3, 14, 2))
+        rows.append(([CLS, *first, SEP], [*second, SEP] if len(second) % 2 else []))
+    write_electra_records(folder / "electra.tfrecord", rows)
+    return folder
+
+
+def flags_of(data, **flags) -> dict:
+    given = {
+        "objective": "electra", "input_file": data / "packed.tfrecord", "output_dir": data / "run",
+        "bert_config_file": data / "model" / "electra_config.json",
+        "generator_config_file": data / "generator" / "electra_config.json",
+        "vocab_file": ELECTRA / "vocab.txt", "do_train": True, "train_batch_size": 8, "max_seq_length": 32,
+        "num_train_steps": 20, "num_warmup_steps": 4, "learning_rate": 1e-3, "deterministic": True, **flags,
+    }  # fmt: skip
+    return {name: value for name, value in given.items() if value is not None}
+
+
+CASES = {
+    "run": {"init_checkpoint": START, "init_with_optimizer": True, "stop_at_step": 10, "save_checkpoints_steps": 10},
+    "another generator": {"generator_config_file": None, "generator_size": 0.5, "stop_at_step": 11},
+    "masked records": {"input_file": "masked.tfrecord", "output_dir": "none"},
+    "generator is a BERT": {"generator_config_file": "bert_config.json", "output_dir": "none"},
+    "other tables": {"generator_config_file": "wide/electra_config.json", "output_dir": "none"},
+    "model is a BERT": {"bert_config_file": "bert_config.json", "output_dir": "none"},
+    "no such width": {"generator_config_file": None, "generator_size": 0.01, "output_dir": "none"},
+    "no labels": {"input_file": "electra.tfrecord", "bert_config_file": "bert_config.json", "output_dir": "none",
+                  "generator_config_file": None, "objective": "mlm", "max_predictions_per_seq": 4},
+    "both go on": {"init_checkpoint": "run", "generator_config_file": None, "output_dir": "both", "num_train_steps": 1},
+    "only one": {"init_checkpoint": "run/discriminator", "output_dir": "one", "num_train_steps": 1,
+                 "input_file": "electra.tfrecord"},
+    "only the other": {"init_checkpoint": "run/generator", "output_dir": "other", "num_train_steps": 1},
+    "untied": {"untied_generator_embeddings": True, "generator_config_file": None, "output_dir": "untied",
+               "num_train_steps": 2, "use_xla": True, "dtype": "bfloat16", "disallow_correct": True},
+}  # fmt: skip
+SLOW = {"both go on", "only one", "only the other", "untied"}
+PATHS = ("input_file", "generator_config_file", "bert_config_file", "output_dir", "init_checkpoint")
+
+
+@pytest.fixture(scope="module")
+def runs(data, request):
+    """(folder, outcomes, stderr) of all cases."""
+    cases = {}
+    for name, flags in selected_cases(request, CASES, SLOW).items():
+        paths = {flag: data / value for flag, value in flags.items() if flag in PATHS and value is not None}
+        cases[name] = flags_of(data, **{**flags, **paths})
+    return data, *run_cases("run_pretraining", cases)
+
+
+def test_the_originals_run_goes_on(runs):
+    """Weights, moments and step are the original's; ours have the same names."""
+    data, outcomes, logs = runs
+    assert outcomes["run"] == "done", logs["run"]
+    there, here = (bundle.open_bundle(path) for path in (START, str(data / "run" / "model.ckpt-10")))
+    assert here.get_variable_to_shape_map() == there.get_variable_to_shape_map()
+    assert here.get_tensor("global_step") == 10
+    name = "generator/encoder/layer_0/output/dense/kernel/adam_m"
+    assert not np.array_equal(here.get_tensor(name), there.get_tensor(name))
+    before = bundle.open_bundle(str(data / "run" / "model.ckpt-8"))
+    for name in there.get_variable_to_shape_map():
+        np.testing.assert_array_equal(before.get_tensor(name), there.get_tensor(name), err_msg=name)
+    line = [json.loads(line) for line in (data / "run" / "train_log.jsonl").read_text().splitlines()][-1]
+    assert {"masked_lm_loss", "disc_loss", "disc_accuracy", "disc_precision", "disc_recall"} <= line.keys()
+    kept = json.loads((data / "run" / "run.json").read_text())
+    assert kept["disc_weight"] == 50 and kept["max_predictions_per_seq"] == 4 and "mask_rate" not in kept
+
+
+def test_a_run_leaves_two_models(runs, tmp_path):
+    """Each directory holds its part of the last checkpoint, with the configuration that the run had."""
+    data = runs[0]
+    checkpoint = bundle.open_bundle(str(data / "run" / "model.ckpt-10"))
+    for part, model_class, config, scope in (
+        ("discriminator", ElectraDiscriminator, CONFIG, "electra/"),
+        ("generator", BertForMaskedLM, GENERATOR, "generator/"),
+    ):
+        folder = data / "run" / part
+        assert {path.name for path in folder.iterdir()} == {
+            "bert_model.safetensors", "electra_config.json", "tokenizer_config.json", "vocab.txt",
+        }  # fmt: skip
+        model = model_class.from_pretrained(str(folder))
+        assert model.config == config
+        np.testing.assert_array_equal(
+            model.bert.encoder.blocks[1].block_output.dense.kernel.numpy(),
+            checkpoint.get_tensor(scope + "encoder/layer_1/output/dense/kernel"),
+        )
+        # The checkpoint itself has both.
+        assert pretrained.read_model(str(data / "run"), part=part)[1].config == config
+        report = convert.convert(str(data / "run"), str(tmp_path / part), "huggingface", part=part)
+        assert not report.missing and pretrained.read_model(str(tmp_path / part))[1].config == config
+        converted, own = weights_of(tmp_path / part), weights_of(folder)
+        for name, value in converted.items():
+            np.testing.assert_array_equal(value, own[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "case, message",
+    [
+        ("another generator", "holds a run with another generator (num_attention_heads: 2 there, 1 now)."),
+        ("masked records", "--input_file holds masked records, but ELECTRA masks its texts during training"),
+        ("generator is a BERT", "bert_config.json is that of BERT, not ELECTRA."),
+        ("other tables", "The generator has embedding_size 16, but the discriminator, whose embeddings it shares, 24."),
+        ("model is a BERT", "--objective=electra is for ELECTRA, but"),
+        ("no such width", "--generator_size=0.01 of hidden_size 32 is 0, which"),
+        ("no labels", "--input_file holds ELECTRA's records, which don't say whether the second segment follows"),
+    ],
+)
+def test_what_is_refused(runs, case, message):
+    data, outcomes, _ = runs
+    assert message in outcomes[case] and outcomes[case].startswith("ValueError: ") and "\n" not in outcomes[case]
+    assert not list((data / "none").glob("*config.json")) and not list((data / "none").glob("model*"))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"objective": "mlm", "disc_weight": 1.0}, "--disc_weight is for --objective=electra."),
+        ({"mask_rate": 1.0}, "--mask_rate is not for --objective=electra"),
+        ({"nsp": True}, "--nsp is not for --objective=electra"),
+        ({"generator_size": 0.5, "generator_config_file": "x"}, "--generator_size=0.5 and --generator_config_file=x"),
+        ({"generator_config_file": "none.json"}, "--generator_config_file=none.json: there is no such file."),
+        ({"generator_size": 0.0}, "--generator_size=0 must be more than 0."),
+        ({"generator_temperature": float("nan")}, "--generator_temperature=nan must be more than 0."),
+        ({"gen_weight": -1.0}, "--gen_weight=-1 must be at least 0."),
+    ],
+)
+def test_flags_that_make_no_sense(data, changes, message):
+    settings = PretrainingSettings(
+        str(data / "packed.tfrecord"), str(data / "none"), bert_size="electra_small", do_train=True, objective="electra"
+    )
+    check_settings(settings)
+    with pytest.raises(ValueError if "no such" not in message else OSError) as error:
+        check_settings(dataclasses.replace(settings, **changes))
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_where_a_run_may_begin(runs):
+    data, outcomes, logs = runs
+    for case in SLOW:
+        assert outcomes[case] == "done", logs[case]
+    assert "begins random" not in logs["both go on"]
+    both = values(data / "both", 0)
+    for name, value in values(data / "run", 10).items():
+        if name in both and not name.endswith(("adam_m", "adam_v", "global_step")):
+            np.testing.assert_array_equal(both[name], value, err_msg=name)
+    for case, folder, missing, scope in (
+        ("only one", "one", "generator", "electra/encoder"),
+        ("only the other", "other", "discriminator", "generator/encoder"),
+    ):
+        assert f"has no {missing}: what it does not share begins random" in logs[case]
+        found = values(data / folder, 0)
+        for name, value in both.items():
+            if name.startswith((scope, "electra/embeddings/")) and "adam" not in name:
+                np.testing.assert_array_equal(found[name], value, err_msg=name)
+    untied = values(data / "untied", 2)
+    assert untied["generator/embeddings/word_embeddings"].shape == (260, 8)
+    model = BertForMaskedLM.from_pretrained(str(data / "untied" / "generator"))
+    assert model.config.embedding_size == model.config.hidden_size == 8
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_bit_for_bit(data, tmp_path):
+    flags = flags_of(data, num_train_steps=40, save_checkpoints_steps=5, iterations_per_loop=1)
+    assert kill_at_checkpoint("run_pretraining", {**flags, "output_dir": tmp_path / "killed"}, 10)
+    assert not (tmp_path / "killed" / "model.ckpt-40.index").exists(), "too late to test anything"
+    cases = {name: {**flags, "output_dir": tmp_path / name} for name in ("killed", "whole")}
+    outcomes, logs = run_cases("run_pretraining", cases)
+    assert outcomes == dict.fromkeys(cases, "done") and "Resuming at step" in logs["killed"], logs
+    assert_bit_identical(values(tmp_path / "whole", 40), values(tmp_path / "killed", 40))
+    for part in ("generator", "discriminator"):
+        one, other = (weights_of(tmp_path / name / part) for name in ("whole", "killed"))
+        assert_bit_identical(one, other)
