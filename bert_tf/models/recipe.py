@@ -6,13 +6,14 @@ import dataclasses
 EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
 
 # How warm-up meets the linear decay from the peak at step 0 to 0 at the last step: until its end it replaces the
-# decayed rate (BERT), or multiplies it (ELECTRA); or the decay begins where it ends (RoBERTa).
-WARMUPS = ("replaces", "multiplies", "precedes")
+# decayed rate (BERT), or multiplies it (ELECTRA); or the decay begins where it ends, and the first update already has
+# the rate of the second (RoBERTa), or the rate 0 (DistilBERT).
+WARMUPS = ("replaces", "multiplies", "precedes", "precedes_from_zero")
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Schedule and optimizer; the defaults are BERT's. All but two fields are flags of the fine-tuning scripts.
+    """Schedule and optimizer; the defaults are BERT's. Most fields are flags of the fine-tuning scripts.
 
     Attributes:
       optimizer: its name; see `optimization.create_optimizer`.
@@ -20,7 +21,8 @@ class Recipe:
       layerwise_lr_decay: each layer learns slower than the one above it by this factor; see `layer_rates`.
       weight_decay_rate: exclude_from_weight_decay: parts of the names of variables that don't decay, no flag.
       adam_beta_2: of the second moment. bias_correction: of the moments in the first steps; None: as the
-        optimizer does it, AdamW without and LAMB with it.
+        optimizer does it, AdamW without and LAMB with it. epsilon_after_correction: PyTorch's AdamW adds epsilon to the
+        corrected second moment, no flag.
       clip_norm: the gradient's norm is clipped to this; 0: it is not clipped.
       sum_loss: clip the gradient of the sum of the losses of a batch's examples, or tagged words, not of their mean.
     """
@@ -34,5 +36,6 @@ class Recipe:
     exclude_from_weight_decay: tuple[str, ...] = EXCLUDE_FROM_WEIGHT_DECAY
     adam_beta_2: float = 0.999
     bias_correction: bool | None = None
+    epsilon_after_correction: bool = False
     clip_norm: float = 1.0
     sum_loss: bool = False

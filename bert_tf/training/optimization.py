@@ -36,7 +36,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       warmup: one of `recipe.WARMUPS`. "replaces" is BERT's way, described above. "multiplies" is ELECTRA's
         (create_optimizer of model/optimization.py): the decayed rate times step / num_warmup_steps, which may be a
         fraction, and the peak is never reached. "precedes" is fairseq's polynomial_decay: the decay starts at the peak,
-        where warm-up ends, and the first update already has the second one's rate.
+        where warm-up ends, and the first update already has the second one's rate. "precedes_from_zero" is that of
+        transformers (get_linear_schedule_with_warmup), the same with a first rate of 0.
 
     Raises:
       ValueError: num_train_steps is not positive, or there is no such warm-up.
@@ -61,7 +62,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
-        if self.warmup == "precedes":
+        if self.warmup.startswith("precedes"):
             return self._rate_after_warmup(step)
         # Multiply by reciprocals instead of dividing: TensorFlow's graph optimizer rewrote the original's divisions by
         # constants like this, and towards the end of a long run the difference exceeds rounding.
@@ -78,7 +79,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         warmup, steps = float(self.num_warmup_steps), float(self.num_train_steps)
         left = ops.clip((steps - step) / max(steps - warmup, 1.0), 0.0, 1.0)
         if warmup:
-            left = ops.where(step < warmup, ops.maximum(step, 1.0) / warmup, left)
+            first = 1.0 if self.warmup == "precedes" else 0.0
+            left = ops.where(step < warmup, ops.maximum(step, first) / warmup, left)
         return self.initial_learning_rate * left
 
     def get_config(self) -> dict:
@@ -119,6 +121,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
 
     Args:
       bias_correction: divide the moments by what their zero start takes from them. None: the optimizer's usual way.
+      epsilon_after_correction: epsilon is added to the corrected second moment, not to the other.
       layerwise_lr_decay: see `layer_rates`.
     """
 
@@ -136,6 +139,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         name=None,
         bias_correction: bool | None = None,
         layerwise_lr_decay: float = 1.0,
+        epsilon_after_correction: bool = False,
         **kwargs,
     ):
         super().__init__(learning_rate=learning_rate, global_clipnorm=global_clipnorm, name=name, **kwargs)
@@ -147,6 +151,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         self.excluded_patterns = tuple(exclude_from_weight_decay or ())
         self.bias_correction = self.corrects_bias if bias_correction is None else bias_correction
         self.layerwise_lr_decay = layerwise_lr_decay
+        self.epsilon_after_correction = epsilon_after_correction
 
     def build(self, variables):
         if self.built:
@@ -179,7 +184,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         new = update(
             type(self)._direction,
             self.decayed[index] and self.weight_decay_rate,
-            (self.beta_1, self.beta_2, self.epsilon, self.bias_correction),
+            (self.beta_1, self.beta_2, self.epsilon, self.bias_correction, self.epsilon_after_correction),
             (variable, m, v, gradient),
             scalars,
         )
@@ -198,6 +203,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             "exclude_from_weight_decay": list(self.excluded_patterns),
             "bias_correction": self.bias_correction,
             "layerwise_lr_decay": self.layerwise_lr_decay,
+            "epsilon_after_correction": self.epsilon_after_correction,
         }
 
 
@@ -244,15 +250,17 @@ class AdamWeightDecay(_DecayingOptimizer):
 
     Without bias correction the first steps are about three times as long as Adam's ((1 - beta_1) / sqrt(1 - beta_2));
     the warm-up is tuned to that, so it stays. With it, this is fairseq's Adam, whose epsilon counts before v is
-    corrected.
+    corrected, or with `epsilon_after_correction` PyTorch's AdamW.
     """
 
     @staticmethod
     def _direction(variable, m, v, step, decay_rate, constants):
-        beta_1, beta_2, epsilon, bias_correction = constants
-        change = m / (ops.sqrt(v) + epsilon)
+        beta_1, beta_2, epsilon, bias_correction, epsilon_after_correction = constants
         if bias_correction:
             left_1, left_2 = (1.0 - ops.power(ops.cast(beta, "float32"), step) for beta in (beta_1, beta_2))
+            epsilon = epsilon * ops.sqrt(left_2) if epsilon_after_correction else epsilon
+        change = m / (ops.sqrt(v) + epsilon)
+        if bias_correction:
             change = change * (ops.sqrt(left_2) / left_1)
         return change + decay_rate * variable if decay_rate else change
 
@@ -268,7 +276,7 @@ class Lamb(_DecayingOptimizer):
 
     @staticmethod
     def _direction(variable, m, v, step, decay_rate, constants):
-        beta_1, beta_2, epsilon, bias_correction = constants
+        beta_1, beta_2, epsilon, bias_correction, _ = constants
         if bias_correction:
             m = m / (1.0 - ops.power(ops.cast(beta_1, "float32"), step))
             v = v / (1.0 - ops.power(ops.cast(beta_2, "float32"), step))
@@ -305,4 +313,5 @@ def create_optimizer(
         global_clipnorm=recipe.clip_norm or None,
         bias_correction=recipe.bias_correction,
         layerwise_lr_decay=recipe.layerwise_lr_decay,
+        epsilon_after_correction=recipe.epsilon_after_correction,
     )

@@ -3,6 +3,7 @@
 from types import MappingProxyType
 
 from bert_tf.models.config import BertConfig, arguments_of_size
+from bert_tf.models.recipe import Recipe
 
 
 class DistilBertConfig(BertConfig):
@@ -23,6 +24,11 @@ class DistilBertConfig(BertConfig):
     classifier_act = "relu"
     classifier_dropout = 0.2
     span_dropout = 0.1
+    # train.py of the research project's folder distillation; its optimizer is PyTorch's AdamW.
+    pretraining_recipe = Recipe(
+        learning_rate=5e-4, warmup_proportion=0.05, warmup="precedes_from_zero", weight_decay_rate=0.0,
+        adam_beta_2=0.98, bias_correction=True, epsilon_after_correction=True, clip_norm=5.0,
+    )  # fmt: skip
     sizes = MappingProxyType({"distilbert_base": arguments_of_size(6, 768)})
 
     def __init__(
