@@ -97,7 +97,11 @@ flags.DEFINE_float(
     "for other families their authors', which is logged and meant for their batches of thousands.",
 )
 flags.DEFINE_integer("num_train_steps", 100000, "Total steps, over which the learning rate decays to 0.")
-flags.DEFINE_integer("num_warmup_steps", 10000, "Steps over which the learning rate rises from 0 (not a share).")
+flags.DEFINE_integer(
+    "num_warmup_steps",
+    10000,
+    "Steps over which the learning rate rises from 0 (not a share). If unset, 10000; with --teacher 5 % of the steps.",
+)
 flags.DEFINE_integer(
     "stop_at_step",
     None,
@@ -165,7 +169,38 @@ flags.DEFINE_bool("disallow_correct", False, "For --objective=electra: the gener
 flags.DEFINE_float(
     "generator_temperature", 1.0, "For --objective=electra: the generator's logits are divided by it before it draws."
 )
+flags.DEFINE_float(
+    "mask_smoothing",
+    0.0,
+    "For unmasked records: mask rare tokens more often, with odds of count ** -mask_smoothing, choosing from the whole "
+    "batch, not row by row; DistilBERT's authors had 0.7.",
+)
 flags.DEFINE_bool("skip_corrupt_records", False, "Skip and count damaged records, instead of stopping.")
+
+# Distillation; the defaults are those of DistilBERT's authors.
+training_flags.define_teacher_flags(
+    "the student starts from the teacher's embeddings and these of its layers, counted from 0, as 0,2,4,7,9,11, "
+    "instead of --init_checkpoint and a configuration of its own."
+)
+flags.DEFINE_enum(
+    "student_family",
+    None,
+    ["distilbert", "same"],
+    "With --student_layers: distilbert: without segments and pooler. same: of the teacher's family. If unset, "
+    "distilbert where the teacher is a BERT.",
+)
+flags.DEFINE_bool(
+    "vocab_transform", False, "With --student_layers: the masked-LM head's hidden layer also starts from the teacher's."
+)
+flags.DEFINE_float(
+    "alpha_ce", 5.0, "With --teacher: weight of the divergence from the teacher's distribution over the vocabulary."
+)
+flags.DEFINE_float("alpha_mlm", 2.0, "With --teacher: weight of the masked-LM loss.")
+flags.DEFINE_float("alpha_cos", 1.0, "With --teacher: weight of 1 - cos of the last hidden states of both models.")
+flags.DEFINE_float("alpha_mse", 0.0, "With --teacher: weight of the squared difference of both models' scores.")
+flags.DEFINE_bool(
+    "restrict_ce_to_mask", False, "With --teacher: compare the distributions of masked tokens only, not of all."
+)
 
 training_flags.define_device_flags()
 training_flags.define_training_flags()

@@ -20,6 +20,7 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels
+from bert_tf.models.config import BertConfig
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import gather_positions
 from bert_tf.models.objectives import MaskedLanguageModelObjective
@@ -118,6 +119,20 @@ class LanguageDistillation:
         "masked_lm_weight", "tokens",
     )  # fmt: skip
 
+    def check(self, student: BertConfig, teacher: BertConfig) -> None:
+        """Refuses two models that can't be compared.
+
+        Raises:
+          ValueError: their vocabularies, or the vectors to be compared, differ in size; or the teacher is causal.
+        """
+        if teacher.is_causal:
+            raise ValueError("--teacher has causal attention: it does not score masked tokens.")
+        for key, needed in (("vocab_size", True), ("hidden_size", self.alpha_cos)):
+            sizes = getattr(teacher, key), getattr(student, key)
+            if needed and sizes[0] != sizes[1]:
+                advice = " (--alpha_cos=0 compares no vectors)" if key == "hidden_size" else ""
+                raise ValueError(f"--teacher has {key} {sizes[0]}, the student {sizes[1]}: they must agree{advice}.")
+
     def compared_weights(self, features: dict):
         """[B, S] or [B, P] float32: the weights of the tokens whose scores are compared."""
         return (MaskedLanguageModelObjective.weights if self.restrict_ce_to_mask else _token_weights)(features)
@@ -193,17 +208,13 @@ class TaughtLanguageModel(TaughtModel):
       student, teacher: see `TaughtModel`. objective: says what is compared.
 
     Raises:
-      ValueError: their vocabularies, or the vectors to be compared, differ in size.
+      ValueError: see `LanguageDistillation.check`.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model, objective: LanguageDistillation):
+        objective.check(student.config, teacher.config)
         super().__init__(student, teacher)
         self.objective = objective
-        for key, needed in (("vocab_size", True), ("hidden_size", objective.alpha_cos)):
-            sizes = getattr(teacher.config, key), getattr(student.config, key)
-            if needed and sizes[0] != sizes[1]:
-                advice = " (--alpha_cos=0 compares no vectors)" if key == "hidden_size" else ""
-                raise ValueError(f"--teacher has {key} {sizes[0]}, the student {sizes[1]}: they must agree{advice}.")
 
     def __call__(self, features: dict, training: bool = False, dropout_seed=None) -> dict:
         """Scores the masked tokens, and compares the scores of all.

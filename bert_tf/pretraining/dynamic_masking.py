@@ -36,7 +36,8 @@ class Masking:
       masked_lm_prob: share of a pair's tokens to predict.
       do_whole_word_mask: mask all pieces of a word or none.
       mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
-      tokenizer_class: names the special tokens. pad_id: the id of padding.
+      mask_smoothing: exponent of the tokens' counts by which tokens are chosen; 0: all alike. See `smoothed_masking`.
+      tokenizer_class: names the special tokens. pad_id: the id of padding. special_ids: of all special tokens.
     """
 
     cls_id: int
@@ -50,8 +51,10 @@ class Masking:
     mask_rate: float = 0.8
     random_rate: float = 0.1
     keep_rate: float = 0.1
+    mask_smoothing: float = 0.0
     tokenizer_class: type[Tokenizer] = FullTokenizer
     pad_id: int = 0
+    special_ids: tuple[int, ...] = ()
 
     @classmethod
     def from_vocab(
@@ -78,6 +81,7 @@ class Masking:
             continuations,
             tokenizer_class=tokenizer_class,
             pad_id=vocab.get(tokenizer_class.pad_token, 0),
+            special_ids=tuple(vocab[token] for token in tokenizer_class.special_tokens() if token in vocab),
             **settings,
         )
         if not 0 < masking.masked_lm_prob <= 1:
@@ -85,6 +89,10 @@ class Masking:
         if masking.max_predictions_per_seq < 1:
             raise ValueError(f"--max_predictions_per_seq={masking.max_predictions_per_seq} must be at least 1.")
         check_mask_rates(masking.mask_rate, masking.random_rate, masking.keep_rate)
+        if not 0 <= masking.mask_smoothing <= 1:
+            raise ValueError(f"--mask_smoothing={masking.mask_smoothing} must be from 0 to 1.")
+        if masking.mask_smoothing and masking.do_whole_word_mask:
+            raise ValueError("--mask_smoothing chooses single pieces: give it or --do_whole_word_mask.")
         return masking
 
     @property

@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 
 from bert_tf.models.sizes import config_of_size
+from bert_tf.models.teacher_settings import LanguageTeacherSettings
 from bert_tf.system import checks
 from bert_tf.text.segmenters import check_segmenter
 from bert_tf.weights import released_models
@@ -16,7 +17,7 @@ from bert_tf.weights import released_models
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 
 # Flags that say how unmasked records are masked while training.
-MASK_FLAGS = ("masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate", "keep_rate")
+MASK_FLAGS = ("masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate", "keep_rate", "mask_smoothing")
 FIXED_MASK_FLAGS = MASK_FLAGS[1:]  # those that ELECTRA's way of masking leaves no choice about
 # Flags of --objective=electra.
 ELECTRA_FLAGS = (
@@ -26,13 +27,14 @@ ELECTRA_FLAGS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingSettings:
+class PretrainingSettings(LanguageTeacherSettings):
     """What is trained, on which data, for how long; the fields are the flags of run_pretraining.py of these names.
 
     Attributes:
       nsp: None: as in the model's family. learning_rate: None: that of the family's recipe.
-      max_predictions_per_seq: None: 20; for ELECTRA as many as its authors had. generator_size: None: that of
-        init_checkpoint's generator, or a quarter.
+      num_warmup_steps: None: 10000; with a teacher the share of its recipe.
+      max_predictions_per_seq: None: 20; with mask_smoothing twice the mean; for ELECTRA as many as its authors had.
+      generator_size: None: that of init_checkpoint's generator, or a quarter.
     """
 
     input_file: str
@@ -51,7 +53,7 @@ class PretrainingSettings:
     eval_batch_size: int = 8
     learning_rate: float | None = None
     num_train_steps: int = 100000
-    num_warmup_steps: int = 10000
+    num_warmup_steps: int | None = None
     stop_at_step: int | None = None
     save_checkpoints_steps: int = 1000
     iterations_per_loop: int = 1000
@@ -63,6 +65,7 @@ class PretrainingSettings:
     mask_rate: float = 0.8
     random_rate: float = 0.1
     keep_rate: float = 0.1
+    mask_smoothing: float = 0.0
     generator_size: float | None = None
     generator_config_file: str | None = None
     untied_generator_embeddings: bool = False
@@ -107,12 +110,13 @@ def check_settings(settings: PretrainingSettings) -> None:
         )
     if settings.bert_size:
         config_of_size(settings.bert_size)
-    elif not settings.bert_config_file and not settings.init_checkpoint:
+    elif not (settings.bert_config_file or settings.init_checkpoint or settings.student_layers):
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     if settings.is_left_to_right:
         for name in settings.given_mask_flags():
             raise ValueError(f"--{name} is for --objective=mlm: under --objective=ltr nothing is masked.")
     _check_electra(settings)
+    _check_teacher(settings)
     check_mask_rates(settings.mask_rate, settings.random_rate, settings.keep_rate)
     checks.check_file(settings.bert_config_file, "--bert_config_file")
     checks.check_file(settings.vocab_file, "--vocab_file")
@@ -122,6 +126,18 @@ def check_settings(settings: PretrainingSettings) -> None:
     checks.check_output_dir(settings.output_dir, "--output_dir")
     if not os.path.isdir(settings.output_dir) or not os.listdir(settings.output_dir):  # else it may resume without
         released_models.check_path(settings.init_checkpoint, "--init_checkpoint")
+
+
+def _check_teacher(settings: PretrainingSettings) -> None:
+    """Checks the flags of distillation."""
+    settings.check_teacher()
+    for name in ("init_checkpoint", "bert_config_file", "bert_size"):
+        if settings.student_layers and getattr(settings, name):
+            raise ValueError(f"--student_layers: the student starts from the teacher; leave out --{name}.")
+    if settings.teacher and settings.objective != "mlm":
+        raise ValueError(f"--teacher is for --objective=mlm, not for --objective={settings.objective}.")
+    if settings.teacher and settings.nsp:
+        raise ValueError("--nsp: a student predicts no next sentence; leave it out.")
 
 
 def _check_electra(settings: PretrainingSettings) -> None:

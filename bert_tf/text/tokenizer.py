@@ -19,6 +19,7 @@ from bert_tf.text import casing as text_casing
 from bert_tf.text.casing import Casing
 from bert_tf.weights import released_models
 
+_ROLES = ("cls", "mask", "pad", "sep", "unk")
 PADDINGS = ("longest", "max_length")
 
 
@@ -136,7 +137,7 @@ class Tokenizer(abc.ABC):
 
     def settings(self) -> dict:
         """What tokenizer_config.json says beside these files, in the terms of Hugging Face."""
-        return {f"{role}_token": getattr(self, f"{role}_token") for role in ("cls", "mask", "pad", "sep", "unk")}
+        return {f"{role}_token": getattr(self, f"{role}_token") for role in _ROLES}
 
     def to_graph(self, split_unknown: bool = False):
         """The same rules as TensorFlow ops: a `tf.Module` with `encode` and `tokenize`, like `GraphTokenizer`.
@@ -188,6 +189,11 @@ class Tokenizer(abc.ABC):
             raise ValueError(f"--strip_accents is for word pieces, but {vocab_file} has none. Leave the flag out.")
 
     # --- ids ---------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def special_tokens(cls) -> tuple[str, ...]:
+        """The tokens with a role, which stand for no text."""
+        return tuple(getattr(cls, f"{role}_token") for role in _ROLES)
 
     def special_id(self, token: str) -> int:
         """The id of a special token.

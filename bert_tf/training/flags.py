@@ -5,7 +5,8 @@ Only the scripts' `main` reads the values; this module defines the flags once so
 
 from absl import flags
 
-from bert_tf.training.settings import DTYPE_POLICIES, TEMPERATURE, WEIGHT
+from bert_tf.models.teacher_settings import TEMPERATURE, WEIGHT
+from bert_tf.training.settings import DTYPE_POLICIES
 
 flags.disclaim_key_flags()  # --help of a script lists these flags as its own
 

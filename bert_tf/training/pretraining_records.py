@@ -1,10 +1,15 @@
 """The records of a pre-training run: those that its flags name."""
 
 import dataclasses
+import io
 import posixpath
+
+import numpy as np
+import tensorflow as tf
 
 from bert_tf.data import records
 from bert_tf.pretraining.settings import PretrainingSettings
+from bert_tf.system.atomic import write_file
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 
 
@@ -21,6 +26,28 @@ class OpenedRecords:
     index: records.RecordIndex
     features: dict
     pairs: int | None
+
+
+def token_counts(opened: OpenedRecords, vocab_size: int, cache_file: str | None) -> np.ndarray:
+    """How often each token is in unmasked records: int64 [vocab_size]; padding counts, too.
+
+    Args:
+      cache_file: keeps the counts for the next start; None: nothing is kept.
+    """
+    if cache_file and tf.io.gfile.exists(cache_file):
+        with tf.io.gfile.GFile(cache_file, "rb") as file, np.load(io.BytesIO(file.read())) as stored:
+            if str(stored["fingerprint"]) == opened.index.fingerprint and len(stored["counts"]) == vocab_size:
+                return stored["counts"]
+    counts = np.zeros(vocab_size, np.int64)
+    for batch in records.evaluation_batches(
+        opened.index, opened.features, batch_size=256, repeat=False, max_steps=None
+    ):
+        counts += np.bincount(np.reshape(batch["input_ids"], -1), minlength=vocab_size)[:vocab_size]
+    if cache_file:
+        content = io.BytesIO()
+        np.savez_compressed(content, counts=counts, fingerprint=opened.index.fingerprint)
+        write_file(cache_file, content.getvalue())
+    return counts
 
 
 def open_all_records(settings: PretrainingSettings, chief: bool) -> dict[str, OpenedRecords]:

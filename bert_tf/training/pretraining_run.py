@@ -22,11 +22,13 @@ from bert_tf.pretraining.settings import PretrainingSettings, check_settings
 from bert_tf.text.casing import find_vocab_file
 from bert_tf.text.vocab import load_vocab
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
+from bert_tf.training.distilled_pretraining import DistillationTask, student_config
 from bert_tf.training.electra_pretraining import ElectraTask
 from bert_tf.training.pretraining_records import OpenedRecords, open_all_records
 from bert_tf.training.pretraining_tasks import LeftToRightTask, PretrainingTask
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
 from bert_tf.training.step import TrainingPlan, make_evaluate_function
+from bert_tf.training.teacher import check_resumed
 
 TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask, "electra": ElectraTask}
 
@@ -46,6 +48,8 @@ def pretrain(
       loop.NonFiniteLossError, SystemExit: see `loop.train`.
     """
     check_settings(settings)
+    if settings.student_layers:
+        settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
     config, config_name = _configure(settings, training.allow_unknown_config_keys)
     settings, training = _with_recipe(settings, training, config)
     strategy = distribution.set_up_devices(devices)
@@ -59,7 +63,9 @@ def pretrain(
         tf.io.gfile.makedirs(settings.output_dir)
 
     data = open_all_records(settings, chief)
-    task = TASKS[settings.objective](settings, config, config_name, data)
+    task = _kind_of_task(settings)(settings, config, config_name, data)
+    if settings.do_train:
+        check_resumed(settings.output_dir, task.recorded)
     for opened in data.values():
         _check_first_batch(opened, task)
     with strategy.scope():
@@ -72,9 +78,10 @@ def pretrain(
                 settings.learning_rate,
                 settings.num_train_steps,
                 settings.num_warmup_steps,
-                config.pretraining_recipe,
+                task.recipe(config),
             )
             optimizer.build(model.trainable_variables)
+        trained = task.trained(model, training.dtype_policy)
     logging.info(
         "Model with %s parameters; batch %d = %d replicas x %d micro-batches x %d examples; %s%s.",
         f"{model.count_params():,}",
@@ -85,7 +92,7 @@ def pretrain(
         training.dtype,
         ", XLA" if training.use_xla else "",
     )
-    step = loop.restore(model, optimizer, settings.output_dir, settings.init_checkpoint, training.init_with_optimizer)
+    step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), training.init_with_optimizer)
     if chief and settings.do_train and step < (settings.stop_at_step or settings.num_train_steps):
         vocabulary = _find_vocabulary(settings, data, config)
         task.claim_output_dir()
@@ -93,9 +100,9 @@ def pretrain(
             pretrained.write_description(settings.output_dir, vocabulary)
         recorded = _recorded(task, training, devices, data)
         run_directory.record_settings(settings.output_dir, recorded, resumed=step > 0)
-    evaluate = _make_evaluate(model, task, strategy, data)
+    evaluate = _make_evaluate(trained, task, strategy, data)
     if settings.do_train:
-        step = _train(model, optimizer, task, strategy, training, data["input_file"], evaluate)
+        step = _train(trained, optimizer, task, strategy, training, data["input_file"], evaluate)
     results = {"global_step": step}
     if settings.do_eval:
         logging.info("Evaluation of step %d:", step)
@@ -106,6 +113,10 @@ def pretrain(
         task.write_parts(model)
         _log_ending(task)
     return results
+
+
+def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
+    return DistillationTask if settings.teacher else TASKS[settings.objective]
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
@@ -123,7 +134,9 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
     else:
         config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint, allow_unknown_keys)
         name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
-    TASKS[settings.objective].configure(settings, config, name)
+    if settings.student_layers:
+        config = student_config(settings, config)
+    _kind_of_task(settings).configure(settings, config, name)
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
     if settings.max_seq_length > config.max_length:
@@ -138,13 +151,14 @@ def _with_recipe(
     settings: PretrainingSettings, training: TrainingSettings, config: BertConfig
 ) -> tuple[PretrainingSettings, TrainingSettings]:
     """The settings, with how the family's authors pre-trained it where they say nothing, which is logged."""
-    recipe = config.pretraining_recipe
-    filled = {}
+    kind = _kind_of_task(settings)
+    recipe, filled = kind.recipe(config), {}
     if settings.nsp is None:
-        settings = dataclasses.replace(settings, nsp=config.has_pooler)
+        settings = dataclasses.replace(settings, nsp=config.has_pooler and not settings.teacher)
     if settings.max_predictions_per_seq is None:
-        predictions = TASKS[settings.objective].default_predictions(settings)
-        settings = dataclasses.replace(settings, max_predictions_per_seq=predictions)
+        settings = dataclasses.replace(settings, max_predictions_per_seq=kind.default_predictions(settings))
+    if settings.num_warmup_steps is None:
+        settings = dataclasses.replace(settings, num_warmup_steps=kind.default_warmup_steps(settings))
     if settings.learning_rate is None:
         settings = dataclasses.replace(settings, learning_rate=recipe.learning_rate)
         filled["learning_rate"] = recipe.learning_rate
@@ -184,6 +198,7 @@ def _recorded(
     recorded = dataclasses.asdict(task.settings) | dataclasses.asdict(training) | dataclasses.asdict(devices)
     if "input_file" in data:
         recorded["input_file_fingerprint"] = data["input_file"].index.fingerprint
+    recorded |= task.recorded
     if task.masking:
         recorded["vocab_file_fingerprint"] = task.masking.fingerprint
     return {name: value for name, value in recorded.items() if name not in task.unused_settings}
@@ -277,7 +292,7 @@ def _train(
         save_checkpoints_steps=settings.save_checkpoints_steps,
         tokens_per_example=settings.max_seq_length,
         flops_per_example=task.flops_per_example,
-        clip_norm=task.config.pretraining_recipe.clip_norm,
+        clip_norm=task.recipe(task.config).clip_norm,
         **training.plan_fields,
     )
 

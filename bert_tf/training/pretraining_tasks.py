@@ -3,9 +3,12 @@
 There is a class for each --objective. The model's family says the rest: its recipe, its tokenizer, its masks.
 """
 
+import math
+import posixpath
 from collections.abc import Callable, Mapping
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -13,12 +16,15 @@ from bert_tf.models import flops, objectives, pretrained, task_models
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import Family, family_of
-from bert_tf.pretraining import dynamic_masking, left_to_right
+from bert_tf.models.recipe import Recipe
+from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
+from bert_tf.pretraining import dynamic_masking, left_to_right, smoothed_masking
 from bert_tf.pretraining.settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
 from bert_tf.text.casing import Casing
 from bert_tf.text.vocab import load_vocab
 from bert_tf.training import run_directory
-from bert_tf.training.pretraining_records import OpenedRecords
+from bert_tf.training.pretraining_records import OpenedRecords, token_counts
+from bert_tf.weights.mapping import Weights
 
 # Rows and the number of their batch -> features.
 Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]
@@ -33,6 +39,7 @@ class PretrainingTask:
 
     Attributes:
       masking: how unmasked records are masked; None if there are none, or nothing is masked.
+      token_weights: of `smoothed_masking`; None: all tokens are masked alike.
 
     Raises:
       ValueError: settings, configuration and records don't fit together; names the flag.
@@ -43,6 +50,9 @@ class PretrainingTask:
     ):
         self.settings, self.config, self.config_name = settings, config, config_name
         self.masking = self.create_masking(data)
+        self.token_weights = None
+        if self.masking and self.masking.mask_smoothing:
+            self.token_weights = self._weigh_tokens(data)
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
@@ -56,6 +66,16 @@ class PretrainingTask:
                 f"--objective={settings.objective} needs attention to both sides, but attention is {config.attention} "
                 f"in {config_name}: give --objective=ltr, or another configuration."
             )
+
+    @staticmethod
+    def recipe(config: BertConfig) -> Recipe:
+        """Schedule and optimizer, where the settings don't say it."""
+        return config.pretraining_recipe
+
+    @staticmethod
+    def default_warmup_steps(settings: PretrainingSettings) -> int:
+        """num_warmup_steps, where the settings don't say it."""
+        return 10000
 
     @property
     def family(self) -> Family:
@@ -77,12 +97,26 @@ class PretrainingTask:
 
     def create_model(self, dtype: str) -> keras.Model:
         """The model with random weights, not built; to be called in the strategy's scope."""
-        kind = task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
-        return kind(self.config, dtype=dtype)
+        return self.model_class(self.config, dtype=dtype)
+
+    @property
+    def model_class(self) -> type[keras.Model]:
+        """The class of the model, also when it is used."""
+        return task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
+
+    def beginning(self) -> str | Weights | None:
+        """What the model starts from where there is no run to resume; see `loop.restore`."""
+        return self.settings.init_checkpoint
+
+    def trained(self, model: keras.Model, dtype: str):
+        """What stands in the model's place in training and evaluation; to be called in the strategy's scope."""
+        return model
 
     @staticmethod
     def default_predictions(settings: PretrainingSettings) -> int:
         """max_predictions_per_seq, where the settings don't say it."""
+        if settings.mask_smoothing:  # rows differ in how many they get
+            return min(math.ceil(2 * settings.masked_lm_prob * settings.max_seq_length), settings.max_seq_length)
         return 20
 
     @property
@@ -98,7 +132,12 @@ class PretrainingTask:
     @property
     def unused_settings(self) -> tuple[str, ...]:
         """The settings that don't matter to this run."""
-        return ELECTRA_FLAGS if self.masking else (*ELECTRA_FLAGS, "vocab_file", *MASK_FLAGS)
+        return (*ELECTRA_FLAGS, *DISTILLATION_FLAGS, *(() if self.masking else ("vocab_file", *MASK_FLAGS)))
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """What run.json notes besides settings, data and vocabulary."""
+        return {}
 
     # --- labels ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +149,16 @@ class PretrainingTask:
 
     def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step) -> dict[str, tf.Tensor]:
         """See `dynamic_masking.mask_rows`."""
+        if self.token_weights is not None:
+            return smoothed_masking.mask_rows(rows, seed, step, self.masking, self.token_weights)
         return dynamic_masking.mask_rows(rows, seed, step, self.masking)
+
+    def _weigh_tokens(self, data: Mapping[str, OpenedRecords]) -> np.ndarray:
+        """The weights of the tokens for --mask_smoothing, by how often they are in the data."""
+        counted = data.get("input_file") or data["eval_input_file"]
+        cache_file = posixpath.join(self.settings.output_dir, f"{counted.flag}.tokens.npz")
+        counts = token_counts(counted, self.config.vocab_size, cache_file)
+        return smoothed_masking.token_weights(counts, self.masking.special_ids, self.masking.mask_smoothing)
 
     def create_masking(self, data: Mapping[str, OpenedRecords]) -> dynamic_masking.Masking | None:
         """How unmasked records are masked; None if there are none.
@@ -186,7 +234,7 @@ class PretrainingTask:
 
     def advice(self, folder: str) -> str:
         """Lines that use the trained model, which has a vocabulary beside it."""
-        model = "BertForPreTraining" if self.config.has_pooler else "BertForMaskedLM"
+        model = self.model_class.__name__
         mask = self.family.tokenizer_class.mask_token
         return (
             f"  from bert_tf import {model}, fill_mask, read_tokenizer\n"

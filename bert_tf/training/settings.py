@@ -4,15 +4,13 @@ The fields are the flags of the same names, explained in flags.py.
 """
 
 import dataclasses
-import math
 from collections.abc import Collection, Mapping
 from typing import Protocol, TypeVar
 
 from bert_tf.models.recipe import Recipe
+from bert_tf.models.teacher_settings import WEIGHT, TeacherSettings
 from bert_tf.system.checks import check_file
 from bert_tf.weights import released_models
-
-WEIGHT, TEMPERATURE = 0.5, 2.0  # of distillation: run_squad_w_distillation.py
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
@@ -105,49 +103,6 @@ def settings_of(kind: type[Settings], values: Mapping[str, object], given: Colle
     if given is not None:
         fields = [field for field in fields if field.default is not None or field.name in given]
     return kind(**{field.name: values[field.name] for field in fields})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TeacherSettings:
-    """What a model learns from a teacher; see `models.distillation`. None means "not given".
-
-    Attributes:
-      teacher: a trained model. student_layers: the numbers of its layers that the student starts from.
-      distillation_temperature: of both models' scores.
-    """
-
-    teacher: str | None = None
-    student_layers: list[str] | None = None
-    distillation_temperature: float | None = None
-
-    @property
-    def layers(self) -> list[int] | None:
-        """student_layers as numbers."""
-        return self.student_layers and [int(number) for number in self.student_layers]
-
-    @property
-    def temperature(self) -> float:
-        """The temperature, also where it is not given."""
-        return TEMPERATURE if self.distillation_temperature is None else self.distillation_temperature
-
-    def check_teacher(self) -> None:
-        """Refuses what makes no sense, or needs a teacher.
-
-        Raises:
-          ValueError, FileNotFoundError: names the flag.
-        """
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(TeacherSettings)}
-        for name, value in own.items():
-            if value is not None and not self.teacher:
-                raise ValueError(f"--{name} is for distillation: give --teacher.")
-        released_models.check_path(self.teacher, "--teacher")
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"--distillation_temperature={self.temperature:g} must be a positive number.")
-        numbers = self.student_layers
-        if numbers is not None and not (numbers and all(map(str.isdecimal, numbers))):
-            raise ValueError(f"--student_layers={','.join(numbers)} must be numbers of layers from 0, as 0,2,4,7,9,11.")
-        if numbers and len(set(self.layers)) != len(numbers):
-            raise ValueError(f"--student_layers={','.join(numbers)} has a layer twice.")
 
 
 _RECIPE_FLAGS = (

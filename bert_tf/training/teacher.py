@@ -35,13 +35,17 @@ class Teacher:
 
 
 def open_teacher(
-    path: str, tokenizer: Tokenizer, max_seq_length: int, output_layers: Sequence[str], architecture: str | None = None
+    path: str,
+    tokenizer: Tokenizer | None,
+    max_seq_length: int,
+    output_layers: Sequence[str],
+    architecture: str | None = None,
 ) -> Teacher:
     """Opens a teacher, which must have learned the task, and read the student's rows as the student does.
 
     Args:
-      tokenizer: the student's. output_layers: variables of which a model of the task has one. architecture: the class
-        of such a model; None if the output layer shows it.
+      tokenizer: the student's; None if it is not known. output_layers: variables of which a model of the task has one.
+      architecture: the class of such a model; None if the output layer shows it.
 
     Raises:
       FileNotFoundError, OSError, ValueError: it is missing or damaged, has another vocabulary, can't take rows of this
@@ -55,7 +59,7 @@ def open_teacher(
             raise ValueError(f"{path} has no output layer for this task ({output_layers[0]}): fine-tune it first.")
         if architecture and files.head.architecture not in (None, architecture):
             raise ValueError(f"{path} is a {files.head.architecture}; this task has a {architecture}.")
-        if difference := _difference(pretrained.read_tokenizer(path), tokenizer):
+        if tokenizer and (difference := _difference(pretrained.read_tokenizer(path), tokenizer)):
             raise ValueError(f"{path} does not read the student's rows: {difference}.")
         if max_seq_length > config.max_length:
             raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")

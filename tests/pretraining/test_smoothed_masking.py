@@ -1,0 +1,113 @@
+"""Masks that prefer rare tokens: those of DistilBERT's distiller.py for its draws, and what is drawn.
+
+Oracle: tests/golden/distilbert/masking.json, with all draws.
+"""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bert_tf.pretraining import smoothed_masking
+from bert_tf.pretraining.dynamic_masking import Masking
+
+
+@pytest.fixture
+def oracle(golden):
+    return json.loads((golden / "distilbert" / "masking.json").read_text())
+
+
+def masking(predictions=24, **settings):
+    every = {"all_ids": np.arange(300, dtype=np.int32), "continuations": np.zeros(300, bool)}
+    return Masking(2, 3, 4, **every, max_predictions_per_seq=predictions, **settings)
+
+
+@pytest.fixture
+def weights(oracle):
+    return smoothed_masking.token_weights(np.array(oracle["counts"]), oracle["special_ids"].values(), 0.7)
+
+
+def test_weights(oracle, weights):
+    np.testing.assert_allclose(weights, oracle["token_probs"], rtol=1e-6)
+
+
+def test_masks_of_given_draws(oracle):
+    for batch in oracle["batches"]:
+        ids = np.array(batch["token_ids"], np.int32)
+        chosen = np.zeros(ids.size, bool)
+        chosen[batch["drawn_flat_positions"]] = True
+        chosen = chosen.reshape(ids.shape)
+        kinds, replacements = np.zeros((2, *ids.shape), np.int32)
+        kinds[chosen], replacements[chosen] = batch["drawn_kind_0mask_1keep_2random"], batch["drawn_random_ids"]
+        features = smoothed_masking.mask(*map(np.array, (ids, chosen, kinds, replacements)), masking())
+        features = {name: np.asarray(value) for name, value in features.items()}
+        np.testing.assert_array_equal(features["input_ids"], batch["masked_token_ids"])
+        labels = np.full_like(ids, -100)
+        for row, column in np.argwhere(features["masked_lm_weights"] > 0):
+            labels[row, features["masked_lm_positions"][row, column]] = features["masked_lm_ids"][row, column]
+        np.testing.assert_array_equal(labels, batch["mlm_labels"])
+
+
+def rows(batch):
+    ids = np.array(batch["token_ids"], np.int32)
+    lengths = np.array(batch["attention_mask"]).sum(1)
+    return {
+        "input_ids": ids, "segment_lengths": np.stack([lengths, np.zeros_like(lengths)], 1).astype(np.int32),
+        "next_sentence_labels": np.zeros((len(ids), 1), np.int32),
+    }  # fmt: skip
+
+
+def test_the_number_is_that_of_the_whole_batch(oracle, weights):
+    for step, batch in enumerate(oracle["batches"]):
+        features = smoothed_masking.mask_rows(rows(batch), 7, step, masking(), weights)
+        assert np.sum(features["masked_lm_weights"]) == batch["number_to_mask"]
+        np.testing.assert_array_equal(features["input_mask"], batch["attention_mask"])
+        again = smoothed_masking.mask_rows(rows(batch), 7, step, masking(), weights)
+        other = smoothed_masking.mask_rows(rows(batch), 7, step + 1, masking(), weights)
+        for name, value in features.items():
+            np.testing.assert_array_equal(value, again[name], err_msg=name)
+        assert np.any(features["masked_lm_positions"] != other["masked_lm_positions"])
+
+
+def test_a_row_has_at_most_its_predictions(oracle, weights):
+    batch = oracle["batches"][0]
+    for limit in (1, 2, 40):
+        features = smoothed_masking.mask_rows(rows(batch), 7, 0, masking(limit, masked_lm_prob=0.9), weights)
+        counts = np.sum(features["masked_lm_weights"], axis=1)
+        assert features["masked_lm_positions"].shape == (len(counts), limit)
+        # There are fewer than 90 %: [CLS], [SEP] and [UNK] are not chosen.
+        special = np.isin(batch["token_ids"], list(oracle["special_ids"].values()))
+        np.testing.assert_array_equal(counts, np.minimum((~special).sum(1), limit))
+
+
+def test_rare_tokens_are_chosen_more_often(weights):
+    """The first of two draws has the odds of the weights; what becomes of a token has the usual rates."""
+    import tensorflow as tf
+
+    generator = np.random.default_rng(0)
+    tokens = np.array([5, 8, 9, 19])  # weights 1, 0.06, 0.025, 0.003
+    trials = 20000
+    uniform = tf.constant(generator.uniform(size=(trials, 4)), tf.float32)
+    one = tf.constant(np.tile(weights[tokens], (trials, 1)))
+    key = np.asarray(-np.log(uniform) / one)
+    first = np.bincount(key.argmin(1), minlength=4) / trials
+    np.testing.assert_allclose(first, weights[tokens] / weights[tokens].sum(), atol=0.01)
+    chosen = np.concatenate(
+        [np.asarray(smoothed_masking.draw(one[i : i + 1], 1, uniform[i : i + 1], masking())) for i in range(100)]
+    )
+    np.testing.assert_array_equal(chosen.argmax(1), key[:100].argmin(1))
+    ids = generator.integers(5, 300, (32, 64)).astype(np.int32)
+    data = {"input_ids": ids, "segment_lengths": np.tile(np.array([[64, 0]], np.int32), (32, 1)),
+            "next_sentence_labels": np.zeros((32, 1), np.int32)}  # fmt: skip
+    kinds = []
+    for step in range(40):
+        features = smoothed_masking.mask_rows(data, 3, step, masking(64), np.ones(300, np.float32))
+        assert np.sum(features["masked_lm_weights"]) == math.ceil(0.15 * 32 * 64)
+        here = np.asarray(features["masked_lm_weights"]) > 0
+        new = np.take_along_axis(np.asarray(features["input_ids"]), np.asarray(features["masked_lm_positions"]), 1)[
+            here
+        ]
+        old = np.asarray(features["masked_lm_ids"])[here]
+        kinds += [(new == 4).mean(), ((new == old) & (new != 4)).mean()]
+    np.testing.assert_allclose(np.mean(np.reshape(kinds, (-1, 2)), axis=0), [0.8, 0.1], atol=0.01)

@@ -1,0 +1,194 @@
+"""run_pretraining.py --teacher: the student's beginning, what is saved, exact resume, replicas, other rows, refusals."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.descendants import save_model
+from helpers.paths import GOLDEN
+from helpers.pretraining_runs import assert_bit_identical, values
+from helpers.script_cases import assert_in_order, results_of, run_cases, selected_cases, weights_of
+
+from bert_tf import BertForMaskedLM, BertForSequenceClassification
+from bert_tf.pretraining.create import create_pretraining_data
+
+STEPS = 6
+# Without dropout, so that parts of a batch give the same as the whole.
+SLOW = {"packed", "parts", "two parts", "replicas", "plain", "roberta", "bfloat16"}
+
+
+def cases_of(folder) -> tuple[dict, dict]:
+    """Case -> flags: those that run, and those that are refused, with the message."""
+    flags = {
+        "input_file": f"{folder}/rows.tfrecord", "do_train": True, "max_seq_length": 32, "max_predictions_per_seq": 8,
+        "train_batch_size": 8, "num_train_steps": STEPS, "learning_rate": 1e-2, "save_checkpoints_steps": 3,
+        "deterministic": True, "teacher": folder / "bert",
+    }  # fmt: skip
+    student = {**flags, "student_layers": "1"}
+    smoothed = {**student, "mask_smoothing": 0.7}
+    own = {**flags, "bert_config_file": folder / "plain" / "distilbert_config.json", "vocab_file": GOLDEN / "vocab.txt"}
+    same = {"student_family": "same", "vocab_transform": True, "restrict_ce_to_mask": True, "alpha_mse": 0.01}
+    ran = {
+        "whole": smoothed,
+        "stopped": {**smoothed, "stop_at_step": 3},
+        "beginning": {**student, "learning_rate": 0, "num_train_steps": 1},
+        "same": {**student, **same, "do_eval": True, "max_eval_steps": 2, "learning_rate": 0, "num_train_steps": 1},
+        "own": {**own, "num_train_steps": 2},
+        "packed": {**smoothed, "input_file": f"{folder}/packed.tfrecord", "num_train_steps": 2},
+        "bfloat16": {**smoothed, "dtype": "bfloat16", "use_xla": True, "num_train_steps": 2},
+        "roberta": {**flags, "teacher": folder / "roberta", "student_layers": "0,1", "num_train_steps": 1,
+                    "input_file": f"{folder}/roberta.tfrecord"},
+        "plain": own,
+        "parts": {**own, "gradient_accumulation_steps": 4},
+        "two parts": {**smoothed, "gradient_accumulation_steps": 2},
+    }  # fmt: skip
+    refused = {
+        "another teacher": ({**smoothed, "teacher": folder / "other", "output_dir": folder / "out" / "whole"},
+                            "out/whole holds a run with the teacher *bert; --teacher=*other has other weights."),
+        "no teacher any more": ({**flags, "teacher": None, "init_checkpoint": folder / "bert",
+                                 "bert_config_file": folder / "out" / "whole" / "distilbert_config.json",
+                                 "output_dir": folder / "out" / "whole"},
+                                "holds a run with the teacher *bert; there is none now."),
+        "no head": ({**student, "teacher": folder / "headless"}, "--teacher: *headless has no output layer for this"),
+        "another vocabulary": ({**own, "teacher": folder / "roberta"}, "--teacher: *roberta does not read the student"),
+        "layers": ({**student, "student_layers": "2"}, "--student_layers=2: the teacher has the layers 0 to 1, and no"),
+        "shared": ({**student, "teacher": folder / "albert"}, "--student_layers=1: the layers of this ALBERT share"),
+        "no BERT": ({**student, "teacher": folder / "roberta", "student_family": "distilbert"},
+                    "--student_family=distilbert needs a BERT as teacher, not a RoBERTa."),
+        "width": ({**own, "bert_config_file": folder / "narrow" / "distilbert_config.json"},
+                  "--teacher has hidden_size 32, the student 16: they must agree (--alpha_cos=0 compares no vectors)."),
+        "two starts": ({**student, "init_checkpoint": folder / "bert"}, "--student_layers: the student starts from"),
+        "no start": (flags, "Give --bert_config_file, or --init_checkpoint"),
+        "objective": ({**student, "objective": "ltr"}, "--teacher is for --objective=mlm, not for --objective=ltr."),
+        "next sentence": ({**student, "nsp": True}, "--nsp: a student predicts no next sentence; leave it out."),
+        "alpha alone": ({**flags, "teacher": None, "alpha_ce": 1, "init_checkpoint": folder / "bert"},
+                        "--alpha_ce is for distillation: give --teacher."),
+        "transform alone": ({**own, "vocab_transform": True}, "--vocab_transform is for a student made of the"),
+        "negative": ({**student, "alpha_mlm": -1}, "--alpha_mlm=-1 must be at least 0."),
+        "nothing learned": ({**student, "alpha_ce": 0, "alpha_cos": 0}, "are 0: nothing is learned from the teacher."),
+        "no use of heat": ({**student, "alpha_ce": 0, "distillation_temperature": 1}, "--distillation_temperature is"),
+        "masked records": ({**smoothed, "input_file": f"{folder}/masked.tfrecord"}, "--mask_smoothing is for unmasked"),
+        "words": ({**smoothed, "do_whole_word_mask": True}, "--mask_smoothing chooses single pieces"),
+        "smooth": ({**student, "mask_smoothing": 1.5}, "--mask_smoothing=1.5 must be from 0 to 1."),
+    }  # fmt: skip
+    return ran, refused
+
+
+@pytest.fixture(scope="module")
+def ran(request, tmp_path_factory):
+    """Folder, outcomes by case, what each wrote to stderr, the messages expected."""
+    folder = tmp_path_factory.mktemp("teachers")
+    for family in ("bert", "albert", "roberta"):
+        save_model(folder / family, family, BertForMaskedLM)
+    save_model(folder / "other", "bert", BertForMaskedLM, seed=8)
+    save_model(folder / "headless", "bert", BertForSequenceClassification)
+    config = BertForMaskedLM.from_pretrained(save_model(folder / "distilbert", "distilbert", BertForMaskedLM)).config
+    for name, changes in (("plain", {}), ("narrow", {"hidden_size": 16})):
+        for key, value in {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **changes}.items():
+            setattr(config, key, value)
+        (folder / name).mkdir()
+        config.save(str(folder / name / "distilbert_config.json"))
+    corpus, vocab = str(GOLDEN / "pretraining" / "corpus_*.txt"), str(GOLDEN / "vocab.txt")
+    made = {"max_seq_length": 32, "show_progress": False, "num_workers": 1}
+    create_pretraining_data(corpus, f"{folder}/rows.tfrecord", vocab, masking="dynamic", nsp=False, **made)
+    create_pretraining_data(corpus, f"{folder}/masked.tfrecord", vocab, max_predictions_per_seq=8, **made)
+    cases, refused = cases_of(folder)
+    cases = selected_cases(request, cases, SLOW - {"replicas"})
+    if "packed" in cases:
+        create_pretraining_data(
+            corpus, f"{folder}/packed.tfrecord", vocab, masking="dynamic", pack_sequences=True, nsp=False, **made
+        )
+        words = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
+        create_pretraining_data(corpus, f"{folder}/roberta.tfrecord", words, masking="dynamic", nsp=False, **made)
+    out = folder / "out"
+
+    def run(cases):
+        given = {name: {"output_dir": out / name, **values} for name, values in cases.items()}
+        without = {
+            name: {flag: value for flag, value in one.items() if value is not None} for name, one in given.items()
+        }
+        return run_cases("run_pretraining", without)
+
+    outcomes, logs = run(cases)
+    if "two parts" in cases:  # a process of its own for two devices
+        both = {**cases["two parts"], "gradient_accumulation_steps": 1}
+        more = run({"replicas": {**both, "distribution_strategy": "mirrored", "num_virtual_cpus": 2}})
+        outcomes, logs = outcomes | more[0], logs | more[1]
+    resumed = {"resumed": {**cases["whole"], "output_dir": out / "stopped"}}
+    more = run({**resumed, **{name: values for name, (values, _) in refused.items()}})
+    return folder, outcomes | more[0], logs | more[1], {name: message for name, (_, message) in refused.items()}
+
+
+def test_runs_end(ran):
+    _, outcomes, logs, messages = ran
+    failed = [name for name, outcome in outcomes.items() if name not in messages and outcome != "done"]
+    assert not failed, [(name, outcomes[name], logs[name][-2000:]) for name in failed]
+
+
+def test_a_stopped_run_resumes_bit_for_bit(ran):
+    folder, _, logs, _ = ran
+    assert "Resuming at step 3" in logs["resumed"]
+    assert_bit_identical(values(folder / "out" / "whole", STEPS), values(folder / "out" / "stopped", STEPS))
+
+
+def test_the_student_starts_from_the_teacher(ran):
+    folder, *_ = ran
+    teacher = weights_of(folder / "bert")
+    for case, scope, count in (("beginning", "distilbert", 4 + 16 + 1), ("same", "bert", 5 + 16 + 2 + 5)):
+        student = values(folder / "out" / case, 1)
+        found = 0
+        for name, value in student.items():
+            source = name.replace(f"{scope}/", "bert/").replace("layer_0", "layer_1")
+            same = source in teacher and (value == teacher[source]).all()
+            assert same == ("/transform/" not in name or case == "same") or "adam" in name or name == "global_step"
+            found += same
+        assert found == count, case
+    config = json.loads((folder / "out" / "beginning" / "distilbert_config.json").read_text())
+    assert config["num_hidden_layers"] == 1
+
+
+def test_only_the_student_is_saved_and_can_be_used(ran):
+    folder, _, logs, _ = ran
+    out = folder / "out" / "whole"
+    recorded = json.loads((out / "run.json").read_text())
+    assert recorded["teacher"] == str(folder / "bert") and len(recorded["teacher_checksum"]) == 8
+    assert {"alpha_ce": 5.0, "mask_smoothing": 0.7, "student_layers": ["1"]}.items() <= recorded.items()
+    assert recorded["num_warmup_steps"] == 1  # 5 % of the steps, rounded up
+    model = BertForSequenceClassification.from_pretrained(str(out), num_labels=2)
+    assert model.config.model_type == "distilbert"
+    whole = BertForMaskedLM.from_pretrained(str(out))
+    assert {name for name in values(out, STEPS) if "adam" not in name} == {
+        *weights_of(out).keys() - {name for name in weights_of(out) if "adam" in name}
+    }
+    assert len(whole.trainable_variables) == 4 + 16 + 5
+    assert (out / "vocab.txt").read_bytes() == (folder / "bert" / "vocab.txt").read_bytes()
+    assert "BertForMaskedLM.from_pretrained" in logs["whole"]
+
+
+def test_what_is_reported(ran):
+    folder, *_ = ran
+    results = results_of(folder / "out" / "same")
+    names = {"masked_lm_accuracy", "masked_lm_loss", "divergence", "squared_error", "cosine_distance", "loss"}
+    assert results.keys() == names | {"global_step"}
+    # The loss is that of the batches, the metrics weight every token alike.
+    parts = {"divergence": 5.0, "masked_lm_loss": 2.0, "cosine_distance": 1.0, "squared_error": 0.01}
+    assert results["loss"] == pytest.approx(sum(alpha * results[name] for name, alpha in parts.items()), rel=0.05)
+    lines = (folder / "out" / "whole" / "train_log.jsonl").read_text().splitlines()
+    logged = [json.loads(line) for line in lines]
+    assert logged[-1].keys() >= {"divergence", "cosine_distance"} and "squared_error" not in logged[-1]
+
+
+@pytest.mark.slow
+def test_the_step_is_the_same_however_it_is_cut(ran):
+    folder, *_ = ran
+    for one, other in (("plain", "parts"), ("two parts", "replicas")):
+        expected, found = (values(folder / "out" / name, STEPS) for name in (one, other))
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=5e-5, err_msg=f"{other} {name}")
+
+
+def test_refusals(ran):
+    _, outcomes, _, messages = ran
+    for name, message in messages.items():
+        assert_in_order(message, outcomes[name])
+        assert "\n" not in outcomes[name], name
