@@ -84,6 +84,7 @@ class ReplacedTokenPretraining:
         weights = MaskedLanguageModelObjective.token_weights(features, _row_weights(features))
         sampled = _as_float(ops.equal(outputs["sampled_ids"], ops.cast(features["masked_lm_ids"], "int32")))
         logits, replaced = outputs["discriminator_logits"], _as_float(outputs["is_replaced"])
+        judged = ReplacedTokenObjective.sums(logits, {**features, "is_replaced": replaced})
         found = _as_float(logits > 0)
         tokens = ReplacedTokenObjective.weights(features)
         losses = tokens * ReplacedTokenObjective.losses(logits, replaced)
@@ -93,10 +94,10 @@ class ReplacedTokenPretraining:
             "masked_lm_correct": masked["accuracy"],
             "sampled_correct": ops.sum(weights * sampled),
             "masked_lm_weight": masked["tokens"],
-            "discriminator_loss": ops.sum(losses),
+            "discriminator_loss": judged["loss_sum"],
             "discriminator_row_loss": ops.sum(ops.sum(losses, axis=1) / (counts + _EPSILON)),
-            "discriminator_correct": ops.sum(tokens * _as_float(ops.equal(found, replaced))),
-            "tokens": ops.sum(tokens),
+            "discriminator_correct": judged["correct"],
+            "tokens": judged["tokens"],
             "rows": ops.sum(_row_weights(features)),
             "found_replaced": ops.sum(tokens * found * replaced),
             "found": ops.sum(tokens * found),
