@@ -1,4 +1,4 @@
-"""run_pretraining.py --teacher: the student's beginning, what is saved, exact resume, replicas, other rows, refusals."""
+"""run_pretraining.py --teacher: the beginning of a student, what is saved, exact resume, replicas, refusals."""
 
 import json
 
