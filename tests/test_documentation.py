@@ -38,6 +38,7 @@ COMMANDS = {
     "choice": (["run_swag.py"], 1),
     "classification": (["run_classifier.py", "run_classifier.py"], 2),
     "data-at-scale": (["create_pretraining_data.py", "run_pretraining.py"], 0),
+    "distillation": (["run_classifier.py", "create_pretraining_data.py"], 0),
     "features": (["extract_features.py"], 0),
     "models": (["run_classifier.py"], 0),
     "paper-recipe": (
@@ -357,6 +358,23 @@ def test_the_table_of_recipes_is_the_codes():
                 assert float(re.match(r" *([\d.e-]+)", written)[1]) == value, (flag, family)
             checked += 1
     assert checked == 8 * len(FAMILIES)
+
+
+@pytest.mark.slow
+def test_distillation(environment, folder):
+    layers = "--student_layers=0,2,4,7,9,11"
+    fine_tuning, pretraining = (text.replace(layers, "--student_layers=1") for text in blocks("distillation", "shell"))
+    run_commands(fine_tuning, environment, folder)
+    for name in ("mrpc_student", "mrpc_teacher"):
+        assert "eval_accuracy = " in (folder / name / "eval_results.txt").read_text()
+    sizes = [
+        json.loads((folder / name / "bert_config.json").read_text())["num_hidden_layers"]
+        for name in ("squad_teacher", "squad_student")
+    ]
+    assert sizes == [2, 1]
+    run_commands(pretraining, environment, folder)
+    assert "divergence = " in (folder / "distilbert" / "eval_results.txt").read_text()
+    assert (folder / "mrpc_distilbert" / "best_model" / "distilbert_config.json").exists()
 
 
 @pytest.mark.slow
