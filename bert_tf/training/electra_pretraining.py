@@ -107,7 +107,7 @@ class ElectraTask(PretrainingTask):
             untied_generator_embeddings=self.settings.untied_generator_embeddings,
             disallow_correct=self.settings.disallow_correct,
             temperature=self.settings.generator_temperature,
-            objective=self.objective,
+            **dataclasses.asdict(self.objective),
             dtype=dtype,
         )
 

@@ -1,4 +1,4 @@
-"""Model, heads and optimizer are plain Keras: `fit` on any backend reproduces the original's twelve steps."""
+"""Models, heads and optimizer are plain Keras: `fit` on any backend reproduces the originals' steps."""
 
 import json
 import os
@@ -33,16 +33,56 @@ np.savez(sys.argv[2], **{name: np.asarray(v.value) for name, v in model_variable
 print(json.dumps([keras.config.backend(), loaded, losses]))
 """
 
+ELECTRA_PROGRAM = """
+import json, sys
+import numpy as np
+import keras
+from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.electra.pretraining import ElectraPretrainer
+from bert_tf.training.optimization import create_optimizer
+
+loaded = "tensorflow" in sys.modules  # of the backend's own need
+from bert_tf.training.checkpoints import initialize, model_variables
+from bert_tf.weights import bundle
+
+config = ElectraConfig(260, 24, 32, 2, 2, 128, "gelu_erf", 0.0, 0.0, 40)
+model = ElectraPretrainer(config, config.generator(0.5))
+model = type(model).from_config(model.get_config())
+model.build()
+reader = bundle.open_bundle(sys.argv[1] + "/uneven/model.ckpt")
+for name, variable in model_variables(model).items():
+    variable.assign(reader.get_tensor(name))
+arrays = dict(np.load(sys.argv[1] + "/training/batches.npz"))
+names = {"masked_input_ids": "input_ids", "input_ids": "original_ids", "draw_gumbel_uniform": "sampling_uniform"}
+arrays = {names.get(name, name): value for name, value in arrays.items()}
+arrays = {name: value for name, value in arrays.items() if name in model.known_inputs}
+model.compile(optimizer=create_optimizer("adamw", 0.001, 20, 4, config.pretraining_recipe))
+losses = [
+    float(model.train_on_batch({name: value[step] for name, value in arrays.items()}, return_dict=True)["loss"])
+    for step in range(8)
+]
+np.savez(sys.argv[2], **{name: np.asarray(v.value) for name, v in model_variables(model).items()})
+print(json.dumps([keras.config.backend(), loaded, losses]))
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_fit_makes_the_originals_twelve_steps(golden, tmp_path, backend):
+@pytest.mark.parametrize(
+    "program, folder, steps, checkpoint",
+    [
+        (PROGRAM, "optimizer", "pretraining_steps.json", "pretraining.ckpt-12"),
+        (ELECTRA_PROGRAM, "electra", "training/steps.json", "training/model.ckpt-8"),
+    ],
+    ids=["bert", "electra"],
+)
+def test_fit_makes_the_originals_steps(golden, tmp_path, backend, program, folder, steps, checkpoint):
     pytest.importorskip(backend, reason=f"{backend} is not installed (requirements-dev.txt)")
     import tensorflow as tf
 
-    folder = golden / "optimizer"
+    folder = golden / folder
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path / "weights.npz")],
+        [sys.executable, "-c", program, str(folder), str(tmp_path / "weights.npz")],
         env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"},
         capture_output=True,
         text=True,
@@ -51,9 +91,9 @@ def test_fit_makes_the_originals_twelve_steps(golden, tmp_path, backend):
     assert result.returncode == 0, result.stderr[-3000:]
     name, tensorflow_loaded, losses = json.loads(result.stdout.splitlines()[-1])
     assert (name, tensorflow_loaded) == (backend, backend == "tensorflow")
-    steps = json.loads((folder / "pretraining_steps.json").read_text())["steps"]
+    steps = json.loads((folder / steps).read_text())["steps"]
     # Keras reports the mean since the last reset of its metrics; train_on_batch resets them each time.
     np.testing.assert_allclose(losses, [step["loss"] for step in steps], atol=2e-4)
-    reader = tf.train.load_checkpoint(str(folder / "pretraining.ckpt-12"))
+    reader = tf.train.load_checkpoint(str(folder / checkpoint))
     for variable, value in np.load(tmp_path / "weights.npz").items():
         np.testing.assert_allclose(value, reader.get_tensor(variable), atol=5e-5, err_msg=variable)

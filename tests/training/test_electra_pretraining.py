@@ -14,14 +14,14 @@ from helpers.slow import slow
 
 from bert_tf.models import initialize
 from bert_tf.models.electra.config import ElectraConfig
-from bert_tf.models.electra.pretraining import ElectraPretrainer, ReplacedTokenEvaluation, ReplacedTokenPretraining
+from bert_tf.models.electra.pretraining import ElectraPretrainer, ReplacedTokenEvaluation
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 
 pytestmark = pytest.mark.numbers
 
-OPTIONS = {"disallow_correct": True, "temperature": 0.5, "objective": ReplacedTokenPretraining(0.7, 3.0)}
+OPTIONS = {"disallow_correct": True, "temperature": 0.5, "generator_weight": 0.7, "discriminator_weight": 3.0}
 
 
 def pretrainer(folder, **arguments) -> ElectraPretrainer:

@@ -224,7 +224,7 @@ class ElectraPretrainer(TaskModel):
       config, generator_config: `ElectraConfig`s or their dicts.
       untied_generator_embeddings: the generator has embeddings of its own, of the width in its configuration.
       disallow_correct: the generator never draws the right token. temperature: the logits are divided by it.
-      objective: the weights of both losses; by default the original's.
+      generator_weight, discriminator_weight: of the losses, see `ReplacedTokenPretraining`; by default the original's.
       seed: see `BertModel`. dtype: Keras dtype policy.
 
     Raises:
@@ -241,12 +241,14 @@ class ElectraPretrainer(TaskModel):
         untied_generator_embeddings: bool = False,
         disallow_correct: bool = False,
         temperature: float = 1.0,
-        objective: ReplacedTokenPretraining = ReplacedTokenPretraining(),
+        generator_weight: float = 1.0,
+        discriminator_weight: float = 50.0,
         seed: int | None = None,
         name="electra_pretrainer",
         **kwargs,
     ):
         # The generator's output layer gives the gradient of shared tables all their rows.
+        objective = ReplacedTokenPretraining(generator_weight, discriminator_weight)
         super().__init__(objective, config, seed, not untied_generator_embeddings, name=name, **kwargs)
         is_dict = isinstance(generator_config, dict)
         self.generator_config = config_of_dict(generator_config) if is_dict else generator_config
@@ -328,4 +330,5 @@ class ElectraPretrainer(TaskModel):
 
     def get_config(self) -> dict:
         own = {name: getattr(self, name) for name in ("untied_generator_embeddings", "disallow_correct", "temperature")}
-        return {**super().get_config(), **own, "generator_config": self.generator_config.to_dict()}
+        own |= {"generator_config": self.generator_config.to_dict()}
+        return {**super().get_config(), **own, **dataclasses.asdict(self.objective)}
