@@ -25,9 +25,13 @@ class FamilyPlan:
     share: float = 1.0
     trained: str = ""
 
+    @property
+    def is_unmasked(self) -> bool:
+        """Whether the records leave the masks to the training."""
+        return self.record_flags.get("masking") == "dynamic"
 
-_DYNAMIC = {"masking": "dynamic"}
-_SINGLE = {**_DYNAMIC, "nsp": False}
+
+_SINGLE = {"masking": "dynamic", "nsp": False}
 
 FAMILIES = {
     "bert": FamilyPlan(),
@@ -39,7 +43,7 @@ FAMILIES = {
     "albert": FamilyPlan(
         vocabulary="spiece.model",
         vocabulary_flags={"kind": "sentencepiece"},
-        record_flags={**_DYNAMIC, "next_sentence": "order"},
+        record_flags={"next_sentence": "order", "ngram": 3},
         # Small batches: LAMB is for thousands of rows.
         training_flags={"optimizer": "adamw"},
         config={"embedding_size": 128},
@@ -47,7 +51,7 @@ FAMILIES = {
     "roberta": FamilyPlan(
         vocabulary="vocab.json",
         vocabulary_flags={"kind": "byte_bpe"},
-        record_flags={**_DYNAMIC, "rows": "full_sentences"},
+        record_flags={"masking": "dynamic", "rows": "full_sentences"},
     ),
     "distilbert": FamilyPlan(record_flags=_SINGLE, has_teacher=True, share=0.5),
 }

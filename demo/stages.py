@@ -168,7 +168,8 @@ def make_records(files: list[str], plan: Plan, folder: str, summary: dict) -> di
                 output_file=os.path.join(folder, f"{name}.tfrecord"),
                 vocab_file=os.path.join(folder, plan.own.vocabulary),
                 max_seq_length=MAX_SEQ_LENGTH,
-                **(plan.own.record_flags or _masks(plan, summary, name)),
+                **plan.own.record_flags,
+                **({} if plan.own.is_unmasked else _masks(plan, summary, name)),
                 **_accents(plan, summary),
             )
     return {}
@@ -227,7 +228,7 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
     if "student_layers" not in flags:  # else it is the teacher's, with these layers
         flags = {"bert_config_file": os.path.join(folder, kind.config_class.file_name), **flags}
         kind.config_class.from_dict(values).save(flags["bert_config_file"])
-    dynamic = {"vocab_file": vocab_file, "masked_lm_prob": MASKED_LM_PROB} if plan.own.record_flags else {}
+    dynamic = {"vocab_file": vocab_file, "masked_lm_prob": MASKED_LM_PROB} if plan.own.is_unmasked else {}
     steps = int(plan.own.share * plan.num_train_steps)
     heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]
     run_script(

@@ -28,11 +28,21 @@ SIZE = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "i
 VOCABULARIES = {"wordpiece": "vocab.txt", "sentencepiece": "spiece.model", "byte_bpe": "vocab.json"}
 # Family -> kind of vocabulary, flags of the records, flags of the run, keys of the configuration.
 FAMILIES = {
-    "bert": ("wordpiece", {}, {}, {"type_vocab_size": 2}),
-    "electra": ("wordpiece", {"nsp": False}, {"objective": "electra", "generator_size": 0.25}, {"embedding_size": 128}),
+    "bert": ("wordpiece", {"masking": "dynamic"}, {}, {"type_vocab_size": 2}),
+    "electra": (
+        "wordpiece",
+        {"masking": "dynamic", "nsp": False},
+        {"objective": "electra", "generator_size": 0.25},
+        {"embedding_size": 128},
+    ),
     # Its LAMB is for batches of thousands.
-    "albert": ("sentencepiece", {"next_sentence": "order"}, {"optimizer": "adamw"}, {"embedding_size": 128}),
-    "roberta": ("byte_bpe", {"rows": "full_sentences"}, {}, {}),
+    "albert": (
+        "sentencepiece",
+        {"next_sentence": "order", "ngram": 3},
+        {"optimizer": "adamw"},
+        {"embedding_size": 128},
+    ),
+    "roberta": ("byte_bpe", {"masking": "dynamic", "rows": "full_sentences"}, {}, {}),
 }
 # Task -> passes over its training set, and the metric in the table.
 TASKS = {"SST-2": (0.5, "eval_accuracy"), "MRPC": (3, "eval_accuracy"), "CoLA": (2, "eval_matthews")}
@@ -70,8 +80,9 @@ def data_runs(values, families: list[str]) -> list[Run]:
         kind, record_flags, *_ = FAMILIES[family]
         for part, text in (("train", values.train_text), ("heldout", values.heldout_text)):
             made = {
-                "input_file": text, "output_file": _records(folder, part, family), "masking": "dynamic",
-                "vocab_file": _vocabulary(folder, kind), "max_seq_length": values.max_seq_length, **record_flags,
+                "input_file": text, "output_file": _records(folder, part, family),
+                "vocab_file": _vocabulary(folder, kind), "max_seq_length": values.max_seq_length,
+                "max_predictions_per_seq": math.ceil(0.15 * values.max_seq_length), **record_flags,
             }  # fmt: skip
             runs.append(Run(f"data-{part}-{family}", "create_pretraining_data.py", made))
     return runs
