@@ -267,7 +267,11 @@ def say_what_it_learned(files: list[str], plan: Plan, folder: str, summary: dict
     most_frequent = tokenizer.spell(tokenizer.inv_vocab[baselines.pop("most_frequent_id")])
     heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]
     print(f"On {heldout_instances:,} examples from documents it has never seen:")
-    print(report.results_table(summary["heldout"], baselines, most_frequent) + "\n")
+    print(report.results_table(summary["heldout"], baselines, most_frequent))
+    if teacher := summary.get("teacher"):
+        loss, accuracy = teacher["masked_lm_loss"], teacher["masked_lm_accuracy"]
+        print(f"  Its teacher, with twice the layers: masked LM loss {loss:.3f}, accuracy {accuracy:.1%}.")
+    print()
     rows = report.fill_questions(folder, model, tokenizer, with_fixed=not files)
     print(report.guesses_table(rows), flush=True)
     found = {"baselines": baselines, "fill_mask": rows}
