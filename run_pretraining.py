@@ -15,7 +15,7 @@ Exit code 143: stopped by SIGTERM, with a checkpoint of the step reached.
 
 from absl import flags, logging
 
-from bert_tf.pretraining.settings import PretrainingSettings, check_settings
+from bert_tf.pretraining.settings import MASK_RULES, PretrainingSettings, check_settings
 from bert_tf.system import script
 from bert_tf.training import flags as training_flags
 from bert_tf.training.settings import DeviceSettings, TrainingSettings, settings_of
@@ -86,7 +86,7 @@ flags.DEFINE_integer(
     "max_predictions_per_seq",
     20,
     "Masked positions per sequence. Must match the data; for unmasked records any number, about max_seq_length * "
-    "masked_lm_prob, which is the default for ELECTRA.",
+    "masked_lm_prob, which is the default for ELECTRA and RoBERTa.",
 )
 flags.DEFINE_integer("train_batch_size", 32, "Examples per step, over all devices.", lower_bound=1)
 flags.DEFINE_integer("eval_batch_size", 8, "Examples per batch in evaluation, over all devices.", lower_bound=1)
@@ -174,6 +174,14 @@ flags.DEFINE_float(
     0.0,
     "For unmasked records: mask rare tokens more often, with odds of count ** -mask_smoothing, choosing from the whole "
     "batch, not row by row; DistilBERT's authors had 0.7.",
+)
+flags.DEFINE_enum(
+    "mask_rule",
+    None,
+    MASK_RULES,
+    "For unmasked records: how many tokens of a row are predicted, and which may be. bert: their number rounded, at "
+    "least one, never [CLS] and [SEP]. roberta: rounded up or down at random, any token, as in fairseq. If unset, that "
+    "of the model's family.",
 )
 flags.DEFINE_bool("skip_corrupt_records", False, "Skip and count damaged records, instead of stopping.")
 

@@ -456,6 +456,16 @@ class MaskedLanguageModelObjective(TokenClassificationObjective):
         }
 
 
+class MeanMaskedLanguageModelObjective(MaskedLanguageModelObjective):
+    """`MaskedLanguageModelObjective` whose loss is the mean over the predictions, as in fairseq and Hugging Face; 0 if
+    there are none."""
+
+    @staticmethod
+    def loss(sums: dict, totals: dict):
+        """The mean over the predictions."""
+        return _divide(sums["loss_sum"], totals["tokens"])
+
+
 # --- pre-training of the paper's ablations ----------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ class Masking:
 
     Attributes:
       cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK].
-      all_ids: [V] every id of the vocabulary; replacements are drawn from them.
+      all_ids: every id of the vocabulary, for RoBERTa's rule less special ones; replacements are drawn from them.
       continuations: bool [largest id + 1], True for the tokens that continue a word.
       max_predictions_per_seq: P.
       masked_lm_prob: share of a pair's tokens to predict.
@@ -38,6 +38,7 @@ class Masking:
       mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
       mask_smoothing: exponent of the tokens' counts by which tokens are chosen; 0: all alike. See `smoothed_masking`.
       tokenizer_class: names the special tokens. pad_id: the id of padding. special_ids: of all special tokens.
+      mask_rule: one of MASK_RULES: how many tokens are predicted, and which may be.
     """
 
     cls_id: int
@@ -55,6 +56,7 @@ class Masking:
     tokenizer_class: type[Tokenizer] = FullTokenizer
     pad_id: int = 0
     special_ids: tuple[int, ...] = ()
+    mask_rule: str = "bert"
 
     @classmethod
     def from_vocab(
@@ -62,6 +64,7 @@ class Masking:
         vocab: Mapping[str, int],
         vocab_file: str,
         tokenizer_class: type[Tokenizer] = FullTokenizer,
+        mask_rule: str = "bert",
         **settings,
     ) -> "Masking":
         """From a vocabulary (`tokenization.load_vocab`) and the other attributes.
@@ -73,7 +76,10 @@ class Masking:
         missing = [token for token in special if token not in vocab]
         if missing:
             raise ValueError(f"--vocab_file={vocab_file} has no {', '.join(missing)}: it is not a vocabulary of BERT.")
-        all_ids = np.array(list(vocab.values()), np.int32)
+        never_drawn = ()
+        if mask_rule == "roberta":
+            never_drawn = (tokenizer_class.pad_token, tokenizer_class.unk_token, *special[:2])
+        all_ids = np.array([index for token, index in vocab.items() if token not in never_drawn], np.int32)
         continuations = tokenizer_class.continuations_of(vocab)
         masking = cls(
             *(vocab[token] for token in special),
@@ -82,6 +88,7 @@ class Masking:
             tokenizer_class=tokenizer_class,
             pad_id=vocab.get(tokenizer_class.pad_token, 0),
             special_ids=tuple(vocab[token] for token in tokenizer_class.special_tokens() if token in vocab),
+            mask_rule=mask_rule,
             **settings,
         )
         if not 0 < masking.masked_lm_prob <= 1:
@@ -157,36 +164,57 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     order_bits, action_bits, token_bits = tf.split(bits, [length, predictions, predictions], axis=1)
     counts = _counts(lengths[:, ::2] + lengths[:, 1::2], masking)  # [B, M]
     candidate = real & (ids != masking.cls_id) & (ids != masking.sep_id)
-    continues = rows.get("word_continuations")
-    continues = tf.gather(tf.constant(masking.continuations), ids) if continues is None else continues > 0
+    continues = continuations_of(rows, masking)
     # [B, P], S where there is none
-    positions = _choose(length, continues, candidate, pair, starts, counts, order_bits, masking)
-    chosen = positions < length
-    safe_positions = tf.where(chosen, positions, 0)
-    labels = tf.where(chosen, tf.gather(ids, safe_positions, batch_dims=1), 0)
+    positions = choose(length, continues, candidate, pair, starts, counts, order_bits, masking)
+    predicted = predictions_at(ids, positions)
 
     # --- what replaces them
     number = scale_bits(token_bits, len(masking.all_ids))
     replacement = tf.gather(tf.constant(masking.all_ids), number)
     # In int64, since all of it (a rate of 1) is 2^32.
-    action = _unsigned(action_bits)
+    action = unsigned(action_bits)
     hidden = action < int(masking.mask_rate * 2**32)
     kept = action < int((masking.mask_rate + masking.keep_rate) * 2**32)
-    replacement = tf.where(hidden, masking.mask_id, tf.where(kept, labels, replacement))
-    # Places without a prediction write into a column that is cut off again.
-    wide = tf.pad(ids, [[0, 0], [0, 1]])
-    offsets = tf.range(batch)[:, None] * (length + 1)
-    flat = tf.tensor_scatter_nd_update(
-        tf.reshape(wide, [-1]), tf.reshape(positions + offsets, [-1, 1]), tf.reshape(replacement, [-1])
-    )
-    masked_ids = tf.reshape(flat, [batch, length + 1])[:, :length]
+    replacement = tf.where(hidden, masking.mask_id, tf.where(kept, predicted["masked_lm_ids"], replacement))
+    return features | predicted | {"input_ids": write_tokens(ids, positions, replacement)}
 
-    return features | {
-        "input_ids": masked_ids,
-        "masked_lm_positions": safe_positions,
-        "masked_lm_ids": labels,
+
+def predictions_at(ids: tf.Tensor, positions: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The features of predictions.
+
+    Args:
+      ids: [B, S]. positions: [B, P], S where there is none.
+
+    Returns:
+      `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights`, see `mask_rows`.
+    """
+    chosen = positions < ids.shape[1]
+    positions = tf.where(chosen, positions, 0)
+    return {
+        "masked_lm_positions": positions,
+        "masked_lm_ids": tf.where(chosen, tf.gather(ids, positions, batch_dims=1), 0),
         "masked_lm_weights": tf.cast(chosen, tf.float32),
     }
+
+
+def write_tokens(ids: tf.Tensor, positions: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """`ids` [B, S] with `tokens` [B, P] at `positions` [B, P], S for those that are written nowhere."""
+    batch, length = ids.shape
+    wide = tf.pad(ids, [[0, 0], [0, 1]])  # with a column that is cut off again
+    offsets = tf.range(batch)[:, None] * (length + 1)
+    flat = tf.tensor_scatter_nd_update(
+        tf.reshape(wide, [-1]), tf.reshape(positions + offsets, [-1, 1]), tf.reshape(tokens, [-1])
+    )
+    return tf.reshape(flat, [batch, length + 1])[:, :length]
+
+
+def continuations_of(rows: Mapping[str, tf.Tensor], masking: "Masking") -> tf.Tensor:
+    """bool [B, S]: whether a token continues the word before it, by the records or else by the vocabulary."""
+    continues = rows.get("word_continuations")
+    if continues is None:
+        return tf.gather(tf.constant(masking.continuations), rows["input_ids"])
+    return continues > 0
 
 
 @tf.autograph.experimental.do_not_convert
@@ -234,7 +262,11 @@ def _counts(pair_lengths: tf.Tensor, masking: Masking) -> tf.Tensor:
     # In float64, as Python multiplies.
     wanted = tf.round(tf.cast(pair_lengths, tf.float64) * masking.masked_lm_prob)
     counts = tf.minimum(tf.maximum(tf.cast(wanted, tf.int32), 1), limit)
-    counts = tf.where(pair_lengths > 0, counts, 0)
+    return at_most(tf.where(pair_lengths > 0, counts, 0), limit)
+
+
+def at_most(counts: tf.Tensor, limit: int) -> tf.Tensor:
+    """Counts [B, M], cut in proportion where those of a row are more than `limit` together."""
     # Rounding down the running sum, and not each count, makes exactly P of them where there would be more.
     running = tf.cumsum(counts, axis=1)
     total = running[:, -1:]
@@ -242,12 +274,15 @@ def _counts(pair_lengths: tf.Tensor, masking: Masking) -> tf.Tensor:
     return running - tf.pad(running, [[0, 0], [1, 0]])[:, :-1]
 
 
-def _choose(length, continues, candidate, pair, starts, counts, order_bits, masking: Masking) -> tf.Tensor:
+def choose(
+    length, continues, candidate, pair, starts, counts, order_bits, masking: Masking, take_words=None
+) -> tf.Tensor:
     """Increasing positions of the tokens to predict, [B, P]; S where there are fewer.
 
     Args:
       length: S. continues, candidate, pair: [B, S]. starts: [B, M + 1]. counts: [B, M].
       order_bits: [B, S] int32, uniform.
+      take_words: of the words in random order, those to predict: a function like `_take_words`, the default.
     """
     limit = masking.max_predictions_per_seq
     if masking.do_whole_word_mask:
@@ -256,7 +291,7 @@ def _choose(length, continues, candidate, pair, starts, counts, order_bits, mask
     # Each pair's candidates in random order (a word's tokens side by side, in their own order), then its other tokens;
     # the pairs stay where they are, so place j of the new order is one of pair[j].
     key = tf.cast(pair * 2 + tf.cast(~candidate, tf.int32), tf.int64)
-    key = key * 2**48 + _unsigned(order_bits) * 2**16 + tf.range(length, dtype=tf.int64)
+    key = key * 2**48 + unsigned(order_bits) * 2**16 + tf.range(length, dtype=tf.int64)
     key = tf.sort(key, axis=1)
     position = tf.cast(key & 0xFFFF, tf.int32)
     candidate = tf.equal(key & 2**48, 0)
@@ -267,7 +302,7 @@ def _choose(length, continues, candidate, pair, starts, counts, order_bits, mask
     else:
         size = tf.gather(size, position, batch_dims=1)
         following = tf.gather(following, position, batch_dims=1)
-        taken = _take_words(candidate, size, following, pair, starts, counts)
+        taken = (take_words or _take_words)(candidate, size, following, pair, starts, counts)
     if limit > length:
         taken = tf.pad(taken, [[0, 0], [0, limit - length]])
         position = tf.pad(position, [[0, 0], [0, limit - length]])
@@ -281,15 +316,15 @@ def _words(continues, candidate, pair, starts):
     pair begins a word whatever it is. Numbers of tokens that are not candidates mean nothing.
     """
     batch, length = candidate.shape
-    running = _cumsum(candidate)  # candidates up to and including each token
+    running = cumsum(candidate)  # candidates up to and including each token
     before_pair = tf.gather(tf.pad(running, [[0, 0], [1, 0]]), starts, batch_dims=1)  # [B, M + 1]
     first = running == tf.gather(before_pair, pair, batch_dims=1) + 1
     continues &= ~first
-    word = tf.maximum(_cumsum(candidate & ~continues) - 1, 0)
+    word = tf.maximum(cumsum(candidate & ~continues) - 1, 0)
     number = tf.reshape(word + tf.range(batch)[:, None] * length, [-1])
     sizes = tf.math.unsorted_segment_sum(tf.reshape(tf.cast(candidate, tf.int32), [-1]), number, batch * length)
     sizes = tf.reshape(sizes, [batch, length])  # by the number of the word
-    ends = _cumsum(sizes)  # candidates up to the end of each word
+    ends = cumsum(sizes)  # candidates up to the end of each word
     return word, tf.gather(sizes, word, batch_dims=1), tf.gather(ends, word, batch_dims=1) - running
 
 
@@ -312,7 +347,7 @@ def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
     def one_round(left, taken, _):
         room = tf.gather(left, pair, batch_dims=1)
         eligible = candidate & ~taken & (size <= room)
-        running = _cumsum(eligible)
+        running = cumsum(eligible)
         before_pair = tf.gather(tf.pad(running, [[0, 0], [1, 0]]), starts, batch_dims=1)
         # Tokens up to the end of this token's word: a word is eligible as a whole.
         upto = running - tf.gather(before_pair, pair, batch_dims=1) + following
@@ -324,7 +359,7 @@ def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
     return tf.while_loop(lambda left, taken, more: more, one_round, start)[1]
 
 
-def _cumsum(values) -> tf.Tensor:
+def cumsum(values) -> tf.Tensor:
     """Running sums along the rows of [B, S] small integers or booleans, int32.
 
     A product with a triangle of ones is several times as fast as tf.cumsum; in float32 it is exact up to 2^24.
@@ -348,10 +383,10 @@ def random_bits(shape, seed: int, step) -> tf.Tensor:
 
 def scale_bits(bits: tf.Tensor, count) -> tf.Tensor:
     """Uniform int32 -> uniform numbers from 0 to count - 1, int64."""
-    return tf.bitwise.right_shift(_unsigned(bits) * tf.cast(count, tf.int64), tf.constant(32, tf.int64))
+    return tf.bitwise.right_shift(unsigned(bits) * tf.cast(count, tf.int64), tf.constant(32, tf.int64))
 
 
-def _unsigned(bits: tf.Tensor) -> tf.Tensor:
+def unsigned(bits: tf.Tensor) -> tf.Tensor:
     """Uniform int32 -> the same bits as int64 from 0 to 2^32 - 1."""
     return tf.cast(bits, tf.int64) + 2**31
 

@@ -17,13 +17,17 @@ from bert_tf.weights import released_models
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 
 # Flags that say how unmasked records are masked while training.
-MASK_FLAGS = ("masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate", "keep_rate", "mask_smoothing")
+MASK_FLAGS = (
+    "masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate", "keep_rate", "mask_smoothing", "mask_rule"
+)  # fmt: skip
 FIXED_MASK_FLAGS = MASK_FLAGS[1:]  # those that ELECTRA's way of masking leaves no choice about
 # Flags of --objective=electra.
 ELECTRA_FLAGS = (
     "generator_size", "generator_config_file", "untied_generator_embeddings", "gen_weight", "disc_weight",
     "disallow_correct", "generator_temperature",
 )  # fmt: skip
+# BERT's (dynamic_masking.py) and RoBERTa's (roberta_masking.py).
+MASK_RULES = ("bert", "roberta")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +35,10 @@ class PretrainingSettings(LanguageTeacherSettings):
     """What is trained, on which data, for how long; the fields are the flags of run_pretraining.py of these names.
 
     Attributes:
-      nsp: None: as in the model's family. learning_rate: None: that of the family's recipe.
+      nsp, mask_rule: None: as in the model's family. learning_rate: None: that of the family's recipe.
       num_warmup_steps: None: 10000; with a teacher the share of its recipe.
-      max_predictions_per_seq: None: 20; with mask_smoothing twice the mean; for ELECTRA as many as its authors had.
+      max_predictions_per_seq: None: 20; with mask_smoothing twice the mean; for ELECTRA and
+        RoBERTa as many as their authors had.
       generator_size: None: that of init_checkpoint's generator, or a quarter.
     """
 
@@ -66,6 +71,7 @@ class PretrainingSettings(LanguageTeacherSettings):
     random_rate: float = 0.1
     keep_rate: float = 0.1
     mask_smoothing: float = 0.0
+    mask_rule: str | None = None
     generator_size: float | None = None
     generator_config_file: str | None = None
     untied_generator_embeddings: bool = False
@@ -118,6 +124,11 @@ def check_settings(settings: PretrainingSettings) -> None:
     _check_electra(settings)
     _check_teacher(settings)
     check_mask_rates(settings.mask_rate, settings.random_rate, settings.keep_rate)
+    if settings.mask_rule and settings.mask_smoothing:
+        raise ValueError(
+            f"--mask_rule={settings.mask_rule} and --mask_smoothing={settings.mask_smoothing} both say which tokens are "
+            "predicted: give one."
+        )
     checks.check_file(settings.bert_config_file, "--bert_config_file")
     checks.check_file(settings.vocab_file, "--vocab_file")
     checks.check_input_files(settings.input_file, "--input_file")

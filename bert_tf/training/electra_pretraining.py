@@ -56,7 +56,7 @@ class ElectraTask(PretrainingTask):
             )
 
     @staticmethod
-    def default_predictions(settings: PretrainingSettings) -> int:
+    def default_predictions(settings: PretrainingSettings, config: BertConfig) -> int:
         return electra_masking.default_predictions(settings.masked_lm_prob, settings.max_seq_length)
 
     def _configure_generator(self) -> ElectraConfig:

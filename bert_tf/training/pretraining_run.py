@@ -156,7 +156,7 @@ def _with_recipe(
     if settings.nsp is None:
         settings = dataclasses.replace(settings, nsp=config.has_pooler and not settings.teacher)
     if settings.max_predictions_per_seq is None:
-        settings = dataclasses.replace(settings, max_predictions_per_seq=kind.default_predictions(settings))
+        settings = dataclasses.replace(settings, max_predictions_per_seq=kind.default_predictions(settings, config))
     if settings.num_warmup_steps is None:
         settings = dataclasses.replace(settings, num_warmup_steps=kind.default_warmup_steps(settings))
     if settings.learning_rate is None:

@@ -18,7 +18,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.families import Family, family_of
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
-from bert_tf.pretraining import dynamic_masking, left_to_right, smoothed_masking
+from bert_tf.pretraining import dynamic_masking, left_to_right, roberta_masking, smoothed_masking
 from bert_tf.pretraining.settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
 from bert_tf.text.casing import Casing
 from bert_tf.text.vocab import load_vocab
@@ -85,7 +85,7 @@ class PretrainingTask:
     def objective(self):
         """See objectives.py."""
         if not self.config.has_pooler:
-            return objectives.MaskedLanguageModelObjective
+            return objectives.MeanMaskedLanguageModelObjective
         if self.settings.nsp and self.config.model_type == AlbertConfig.model_type:
             return objectives.SentenceOrderObjective
         return objectives.pretraining_objective(self.settings.objective, self.settings.nsp)
@@ -113,10 +113,14 @@ class PretrainingTask:
         return model
 
     @staticmethod
-    def default_predictions(settings: PretrainingSettings) -> int:
+    def default_predictions(settings: PretrainingSettings, config: BertConfig) -> int:
         """max_predictions_per_seq, where the settings don't say it."""
         if settings.mask_smoothing:  # rows differ in how many they get
             return min(math.ceil(2 * settings.masked_lm_prob * settings.max_seq_length), settings.max_seq_length)
+        if mask_rule_of(settings, config) == "roberta":
+            return roberta_masking.default_predictions(
+                settings.masked_lm_prob, settings.max_seq_length, settings.do_whole_word_mask
+            )
         return 20
 
     @property
@@ -151,7 +155,8 @@ class PretrainingTask:
         """See `dynamic_masking.mask_rows`."""
         if self.token_weights is not None:
             return smoothed_masking.mask_rows(rows, seed, step, self.masking, self.token_weights)
-        return dynamic_masking.mask_rows(rows, seed, step, self.masking)
+        rule = roberta_masking if self.masking.mask_rule == "roberta" else dynamic_masking
+        return rule.mask_rows(rows, seed, step, self.masking)
 
     def _weigh_tokens(self, data: Mapping[str, OpenedRecords]) -> np.ndarray:
         """The weights of the tokens for --mask_smoothing, by how often they are in the data."""
@@ -184,12 +189,14 @@ class PretrainingTask:
                 "training: give --vocab_file, the vocabulary they were made with, or --init_checkpoint with one "
                 "beside it."
             )
-        names = ("max_predictions_per_seq", *MASK_FLAGS)
+        values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
+        values["mask_rule"] = mask_rule_of(settings, self.config)
+        values |= self.mask_rates
         masking = dynamic_masking.Masking.from_vocab(
             self._vocabulary(vocab_file),
             vocab_file,
             self.family.tokenizer_class,
-            **{name: getattr(settings, name) for name in names} | self.mask_rates,
+            **values,
         )
         if (largest := masking.all_ids.max()) >= self.config.vocab_size:
             raise ValueError(
@@ -198,9 +205,10 @@ class PretrainingTask:
             )
         has_words = any("word_continuations" in opened.features for opened in data.values())
         logging.info(
-            "The records are unmasked%s: %g of the tokens (%s) will be masked during training, at most %d per row, "
-            "with the vocabulary %s; %g of these become %s, %g a random token.",
+            "The records are unmasked%s: by the rule of %s, %g of the tokens (%s) will be masked during training, at "
+            "most %d per row, with the vocabulary %s; %g of these become %s, %g a random token.",
             " and say what a word is" if has_words else "",
+            masking.mask_rule,
             masking.masked_lm_prob,
             "whole words" if masking.do_whole_word_mask else "single pieces",
             masking.max_predictions_per_seq,
@@ -209,6 +217,13 @@ class PretrainingTask:
             self.family.tokenizer_class.mask_token,
             masking.random_rate,
         )
+        most = self.default_predictions(settings, self.config)
+        if masking.mask_rule == "roberta" and masking.max_predictions_per_seq < most:
+            logging.warning(
+                "--max_predictions_per_seq=%d is less than the %d that a row may get: some will have fewer masks.",
+                masking.max_predictions_per_seq,
+                most,
+            )
         if has_words and not masking.do_whole_word_mask:
             logging.warning("The words that the records name are not used: --do_whole_word_mask is not given.")
         return masking
@@ -241,6 +256,12 @@ class PretrainingTask:
             f'  model, tokenizer = {model}.from_pretrained("{folder}"), read_tokenizer("{folder}")\n'
             f'  print(fill_mask(model, tokenizer, ["The {mask} of the story."]))'
         )
+
+
+def mask_rule_of(settings: PretrainingSettings, config: BertConfig) -> str:
+    """The rule by which unmasked records are masked: "bert" or "roberta"; of smoothed masks, which have their own, the
+    first."""
+    return settings.mask_rule or ("bert" if settings.mask_smoothing else config.mask_rule)
 
 
 class LeftToRightTask(PretrainingTask):

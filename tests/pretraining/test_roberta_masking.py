@@ -1,0 +1,227 @@
+"""RoBERTa's masks: equal to fairseq's for its draws, whole words by plain loops, a function of (seed, step, row)."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.paths import GOLDEN
+
+from bert_tf.pretraining import roberta_masking
+from bert_tf.pretraining.dynamic_masking import Masking
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+
+VOCABULARY = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+# Every third piece begins a word.
+VOCABULARY |= {f"\u0120w{number}" if number % 3 == 0 else f"w{number}": number for number in range(4, 600)}
+VOCABULARY |= {"<mask>": 600}
+BOS, PAD, EOS, MASK = 0, 1, 2, 600
+
+
+def masking(**settings) -> Masking:
+    values = {"max_predictions_per_seq": 128, "mask_rule": "roberta", **settings}
+    return Masking.from_vocab(VOCABULARY, "vocab.json", ByteBpeTokenizer, **values)
+
+
+def rows_of(packed, length=128, most=1) -> dict[str, tf.Tensor]:
+    """Lists of sequences -> the tensors as read from records."""
+    ids, lengths = np.zeros((len(packed), length), "int32"), np.zeros((len(packed), 2 * most), "int32")
+    for number, sequences in enumerate(packed):
+        tokens = [token for sequence in sequences for token in sequence]
+        ids[number, : len(tokens)] = tokens
+        lengths[number, : 2 * len(sequences) : 2] = [len(sequence) for sequence in sequences]
+    labels = np.zeros((len(packed), most), "int32")
+    rows = {"input_ids": ids, "segment_lengths": lengths, "next_sentence_labels": labels}
+    return {name: tf.constant(value) for name, value in rows.items()}
+
+
+def random_sequences(count, lengths, seed=0) -> list[list[int]]:
+    generator = np.random.default_rng(seed)
+    return [[BOS, *generator.integers(4, 600, size - 2).tolist(), EOS] for size in generator.integers(*lengths, count)]
+
+
+def mask(rows, seed=1, step=0, draws=None, **settings) -> dict[str, np.ndarray]:
+    features = roberta_masking.mask_rows(rows, seed, step, masking(**settings), draws)
+    return {name: value.numpy() for name, value in features.items()}
+
+
+# --- fairseq ----------------------------------------------------------------------------------------------------------
+
+RATES = {"random_token_prob": "random_rate", "leave_unmasked_prob": "keep_rate", "mask_prob": "masked_lm_prob"}
+
+
+def fairseq_draws(case, rates, length=128) -> roberta_masking.Draws:
+    """The numbers that fairseq draws for a row, in its order."""
+    generator, size = np.random.default_rng(case["derived_seed"]), len(case["item"])
+    place = {name: np.zeros((1, length)) for name in ("change", "keep")}
+    order, tokens = np.full((1, length), 1, "int32"), np.zeros((1, length), "int32")
+    rounding = generator.random()
+    chosen = generator.choice(size, int(rates["masked_lm_prob"] * size + rounding), replace=False)
+    order[0, chosen] = 0
+    is_chosen, others = order[0, :size] == 0, rates["random_rate"] + rates["keep_rate"]
+    place["change"][0, :size] = generator.random(size)
+    if rates["random_rate"] and rates["keep_rate"]:
+        place["keep"][0, :size] = generator.random(size)
+    kept = place["keep"][0, :size] < rates["keep_rate"] / others
+    replaced = np.nonzero(is_chosen & (place["change"][0, :size] < others) & ~kept)[0]
+    if len(replaced):
+        counts = np.array([1] * 4 + [int(1000 / (index + 1)) + 1 for index in range(597)], float)
+        weights = np.where(np.arange(601) < 4, 0, counts if case.get("freq_weighted_replacement") else 1.0)
+        tokens[0, replaced] = generator.choice(601, len(replaced), p=weights / weights.sum())
+    return roberta_masking.Draws(
+        tf.constant([[rounding]], tf.float64), tf.constant(order), tf.constant(place["change"]),
+        tf.constant(place["keep"]), tf.constant(tokens),
+    )  # fmt: skip
+
+
+def test_masks_are_fairseqs():
+    with gzip.open(GOLDEN / "recipes" / "fairseq_masking.jsonl.gz", "rt") as file:
+        cases = [json.loads(line) for line in file]
+    seen = {"replaced": 0, "special": 0, "none": 0}
+    for case in cases:
+        item, size = case["item"], len(case["item"])
+        rates = {"random_rate": 0.1, "keep_rate": 0.1, "masked_lm_prob": 0.15}
+        rates |= {name: case[option] for option, name in RATES.items() if option in case}
+        rates["mask_rate"] = 1 - rates["random_rate"] - rates["keep_rate"]
+        features = mask(rows_of([[item]]), draws=fairseq_draws(case, rates), **rates)
+        assert features["input_ids"][0].tolist() == case["source"] + [PAD] * (128 - size)
+        target = np.full(size, PAD)
+        count = int(features["masked_lm_weights"].sum())
+        positions = features["masked_lm_positions"][0, :count]
+        target[positions] = features["masked_lm_ids"][0, :count]
+        assert target.tolist() == case["target"]
+        assert not features["masked_lm_weights"][0, count:].any() and (np.diff(positions) > 0).all()
+        changed = [new for old, new in zip(item, case["source"], strict=True) if new != old]
+        seen["replaced"] += sum(new != MASK for new in changed)
+        seen["special"] += bool({0, size - 1} & set(positions.tolist()))
+        seen["none"] += not count
+    assert len(cases) == 128 and min(seen.values()) >= 3
+
+
+# --- the rule ---------------------------------------------------------------------------------------------------------
+
+
+def test_shares_and_what_replaces():
+    """Also of `<s>` and `</s>`: each token is chosen in 15 % of the draws, exactly, on average."""
+    sequences = random_sequences(400, (10, 61))
+    rows, size = rows_of([[sequence] for sequence in sequences], 64), sum(map(len, sequences))
+    ids = np.asarray(rows["input_ids"])
+    chosen, masked, random, kept, first, last, tokens = 0, 0, 0, 0, 0, 0, []
+    for step in range(10):
+        features = mask(rows, step=step, max_predictions_per_seq=12)
+        is_chosen = np.zeros(ids.shape, bool)
+        row, place = np.nonzero(features["masked_lm_weights"])
+        is_chosen[row, features["masked_lm_positions"][row, place]] = True
+        new = features["input_ids"]
+        assert (new == ids)[~is_chosen & (features["input_mask"] > 0)].all()
+        assert (new[features["input_mask"] == 0] == PAD).all()
+        chosen, masked = chosen + is_chosen.sum(), masked + (new == MASK)[is_chosen].sum()
+        kept += (new == ids)[is_chosen].sum()
+        replaced = is_chosen & (new != MASK) & (new != ids)
+        random, tokens = random + replaced.sum(), [*tokens, *new[replaced]]
+        first += is_chosen[:, 0].sum()
+        last += sum(is_chosen[number, len(sequence) - 1] for number, sequence in enumerate(sequences))
+    assert abs(chosen / (10 * size) - 0.15) < 0.001
+    assert [round(share, 2) for share in (masked / chosen, random / chosen, kept / chosen)] == [0.8, 0.1, 0.1]
+    for special in (first, last):
+        assert abs(special / 4000 - 0.15) < 4 * np.sqrt(0.15 * 0.85 / 4000)
+    assert min(tokens) >= 4 and max(tokens) > 590
+
+
+def test_number_of_predictions_is_rounded_at_random():
+    rows = rows_of([[random_sequences(1, (10, 11))[0]]] * 2000, 16)  # 1.5 of 10
+    counts = mask(rows, max_predictions_per_seq=4)["masked_lm_weights"].sum(1)
+    assert set(counts) == {1, 2} and abs(counts.mean() - 1.5) < 0.05
+    short = rows_of([[[BOS, EOS]]] * 500, 16)
+    assert set(mask(short, max_predictions_per_seq=4)["masked_lm_weights"].sum(1)) == {0, 1}
+
+
+def words_of(sequence) -> list[list[int]]:
+    """Places of the tokens of each word."""
+    words = []
+    for place, token in enumerate(sequence):
+        special = {token, sequence[place - 1]} & {BOS, EOS}
+        if place == 0 or special or token % 3 == 0 or token == MASK:
+            words.append([])
+        words[-1].append(place)
+    return words
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_whole_words(most):
+    flat = random_sequences(90, (10, 30))
+    packed = [flat[number : number + most] for number in range(0, 90, most)]
+    rows = rows_of(packed, 96, most)
+    draws = roberta_masking.draw(rows, 3, 5, masking())
+    features = mask(rows, 3, 5, do_whole_word_mask=True, masked_lm_prob=0.3)
+    actions = set()
+    for row, sequences in enumerate(packed):
+        begin = number = 0
+        expected = []
+        for index, sequence in enumerate(sequences):
+            words = words_of(sequence)
+            count = int(0.3 * len(words) + float(draws.rounding[row, index]))
+            order = draws.order[row].numpy()[number : number + len(words)]
+            for word in np.argsort(order, kind="stable")[:count]:
+                change, keep = float(draws.change[row, number + word]), float(draws.keep[row, number + word])
+                for place in words[word]:
+                    action = MASK if change >= 0.2 else sequence[place] if keep < 0.5 else -1
+                    action = int(draws.tokens[row, begin + place]) if action == -1 else action
+                    expected.append((begin + place, sequence[place], action))
+                    actions.add((change >= 0.2, keep < 0.5))
+            begin, number = begin + len(sequence), number + len(words)
+        count = int(features["masked_lm_weights"][row].sum())
+        positions = features["masked_lm_positions"][row, :count]
+        new = features["input_ids"][row, positions]
+        found = list(
+            zip(positions.tolist(), features["masked_lm_ids"][row, :count].tolist(), new.tolist(), strict=True)
+        )
+        assert found == sorted(expected)
+    assert len(actions) == 4
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_at_most_so_many_predictions(whole_words):
+    flat = random_sequences(60, (20, 30))
+    packed = [flat[number : number + 2] for number in range(0, 60, 2)]
+    rows = rows_of(packed, 64, 2)
+    features = mask(rows, masked_lm_prob=0.5, max_predictions_per_seq=9, do_whole_word_mask=whole_words)
+    counts = features["masked_lm_weights"].sum(1)
+    assert counts.max() == 9 and (whole_words or (counts == 9).all())
+    if whole_words:
+        for row, sequences in enumerate(packed):
+            positions = set(features["masked_lm_positions"][row, : int(counts[row])].tolist())
+            begin = 0
+            for sequence in sequences:
+                for word in words_of(sequence):
+                    assert len(positions & {begin + place for place in word}) in (0, len(word))
+                begin += len(sequence)
+
+
+def test_words_of_the_records_come_first():
+    rows = rows_of([[[BOS, 6, 7, 8, 9, EOS]]], 8)
+    rows["word_continuations"] = tf.constant([[0, 0, 1, 1, 1, 0, 0, 0]])
+    for step in range(20):
+        features = mask(rows, step=step, do_whole_word_mask=True, masked_lm_prob=0.4, max_predictions_per_seq=8)
+        chosen = set(features["masked_lm_positions"][0][features["masked_lm_weights"][0] > 0].tolist())
+        assert len(chosen & {1, 2, 3, 4}) in (0, 4)
+
+
+def test_rows_depend_on_seed_step_and_place_alone():
+    rows = rows_of([[sequence] for sequence in random_sequences(8, (40, 60))], 64)
+    whole = mask(rows, 7, 3)
+    part = mask({name: value[:5] for name, value in rows.items()}, 7, 3)
+    for name, value in part.items():
+        assert (value == whole[name][:5]).all(), name
+    for other in (mask(rows, 8, 3), mask(rows, 7, 4)):
+        assert (other["masked_lm_positions"] != whole["masked_lm_positions"]).any()
+    inside = tf.function(lambda step: roberta_masking.mask_rows(rows, 7, step, masking()))(tf.constant(3, tf.int64))
+    assert all((inside[name].numpy() == value).all() for name, value in whole.items())
+
+
+def test_packed_rows_have_the_features_of_sequences():
+    rows = rows_of([[[BOS, 6, 7, EOS], [BOS, 8, EOS]]], 8, 2)
+    features = mask(rows)
+    assert features["sequence_ids"].tolist() == [[1, 1, 1, 1, 2, 2, 2, 0]]
+    assert features["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2, 0]]
