@@ -49,7 +49,7 @@ COMMANDS = {
     "questions": (["run_squad.py", "run_squad.py"], 1),
     "serving": (["export_saved_model.py"], 1),
     "tagging": (["run_ner.py"], 1),
-    "vocabulary": (["create_vocab.py"] * 3, 0),
+    "vocabulary": (["create_vocab.py"] * 2, 0),
 }
 
 

@@ -53,7 +53,7 @@ def world(request, tmp_path):
 
 def test_a_run_of_two_starts(world):
     """It says what its authors did, reports its own metrics, and fine-tuning takes what it leaves."""
-    family, folder, flags, _ = world
+    family, folder, flags = world
     cases = {
         "first half": flags_of(folder, "run", **flags, stop_at_step=3),
         "second half": flags_of(folder, "run", **flags, do_eval=True, max_eval_steps=2),
@@ -92,8 +92,8 @@ def test_the_step_is_the_same_however_it_is_cut(world):
     cases = {
         "whole": flags,
         "stopped": {**flags, "stop_at_step": 3},
-        "plain": plain,
-        "parts": {**plain, "gradient_accumulation_steps": 4},
+        "plain": {**flags, **plain},
+        "parts": {**flags, **plain, "gradient_accumulation_steps": 4},
         "two parts": {**flags, "gradient_accumulation_steps": 2},
         "replicas": {**flags, "distribution_strategy": "mirrored", "num_virtual_cpus": 2},
     }
