@@ -126,8 +126,8 @@ def check_settings(settings: PretrainingSettings) -> None:
     check_mask_rates(settings.mask_rate, settings.random_rate, settings.keep_rate)
     if settings.mask_rule and settings.mask_smoothing:
         raise ValueError(
-            f"--mask_rule={settings.mask_rule} and --mask_smoothing={settings.mask_smoothing} both say which tokens are "
-            "predicted: give one."
+            f"--mask_rule={settings.mask_rule} and --mask_smoothing={settings.mask_smoothing} both say which tokens "
+            "are predicted: give one."
         )
     checks.check_file(settings.bert_config_file, "--bert_config_file")
     checks.check_file(settings.vocab_file, "--vocab_file")
