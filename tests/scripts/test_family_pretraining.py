@@ -5,6 +5,7 @@ import pytest
 from helpers.paths import GOLDEN
 from helpers.pretraining_runs import assert_bit_identical, values
 from helpers.script_cases import results_of, run_cases
+from helpers.slow import slow
 
 from bert_tf import BertForSequenceClassification
 from bert_tf.models.config import config_of_dict
@@ -33,7 +34,7 @@ def flags_of(folder, output_dir, **flags) -> dict:
     }  # fmt: skip
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=["albert", *slow("electra")])
 def world(request, tmp_path):
     """The family's name, a folder with unmasked records, flags, and those of the same model without dropout."""
     keys, flags = FAMILIES[request.param]

@@ -92,6 +92,8 @@ CASES = {
     "no such width": {"generator_config_file": None, "generator_size": 0.01, "output_dir": "none"},
     "no labels": {"input_file": "electra.tfrecord", "bert_config_file": "bert_config.json", "output_dir": "none",
                   "generator_config_file": None, "objective": "mlm", "max_predictions_per_seq": 4},
+    "a BERT": {"input_file": "electra.tfrecord", "bert_config_file": "bert_config.json", "output_dir": "bert",
+               "generator_config_file": None, "objective": "mlm", "nsp": False, "num_train_steps": 1},
     "both go on": {"init_checkpoint": "run", "generator_config_file": None, "output_dir": "both", "num_train_steps": 1},
     "only one": {"init_checkpoint": "run/discriminator", "output_dir": "one", "num_train_steps": 1,
                  "input_file": "electra.tfrecord"},
@@ -99,7 +101,7 @@ CASES = {
     "untied": {"untied_generator_embeddings": True, "generator_config_file": None, "output_dir": "untied",
                "num_train_steps": 2, "use_xla": True, "dtype": "bfloat16", "disallow_correct": True},
 }  # fmt: skip
-SLOW = {"both go on", "only one", "only the other", "untied"}
+SLOW = {"both go on", "only one", "only the other", "untied", "a BERT"}
 PATHS = ("input_file", "generator_config_file", "bert_config_file", "output_dir", "init_checkpoint")
 
 

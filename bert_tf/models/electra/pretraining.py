@@ -206,7 +206,8 @@ def check_shared_sizes(config, generator_config) -> None:
         sizes = getattr(generator_config, key), getattr(config, key)
         if sizes[0] != sizes[1]:
             raise ValueError(
-                f"The generator has {key} {sizes[0]}, but the discriminator, whose embeddings it shares, {sizes[1]}."
+                f"The generator has {key} {sizes[0]}, but the discriminator, whose embeddings it shares, {sizes[1]}. "
+                "With --untied_generator_embeddings it has its own."
             )
 
 
@@ -320,7 +321,9 @@ class ElectraPretrainer(TaskModel):
 
     def draw(self, logits, inputs: dict):
         """int32 [B, P]: a token for each of the generator's logits [B, P, V]; for the inputs see `call`."""
-        logits = ops.stop_gradient(logits) / self.temperature
+        logits = ops.stop_gradient(logits)
+        if self.temperature != 1:
+            logits = logits / self.temperature
         if self.disallow_correct:
             right = ops.arange(self.generator_config.vocab_size, dtype="int32") == inputs["masked_lm_ids"][:, :, None]
             logits = logits - _DISALLOWED * ops.cast(right, "float32")
