@@ -1,7 +1,15 @@
-"""Creates pre-training records (masked LM and next sentence) from text files.
+"""Creates pre-training records from text files: masked LM and next sentence, or what other families train on.
 
     python create_pretraining_data.py --input_file='corpus/*.txt' --output_file=tf_examples.tfrecord \\
         --vocab_file=vocab.txt --max_seq_length=128 --max_predictions_per_seq=20 --dupe_factor=5
+
+--vocab_file decides the tokenizer, --rows what a record holds:
+
+    BERT        --vocab_file=vocab.txt
+    ALBERT      --vocab_file=spiece.model --next_sentence=order --ngram=3 --do_whole_word_mask
+    ELECTRA     --vocab_file=vocab.txt --rows=electra
+    RoBERTa     --vocab_file=vocab.json --rows=full_sentences --max_seq_length=512
+    DistilBERT  --vocab_file=vocab.txt --rows=lines, or the records of its teacher with --masking=dynamic
 
 The text: one sentence per line, a blank line between documents; the sentences need not be perfect. A file that does not
 end with a blank line continues in the next one. JSONL, WikiExtractor's output, raw paragraphs (--split_sentences) and
@@ -17,7 +25,14 @@ import shlex
 
 from absl import flags, logging
 
-from bert_tf.pretraining.settings import InstanceSettings, check_data_flags, check_words
+from bert_tf.pretraining.settings import (
+    NEXT_SENTENCES,
+    ROWS,
+    InstanceSettings,
+    check_data_flags,
+    check_words,
+    defaults_of_rows,
+)
 from bert_tf.system import checks, script
 from bert_tf.text.segmenters import SEGMENTERS
 from bert_tf.training.settings import settings_of
@@ -108,6 +123,44 @@ flags.DEFINE_float(
     "input. 0: never.",
 )
 
+# What a record holds.
+flags.DEFINE_enum(
+    "rows",
+    "pairs",
+    list(ROWS),
+    "What a record holds. pairs: [CLS] A [SEP] B [SEP] for next sentence prediction. The others go over the text once "
+    "and leave the masks to the training, which needs --nsp=false. full_sentences: sentences packed to "
+    "--max_seq_length, each with its end token, across documents (RoBERTa). doc_sentences: the same, but a row ends "
+    "with its document. lines: a line, which should hold several sentences; those of up to 9 tokens are left out "
+    "(DistilBERT). electra: one or two runs of sentences that follow each other, in the record form of ELECTRA's "
+    "build_pretraining_dataset.py; the rows of a seed are that script's.",
+)
+flags.DEFINE_enum(
+    "next_sentence",
+    "random",
+    list(NEXT_SENTENCES),
+    "What the second half of the pairs is. random: half of the time, sentences of another document (BERT). order: what "
+    "follows, and half of the time A and B change places (ALBERT's sentence order prediction).",
+)
+flags.DEFINE_bool(
+    "blanks_separate_docs",
+    True,
+    "A blank line ends a document of plain text. false: each file is one document.",
+)
+flags.DEFINE_integer(
+    "ngram",
+    None,
+    "Mask runs of up to this many words (ALBERT: 3); give --do_whole_word_mask, too, or each piece counts as a word. "
+    "The masks of a seed are those of ALBERT's script, if its NumPy generator is seeded with --random_seed modulo 2^32 "
+    "(the script leaves it unseeded). If unset, single words, by BERT's script.",
+    lower_bound=1,
+)
+flags.DEFINE_bool(
+    "favor_shorter_ngram",
+    True,
+    "--ngram: n words are drawn in proportion to 1/n. false: the longer, the more often, in the reverse proportions.",
+)
+
 # The paper's ablations.
 flags.DEFINE_bool(
     "nsp",
@@ -140,10 +193,11 @@ flags.DEFINE_string(
 )
 flags.DEFINE_enum(
     "masking",
-    "static",
+    None,
     ["static", "dynamic"],
     "static: masks are drawn here, as in the original. dynamic: the records contain each pair once, unmasked, and "
-    "run_pretraining.py --vocab_file=... draws new masks each epoch; that takes about a tenth of the disk space.",
+    "run_pretraining.py --vocab_file=... draws new masks each epoch; that takes about a tenth of the disk space. If "
+    "unset, static for --rows=pairs; other rows are always dynamic.",
 )
 flags.DEFINE_bool(
     "pack_sequences",
@@ -191,13 +245,13 @@ flags.DEFINE_multi_string(
 def main(_):
     logging.set_verbosity(logging.INFO)
     values = FLAGS.flag_values_dict()
-    if not FLAGS["dupe_factor"].present:
-        values["dupe_factor"] = 10 if FLAGS.masking == "static" else 1
+    masking, passes, nsp = defaults_of_rows(FLAGS.rows, FLAGS.masking)
+    values |= {"masking": masking, "ngram": FLAGS.ngram or 0}
+    values["dupe_factor"] = FLAGS.dupe_factor if FLAGS["dupe_factor"].present else passes
+    values["nsp"] = FLAGS.nsp if FLAGS["nsp"].present else nsp
     settings = settings_of(InstanceSettings, values)
-    check_data_flags(
-        FLAGS.masking, FLAGS.pack_sequences, FLAGS.compression, FLAGS.num_shards, FLAGS.num_workers, settings
-    )
-    check_words(FLAGS.word_boundaries, FLAGS.segmenter, FLAGS.masking, settings)
+    check_data_flags(masking, FLAGS.pack_sequences, FLAGS.compression, FLAGS.num_shards, FLAGS.num_workers, settings)
+    check_words(FLAGS.word_boundaries, FLAGS.segmenter, masking, settings)
     checks.check_input_files(FLAGS.input_file, "--input_file")
     checks.check_file(FLAGS.vocab_file, "--vocab_file")
     for path in FLAGS.output_file.split(","):
@@ -206,20 +260,14 @@ def main(_):
     from bert_tf.pretraining import corpus_formats, create
 
     names = (
-        "input_file", "output_file", "vocab_file", "do_whole_word_mask", "word_boundaries", "segmenter",
-        "max_seq_length", "max_predictions_per_seq",
-        "random_seed", "dupe_factor", "masked_lm_prob", "short_seq_prob", "nsp", "mask_rate", "random_rate",
-        "keep_rate", "masking", "pack_sequences", "compression", "num_shards", "num_workers", "scratch_dir",
-        "beam_runner",
+        "input_file", "output_file", "vocab_file", "strip_accents", "word_boundaries", "segmenter", "random_seed",
+        "masking", "pack_sequences", "compression", "num_shards", "num_workers", "scratch_dir", "beam_runner",
     )  # fmt: skip
-    text = corpus_formats.TextSettings(
-        FLAGS.input_format, FLAGS.text_key, FLAGS.split_sentences, FLAGS.language, FLAGS.errors
-    )
     create.create_pretraining_data(
         **{name: values[name] for name in names},
+        **vars(settings),
         do_lower_case=FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None,
-        strip_accents=FLAGS.strip_accents,
-        text=text,
+        text=settings_of(corpus_formats.TextSettings, values),
         beam_options=FLAGS.beam_option,
     )
     logging.info("Next:\n  %s", next_command(values))

@@ -8,8 +8,8 @@ from JSONL with one document per line, and from what WikiExtractor writes, each 
         for piece in corpus.blocks(*corpus.shard_range(shard, 64)):
             ...  # together the pieces are the text of this shard's documents
 
-Plain text files are one text, as in the original: a document at the end of a file continues in the next one. A
-compressed file and those of the other formats hold whole documents.
+Plain text files are one text, as in the original: a document at the end of a file continues in the next one, unless
+the settings say otherwise. A compressed file and those of the other formats hold whole documents.
 """
 
 import concurrent.futures
@@ -129,17 +129,19 @@ class Corpus:
         return _gathered(self._texts(begin, end, reading))
 
     def _texts(self, begin: int, end: int, reading: Reading) -> Iterator[str]:
+        joins = self.settings.joins_files and self.settings.blanks_separate_docs
         groups = itertools.groupby(
             enumerate(self._sources),
             # Uncompressed plain text files that adjoin are one text; every other file is separate.
-            lambda item: -1 if _is_plain_text(item[1]) else item[0],
+            lambda item: -1 if joins and _is_plain_text(item[1]) else item[0],
         )
         for _, group in groups:
             sources = [source for _, source in group]
             first, last = sources[0].begin, sources[-1].end
             if max(begin, first) >= min(end, last):
                 continue
-            if sources[0].file.compression:
+            whole = sources[0].form == "text" and not self.settings.blanks_separate_docs
+            if sources[0].file.compression or whole:
                 if begin <= first:
                     yield from _whole_file_texts(sources[0], reading)
             elif sources[0].form == "text":
@@ -338,11 +340,27 @@ def _text_lines(sources: Sequence[_Source], begin: int, end: int, reading: Readi
         yield reading.decode(source.file, offset - source.begin, block)
 
 
+def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
+    """Text, cut anywhere after a newline or a space, without its blank lines."""
+    is_visible = False  # the beginning of the line that the last text left open
+    for text in texts:
+        *lines, rest = text.split("\n")
+        kept = []
+        for line in lines:
+            if is_visible or line.strip():
+                kept += [line, "\n"]
+            is_visible = False
+        is_visible = is_visible or bool(rest.strip())
+        yield "".join([*kept, rest])
+
+
 def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
     """Texts of a compressed file."""
     blocks = whole_lines(source.file.chunks(progress=reading.progress), LONGEST_LINE if source.form == "text" else None)
     if source.form == "text":
         texts = (reading.decode(source.file, offset, block) for offset, block in _finished(blocks))
+        if not reading.settings.blanks_separate_docs:
+            texts = _without_blank_lines(texts)
         yield from reading.paragraphs(texts)
         yield "\n"
     else:

@@ -29,6 +29,8 @@ class TextSettings:
       text_key: the key of a JSONL record that holds the text.
       split_sentences: lines are paragraphs, to be cut into sentences.
       language: of the sentence splitter, a code as in Wikipedia's addresses: en, de, zh.
+      blanks_separate_docs: a blank line ends a document of plain text; False: only the file's end does.
+      joins_files: a document at the end of a plain text file continues in the next one.
       errors: "strict": what is not UTF-8 is an error; "replace": it becomes U+FFFD, which tokenizers drop.
 
     Raises:
@@ -40,6 +42,8 @@ class TextSettings:
     split_sentences: bool = False
     language: str = "en"
     errors: str = "strict"
+    blanks_separate_docs: bool = True
+    joins_files: bool = True
 
     def __post_init__(self):
         choices = {"input_format": ("auto", "text", "jsonl", "wikiextractor"), "errors": ("strict", "replace")}

@@ -6,9 +6,11 @@ Where things are:
   vocabulary_files                  the tokenizer of any family, by its vocabulary's file
   token_store                       lines -> documents, sentences and ids on disk
   instances                         pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
+  row_kinds                         or the rows of other families
   packing                           several short pairs in a row
   record_writer                     tf.train.Example records in TFRecord files
-  word_kernels, instance_kernels    the compiled loops of these: over characters, and over tokens
+  word_kernels, instance_kernels,   the compiled loops of these: over characters, over tokens,
+  mask_kernels, row_kernels         over the tokens to predict, over sentences
   shard                             all of it for one shard of the text
   system.workers, beam_pipeline     many shards, on this machine or on a cluster
 
@@ -27,7 +29,7 @@ from absl import logging
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
-from bert_tf.pretraining.settings import InstanceSettings, check_data_flags, check_words
+from bert_tf.pretraining.settings import InstanceSettings, check_data_flags, check_words, defaults_of_rows
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
 from bert_tf.pretraining.vocabulary_files import read_tokenizer, vocabulary_sha256
 from bert_tf.system import atomic, workers
@@ -39,6 +41,11 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
 _FORMAT = 1  # of the records, in fingerprints
+# Flags that earlier versions did not have -> what they did.
+_LATER = {
+    "word_boundaries": None, "segmenter": None, "rows": "pairs", "next_sentence": "random", "ngram": 0,
+    "favor_shorter_ngram": True, "blanks_separate_docs": True, "joins_files": True,
+}  # fmt: skip
 _LARGE_TEXT = 200_000_000  # bytes
 
 
@@ -53,7 +60,7 @@ def create_pretraining_data(
     segmenter: str | None = None,
     random_seed: int = 12345,
     dupe_factor: int | None = None,
-    masking: str = "static",
+    masking: str | None = None,
     pack_sequences: bool = False,
     compression: str | None = None,
     num_shards: int = 1,
@@ -84,18 +91,22 @@ def create_pretraining_data(
       RuntimeError: worker processes keep dying. OSError: the scratch directory is full.
       tf.errors.OpError: a file can't be read or written.
     """
-    text = text or TextSettings()
-    tokenizer = _read_vocabulary(vocab_file, do_lower_case, strip_accents)
-    dupe_factor = (10 if masking == "static" else 1) if dupe_factor is None else dupe_factor
-    settings = InstanceSettings(dupe_factor=dupe_factor, **instances)
+    rows = instances.get("rows", "pairs")
+    masking, passes, nsp = defaults_of_rows(rows, masking)
+    dupe_factor = passes if dupe_factor is None else dupe_factor
+    settings = InstanceSettings(dupe_factor=dupe_factor, **{"nsp": nsp, **instances})
+    # ELECTRA's original ends its rows with the file.
+    text = dataclasses.replace(text or TextSettings(), joins_files=rows != "electra")
+    tokenizer = _read_vocabulary(vocab_file, do_lower_case, strip_accents, rows == "electra")
     # Everything that determines the output: the summary shows it, and runs with equal values are the same job.
     flags = dict(
         input_file=input_file, output_file=output_file, vocab_file=vocab_file, do_lower_case=not tokenizer.cased,
         strip_accents=tokenizer.settings().get("strip_accents"), random_seed=random_seed, masking=masking,
         pack_sequences=pack_sequences, compression=compression, num_shards=num_shards, **vars(settings), **vars(text),
     )  # fmt: skip
-    # Only where they are given: without them, files of earlier versions are what would be made now.
-    flags |= {name: value for name, value in [("word_boundaries", word_boundaries), ("segmenter", segmenter)] if value}
+    flags |= {"word_boundaries": word_boundaries or None, "segmenter": segmenter or None}
+    # Not where they are left alone: without them, files of earlier versions are what would be made now.
+    flags = {name: value for name, value in flags.items() if name not in _LATER or value != _LATER[name]}
     check_data_flags(masking, pack_sequences, compression, num_shards, num_workers, settings)
     check_words(word_boundaries, segmenter, masking, settings)
     _check_tokenizer(tokenizer, settings, word_boundaries or segmenter)
@@ -125,10 +136,12 @@ def create_pretraining_data(
     return merged
 
 
-def _read_vocabulary(vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None) -> Tokenizer:
+def _read_vocabulary(
+    vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None, electra: bool
+) -> Tokenizer:
     """The tokenizer of a vocabulary file, with the casing of its directory if no argument says it."""
     casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
-    tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents)
+    tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, electra)
     tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
     return tokenizer
 
@@ -210,6 +223,9 @@ def _check_text(job: ShardJob, summaries: dict[int, dict], input_file: str) -> N
     if not any(summary["documents"] for summary in summaries.values()):
         pretraining_shard.remove_shards(job)
         raise ValueError(pretraining_shard.no_text(job))
+    if not any(summary["rows"] for summary in summaries.values()):
+        pretraining_shard.remove_shards(job)
+        raise ValueError(pretraining_shard.no_rows(job))
     for shard, summary in sorted(summaries.items()):
         name = f"shard {shard}" if job.num_shards > 1 else input_file
         pretraining_shard.warn_of_text(summary, name, job.settings)
@@ -309,11 +325,12 @@ _ADDED_UP = (
     "instance_tokens",
     "masked_positions",
     "random_next",
+    "not_in_order",
 )
 
 
 def _merged_summary(job: ShardJob, flags: dict, shards: list[dict]) -> dict:
-    totals = {name: sum(shard[name] for shard in shards) for name in _ADDED_UP}
+    totals = {name: sum(shard[name] for shard in shards) for name in _ADDED_UP if name in shards[0]}
     read_counts: dict = {}
     for shard in shards:
         for name, value in shard.items():
@@ -348,14 +365,20 @@ def _log_summary(summary: dict, path: str) -> None:
     )
     if "padding_share_unpacked" in summary:
         masks += f", packed into {summary['rows']} rows, {summary['padding_share_unpacked']:.1%} padding before"
-    random_next = f"{summary['random_next'] / summary['instances']:.1%} random next"
+    settings = summary["flags"]
+    if not settings["nsp"]:
+        kind = settings.get("rows", "single sequences").replace("_", " ")
+    elif "not_in_order" in summary:
+        kind = f"{summary['not_in_order'] / summary['instances']:.1%} not in order"
+    else:
+        kind = f"{summary['random_next'] / summary['instances']:.1%} random next"
     logging.info(
         "%d instances of %d documents (%.1f%% padding, %s, %s), %.1f MB; see %s",
         summary["instances"],
         summary["documents"],
         100 * summary["padding_share"],
         masks,
-        random_next if summary["flags"]["nsp"] else "single sequences",
+        kind,
         sum(summary["output_bytes"].values()) / 1e6,
         path,
     )

@@ -14,13 +14,14 @@ Shape legend: S max_seq_length, P max_predictions_per_seq.
 
 import numpy as np
 
-from bert_tf.pretraining.mersenne_twister import below, random_float, shuffle
+from bert_tf.pretraining.mask_kernels import SCRATCH_ROWS, mask, round_half_even
+from bert_tf.pretraining.mersenne_twister import below, random_float
 from bert_tf.system.numba_compile import compiled
 
 # The state of `plan_instances` between two calls, as an int64 array.
 PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
 # Columns of an instance's spans.
-A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, IS_RANDOM, NUM_MASKED = range(6)
+A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NUM_MASKED = range(6)
 NO_B = -1  # as B_BEGIN: the instance is not a pair but [CLS] A [SEP]
 
 
@@ -29,8 +30,8 @@ NO_B = -1  # as B_BEGIN: the instance is not a pair but [CLS] A [SEP]
 
 @compiled
 def plan_instances(
-    tokens, continuations, sentence_ends, document_ends, order, state, place, settings, probabilities, all_ids,
-    is_continuation, spans, positions, replacements,
+    tokens, continuations, sentence_ends, document_ends, order, state, numpy_state, place, settings, probabilities,
+    ngram_shares, all_ids, is_continuation, spans, positions, replacements,
 ):  # fmt: skip
     """Makes more instances until `spans` is full or all passes are done.
 
@@ -38,11 +39,13 @@ def plan_instances(
       tokens: uint16 or int32, the whole text. continuations: uint8, whether each token continues a word, or empty:
         is_continuation says it. sentence_ends: int64, where each sentence ends in tokens.
       document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
-      state: of the generator. place: int64 [4], where to continue; at first zeros, with PLACE_TARGET -1.
-      settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, ids of [CLS],
-        [SEP], [MASK]); P 0: no masks. What is not a pair is `[CLS] A [SEP]`.
+      state: of the generator. numpy_state: of NumPy's, see `mask_kernels.mask`.
+      place: int64 [4], where to continue; at first zeros, with PLACE_TARGET -1.
+      settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, whether the
+        order of pairs is the question, ids of [CLS], [SEP], [MASK]); P 0: no masks. What is not a pair is
+        `[CLS] A [SEP]`.
       probabilities: (short_seq_prob, masked_lm_prob, mask_rate, keep_share: of the positions that don't become [MASK],
-        those that stay).
+        those that stay). ngram_shares: see `mask_kernels.mask`.
       all_ids: int32, what random replacements are drawn from. is_continuation: bool by id, whether it continues a word.
       spans: int64 [n, 6], filled in. positions, replacements: int32 [n, P], filled in: masked positions, increasing,
         and the ids after masking.
@@ -50,13 +53,13 @@ def plan_instances(
     Returns:
       The number of instances made; less than n only at the end.
     """
-    max_seq_length, dupe_factor, max_predictions, whole_words, pairs, cls_id, sep_id, mask_id = settings
+    max_seq_length, dupe_factor, max_predictions, whole_words, pairs, in_order, cls_id, sep_id, mask_id = settings
     short_seq_prob, masked_lm_prob, mask_rate, keep_share = probabilities
     max_num_tokens = max_seq_length - 3 if pairs else max_seq_length - 2
     documents = len(order)
     row = np.empty(max_seq_length, np.int32)
     continues = np.empty(max_seq_length, np.int32)
-    scratch = np.empty((4, max_seq_length), np.int64)
+    scratch = np.empty((SCRATCH_ROWS, max_seq_length + 1), np.int64)
     made = 0
     while place[PLACE_PASS] < dupe_factor:
         while place[PLACE_DOCUMENT] < documents:
@@ -75,35 +78,27 @@ def plan_instances(
                     return made
                 start = place[PLACE_SENTENCE]
                 begin, _, end = _sentences_from(sentence_ends, start, last, target_length)
-                num_sentences = end - start
-                a_end = end
-                if pairs:
-                    a_end = start + 1 if num_sentences == 1 else start + 1 + below(state, num_sentences - 1)
-                a_length = sentence_ends[a_end - 1] - begin
-                is_random = pairs != 0 and (num_sentences == 1 or random_float(state) < 0.5)
-                if not pairs:
-                    b_begin, b_length = NO_B, 0
-                elif is_random:
-                    b_begin, b_length = _random_next(
-                        sentence_ends, document_ends, order, number, target_length - a_length, state
-                    )
-                    end = a_end
-                else:
-                    b_begin = sentence_ends[a_end - 1]
-                    b_length = sentence_ends[end - 1] - b_begin
                 span = spans[made]
-                span[A_BEGIN], span[A_LENGTH], span[B_BEGIN], span[B_LENGTH] = begin, a_length, b_begin, b_length
+                if pairs:
+                    end, label = _put_pair(
+                        sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, state,
+                        span,
+                    )  # fmt: skip
+                else:
+                    label = np.int64(0)
+                    span[A_BEGIN], span[A_LENGTH] = begin, sentence_ends[end - 1] - begin
+                    span[B_BEGIN], span[B_LENGTH] = NO_B, 0
                 _truncate(span, max_num_tokens, state)
-                span[IS_RANDOM] = is_random
+                span[LABEL] = label
                 span[NUM_MASKED] = 0
                 if max_predictions:
                     row_length = gather(tokens, span, cls_id, sep_id, row)
                     if whole_words:
                         _gather_continuations(continuations, is_continuation, span, row, row_length, continues)
-                    to_predict = min(max_predictions, max(1, _round_half_even(row_length * masked_lm_prob)))
-                    span[NUM_MASKED] = _mask(
-                        row, row_length, to_predict, whole_words, mask_rate, keep_share, cls_id, sep_id, mask_id,
-                        all_ids, continues, state, scratch, positions[made], replacements[made],
+                    to_predict = min(max_predictions, max(1, round_half_even(row_length * masked_lm_prob)))
+                    span[NUM_MASKED] = mask(
+                        row, row_length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id,
+                        mask_id, all_ids, continues, state, numpy_state, scratch, positions[made], replacements[made],
                     )  # fmt: skip
                 made += 1
                 place[PLACE_SENTENCE] = end
@@ -112,6 +107,32 @@ def plan_instances(
         place[PLACE_PASS] += 1
         place[PLACE_DOCUMENT] = 0
     return made
+
+
+@compiled
+def _put_pair(
+    sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, state, span
+):  # fmt: skip
+    """Divides sentences, from `start` on, into A and B, or finds another B, and writes both to span.
+
+    Returns:
+      The sentence after those that were used, and the label.
+    """
+    num_sentences = end - start
+    a_end = start + 1 if num_sentences == 1 else start + 1 + below(state, num_sentences - 1)
+    span[A_BEGIN], span[A_LENGTH] = begin, sentence_ends[a_end - 1] - begin
+    if num_sentences == 1 or (not in_order and random_float(state) < 0.5):
+        span[B_BEGIN], span[B_LENGTH] = _random_next(
+            sentence_ends, document_ends, order, number, target_length - span[A_LENGTH], state
+        )
+        return a_end, np.int64(1)
+    span[B_BEGIN] = sentence_ends[a_end - 1]
+    span[B_LENGTH] = sentence_ends[end - 1] - span[B_BEGIN]
+    swapped = np.int64(in_order != 0 and random_float(state) < 0.5)
+    if swapped:
+        span[A_BEGIN], span[B_BEGIN] = span[B_BEGIN], span[A_BEGIN]
+        span[A_LENGTH], span[B_LENGTH] = span[B_LENGTH], span[A_LENGTH]
+    return end, swapped
 
 
 @compiled
@@ -177,59 +198,3 @@ def _gather_continuations(continuations, is_continuation, span, row, length, con
     else:
         for k in range(length):
             continues[k] = is_continuation[row[k]]
-
-
-@compiled
-def _round_half_even(x):
-    below = np.floor(x)
-    rest = x - below
-    if rest > 0.5 or (rest == 0.5 and np.int64(below) % 2 == 1):
-        below += 1.0
-    return np.int64(below)
-
-
-@compiled
-def _mask(
-    row, length, to_predict, whole_words, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids, continues,
-    state, scratch, positions, replacements,
-):  # fmt: skip
-    """Chooses positions of one instance and the tokens to put there; returns their number."""
-    words, order, chosen = scratch[0], scratch[1], scratch[2]  # words: the word that each candidate belongs to
-    candidates, num_candidates, num_words = scratch[3], 0, 0
-    for position in range(length):
-        token = row[position]
-        if token == cls_id or token == sep_id:  # noqa: SIM109  Numba would build a tuple
-            continue
-        # A "##" piece at the beginning of B joins the last word of A, over the [SEP] between them, as in the original.
-        if not (whole_words and num_words and continues[position]):
-            order[num_words] = num_candidates
-            num_words += 1
-        words[num_candidates] = num_words - 1
-        candidates[num_candidates] = position
-        num_candidates += 1
-    shuffle(state, order, num_words)
-    count = 0
-    for k in range(num_words):
-        if count >= to_predict:
-            break
-        begin = end = order[k]
-        while end < num_candidates and words[end] == words[begin]:
-            end += 1
-        if count + end - begin <= to_predict:
-            for candidate in range(begin, end):
-                chosen[count] = candidates[candidate]
-                count += 1
-    for k in range(count):
-        position = chosen[k]
-        token = mask_id
-        if random_float(state) >= mask_rate:
-            token = row[position] if random_float(state) < keep_share else all_ids[below(state, len(all_ids))]
-        # Inserted in order: there are few.
-        place = k
-        while place and positions[place - 1] > position:
-            positions[place] = positions[place - 1]
-            replacements[place] = replacements[place - 1]
-            place -= 1
-        positions[place] = position
-        replacements[place] = token
-    return count

@@ -7,6 +7,7 @@ are kept on disk, so that memory does not limit the size of the text.
 Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -58,7 +59,7 @@ class TrainingInstance:
     Attributes:
       token_ids: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] under --nsp=false, after masking, at most S.
       second_start: where B begins, so the number of tokens whose segment id is 0.
-      is_random_next: B does not follow A in the text.
+      is_random_next: the label: B does not follow A in the text.
       masked_lm_positions: increasing positions in token_ids, at most P.
       masked_lm_ids: the ids at these positions before masking.
     """
@@ -90,10 +91,11 @@ class Instances(Sequence[TrainingInstance]):
       store: the text. settings, vocabulary: what they were made with.
       spans: int64 [n, 6], see `instance_kernels`. positions, replacements: int32 [n, P]. All in the order of making.
       order: int64 [n], the final order.
+      left_out: how many more there would be if none were too short, or too much of it unknown.
     """
 
-    def __init__(self, store, settings, vocabulary, spans, positions, replacements, order):
-        self.store, self.settings, self.vocabulary = store, settings, vocabulary
+    def __init__(self, store, settings, vocabulary, spans, positions, replacements, order, left_out=0):
+        self.store, self.settings, self.vocabulary, self.left_out = store, settings, vocabulary, left_out
         self.spans, self.positions, self.replacements, self.order = spans, positions, replacements, order
 
     def __len__(self) -> int:
@@ -111,7 +113,7 @@ class Instances(Sequence[TrainingInstance]):
         row[positions] = self.replacements[number, : len(positions)]
         second_start = int(span[instance_kernels.A_LENGTH]) + 2
         return TrainingInstance(
-            row[:length].tolist(), second_start, bool(span[instance_kernels.IS_RANDOM]), positions.tolist(), labels
+            row[:length].tolist(), second_start, bool(span[instance_kernels.LABEL]), positions.tolist(), labels
         )
 
 
@@ -122,6 +124,7 @@ def create_instances(
     rng: random.Random,
     directory: str,
     bar: Callable = progress_bar,
+    numpy_rng: np.random.RandomState | None = None,
 ) -> Instances:
     """Makes dupe_factor passes over the documents in random order and shuffles the resulting instances.
 
@@ -129,16 +132,19 @@ def create_instances(
     the time and whenever there is no rest, sentences from a random place of another document. In that case the rest
     is not lost but begins the next instance (original: create_training_instances, create_instances_from_document).
 
-    Without settings.nsp all gathered sentences are A, and there is no B.
+    With settings.next_sentence "order", B is always the rest if there is one, and half of the time A and B change
+    places (ALBERT's create_pretraining_data.py). Without settings.nsp all gathered sentences are A, and there is no B.
 
     Args:
       store: the text.
       vocabulary: of the tokenizer.
-      rng: the only source of randomness; left where the original would leave it.
+      rng: the only source of randomness but for numpy_rng; left where the original would leave it.
       directory: local; instances are kept in files there.
       bar: makes the progress bar, in documents.
+      numpy_rng: draws the lengths of n-grams, as in ALBERT's original; needed with settings.ngram.
     """
     state = mersenne_twister.generator_state(rng)
+    numpy_state = mersenne_twister.numpy_state(numpy_rng or np.random.RandomState(0))
     order = np.arange(len(store.document_ends), dtype=np.int64)
     mersenne_twister.shuffle(state, order, len(order))
     is_continuation = np.zeros(max(vocabulary.all_ids) + 1, np.bool_)
@@ -148,58 +154,89 @@ def create_instances(
     # By the original's two draws: one whether the token becomes [MASK], and if not, one whether it stays.
     not_masked = settings.random_rate + settings.keep_rate
     keep_share = settings.keep_rate / not_masked if not_masked else 0.0
-    shapes = {"spans": (np.int64, 6), "positions": (np.int32, width), "replacements": (np.int32, width)}
-    chunk = [np.empty((_INSTANCES_PER_CALL, columns), kind) for kind, columns in shapes.values()]
-    paths = [os.path.join(directory, name) for name in shapes]
-    files = [open(path, "wb") for path in paths]  # noqa: SIM115
-    total, done = settings.dupe_factor * len(order), 0
-    try:
-        with bar(total=total, desc="building instances", unit="documents", unit_scale=True) as progress:
-            made = _INSTANCES_PER_CALL
-            while made == _INSTANCES_PER_CALL:
-                made = instance_kernels.plan_instances(
-                    store.tokens,
-                    store.continuations,
-                    store.sentence_ends,
-                    store.document_ends,
-                    order,
-                    state,
-                    place,
-                    (
-                        settings.max_seq_length,
-                        settings.dupe_factor,
-                        width,
-                        int(settings.do_whole_word_mask),
-                        int(settings.nsp),
-                        vocabulary.cls_id,
-                        vocabulary.sep_id,
-                        vocabulary.mask_id,
-                    ),
-                    (settings.short_seq_prob, settings.masked_lm_prob, settings.mask_rate, keep_share),
-                    np.array(vocabulary.all_ids, np.int32),
-                    is_continuation,
-                    *chunk,
-                )
-                for file, rows in zip(files, chunk, strict=True):
-                    file.write(rows[:made].data)
-                now = min(
-                    total,
-                    int(place[instance_kernels.PLACE_PASS]) * len(order) + int(place[instance_kernels.PLACE_DOCUMENT]),
-                )
-                progress.update(now - done)
-                done = now
-    finally:
-        for file in files:
-            file.close()
-    count = os.path.getsize(paths[0]) // (6 * 8)
-    columns = [
-        map_file(path, kind).reshape(count, columns) if count * columns else np.empty((count, columns), kind)
-        for path, (kind, columns) in zip(paths, shapes.values(), strict=True)
-    ]
-    final_order = np.arange(count, dtype=np.int64)
-    mersenne_twister.shuffle(state, final_order, count)
+    numbers = (
+        settings.max_seq_length,
+        settings.dupe_factor,
+        width,
+        int(settings.do_whole_word_mask),
+        int(settings.nsp),
+        int(settings.next_sentence == "order"),
+        vocabulary.cls_id,
+        vocabulary.sep_id,
+        vocabulary.mask_id,
+    )
+    probabilities = (settings.short_seq_prob, settings.masked_lm_prob, settings.mask_rate, keep_share)
+    shares, all_ids = ngram_shares(settings), np.array(vocabulary.all_ids, np.int32)
+
+    def plan(*chunk: np.ndarray) -> int:
+        return instance_kernels.plan_instances(
+            store.tokens, store.continuations, store.sentence_ends, store.document_ends, order, state, numpy_state,
+            place, numbers, probabilities, shares, all_ids, is_continuation, *chunk,
+        )  # fmt: skip
+
+    def documents_done() -> int:
+        return int(place[instance_kernels.PLACE_PASS]) * len(order) + int(place[instance_kernels.PLACE_DOCUMENT])
+
+    total = settings.dupe_factor * len(order)
+    columns = {"spans": (np.int64, 6), "positions": (np.int32, width), "replacements": (np.int32, width)}
+    with bar(total=total, desc="building instances", unit="documents", unit_scale=True) as progress:
+        arrays = write_planned(plan, columns, directory, lambda: min(total, documents_done()), progress.update)
+    final_order = np.arange(len(arrays[0]), dtype=np.int64)
+    mersenne_twister.shuffle(state, final_order, len(final_order))
     mersenne_twister.restore(rng, state)
-    return Instances(store, settings, vocabulary, *columns, final_order)
+    if numpy_rng:
+        mersenne_twister.restore_numpy(numpy_rng, numpy_state)
+    return Instances(store, settings, vocabulary, *arrays, final_order)
+
+
+def ngram_shares(settings: InstanceSettings) -> np.ndarray:
+    """float64 [ngram]: the shares of n-grams of up to 1, 2, ... words; empty without n-grams.
+
+    In the steps in which the original and NumPy's `choice` compute them, so that no draw falls beside a limit.
+    """
+    if not settings.ngram:
+        return np.empty(0)
+    shares = 1.0 / np.arange(1, settings.ngram + 1)
+    shares /= shares.sum(keepdims=True)
+    if not settings.favor_shorter_ngram:
+        shares = shares[::-1]
+    running = np.cumsum(shares / shares.sum(keepdims=True))
+    return running / running[-1]
+
+
+def write_planned(
+    plan: Callable[..., int],
+    columns: Mapping[str, tuple[type, int]],
+    directory: str,
+    done: Callable[[], int],
+    progress: Callable[[int], None],
+) -> list[np.ndarray]:
+    """Calls a planning loop until it has nothing left, and keeps what it plans in files.
+
+    Args:
+      plan: fills in an array [n, width] per column and returns how many of the n rows; fewer only at the end.
+      columns: name -> kind and width of an array; the names of the files. directory: local.
+      done: the work done so far, in any unit. progress: called with what was added.
+
+    Returns:
+      The arrays, mapped from the files.
+    """
+    chunk = [np.empty((_INSTANCES_PER_CALL, width), kind) for kind, width in columns.values()]
+    paths = [os.path.join(directory, name) for name in columns]
+    count, seen, made = 0, 0, _INSTANCES_PER_CALL
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(path, "wb")) for path in paths]
+        while made == _INSTANCES_PER_CALL:
+            made = plan(*chunk)
+            count += made
+            for file, rows in zip(files, chunk, strict=True):
+                file.write(rows[:made].data)
+            progress(done() - seen)
+            seen = done()
+    return [
+        map_file(path, kind).reshape(count, width) if count * width else np.empty((count, width), kind)
+        for path, (kind, width) in zip(paths, columns.values(), strict=True)
+    ]
 
 
 def log_instances(instances: Sequence[TrainingInstance], inv_vocab: Mapping[int, str]) -> None:

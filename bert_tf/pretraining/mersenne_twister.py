@@ -1,4 +1,7 @@
-"""Python's random numbers in compiled code: the same draws as `random.Random`, from the same state."""
+"""Python's random numbers in compiled code: the same draws as `random.Random`, from the same state.
+
+NumPy's older generator (`np.random.RandomState`) is the same Mersenne Twister, and its `random_sample` is `random`.
+"""
 
 import random
 
@@ -22,6 +25,19 @@ def generator_state(rng: random.Random) -> np.ndarray:
 def restore(rng: random.Random, state: np.ndarray) -> None:
     """Sets a `random.Random` to the state that compiled code left."""
     rng.setstate((3, tuple(state[:_OUTPUTS].tolist()), None))
+
+
+def numpy_state(rng: np.random.RandomState) -> np.ndarray:
+    """`generator_state` of NumPy's generator."""
+    state = np.empty(_OUTPUTS + _STATE_WORDS, np.uint32)
+    _, state[:_STATE_WORDS], state[_STATE_WORDS], *_ = rng.get_state(legacy=True)
+    _fill_outputs(state)
+    return state
+
+
+def restore_numpy(rng: np.random.RandomState, state: np.ndarray) -> None:
+    """Sets NumPy's generator to the state that compiled code left."""
+    rng.set_state(("MT19937", state[:_STATE_WORDS], int(state[_STATE_WORDS])))
 
 
 @compiled

@@ -1,6 +1,6 @@
 """Pre-training instances to TFRecord files, thousands at a time.
 
-Two kinds of records, both `tf.train.Example` (the bytes are described in `system.example_bytes`, the frame around them
+Three kinds of records, all `tf.train.Example` (the bytes are described in `system.example_bytes`, the frame around them
 is TFRecord's: length, its checksum, payload, its checksum):
 
 * masked (original: write_instance_to_example_files): input_ids, input_mask, segment_ids [S], masked_lm_positions,
@@ -10,7 +10,9 @@ is TFRecord's: length, its checksum, payload, its checksum):
   `[CLS] A [SEP]` and of `B [SEP]` of each of up to M pairs in a row; next_sentence_labels [M]; with word boundaries
   word_continuations, as long as input_ids: 1 for a token that continues a word; int64, padded with 0.
 
-Under --nsp=false both hold single sequences: no `B [SEP]`, segment ids and labels 0.
+* ELECTRA's (original: build_pretraining_dataset.py): input_ids, input_mask, segment_ids [S] as int64, padded with 0.
+
+Under --nsp=false the first two hold single sequences: no `B [SEP]`, segment ids and labels 0.
 
 Shape legend: S max_seq_length, P max_predictions_per_seq, M pairs per row.
 """
@@ -23,7 +25,7 @@ import tensorflow as tf
 
 # Of a gzip file, each block of records is a separate member, so that a reader can begin at any of them.
 from bert_tf.data.record_index import RECORDS_PER_BLOCK
-from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, IS_RANDOM, NO_B, NUM_MASKED, gather
+from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, gather
 from bert_tf.pretraining.instances import Instances
 from bert_tf.system.numba_compile import compiled
 
@@ -232,7 +234,7 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
         at = _put_integers(buffer, at, names[3], positions[number], masked, positions_size, max_predictions)
         at = _put_integers(buffer, at, names[4], labels, masked, labels_size, max_predictions)
         at = _put_weights(buffer, at, names[5], masked, max_predictions)
-        at = _put_ones(buffer, at, names[6], 0, span[IS_RANDOM], 1)
+        at = _put_ones(buffer, at, names[6], 0, span[LABEL], 1)
         begin = _close_frame(buffer, begin, at, tables)
     return begin
 
@@ -255,7 +257,7 @@ def _encode_unmasked(row_begins, row_ends, members, tokens, continuations, spans
             length += gather(tokens, span, cls_id, sep_id, row[length:])
             lengths[2 * pairs] = span[A_LENGTH] + 2
             lengths[2 * pairs + 1] = 0 if span[B_BEGIN] == NO_B else span[B_LENGTH] + 1
-            labels[pairs] = span[IS_RANDOM]
+            labels[pairs] = span[LABEL]
             pairs += 1
         ids_size, lengths_size = _packed_size(row, length), _packed_size(lengths, 2 * pairs)
         size = _sizes(names[0], ids_size)[2] + _sizes(names[1], lengths_size + 2 * (max_pairs - pairs))[2]
@@ -267,6 +269,27 @@ def _encode_unmasked(row_begins, row_ends, members, tokens, continuations, spans
         at = _put_integers(buffer, at, names[2], labels, pairs, pairs, max_pairs)
         if marked:
             at = _put_integers(buffer, at, names[3], continues, length, length, length)
+        begin = _close_frame(buffer, begin, at, tables)
+    return begin
+
+
+@compiled
+def _encode_plain(numbers, tokens, spans, settings, names, tables, buffer):
+    """Framed records in ELECTRA's form of the instances `numbers`; returns the bytes used."""
+    max_seq_length, cls_id, sep_id = settings
+    row = np.empty(max_seq_length, np.int32)
+    fixed_size = _sizes(names[1], max_seq_length)[2] + _sizes(names[2], max_seq_length)[2]
+    begin = 0
+    for number in numbers:
+        span = spans[number]
+        length = gather(tokens, span, cls_id, sep_id, row)
+        first = span[A_LENGTH] + 2
+        ids_size = _packed_size(row, length)
+        size = fixed_size + _sizes(names[0], ids_size + max_seq_length - length)[2]
+        at = _open_frame(buffer, begin, size, tables)
+        at = _put_integers(buffer, at, names[0], row, length, ids_size, max_seq_length)
+        at = _put_ones(buffer, at, names[1], 0, length, max_seq_length)
+        at = _put_ones(buffer, at, names[2], first, length - first, max_seq_length)
         begin = _close_frame(buffer, begin, at, tables)
     return begin
 
@@ -331,6 +354,23 @@ def unmasked_blocks(instances: Instances, row_ends: np.ndarray, members: np.ndar
             instances.spans,
             (settings.max_seq_length, max_pairs, vocabulary.cls_id, vocabulary.sep_id),
             _UNMASKED_NAMES,
+            _TABLES,
+            buffer,
+        )
+        yield buffer[:used].tobytes()
+
+
+def plain_blocks(instances: Instances, numbers: np.ndarray) -> Iterator[bytes]:
+    """Records in ELECTRA's form of the instances with these numbers, in blocks of up to 1,024."""
+    settings, vocabulary = instances.settings, instances.vocabulary
+    buffer = np.empty(RECORDS_PER_BLOCK * _bytes_at_most(settings.max_seq_length, 0, 1), np.uint8)
+    for begin in range(0, len(numbers), RECORDS_PER_BLOCK):
+        used = _encode_plain(
+            numbers[begin : begin + RECORDS_PER_BLOCK],
+            instances.store.tokens,
+            instances.spans,
+            (settings.max_seq_length, vocabulary.cls_id, vocabulary.sep_id),
+            _MASKED_NAMES[:3],
             _TABLES,
             buffer,
         )

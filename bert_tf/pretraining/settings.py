@@ -16,6 +16,11 @@ from bert_tf.weights import released_models
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 
+# What a record of create_pretraining_data.py holds.
+ROWS = ("pairs", "full_sentences", "doc_sentences", "lines", "electra")
+NEXT_SENTENCES = ("random", "order")
+MOST_WORDS = 10  # of an n-gram
+
 # Flags that say how unmasked records are masked while training.
 MASK_FLAGS = (
     "masked_lm_prob", "do_whole_word_mask", "mask_rate", "random_rate", "keep_rate", "mask_smoothing", "mask_rule"
@@ -192,11 +197,15 @@ class InstanceSettings:
       short_seq_prob: how often, per document and pass, instances are made shorter than S on purpose.
       masked_lm_prob: share of tokens to predict.
       do_whole_word_mask: mask all pieces of a word or none.
-      nsp: make pairs for next sentence prediction; else single runs of sentences.
+      nsp: make pairs for next sentence prediction; else single runs of sentences. Rows that are not pairs have none.
       mask_rate, random_rate, keep_rate: shares of the predicted tokens that become [MASK], become any token, stay.
+      rows: what a record holds, see `row_kinds`; all but pairs are unmasked.
+      next_sentence: "random": half of the pairs have a B from elsewhere; "order": half have A and B swapped (ALBERT).
+      ngram: mask runs of up to this many words, with ALBERT's random numbers; 0: single words, with BERT's.
+      favor_shorter_ngram: the probability of a run of n words is proportional to 1/n; False: to 1/(ngram + 1 - n).
 
     Raises:
-      ValueError: no instance can be made with these settings; names the flag and its value.
+      ValueError: no instance can be made with these settings, or one contradicts another; names the flag.
     """
 
     max_seq_length: int = 128
@@ -209,6 +218,10 @@ class InstanceSettings:
     mask_rate: float = 0.8
     random_rate: float = 0.1
     keep_rate: float = 0.1
+    rows: str = "pairs"
+    next_sentence: str = "random"
+    ngram: int = 0
+    favor_shorter_ngram: bool = True
 
     def __post_init__(self):
         rules = (
@@ -221,11 +234,44 @@ class InstanceSettings:
             ("dupe_factor", self.dupe_factor >= 1, "at least 1: it counts the passes over the text"),
             ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "a probability from 0 to 1"),
             ("masked_lm_prob", 0 < self.masked_lm_prob <= 1, "a probability above 0, at most 1"),
+            ("rows", self.rows in ROWS, f"one of {', '.join(ROWS)}"),
+            ("next_sentence", self.next_sentence in NEXT_SENTENCES, f"one of {', '.join(NEXT_SENTENCES)}"),
+            ("ngram", 0 <= self.ngram <= MOST_WORDS, f"at most {MOST_WORDS} words; 1 is a single word"),
         )
         for name, holds, rule in rules:
             if not holds:
                 raise ValueError(f"--{name}={getattr(self, name)} must be {rule}")
         check_mask_rates(self.mask_rate, self.random_rate, self.keep_rate)
+        if self.next_sentence == "order" and not self.nsp:
+            raise ValueError("--next_sentence=order: there is no next sentence with --nsp=false")
+        if not self.favor_shorter_ngram and not self.ngram:
+            raise ValueError("--favor_shorter_ngram says how long --ngram=3 masks are: give --ngram, too")
+        if self.rows != "pairs":
+            self._check_plain_rows()
+
+    def _check_plain_rows(self) -> None:
+        """Refuses what means nothing for rows that are not pairs."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        reasons = {
+            "nsp": "has pairs",
+            "next_sentence": "has pairs",
+            "short_seq_prob": "draws the lengths of pairs",
+        }
+        for name, reason in reasons.items():
+            value, unused = getattr(self, name), False if name == "nsp" else defaults[name]
+            if value != unused:
+                raise ValueError(f"--{name}={value}: only --rows=pairs {reason}, not --rows={self.rows}")
+        if self.dupe_factor != 1:
+            raise ValueError(
+                f"--dupe_factor={self.dupe_factor}: --rows={self.rows} goes over the text once; its records are "
+                "unmasked, and training draws new masks in each epoch"
+            )
+
+
+def defaults_of_rows(rows: str, masking: str | None) -> tuple[str, int, bool]:
+    """--masking (if None), --dupe_factor and --nsp if they are not given."""
+    masking = masking or ("static" if rows == "pairs" else "dynamic")
+    return masking, 10 if masking == "static" and rows == "pairs" else 1, rows == "pairs"
 
 
 def check_data_flags(
@@ -253,6 +299,12 @@ def check_data_flags(
         raise ValueError(f"--num_workers={num_workers} must be at least 1")
     if settings.max_predictions_per_seq < 1:
         raise ValueError(f"--max_predictions_per_seq={settings.max_predictions_per_seq} must be at least 1")
+    if settings.rows != "pairs" and masking != "dynamic":
+        raise ValueError(f"--masking={masking}: the records of --rows={settings.rows} are unmasked; leave it out")
+    if settings.rows == "electra" and pack_sequences:
+        raise ValueError("--pack_sequences: the records of --rows=electra have no place for several rows")
+    if masking == "dynamic" and settings.ngram:
+        raise ValueError("--ngram draws masks, which the records of --masking=dynamic don't have")
     if masking == "dynamic" and (settings.mask_rate, settings.random_rate, settings.keep_rate) != (0.8, 0.1, 0.1):
         raise ValueError(
             "--mask_rate, --random_rate, --keep_rate: the records of --masking=dynamic have no masks yet; give these "
@@ -270,6 +322,8 @@ def check_words(word_boundaries: str | None, segmenter: str | None, masking: str
         raise ValueError(f"--word_boundaries={word_boundaries} must be spaces, or unset")
     if word_boundaries and segmenter:
         raise ValueError(f"--word_boundaries={word_boundaries} and --segmenter={segmenter} both find words: give one")
+    if (word_boundaries or segmenter) and settings.rows == "electra":
+        raise ValueError("--word_boundaries, --segmenter: the records of --rows=electra have no place for words")
     if segmenter:
         check_segmenter(segmenter)
     if (word_boundaries or segmenter) and masking == "static" and not settings.do_whole_word_mask:

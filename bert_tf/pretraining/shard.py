@@ -23,15 +23,17 @@ from absl import logging
 from bert_tf.pretraining import record_writer
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
-from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, IS_RANDOM, NO_B, NUM_MASKED
-from bert_tf.pretraining.instances import Instances, InstanceSettings, VocabularyIds, create_instances, log_instances
+from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED
+from bert_tf.pretraining.instances import Instances, InstanceSettings, VocabularyIds, log_instances
 from bert_tf.pretraining.packing import pack
+from bert_tf.pretraining.row_kinds import WITH_SEPARATORS, create_rows
 from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
 from bert_tf.pretraining.vocabulary_files import read_tokenizer
 from bert_tf.system import workers
 from bert_tf.system.atomic import temporary_name, written_together
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import read_json
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.word_boundaries import WordBoundaries
 
@@ -84,12 +86,17 @@ class ShardJob:
         return int.from_bytes(hashlib.sha256(f"{self.random_seed}/{shard}".encode()).digest()[:8], "big")
 
     def tokenizer(self) -> Tokenizer:
-        return read_tokenizer(self.vocab_file, self.do_lower_case, self.strip_accents)
+        electra = self.settings.rows == "electra"
+        return read_tokenizer(self.vocab_file, self.do_lower_case, self.strip_accents, electra)
 
-    def boundaries(self, tokenizer: Tokenizer) -> WordBoundaries | None:
-        if self.segmenter is None:
-            return None
-        return WordBoundaries(tokenizer, None if self.segmenter == "spaces" else self.segmenter)
+    def store_arguments(self, tokenizer: Tokenizer) -> dict:
+        """What `token_store.tokenize` needs to know beside the text, by the names of its arguments."""
+        arguments = {"separator": tokenizer.sep_id} if self.settings.rows in WITH_SEPARATORS else {}
+        if self.segmenter:
+            segmenter = None if self.segmenter == "spaces" else self.segmenter
+            return {**arguments, "boundaries": WordBoundaries(tokenizer, segmenter)}
+        masks_words = self.settings.do_whole_word_mask and self.settings.max_predictions_per_seq > 0
+        return {**arguments, "mark_words": masks_words and isinstance(tokenizer, SentencePieceTokenizer)}
 
 
 def shard_name(path: str, shard: int, num_shards: int) -> str:
@@ -155,14 +162,20 @@ def make_shard(
         _explained_full_disk(scratch),
     ):
         store, read_counts = _tokenize(job, tokenizer, (begin, end), scratch, num_workers, bars(_TOKENIZING_SHARE))
-        text_counts = _count_text(store, tokenizer.unk_id)
+        text_counts = _count_text(store, tokenizer.unk_id, job.settings.rows in WITH_SEPARATORS)
         if not text_counts["documents"] and job.num_shards == 1:
             raise ValueError(no_text(job))
         vocabulary = VocabularyIds.of(tokenizer)
         rng = random.Random(job.seed(shard))
-        instances = create_instances(store, job.settings, vocabulary, rng, scratch, bars(_BUILDING_SHARE))
+        # ALBERT's original leaves NumPy's generator unseeded.
+        numpy_rng = np.random.RandomState(job.seed(shard) % 2**32)
+        instances = create_rows(
+            store, job.settings, vocabulary, tokenizer.unk_id, rng, numpy_rng, scratch, bars(_BUILDING_SHARE)
+        )
         if log:
             log_instances(instances[:INSTANCES_LOGGED], tokenizer.inv_vocab)
+        if not len(instances) and job.num_shards == 1:
+            raise ValueError(no_rows(job))
         counts, rows = _write(job, instances, rng, temporary_records, bars(_WRITING_SHARE))
         summary = {
             "fingerprint": job.fingerprint,
@@ -234,7 +247,7 @@ def _tokenize(job, tokenizer, text_range, scratch, num_workers, bar) -> tuple[To
     with bar(total=end - begin, desc="tokenizing", unit="B", unit_scale=True) as progress:
         if tasks <= 1:
             pieces = Corpus(job.input_files, job.text).blocks(begin, end, counts=counts, progress=progress.update)
-            return tokenize(pieces, tokenizer, os.path.join(scratch, "text"), job.boundaries(tokenizer)), counts
+            return tokenize(pieces, tokenizer, os.path.join(scratch, "text"), **job.store_arguments(tokenizer)), counts
         cuts = [begin + (end - begin) * k // tasks for k in range(tasks + 1)]
         folders = [os.path.join(scratch, f"text{k}") for k in range(tasks)]
         arguments = [(job, cuts[k], cuts[k + 1], folders[k]) for k in range(tasks)]
@@ -243,19 +256,17 @@ def _tokenize(job, tokenizer, text_range, scratch, num_workers, bar) -> tuple[To
     return merge_stores(folders, os.path.join(scratch, "text")), counts
 
 
-_tokenizers: dict = {}  # of this process, which does many parts
+@functools.lru_cache(maxsize=1)  # of this process, which does many parts
+def _tokenizer_of(job: ShardJob) -> tuple[Tokenizer, dict]:
+    tokenizer = job.tokenizer()
+    return tokenizer, job.store_arguments(tokenizer)
 
 
 def _tokenize_part(job: ShardJob, begin: int, end: int, directory: str) -> dict:
-    key = (job.vocab_file, job.do_lower_case, job.strip_accents, job.segmenter)
-    if key not in _tokenizers:
-        _tokenizers.clear()
-        tokenizer = job.tokenizer()
-        _tokenizers[key] = tokenizer, job.boundaries(tokenizer)
-    tokenizer, boundaries = _tokenizers[key]
+    tokenizer, arguments = _tokenizer_of(job)
     counts: dict = {}
     pieces = Corpus(job.input_files, job.text).blocks(begin, end, counts=counts, progress=workers.report_progress)
-    tokenize(pieces, tokenizer, directory, boundaries)
+    tokenize(pieces, tokenizer, directory, **arguments)
     return counts
 
 
@@ -276,7 +287,9 @@ def _write(
                 lengths = _lengths(instances.spans, chosen)
                 chosen_places, row_ends = pack(lengths, job.settings.max_seq_length, job.pairs_per_row, rng)
                 chosen = chosen[chosen_places]
-            if job.settings.max_predictions_per_seq:
+            if job.settings.rows == "electra":
+                blocks = record_writer.plain_blocks(instances, chosen)
+            elif job.settings.max_predictions_per_seq:
                 blocks = record_writer.masked_blocks(instances, chosen)
             else:
                 blocks = record_writer.unmasked_blocks(instances, row_ends, chosen, job.pairs_per_row)
@@ -301,31 +314,36 @@ def _lengths(spans: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return spans[numbers, A_LENGTH] + spans[numbers, B_LENGTH] + special_tokens
 
 
-def _count_text(store: TokenStore, unknown_id: int) -> dict:
+def _count_text(store: TokenStore, unknown_id: int, separated: bool) -> dict:
+    """Counts of a store's text, without its separators, if it has any."""
+    documents, sentences = len(store.document_ends), len(store.sentence_ends)
     tokens = store.tokens
     unknown = sum(
         int(np.count_nonzero(tokens[begin : begin + _ROWS_AT_ONCE] == unknown_id))
         for begin in range(0, len(tokens), _ROWS_AT_ONCE)
     )
     return {
-        "documents": len(store.document_ends),
-        "sentences": len(store.sentence_ends),
-        "tokens": store.num_tokens,
+        "documents": documents,
+        "sentences": sentences - documents * separated,
+        "tokens": store.num_tokens - sentences * separated,
         "unknown_tokens": unknown,
     }
 
 
 def _count_instances(instances: Instances, rows: int) -> dict:
-    totals = np.zeros(instances.spans.shape[1], np.int64)
+    totals, singles = np.zeros(instances.spans.shape[1], np.int64), 0
     for begin in range(0, len(instances), _ROWS_AT_ONCE):
-        totals += instances.spans[begin : begin + _ROWS_AT_ONCE].sum(axis=0)
-    special_tokens = 3 if instances.settings.nsp else 2
+        spans = instances.spans[begin : begin + _ROWS_AT_ONCE]
+        totals += spans.sum(axis=0)
+        singles += int(np.count_nonzero(spans[:, B_BEGIN] == NO_B))
+    in_order = instances.settings.next_sentence == "order"
     return {
         "instances": len(instances),
         "rows": rows,
-        "instance_tokens": int(totals[A_LENGTH] + totals[B_LENGTH]) + special_tokens * len(instances),
+        "instance_tokens": int(totals[A_LENGTH] + totals[B_LENGTH]) + 3 * len(instances) - singles,
         "masked_positions": int(totals[NUM_MASKED]),
-        "random_next": int(totals[IS_RANDOM]),
+        "not_in_order" if in_order else "random_next": int(totals[LABEL]),
+        **({"rows_left_out": instances.left_out} if instances.left_out else {}),
     }
 
 
@@ -362,6 +380,14 @@ def no_text(job: ShardJob) -> str:
     return f"no text to make instances of in {', '.join(job.input_files[:5])}: every line is blank"
 
 
+def no_rows(job: ShardJob) -> str:
+    """The message that every line is left out."""
+    return (
+        f"no rows to make of {', '.join(job.input_files[:5])}: with --rows=lines a line holds several sentences, but "
+        "here each has less than 10 tokens, or half of them unknown"
+    )
+
+
 def other_shards(job: ShardJob) -> list[str]:
     """Record files of these names that an earlier run cut into another number of shards."""
     mine = {name for shard in range(job.num_shards) for name in job.outputs(shard)}
@@ -386,7 +412,8 @@ def _explained_full_disk(scratch: str) -> Iterator[None]:
 def warn_of_text(summary: dict, name: str, settings: InstanceSettings) -> None:
     """Logs what looks wrong with the text of a shard."""
     max_seq_length = settings.max_seq_length
-    if summary["tokens"] > max_seq_length * summary["sentences"]:
+    cuts_lines = settings.rows in ("pairs", "electra")
+    if cuts_lines and summary["tokens"] > max_seq_length * summary["sentences"]:
         logging.warning(
             "%s: a line has %d tokens on average, and what goes beyond --max_seq_length=%d is cut off. Are the lines "
             "paragraphs? --split_sentences makes sentences of them.",

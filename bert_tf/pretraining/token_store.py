@@ -82,6 +82,8 @@ class TokenStoreWriter:
     Args:
       directory: local, made if missing; what is in it is overwritten.
       boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
+      mark_words: store which pieces continue a word by their characters. SentencePiece only, where that is more than
+        the ids say: an unknown piece may continue a word, too.
       separator: an id to put after each sentence and, as a sentence of its own, after each document; None: nothing.
     """
 
@@ -91,13 +93,14 @@ class TokenStoreWriter:
         tokenizer: Tokenizer,
         boundaries: WordBoundaries | None = None,
         separator: int | None = None,
+        mark_words: bool = False,
     ):
         os.makedirs(directory, exist_ok=True)
         self.directory = directory
         word_pieces = isinstance(tokenizer, FullTokenizer)
-        self._words = _WordTable(tokenizer, boundaries) if word_pieces else _LineTable(tokenizer)
+        self._words = _WordTable(tokenizer, boundaries) if word_pieces else _LineTable(tokenizer, mark_words)
         self._separator = -1 if separator is None else separator
-        self._marked = boundaries is not None
+        self._marked = boundaries is not None or mark_words
         # Half the size is half the memory, or half the reading where memory is short.
         self._kind = np.uint16 if max(tokenizer.vocab.values()) < 1 << 16 else np.int32
         names = (*_NAMES, *([_CONTINUATIONS] if self._marked else []))
@@ -143,8 +146,8 @@ class TokenStoreWriter:
 class _LineTable:
     """Lines as the words of a `_WordTable`: word n is the n-th line of a part of the text."""
 
-    def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, mark_words: bool):
+        self._tokenizer, self._mark_words = tokenizer, mark_words
         # A line of which nothing is left before it is split is blank.
         self._prepare = tokenizer.preprocess if isinstance(tokenizer, SentencePieceTokenizer) else str.strip
         self._open_line: list[str] = []
@@ -165,7 +168,19 @@ class _LineTable:
         numbers = np.zeros(2 * len(lines), np.int32)
         numbers[::2] = np.arange(1, len(lines) + 1)
         pieces = np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(ends[-1]))
+        if self._mark_words:
+            pieces += self._continuations(lines, ids) * np.int32(_CONTINUES)
         yield numbers, pieces, ends, np.array([False, *visible]).view(np.uint8)
+
+    def _continuations(self, lines: list[str], ids: list[list[int]]) -> np.ndarray:
+        tokenizer = self._tokenizer
+        flags = [
+            [tokenizer.is_continuation(piece) for piece in tokenizer.tokenize(line)]
+            if tokenizer.unk_id in row
+            else tokenizer.continuations[row]
+            for line, row in zip(lines, ids, strict=True)
+        ]
+        return np.concatenate([np.empty(0, np.int32), *flags]).astype(np.int32)
 
 
 class _WordTable:
@@ -325,9 +340,10 @@ def tokenize(
     directory: str,
     boundaries: WordBoundaries | None = None,
     separator: int | None = None,
+    mark_words: bool = False,
 ) -> TokenStore:
     """Text, in pieces as `TokenStoreWriter.add` takes them, to a store in a local directory."""
-    with TokenStoreWriter(directory, tokenizer, boundaries, separator) as writer:
+    with TokenStoreWriter(directory, tokenizer, boundaries, separator, mark_words) as writer:
         for piece in pieces:
             writer.add(piece)
         writer.end_document()

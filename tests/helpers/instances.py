@@ -8,8 +8,8 @@ from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.token_store import tokenize
 
 
-def store_of(files, tokenizer, directory):
-    return tokenize(Corpus(files).blocks(), tokenizer, str(directory))
+def store_of(files, tokenizer, directory, **arguments):
+    return tokenize(Corpus(files).blocks(), tokenizer, str(directory), **arguments)
 
 
 def documents_of(store) -> list[list[list[int]]]:

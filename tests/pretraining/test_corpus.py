@@ -394,6 +394,29 @@ def test_half_characters_of_json_are_replaced(tmp_path):
     assert counts == {"replaced_characters": 1, "lines_with_bad_utf8": 1}
 
 
+def test_documents_end_with_their_files(tmp_path):
+    contents = [b"one\n\n \ntwo", b"\nthree\n", b"four\n\n\xe3\x80\x80\nfive\n"]
+    paths = written(tmp_path, contents)
+    apart = Corpus(paths, TextSettings(input_format="text", joins_files=False))
+    assert documents(apart) == [["one"], ["two"], ["three"], ["four"], ["five"]]
+    whole = Corpus(paths, TextSettings(input_format="text", blanks_separate_docs=False))
+    expected = [["one", "two"], ["three"], ["four", "five"]]
+    assert documents(whole) == expected
+    for corpus in (apart, whole):
+        for num_shards in (1, 2, 3, 7, 50):
+            ranges = [corpus.shard_range(shard, num_shards) for shard in range(num_shards)]
+            assert list(itertools.chain.from_iterable(documents(corpus, *r) for r in ranges)) == documents(corpus)
+
+
+def test_blank_lines_are_left_out_of_a_line_that_comes_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_tf.pretraining.corpus.LONGEST_LINE", 8)
+    monkeypatch.setattr("bert_tf.system.text_files._READ_BYTES", 5)
+    paths = written(tmp_path, [b"  one two three four\n   \n\n  \nfive        \n           \nsix"])
+    corpus = Corpus(paths, TextSettings(input_format="text", blanks_separate_docs=False))
+    (lines,) = documents(corpus)
+    assert [line.strip() for line in lines] == ["one two three four", "five", "six"]
+
+
 def test_empty_files_missing_files_and_settings(tmp_path, caplog):
     paths = written(tmp_path, [b"", b"x\n", b""])
     with caplog.at_level(logging.WARNING):

@@ -1,0 +1,195 @@
+"""Rows that are not pairs: ELECTRA's, whole sentences, lines; the originals' rows."""
+
+import gzip
+import itertools
+import json
+
+import numpy as np
+import pytest
+from helpers.paths import GOLDEN
+from helpers.pretraining_records_read import read_records
+
+from bert_tf.pretraining import row_kernels, row_kinds
+from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.wordpiece import FullTokenizer
+
+FOLDER = GOLDEN / "pretraining"
+UNMASKED = ["input_ids", "segment_lengths", "next_sentence_labels"]
+ELECTRA = ["input_ids", "input_mask", "segment_ids"]
+BYTE_BPE = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
+
+
+def make(folder, input_file, vocab_file, rows, name="out", **flags):
+    flags = {"max_seq_length": 32, "num_workers": 1, "show_progress": False} | flags
+    return create_pretraining_data(str(input_file), str(folder / name), str(vocab_file), rows=rows, **flags)
+
+
+# ---- ELECTRA ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_rows_of_electra_are_the_originals(number, tmp_path, monkeypatch):
+    monkeypatch.setattr(row_kinds, "_ROW_TOKENS", 1000)  # several calls
+    with gzip.open(FOLDER / "electra" / f"setting_{number}.jsonl.gz", "rt") as file:
+        described, *expected = map(json.loads, file)
+    summary = make(
+        tmp_path,
+        FOLDER / "electra" / "corpus_*.txt",
+        GOLDEN / "electra" / "vocab.txt",
+        "electra",
+        max_seq_length=described["max_seq_length"],
+        random_seed=described["seed"],
+        do_lower_case=described["do_lower_case"],
+        strip_accents=described["strip_accents"] and described["do_lower_case"],
+        text=TextSettings(blanks_separate_docs=described["blanks_separate_docs"]),
+    )
+    records = read_records(tmp_path / "out", ELECTRA)
+    assert records == expected
+    assert summary["rows"] == described["rows"]
+    assert summary["instance_tokens"] == sum(sum(record["input_mask"]) for record in records)
+
+
+# ---- whole sentences -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["complete", "complete_doc"])
+@pytest.mark.parametrize("limit", [8, 16, 31, 63])
+def test_blocks_are_those_of_fairseq(kind, limit):
+    expected = json.loads((FOLDER / "fairseq_blocks.json").read_text())
+    sizes = np.array(expected["sizes"])
+    sentence_ends, document_ends = np.cumsum(sizes), np.flatnonzero(sizes == 1) + 1
+    place, spans, found = np.zeros(3, np.int64), np.zeros((3, 6), np.int64), []
+    made = len(spans)
+    while made == len(spans):  # a few rows a call
+        made = row_kernels.plan_sentences(sentence_ends, document_ends, limit + 1, kind == "complete_doc", place, spans)
+        found += spans[:made, [A_BEGIN, A_LENGTH]].tolist()
+    assert all(0 < length < limit for _, length in found)
+    blocks = [[begin, begin + length + 1] for begin, length in found]
+    # What is cut is one block in fairseq, which leaves long lines to others.
+    joined = [blocks[0]]
+    for begin, end in blocks[1:]:
+        if begin == joined[-1][1] - 1:
+            joined[-1][1] = end
+        else:
+            joined.append([begin, end])
+    assert joined == expected["blocks"][kind][str(limit)]
+
+
+TEXT = "Hello world.\nHow are you?\n\nAnother one\n \u200b\n\n\nThe last."
+
+
+@pytest.mark.parametrize("rows", ["full_sentences", "doc_sentences"])
+def test_sentences_end_with_their_tokens(rows, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    summary = make(tmp_path, tmp_path / "text.txt", BYTE_BPE, rows, max_seq_length=128)
+    tokenizer = ByteBpeTokenizer(BYTE_BPE)
+    begin, end = [tokenizer.cls_id], [tokenizer.sep_id]
+    documents = [[tokenizer.encode(line.strip()) for line in text.split("\n")] for text in TEXT.split("\n\n") if text]
+    documents = [list(itertools.chain.from_iterable([*line, *end] for line in lines if line)) for lines in documents]
+    if rows == "full_sentences":
+        expected = [begin + list(itertools.chain.from_iterable(document + end for document in documents))]
+    else:
+        expected = [begin + document for document in documents]
+    records = read_records(tmp_path / "out", UNMASKED)
+    assert sorted(record["input_ids"] for record in records) == sorted(expected)
+    assert all(record["segment_lengths"] == [len(record["input_ids"]), 0] for record in records)
+    counts = {name: summary[name] for name in ("documents", "sentences", "tokens", "rows", "instance_tokens")}
+    assert counts == {
+        "documents": 3,
+        "sentences": 5,
+        "tokens": sum(map(len, documents)) - 5,
+        "rows": len(expected),
+        "instance_tokens": sum(map(len, expected)),
+    }
+    assert summary["flags"]["nsp"] is False and summary["flags"]["masking"] == "dynamic"
+
+
+@pytest.mark.parametrize("vocab_file", [BYTE_BPE, str(GOLDEN / "vocab.txt")])
+def test_the_text_is_there_once(vocab_file, tmp_path, monkeypatch):
+    """Whatever the tokenizer, blocks of text and processes; sentences that are too long are cut, not lost."""
+    text = FOLDER / "corpus_0.txt"
+    make(tmp_path, text, vocab_file, "full_sentences", max_seq_length=16)
+    monkeypatch.setattr("bert_tf.pretraining.shard._BYTES_A_TASK", 9000)
+    monkeypatch.setattr("bert_tf.pretraining.instances._INSTANCES_PER_CALL", 7)
+    make(tmp_path, text, vocab_file, "full_sentences", "other", max_seq_length=16, num_workers=2)
+    assert (tmp_path / "other").read_bytes() == (tmp_path / "out").read_bytes()
+    tokenizer = ByteBpeTokenizer(BYTE_BPE) if vocab_file == BYTE_BPE else FullTokenizer(vocab_file)
+    rows = [record["input_ids"] for record in read_records(tmp_path / "out", UNMASKED)]
+    assert all(len(row) <= 16 and row[0] == tokenizer.cls_id and row[-1] == tokenizer.sep_id for row in rows)
+    special = {tokenizer.cls_id, tokenizer.sep_id}
+    found = sorted(index for row in rows for index in row if index not in special)
+    assert found == sorted(index for line in text.read_text().split("\n") for index in tokenizer.encode(line.strip()))
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_cut_and_left_out_as_in_the_original():
+    expected = json.loads((FOLDER / "dataset.json").read_text())
+    sentences = [sequence[1:-1] for sequence in expected["sequences"]]
+    tokens = np.array(list(itertools.chain.from_iterable(sentences)), np.uint16)
+    ends = np.cumsum(list(map(len, sentences)))
+    place, spans, rows = np.zeros(3, np.int64), np.zeros((2, 6), np.int64), []
+    made = len(spans)
+    while made == len(spans):
+        made = row_kernels.plan_lines(tokens, ends, 1, expected["max_model_input_size"], place, spans)
+        for begin, length in spans[:made, [A_BEGIN, A_LENGTH]].tolist():
+            rows.append([2, *tokens[begin : begin + length].tolist(), 3])
+    assert rows == expected["rows"]
+    assert place[2] > 0
+
+
+def test_lines_of_a_text(tmp_path):
+    line = "one two three four five six seven eight nine ten"
+    (tmp_path / "text.txt").write_text(f"{line}\n{line} eleven\n\nshort\n{line}")
+    summary = make(tmp_path, tmp_path / "text.txt", GOLDEN / "vocab.txt", "lines")
+    records = read_records(tmp_path / "out", UNMASKED)
+    assert sorted(len(record["input_ids"]) for record in records) == [12, 12, 13]
+    assert summary["rows_left_out"] == 1
+    packed = make(tmp_path, tmp_path / "text.txt", GOLDEN / "vocab.txt", "lines", "packed", pack_sequences=True)
+    assert packed["rows"] == 2 and packed["instances"] == 3
+    (tmp_path / "text.txt").write_text("short\n")
+    for shards in (1, 2):
+        with pytest.raises(ValueError, match="no rows to make of .*text.txt: with --rows=lines a line holds several"):
+            make(tmp_path, tmp_path / "text.txt", GOLDEN / "vocab.txt", "lines", "none", num_shards=shards)
+    assert not list(tmp_path.glob("none*"))
+
+
+# ---- flags -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "flags", "message"),
+    [
+        ("sentences", {}, "--rows=sentences must be one of pairs, full_sentences, "),
+        ("electra", {"nsp": True}, "--nsp=True: only --rows=pairs has pairs, not --rows=electra"),
+        ("lines", {"next_sentence": "order"}, "--next_sentence=order: "),
+        ("lines", {"short_seq_prob": 0.5}, "--short_seq_prob=0.5: only --rows=pairs draws"),
+        ("electra", {"dupe_factor": 5}, "--dupe_factor=5: --rows=electra goes over the text once"),
+        ("electra", {"masking": "static"}, "--masking=static: the records of --rows=electra are unmasked"),
+        ("electra", {"pack_sequences": True}, "--pack_sequences: the records of --rows=electra"),
+        ("electra", {"segmenter": "jieba"}, "--word_boundaries, --segmenter: the records of --rows=electra"),
+        ("doc_sentences", {"ngram": 3}, "--ngram draws masks"),
+        ("pairs", {"ngram": 3, "masking": "dynamic"}, "--ngram draws masks"),
+        ("pairs", {"ngram": 11}, "--ngram=11 must be at most 10 words"),
+        ("pairs", {"favor_shorter_ngram": False}, "--favor_shorter_ngram says .* give --ngram"),
+        ("pairs", {"next_sentence": "order", "nsp": False}, "--next_sentence=order: there is no next sentence"),
+        ("pairs", {"next_sentence": "swapped"}, "--next_sentence=swapped must be one of random, order"),
+    ],
+)
+def test_flags_that_mean_nothing_are_refused(rows, flags, message, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, tmp_path / "text.txt", GOLDEN / "vocab.txt", rows, **flags)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_each_seed_shuffles_rows_in_its_own_way(tmp_path):
+    contents = set()
+    for seed in (1, 2, 1):
+        make(tmp_path, FOLDER / "corpus_0.txt", BYTE_BPE, "doc_sentences", random_seed=seed)
+        contents.add((tmp_path / "out").read_bytes())
+    assert len(contents) == 2
