@@ -21,6 +21,7 @@ shards that are not finished. Beside the records, pretraining_data.<name of the 
 and how they were made.
 """
 
+import math
 import shlex
 
 from absl import flags, logging
@@ -249,6 +250,8 @@ def main(_):
     values |= {"masking": masking, "ngram": FLAGS.ngram or 0}
     values["dupe_factor"] = FLAGS.dupe_factor if FLAGS["dupe_factor"].present else passes
     values["nsp"] = FLAGS.nsp if FLAGS["nsp"].present else nsp
+    if FLAGS.rows != "pairs" and not FLAGS["max_predictions_per_seq"].present:
+        values["max_predictions_per_seq"] = math.ceil(FLAGS.max_seq_length * FLAGS.masked_lm_prob)
     settings = settings_of(InstanceSettings, values)
     check_data_flags(masking, FLAGS.pack_sequences, FLAGS.compression, FLAGS.num_shards, FLAGS.num_workers, settings)
     check_words(FLAGS.word_boundaries, FLAGS.segmenter, masking, settings)
@@ -275,21 +278,29 @@ def main(_):
 
 def next_command(values: dict) -> str:
     """The command that trains on the records."""
+    from bert_tf.pretraining.vocabulary_files import tokenizer_class_of
+
     files = ",".join(
         f"{path.strip()}*" if values["num_shards"] > 1 else path.strip() for path in values["output_file"].split(",")
     )
     words = (values["do_whole_word_mask"], values["word_boundaries"], values["segmenter"])
+    of_tokenizer = {"SentencePieceTokenizer": "albert_base_v2", "ByteBpeTokenizer": "roberta_base"}
+    of_rows = {"electra": "electra_small", "lines": "distilbert_base"}
+    size = of_rows.get(values["rows"]) or of_tokenizer.get(tokenizer_class_of(values["vocab_file"]).__name__)
+    predictions = {"max_predictions_per_seq": values["max_predictions_per_seq"]}
     flags_given = {
         "input_file": files,
         "vocab_file": values["vocab_file"],
         "max_seq_length": values["max_seq_length"],
-        "max_predictions_per_seq": values["max_predictions_per_seq"],
-        **({} if values["nsp"] else {"nsp": False}),
+        **({"objective": "electra"} if values["rows"] == "electra" else predictions),
+        # Only BERT and ALBERT expect pairs.
+        **({} if values["nsp"] or size in ("roberta_base", *of_rows.values()) else {"nsp": False}),
         **({"do_whole_word_mask": True} if values["masking"] == "dynamic" and any(words) else {}),
         "do_train": True,
     }
     given = " ".join(shlex.quote(f"--{name}={value}") for name, value in flags_given.items())
-    return f"python run_pretraining.py {given} --bert_config_file=... --output_dir=..."
+    model = f"--bert_size={size}" if size else "--bert_config_file=..."
+    return f"python run_pretraining.py {given} {model} --output_dir=..."
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 from helpers import warm
-from helpers.paths import ROOT
+from helpers.paths import GOLDEN, ROOT
 from helpers.pretraining_records_read import digest_records, read_records
+from helpers.script_cases import run_cases
 
 
 def test_command_line(golden, tmp_path):
@@ -59,7 +60,8 @@ def test_flags_are_the_originals():
     assert further == {
         "beam_option", "beam_runner", "compression", "errors", "input_format", "language", "masking", "num_shards",
         "num_workers", "pack_sequences", "scratch_dir", "split_sentences", "text_key", "nsp", "mask_rate",
-        "random_rate", "keep_rate", "word_boundaries", "segmenter",
+        "random_rate", "keep_rate", "word_boundaries", "segmenter", "rows", "next_sentence", "ngram",
+        "favor_shorter_ngram", "blanks_separate_docs",
     }  # fmt: skip
 
 
@@ -70,6 +72,53 @@ def test_required_flags(missing):
     result = warm.run(command, capture_output=True, text=True)
     assert result.returncode != 0
     assert f"--{missing}" in result.stderr
+
+
+TOKENIZERS = GOLDEN / "tokenization"
+# name -> flags, and the end of the command that the script proposes
+FAMILIES = {
+    "albert": (
+        {"vocab_file": TOKENIZERS / "albert" / "tiny.model", "next_sentence": "order", "ngram": 3},
+        "--max_seq_length=32 --max_predictions_per_seq=20 --do_train=True --bert_size=albert_base_v2 --output_dir=...",
+    ),
+    "electra": (
+        {"vocab_file": GOLDEN / "electra" / "vocab.txt", "rows": "electra"},
+        "--max_seq_length=32 --objective=electra --do_train=True --bert_size=electra_small --output_dir=...",
+    ),
+    "roberta": (
+        {"vocab_file": TOKENIZERS / "roberta" / "vocab.json", "rows": "full_sentences"},
+        "--max_seq_length=32 --max_predictions_per_seq=5 --do_train=True --bert_size=roberta_base --output_dir=...",
+    ),
+    "sentences": (
+        {"vocab_file": GOLDEN / "electra" / "vocab.txt", "rows": "doc_sentences", "do_lower_case": False},
+        "--max_seq_length=32 --max_predictions_per_seq=5 --nsp=False --do_train=True --bert_config_file=... "
+        "--output_dir=...",
+    ),
+    "distilbert": (
+        {"vocab_file": GOLDEN / "electra" / "vocab.txt", "rows": "lines", "max_predictions_per_seq": 4},
+        "--max_seq_length=32 --max_predictions_per_seq=4 --do_train=True --bert_size=distilbert_base --output_dir=...",
+    ),
+}
+
+
+def test_every_family(golden, tmp_path):
+    """The rows of a family, what the log says of them, and the command that trains on them."""
+    text = golden / "pretraining" / "electra" / "corpus_0.txt"
+    cases = {
+        name: {"input_file": text, "output_file": tmp_path / name, "max_seq_length": 32, "num_workers": 1} | flags
+        for name, (flags, _) in FAMILIES.items()
+    }
+    cases["refused"] = cases["roberta"] | {"rows": "pairs", "output_file": tmp_path / "refused"}
+    cases["static"] = cases["electra"] | {"masking": "static", "output_file": tmp_path / "refused"}
+    outcomes, logs = run_cases("create_pretraining_data", cases)
+    for name, (_, ending) in FAMILIES.items():
+        assert outcomes[name] == "done", logs[name]
+        command = next(line for line in logs[name].splitlines() if "python run_pretraining.py" in line)
+        assert command.endswith(ending) and f"--input_file={tmp_path / name}" in command
+    assert "% not in order" in logs["albert"] and "full sentences" in logs["roberta"]
+    assert outcomes["refused"].startswith("ValueError: --nsp: models with the rows of ByteBpeTokenizer")
+    assert outcomes["static"].startswith("ValueError: --masking=static: the records of --rows=electra are unmasked")
+    assert not (tmp_path / "refused").exists()
 
 
 def test_words_that_nothing_would_use_are_refused_at_once(tmp_path):
