@@ -49,6 +49,8 @@ def pretrain(
     """
     check_settings(settings)
     if settings.student_layers:
+        if training.init_with_optimizer:
+            raise ValueError("--init_with_optimizer: a student does not start from its teacher's optimizer state.")
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
     config, config_name = _configure(settings, training.allow_unknown_config_keys)
     settings, training = _with_recipe(settings, training, config)

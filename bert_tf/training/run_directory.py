@@ -215,7 +215,7 @@ def check_removable(output_dir: str, inputs: Mapping[str, object]) -> None:
     for name, value in inputs.items():
         for part in value.split(",") if isinstance(value, str) and name != "output_dir" else ():
             path = _absolute(part)
-            is_model = name == "init_checkpoint" and path in {posixpath.dirname(file) for file in written}
+            is_model = name in ("init_checkpoint", "teacher") and path in {posixpath.dirname(file) for file in written}
             if is_model or any(file == path or file.startswith(path + ".") for file in written):
                 raise ValueError(f"{beginning} holds --{name}={value}, which this run needs; nothing is removed.")
 

@@ -8,13 +8,14 @@ from helpers.descendants import save_model
 from helpers.paths import GOLDEN
 from helpers.pretraining_runs import assert_bit_identical, values
 from helpers.script_cases import assert_in_order, results_of, run_cases, selected_cases, weights_of
+from helpers.slow import slow
 
 from bert_tf import BertForMaskedLM, BertForSequenceClassification
 from bert_tf.pretraining.create import create_pretraining_data
 
 STEPS = 6
 # Without dropout, so that parts of a batch give the same as the whole.
-SLOW = {"packed", "parts", "two parts", "replicas", "plain", "roberta", "bfloat16"}
+SLOW = {"stopped", "beginning", "own", "packed", "parts", "two parts", "replicas", "plain", "roberta", "bfloat16"}
 
 
 def cases_of(folder) -> tuple[dict, dict]:
@@ -58,6 +59,7 @@ def cases_of(folder) -> tuple[dict, dict]:
         "width": ({**own, "bert_config_file": folder / "narrow" / "distilbert_config.json"},
                   "--teacher has hidden_size 32, the student 16: they must agree (--alpha_cos=0 compares no vectors)."),
         "two starts": ({**student, "init_checkpoint": folder / "bert"}, "--student_layers: the student starts from"),
+        "optimizer": ({**student, "init_with_optimizer": True}, "--init_with_optimizer: a student does not start from"),
         "no start": (flags, "Give --bert_config_file, or --init_checkpoint"),
         "objective": ({**student, "objective": "ltr"}, "--teacher is for --objective=mlm, not for --objective=ltr."),
         "next sentence": ({**student, "nsp": True}, "--nsp: a student predicts no next sentence; leave it out."),
@@ -114,7 +116,7 @@ def ran(request, tmp_path_factory):
         both = {**cases["two parts"], "gradient_accumulation_steps": 1}
         more = run({"replicas": {**both, "distribution_strategy": "mirrored", "num_virtual_cpus": 2}})
         outcomes, logs = outcomes | more[0], logs | more[1]
-    resumed = {"resumed": {**cases["whole"], "output_dir": out / "stopped"}}
+    resumed = {"resumed": {**cases["whole"], "output_dir": out / "stopped"}} if "stopped" in cases else {}
     more = run({**resumed, **{name: values for name, (values, _) in refused.items()}})
     return folder, outcomes | more[0], logs | more[1], {name: message for name, (_, message) in refused.items()}
 
@@ -125,25 +127,25 @@ def test_runs_end(ran):
     assert not failed, [(name, outcomes[name], logs[name][-2000:]) for name in failed]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_bit_for_bit(ran):
     folder, _, logs, _ = ran
     assert "Resuming at step 3" in logs["resumed"]
     assert_bit_identical(values(folder / "out" / "whole", STEPS), values(folder / "out" / "stopped", STEPS))
 
 
-def test_the_student_starts_from_the_teacher(ran):
+@pytest.mark.parametrize("case", ["same", *slow("beginning")])
+def test_the_student_starts_from_the_teacher(ran, case):
     folder, *_ = ran
-    teacher = weights_of(folder / "bert")
-    for case, scope, count in (("beginning", "distilbert", 4 + 16 + 1), ("same", "bert", 5 + 16 + 2 + 5)):
-        student = values(folder / "out" / case, 1)
-        found = 0
-        for name, value in student.items():
-            source = name.replace(f"{scope}/", "bert/").replace("layer_0", "layer_1")
-            same = source in teacher and (value == teacher[source]).all()
-            assert same == ("/transform/" not in name or case == "same") or "adam" in name or name == "global_step"
-            found += same
-        assert found == count, case
-    config = json.loads((folder / "out" / "beginning" / "distilbert_config.json").read_text())
+    scope, count = {"beginning": ("distilbert", 4 + 16 + 1), "same": ("bert", 5 + 16 + 2 + 5)}[case]
+    teacher, student, found = weights_of(folder / "bert"), values(folder / "out" / case, 1), 0
+    for name, value in student.items():
+        source = name.replace(f"{scope}/", "bert/").replace("layer_0", "layer_1")
+        same = source in teacher and (value == teacher[source]).all()
+        assert same == ("/transform/" not in name or case == "same") or "adam" in name or name == "global_step"
+        found += same
+    assert found == count
+    config = json.loads((folder / "out" / case / f"{scope}_config.json").read_text())
     assert config["num_hidden_layers"] == 1
 
 

@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from helpers.descendants import save_model
 from helpers.script_cases import assert_in_order, kill_at_checkpoint, run_cases, selected_cases, weights_of
 from helpers.slow import slow
 from helpers.small_data import PIECES, WORLDS, texts_of
@@ -12,7 +13,11 @@ from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf.models import task_models
 from bert_tf.models.config import BertConfig
+from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 
+SLOW = {
+    "killed", "without", "layers again", "one device", "two devices", "seeds", "regression", "without BERT",
+}  # fmt: skip
 STEPS, KILLED_AT = 12, 5  # 32 examples, 8 per step, 3 epochs
 MODELS = {
     "run_classifier": (task_models.BertForSequenceClassification, {"labels": ["down", "up"]}),
@@ -87,6 +92,8 @@ def cases_of(script, folder) -> tuple[dict, dict]:
         "layers alone": ({**training, "student_layers": "0"}, "--student_layers is for distillation: give --teacher."),
         "no weight": ({**taught, "distillation_weight": 0}, "--distillation_weight=0 must be more than 0"),
         "cold": ({**taught, "distillation_temperature": 0}, "--distillation_temperature=0 must be a positive number"),
+        "overwritten": ({**taught, "teacher": out / "without" / "best_model", "overwrite_output_dir": True,
+                         "output_dir": out / "without"}, "holds --teacher=*best_model, which this run needs"),
         "two starts": ({**taught, "student_layers": "0"}, "--student_layers: the student starts from the"),
         "no numbers": ({**layers, "student_layers": "0,x"}, "--student_layers=0,x must be numbers of layers from 0"),
         "no layers": ({**layers, "student_layers": ""}, "--student_layers= must be numbers"),
@@ -94,6 +101,17 @@ def cases_of(script, folder) -> tuple[dict, dict]:
         "too many": ({**layers, "student_layers": "0,3"}, "--student_layers=0,3: the teacher has the layers 0 to 2"),
     }  # fmt: skip
     if script == "run_classifier":
+        numbers = folder / "numbers.csv"
+        numbers.write_text("text,verdict\n" + "".join(f"good w{k} w{k + 1},{k % 7}.5\n" for k in range(32)))
+        kind = {"labels": None, "num_labels": 1, "problem_type": "regression"}
+        regression = {**taught, **short, "train_file": numbers, "dev_file": numbers, "regression": True,
+                      "teacher": save_teacher(folder / "regression", script, **kind)}  # fmt: skip
+        baseline = {name: value for name, value in taught.items() if name not in ("init_checkpoint", "learning_rate")}
+        ran |= {
+            "regression": regression,
+            "without BERT": {**baseline, **short, "model": "bilstm", "vocab_file": folder / "vocab.txt"},
+        }
+        refused["no classes"] = ({**regression, "distillation_temperature": 3}, "--distillation_temperature is for cl")
         names = save_teacher(folder / "names", script, labels=["up", "down"])
         several = save_teacher(folder / "several", script, labels=None, num_labels=3)
         number = save_teacher(folder / "number", script, labels=None, num_labels=1)
@@ -116,11 +134,13 @@ def ran(request, tmp_path_factory):
     for seed, (name, count) in enumerate((("train", 32), ("dev", 11))):
         write(folder / f"{name}.{ending}", list(texts_of(count, seed)))
     cases, refused = cases_of(script, folder)
-    cases = selected_cases(request, cases, {"one device", "two devices", "seeds"})
+    cases = selected_cases(request, cases, SLOW & cases.keys())
+    if "without" not in cases:
+        refused = {name: one for name, one in refused.items() if name not in ("a teacher now", "overwritten")}
     out = folder / "out"
     cases |= {name: values for name, (values, _) in refused.items()}
     cases = {name: {"output_dir": out / name, **values} for name, values in cases.items()}
-    killed_at = kill_at_checkpoint(script, cases["killed"], step=KILLED_AT)
+    killed_at = kill_at_checkpoint(script, cases["killed"], step=KILLED_AT) if "killed" in cases else []
     outcomes, logs = run_cases(script, cases)
     messages = {name: message for name, (_, message) in refused.items()}
     return out, outcomes | {"checkpoints at the kill": killed_at}, logs, messages
@@ -141,13 +161,14 @@ def test_runs_end(ran):
 
 def test_only_the_student_is_saved(ran):
     out, *_ = ran
-    taught, alone = weights_of(out / "whole"), weights_of(out / "without")
-    assert taught.keys() == alone.keys()
-    assert any((taught[name] != alone[name]).any() for name in taught if "layer_0" in name)
-    assert weights_of(out / "whole" / "best_model").keys() == weights_of(out / "without" / "best_model").keys()
+    encoder = weights_of(out.parent / "encoder")
+    for folder in (out / "whole", out / "whole" / "best_model"):
+        weights = weights_of(folder)
+        trained = {name for name in weights if "/adam_" not in name} - {"global_step"}
+        assert trained >= encoder.keys() and len(trained - encoder.keys()) == 2  # the output layer
+        assert any((weights[name] != encoder[name]).any() for name in encoder if "layer_0" in name)
     recorded = json.loads((out / "whole" / "run.json").read_text())
     assert recorded["teacher"] == str(out.parent / "teacher") and len(recorded["teacher_checksum"]) == 8
-    assert "teacher_checksum" not in json.loads((out / "without" / "run.json").read_text())
 
 
 def test_the_losses_are_logged(ran):
@@ -161,6 +182,7 @@ def test_the_losses_are_logged(ran):
     assert values["loss"] == pytest.approx((values[name] + values["soft_loss"]) / 2, rel=tolerance)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_bit_for_bit(ran):
     out, outcomes, *_ = ran
     names = outcomes["checkpoints at the kill"]
@@ -169,7 +191,7 @@ def test_a_killed_run_resumes_bit_for_bit(ran):
 
 
 def test_the_student_starts_from_layers_of_the_teacher(ran):
-    out, _, logs, _ = ran
+    out, *_ = ran
     teacher, student = weights_of(out.parent / "teacher"), weights_of(out / "layers" / "model.ckpt-4")
     assert json.loads((out / "layers" / "bert_config.json").read_text())["num_hidden_layers"] == 2
     student = {name: value for name, value in student.items() if name.startswith("bert/") and "adam" not in name}
@@ -177,7 +199,11 @@ def test_the_student_starts_from_layers_of_the_teacher(ran):
     for name, value in student.items():
         name = name.replace("layer_1", "layer_x").replace("layer_0", "layer_2").replace("layer_x", "layer_0")
         np.testing.assert_array_equal(value, teacher[name], err_msg=name)
-    assert "Resuming at step 4" in logs["layers again"]
+
+
+@pytest.mark.slow
+def test_a_student_of_layers_resumes(ran):
+    assert "Resuming at step 4" in ran[2]["layers again"]
 
 
 @pytest.mark.slow
@@ -190,3 +216,25 @@ def test_refusals(ran):
     for name, message in messages.items():
         assert_in_order(message, outcomes[name])
         assert "\n" not in outcomes[name] and not (out / name).exists(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["run_classifier", "run_squad"])
+def test_a_teacher_of_another_family(tmp_path, script):
+    """Its vocabulary is the student's; in run_squad.py it has a joint head, and the student has not."""
+    write, ending, own = WORLDS[script]
+    for name in ("train", "dev"):
+        write(tmp_path / f"{name}.{ending}", list(texts_of(16, 1)))
+    kind = MODELS[script][0] if script == "run_classifier" else ElectraForQuestionAnswering
+    arguments = MODELS[script][1] if script == "run_classifier" else {"starts": 3, "ends": 3}
+    flags = {
+        **{name: value for name, value in own.items() if name != "lstm_on_top"},
+        "init_checkpoint": save_model(tmp_path / "student", "distilbert", task_models.BertModel),
+        "teacher": save_model(tmp_path / "teacher", "electra", kind, **arguments), "do_train": True,
+        "train_file": tmp_path / f"train.{ending}", "train_batch_size": 8, "max_seq_length": 24,
+        "output_dir": tmp_path / "out",
+    }  # fmt: skip
+    outcomes, logs = run_cases(script, {"taught": flags})
+    assert outcomes == {"taught": "done"}, logs["taught"][-2000:]
+    assert "Teacher: the ELECTRA of 2 layers" in logs["taught"]
+    assert (tmp_path / "out" / "distilbert_config.json").exists()
