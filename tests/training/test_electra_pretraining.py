@@ -12,7 +12,7 @@ import tensorflow as tf
 from helpers.outputs import assert_close
 from helpers.slow import slow
 
-from bert_tf.models import initialize
+from bert_tf.models import initialize, kernels
 from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.pretraining import ElectraPretrainer, ReplacedTokenEvaluation
 from bert_tf.training import step as train_step
@@ -142,3 +142,21 @@ def test_eight_steps(golden, folder, batches, parts):
     for name, variable in variables.items():
         tolerance = 1e-4 if "key/bias" in name else 2e-5
         np.testing.assert_allclose(variable.numpy(), reader.get_tensor(name), atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_what_is_drawn(fused):
+    """Tokens come as often as the softmax says, and what a row gets depends only on its own seeds."""
+    logits = np.tile(np.log([0.5, 0.25, 0.125, 0.125]).astype("float32"), (300, 20, 1))
+    seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (300, 2)).astype("int32")
+    kernels.set_fused(fused)
+    try:
+        drawn = kernels.sample(tf.constant(logits), tf.constant(seeds)).numpy()
+        part = kernels.sample(tf.constant(logits[:7]), tf.constant(seeds[:7])).numpy()
+    finally:
+        kernels.set_fused(True)
+    shares = np.bincount(drawn.ravel(), minlength=4) / drawn.size
+    np.testing.assert_allclose(shares, [0.5, 0.25, 0.125, 0.125], atol=4 * np.sqrt(0.25 / drawn.size))
+    np.testing.assert_array_equal(part, drawn[:7])
+    assert len({row.tobytes() for row in drawn}) == 300
+    assert drawn[:, 0].tolist() != drawn[:, 1].tolist()
