@@ -21,7 +21,7 @@ from helpers.tiny import TINY_CONFIG
 
 import bert_tf
 from benchmarks import picture
-from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.families import family_named
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
@@ -45,7 +45,8 @@ COMMANDS = {
         [*["create_pretraining_data.py"] * 2, *["run_pretraining.py"] * 2, "-m"],
         0,
     ),
-    "pretraining": (["create_pretraining_data.py", "run_pretraining.py", "-m", "create_pretraining_data.py"], 1),
+    "pretraining": (["create_pretraining_data.py", "run_pretraining.py", "-m"], 1),
+    "pretraining-descendants": (["create_pretraining_data.py", *["create_vocab.py"] * 2], 0),
     "questions": (["run_squad.py", "run_squad.py"], 1),
     "serving": (["export_saved_model.py"], 1),
     "tagging": (["run_ner.py"], 1),
@@ -187,7 +188,7 @@ def test_readme(environment, folder):
 
 @pytest.mark.slow
 def test_pretraining(environment, folder):
-    data, training, ablations, electra = blocks("pretraining", "shell")
+    data, training, ablations = blocks("pretraining", "shell")
     run_commands(data, environment, folder)
     summary = json.loads(next(folder.glob("*.json")).read_text())
     assert summary["documents"] == 3
@@ -213,13 +214,24 @@ def test_pretraining(environment, folder):
     assert (folder / "ablations" / "ablations.md").read_text().startswith("## Table 6: model sizes")
     (cell,) = json.loads((folder / "ablations" / "ablations.json").read_text())["cells"]
     assert cell["layers"] == 2 and cell["pretraining"]["token_loss"]["mean"] > 1
-    ElectraConfig(30522, 16, 32, 1, 2, 64).save(str(folder / "electra_config.json"))
-    assert "--bert_size=electra_small" in electra
-    electra = electra.replace("--bert_size=electra_small", "--bert_config_file=runs/electra_config.json")
-    run_commands(electra, environment, folder)
-    assert {"discriminator", "generator"} < {path.name for path in (folder / "electra").iterdir()}
     run_python("pretraining", environment, folder)
     assert (folder / "model.keras").exists()
+
+
+@pytest.mark.slow
+def test_pretraining_descendants(environment, folder):
+    tiny = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes = {"electra_small": ("electra", 30522), "albert_base_v2": ("albert", 250), "roberta_base": ("roberta", 450)}
+    for (size, (family, tokens)), text in zip(sizes.items(), blocks("pretraining-descendants", "shell"), strict=True):
+        config_class = family_named(family).config_class
+        config = {**tiny, "vocab_size": tokens, "max_position_embeddings": 128 + config_class.first_position}
+        path = folder / f"{family}_config.json"
+        config_class.from_dict(config).save(str(path))
+        assert f"--bert_size={size}" in text
+        run_commands(text.replace(f"--bert_size={size}", f"--bert_config_file={path}"), environment, folder)
+    assert {"discriminator", "generator"} < {path.name for path in (folder / "electra").iterdir()}
+    assert "sentence_order_accuracy = " in (folder / "albert" / "model" / "eval_results.txt").read_text()
+    assert "masked_lm_loss = " in (folder / "roberta" / "model" / "eval_results.txt").read_text()
 
 
 @pytest.mark.slow
