@@ -66,8 +66,6 @@ class ElectraTask(PretrainingTask):
           ValueError: it is not an ELECTRA's, does not fit the discriminator, or is not that of the run in output_dir.
         """
         settings, config = self.settings, self.config
-        newest = checkpoints.latest_checkpoint(settings.output_dir)
-        there = newest and _generator_in(newest)
         if path := settings.generator_config_file:
             generator_config = model_directory.read_config(path)
             if generator_config.model_type != ElectraConfig.model_type:
@@ -75,15 +73,11 @@ class ElectraTask(PretrainingTask):
         elif settings.generator_size is not None:
             generator_config = self._generator_of_size(settings.generator_size)
         else:
-            known = there or (settings.init_checkpoint and not newest and _generator_in(settings.init_checkpoint))
-            generator_config = known or self._generator_of_size(_USUAL_SIZE)
+            start = checkpoints.latest_checkpoint(settings.output_dir) or settings.init_checkpoint
+            generator_config = (start and _generator_in(start)) or self._generator_of_size(_USUAL_SIZE)
         if not settings.untied_generator_embeddings:
             check_shared_sizes(config, generator_config)
-        if there and there != generator_config:
-            old, new = there.to_dict(), generator_config.to_dict()
-            changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-            different = "; ".join(f"{key}: {old.get(key)} there, {new.get(key)} now" for key in changed)
-            raise ValueError(f"--output_dir={settings.output_dir} holds a run with another generator ({different}).")
+        run_directory.check_output_dir(settings.output_dir, generator_config, part="generator")
         return generator_config
 
     def _generator_of_size(self, size: float) -> ElectraConfig:

@@ -39,18 +39,19 @@ def write_test_results(path: str, results: Mapping[str, float], step: int) -> No
     write_eval_results(path, {**results, "global_step": step})
 
 
-def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD) -> None:
+def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, part: str = "") -> None:
     """Refuses a directory with the checkpoints of another model.
 
     Args:
       head: not compared where it says nothing: the weights show what such a model is for. Its beams are not compared,
         since they say how the model is used, not what it is.
+      part: of several models that are trained together; its configuration is in a folder of this name.
 
     Raises:
       ValueError: it has checkpoints and a bert_config.json or head_config.json with other values; the message names
         them.
     """
-    path = find_config(output_dir)
+    path = find_config(posixpath.join(output_dir, part))
     if checkpoints.latest_checkpoint(output_dir) and path:
         old = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}
         new = config.to_dict()
@@ -60,9 +61,10 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if keys:
             different = "; ".join(f"{key}: {old.get(key)} there, {new.get(key)} now" for key in keys)
+            of_part = f" of the {part}" if part else ""
             raise ValueError(
-                f"--output_dir={output_dir} holds a run of another configuration ({different}). Choose another "
-                "directory, or give that run's --bert_config_file."
+                f"--output_dir={output_dir} holds a run of another configuration{of_part} ({different}). "
+                f"Choose another directory, or give that run's --{part or 'bert'}_config_file."
             )
 
 
