@@ -10,6 +10,7 @@ from helpers.paths import ROOT
 
 from demo import folder as demo_folder
 from demo import report
+from demo.families import FAMILIES
 
 PNG_HEADER = b"\x89PNG\r\n\x1a\n"
 
@@ -58,6 +59,23 @@ def test_demo(tmp_path):
     assert "Resuming the interrupted demo" in again.stdout
     assert (output / "train.tfrecord").stat().st_mtime_ns == before
     assert json.loads((output / "results.json").read_text())["heldout"] == results["heldout"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "bert"])
+def test_demo_of_a_descendant(tmp_path, family):
+    result = run(tmp_path, "--quick", f"--family={family}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (tmp_path / "loss_curve.png").read_bytes().startswith(PNG_HEADER)
+    results = json.loads((tmp_path / "results.json").read_text())
+    heldout, guessing = results["heldout"]["masked_lm_loss"], results["baselines"]["masked_lm_loss"]
+    # A student begins its own training with what its teacher has learned so far, which is little.
+    assert heldout < guessing + (0.1 if family == "distilbert" else -0.1)
+    assert len(results["fill_mask"]) > len(report.FIXED_SENTENCES)
+    if family == "electra":
+        assert 0 < results["heldout"]["disc_recall"] < 1 and len(results["replaced"]) > 3
+    if family == "distilbert":
+        assert results["teacher"]["masked_lm_loss"] > 0
 
 
 @pytest.mark.slow
