@@ -25,6 +25,9 @@ _PRETRAINING_PANELS = {
     "Next token accuracy": "next_token_accuracy",
     "Next sentence accuracy": "next_sentence_accuracy",
     "Sentence order accuracy": "sentence_order_accuracy",
+    "Replaced tokens: loss (nats)": "disc_loss",
+    "Replaced tokens that are found": "disc_recall",
+    "Divergence from the teacher (nats)": "divergence",
 }
 _METRICS_SHOWN = 2  # of fine-tuning, besides the loss
 _KINDS = {"train": "training", "eval": "held-out"}  # the legend's names for the two kinds of record
