@@ -38,7 +38,7 @@ class Masking:
       mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
       mask_smoothing: exponent of the tokens' counts by which tokens are chosen; 0: all alike. See `smoothed_masking`.
       tokenizer_class: names the special tokens. pad_id: the id of padding. special_ids: of all special tokens.
-      mask_rule: one of MASK_RULES: how many tokens are predicted, and which may be.
+      mask_rule: one of MASK_RULES, or "electra": how many tokens are predicted, and which may be.
     """
 
     cls_id: int

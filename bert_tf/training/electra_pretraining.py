@@ -19,6 +19,7 @@ from bert_tf.models.electra.pretraining import (
     ReplacedTokenPretraining,
     check_shared_sizes,
 )
+from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
 from bert_tf.pretraining import electra_masking
 from bert_tf.pretraining.settings import FIXED_MASK_FLAGS, PretrainingSettings
 from bert_tf.training import checkpoints, run_directory
@@ -112,11 +113,12 @@ class ElectraTask(PretrainingTask):
 
     @property
     def unused_settings(self) -> tuple[str, ...]:
-        return FIXED_MASK_FLAGS
+        return (*FIXED_MASK_FLAGS, *DISTILLATION_FLAGS)
 
     @property
-    def mask_rates(self) -> dict[str, float]:
-        return {"mask_rate": electra_masking.MASK_RATE, "random_rate": 0.0, "keep_rate": 1 - electra_masking.MASK_RATE}
+    def mask_values(self) -> dict[str, object]:
+        rate = electra_masking.MASK_RATE
+        return {"mask_rule": "electra", "mask_rate": rate, "random_rate": 0.0, "keep_rate": 1 - rate}
 
     def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step) -> dict[str, tf.Tensor]:
         """See `electra_masking.mask_rows`."""

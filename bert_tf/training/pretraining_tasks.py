@@ -191,7 +191,7 @@ class PretrainingTask:
             )
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
         values["mask_rule"] = mask_rule_of(settings, self.config)
-        values |= self.mask_rates
+        values |= self.mask_values
         masking = dynamic_masking.Masking.from_vocab(
             self._vocabulary(vocab_file),
             vocab_file,
@@ -229,8 +229,8 @@ class PretrainingTask:
         return masking
 
     @property
-    def mask_rates(self) -> dict[str, float]:
-        """What becomes of the predicted tokens, where the settings don't say it."""
+    def mask_values(self) -> dict[str, object]:
+        """Attributes of the masks that the settings have no say in."""
         return {}
 
     def _vocabulary(self, vocab_file: str) -> Mapping[str, int]:
