@@ -12,7 +12,7 @@ import tensorflow as tf
 from helpers.outputs import assert_close
 from helpers.slow import slow
 
-from bert_tf.models import initialize, kernels
+from bert_tf.models import flops, initialize, kernels
 from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.pretraining import ElectraPretrainer, ReplacedTokenEvaluation
 from bert_tf.training import step as train_step
@@ -160,3 +160,17 @@ def test_what_is_drawn(fused):
     np.testing.assert_array_equal(part, drawn[:7])
     assert len({row.tobytes() for row in drawn}) == 300
     assert drawn[:, 0].tolist() != drawn[:, 1].tolist()
+
+
+def test_model_flops_are_those_of_the_products():
+    """Two for each weight and token that a kernel or the output table multiplies, and attention; three passes."""
+    config = ElectraConfig(260, 24, 32, 2, 2, 128, max_position_embeddings=40)
+    generator, length, predictions = config.generator(0.5), 40, 6
+    model = ElectraPretrainer(config, generator)
+    model.build()
+    total = 2 * predictions * 260 * 24
+    for name, variable in initialize.model_variables(model).items():
+        if name.endswith("kernel"):
+            total += 2 * np.prod(variable.shape) * (predictions if name.startswith("generator_pred") else length)
+    total += sum(4 * length**2 * sizes.hidden_size * sizes.num_hidden_layers for sizes in (config, generator))
+    assert flops.electra_flops_per_example(config, generator, length, predictions) == pytest.approx(3 * total)
