@@ -1,9 +1,11 @@
 """Speed of a full pre-training step compared with tf-models-official's, in one run on one batch.
 
     python benchmarks/train_step.py --dtype=bfloat16
+    python benchmarks/train_step.py --dtype=bfloat16 --model=albert
     python benchmarks/train_step.py --dtype=bfloat16 --model=electra --hidden_size=256 --max_predictions_per_seq=19
 
-The peer is BertPretrainerV2, or for ELECTRA the ElectraPretrainer as its electra task builds it.
+The peer is BertPretrainerV2, for ALBERT with its AlbertEncoder; or for ELECTRA the ElectraPretrainer as its electra
+task builds it.
 
 A step is forward, backward with dropout, clipping, and the optimizer. The two take turns, so that a machine whose speed
 drifts favours neither; quote the ratio, not the seconds. Model FLOPs are those of the matrix products, with backward
@@ -21,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
+from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.pretraining import ElectraPretrainer
@@ -31,7 +34,7 @@ from bert_tf.training.step import TrainingPlan, make_train_function
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Arithmetic of the matrix products.")
-flags.DEFINE_enum("model", "bert", ["bert", "electra"], "bert, or electra: a generator and a discriminator.")
+flags.DEFINE_enum("model", "bert", ["bert", "albert", "electra"], "electra: a generator and a discriminator.")
 flags.DEFINE_float("generator_size", 0.25, "ELECTRA: width of the generator, as a share of hidden_size.")
 flags.DEFINE_integer("num_hidden_layers", 12, "Encoder layers; 12 of width 768 are BERT-Base.")
 flags.DEFINE_integer("hidden_size", 768, "Width of the model; each head has 64.")
@@ -90,15 +93,19 @@ def peer_step(config: BertConfig, batch: dict, dtype: str):
     from official.nlp.modeling import layers, models, networks
 
     tf_keras.mixed_precision.set_global_policy("mixed_bfloat16" if dtype == "bfloat16" else "float32")
-    encoder = networks.BertEncoderV2(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        max_sequence_length=config.max_position_embeddings,
-        type_vocab_size=config.type_vocab_size,
-        inner_dim=config.intermediate_size,
-    )
+    sizes = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "max_sequence_length": config.max_position_embeddings,
+        "type_vocab_size": config.type_vocab_size,
+    }
+    if isinstance(config, AlbertConfig):
+        further = {"embedding_width": config.embedding_size, "intermediate_size": config.intermediate_size}
+        encoder = networks.AlbertEncoder(**sizes, **further, dict_outputs=True)
+    else:
+        encoder = networks.BertEncoderV2(**sizes, inner_dim=config.intermediate_size)
     head = layers.ClassificationHead(inner_dim=config.hidden_size, num_classes=2, name="next_sentence")
     model = models.BertPretrainerV2(encoder, mlm_activation=tf_keras.activations.gelu, classification_heads=[head])
     optimizer = optimization.create_optimizer(1e-4, 1000, 10)
@@ -218,7 +225,9 @@ def main(_):
     length, predictions, dtype = FLAGS.max_seq_length, FLAGS.max_predictions_per_seq, FLAGS.dtype
     config = BertConfig(**sizes)
     batch = random_batch(config, FLAGS.batch_size, length, predictions)
-    if FLAGS.model == "bert":
+    if FLAGS.model != "electra":
+        if FLAGS.model == "albert":
+            config = AlbertConfig(**sizes, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
         steps = {"bert_tf": our_step(lambda policy: BertForPreTraining(config, dtype=policy), batch, dtype)}
         peer = lambda: peer_step(config, batch, dtype)  # noqa: E731
         flops_per_example = pretraining_flops_per_example(config, length, predictions)
