@@ -20,6 +20,7 @@ from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import Casing, casing_of_vocabulary, directory_of, read_casing
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.vocab import load_vocab
 from bert_tf.text.wordpiece import FullTokenizer
 
 
@@ -79,6 +80,17 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
             f"{family.tokenizer_class.vocab_name}."
         )
     return family.tokenizer_class.from_file(vocab_file, casing)
+
+
+def read_vocabulary(vocab_file: str, config: BertConfig) -> Mapping[str, int]:
+    """Token -> id, of a vocabulary for a model of this configuration.
+
+    Raises:
+      ValueError: see `tokenizer_of_model`.
+    """
+    if issubclass(tokenizer_class_of(vocab_file), FullTokenizer) and family_of(config).has_word_pieces:
+        return load_vocab(vocab_file)
+    return tokenizer_of_model(vocab_file, config).vocab
 
 
 def _find(

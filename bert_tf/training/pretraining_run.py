@@ -20,7 +20,6 @@ from bert_tf.models.sizes import config_of_size
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import PretrainingSettings, check_settings
 from bert_tf.text.casing import find_vocab_file
-from bert_tf.text.vocab import load_vocab
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.distilled_pretraining import DistillationTask, student_config
 from bert_tf.training.electra_pretraining import ElectraTask
@@ -131,8 +130,9 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
       ValueError: it does not suit the objective, or the sequence length.
     """
     if settings.bert_size:
-        size = {"vocab_size": max(load_vocab(settings.vocab_file).values()) + 1} if settings.vocab_file else {}
-        config, name = config_of_size(settings.bert_size, **size), f"--bert_size={settings.bert_size}"
+        config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
+        if settings.vocab_file:
+            config.vocab_size = max(model_vocabulary.read_vocabulary(settings.vocab_file, config).values()) + 1
     else:
         config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint, allow_unknown_keys)
         name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"

@@ -18,10 +18,8 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.families import Family, family_of
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
-from bert_tf.pretraining import dynamic_masking, left_to_right, roberta_masking, smoothed_masking
+from bert_tf.pretraining import dynamic_masking, left_to_right, model_vocabulary, roberta_masking, smoothed_masking
 from bert_tf.pretraining.settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
-from bert_tf.text.casing import Casing
-from bert_tf.text.vocab import load_vocab
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_records import OpenedRecords, token_counts
 from bert_tf.weights.mapping import Weights
@@ -193,7 +191,7 @@ class PretrainingTask:
         values["mask_rule"] = mask_rule_of(settings, self.config)
         values |= self.mask_values
         masking = dynamic_masking.Masking.from_vocab(
-            self._vocabulary(vocab_file),
+            model_vocabulary.read_vocabulary(vocab_file, self.config),
             vocab_file,
             self.family.tokenizer_class,
             **values,
@@ -232,11 +230,6 @@ class PretrainingTask:
     def mask_values(self) -> dict[str, object]:
         """Attributes of the masks that the settings have no say in."""
         return {}
-
-    def _vocabulary(self, vocab_file: str) -> Mapping[str, int]:
-        if self.family.has_word_pieces:
-            return load_vocab(vocab_file)
-        return self.family.tokenizer_class.from_file(vocab_file, Casing()).vocab
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 
