@@ -160,10 +160,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         super().build(variables)
         self.first_moments = [self.add_variable_from_reference(v, name="adam_m") for v in variables]
         self.second_moments = [self.add_variable_from_reference(v, name="adam_v") for v in variables]
-        self.decayed = [self._is_decayed(v) for v in variables]
-
-    def _is_decayed(self, variable) -> bool:
-        return bool(self.weight_decay_rate) and not any(re.search(p, variable.path) for p in self.excluded_patterns)
+        self.decayed = [not any(re.search(p, v.path) for p in self.excluded_patterns) for v in variables]
 
     def update_step(self, gradient, variable, learning_rate, gradient_factor=1.0, apply_update=True):
         """Updates one variable and its moments.
@@ -183,7 +180,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         update = _compiled_update if _use_compiled() else _update
         new = update(
             type(self)._direction,
-            self.decayed[index] and self.weight_decay_rate,
+            self.weight_decay_rate if self.decayed[index] else None,
             (self.beta_1, self.beta_2, self.epsilon, self.bias_correction, self.epsilon_after_correction),
             (variable, m, v, gradient),
             scalars,
@@ -281,7 +278,7 @@ class Lamb(_DecayingOptimizer):
             m = m / (1.0 - ops.power(ops.cast(beta_1, "float32"), step))
             v = v / (1.0 - ops.power(ops.cast(beta_2, "float32"), step))
         change = m / (ops.sqrt(v) + epsilon)
-        if not decay_rate:
+        if decay_rate is None:
             return change
         change = change + decay_rate * variable
         variable_norm = ops.sqrt(ops.sum(ops.square(variable)))

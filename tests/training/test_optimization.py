@@ -211,14 +211,14 @@ def test_decay_is_excluded_by_name():
     np.testing.assert_allclose([float(v.numpy()[0]) for v in variables], [1.0, 1.0, 1.0, 0.999, 0.999], rtol=1e-6)
 
 
-def lamb_reference(p, gradients, rate, decayed):
+def lamb_reference(p, gradients, rate, decayed, decay=0.01):
     """LAMB in NumPy, float64 (You et al. 2019, algorithm 2)."""
     m, v = np.zeros_like(p), np.zeros_like(p)
     for t, g in enumerate(gradients, 1):
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
         u = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
         if decayed:
-            u = u + 0.01 * p
+            u = u + decay * p
             u = u * np.linalg.norm(p) / np.linalg.norm(u)
         p = p - rate * u
     return p
@@ -234,6 +234,15 @@ def test_lamb(name, decayed):
     for gradient in gradients:
         optimizer.apply([tf.constant(gradient, tf.float32)], [variable])
     np.testing.assert_allclose(variable.numpy(), lamb_reference(start, gradients, 0.01, decayed), rtol=2e-5, atol=1e-6)
+
+
+def test_lamb_without_decay_rescales():
+    """A decay of 0 excludes no variable."""
+    variable = keras.Variable([1.0, 2.0], name="kernel", dtype="float32")
+    optimizer = Lamb(learning_rate=0.01, global_clipnorm=None, weight_decay_rate=0.0)
+    optimizer.apply([tf.constant([0.5, 0.25])], [variable])
+    expected = lamb_reference(np.array([1.0, 2.0]), [np.array([0.5, 0.25])], 0.01, True, decay=0.0)
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
 
 
 def test_a_step_that_is_not_applied_changes_nothing():
