@@ -7,7 +7,9 @@
 Give create_pretraining_data.py the same --do_lower_case and --strip_accents, so that it looks up the same pieces.
 """
 
+import dataclasses
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from absl import flags, logging
@@ -16,16 +18,34 @@ from bert_tf.system import checks, script
 
 FLAGS = flags.FLAGS
 
-# What is learned -> its default size, how the file's name ends by which models' directories have it, and the flags that
-# it uses beside --vocab_size.
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of vocabulary.
+
+    Attributes:
+      vocab_size: that of the released English models. ending: of the file's name, by which models' directories have it.
+      flags: those that it uses beside --vocab_size.
+      record_flags: of create_pretraining_data.py, for the family that has this kind.
+    """
+
+    vocab_size: int
+    ending: str
+    flags: tuple[str, ...]
+    record_flags: tuple[str, ...] = ()
+
+
 KINDS = {
-    "wordpiece": (
-        30522,
-        "",
-        ("do_lower_case", "strip_accents", "num_unused", "min_frequency", "max_characters", "max_words"),
+    "wordpiece": Kind(
+        30522, "", ("do_lower_case", "strip_accents", "num_unused", "min_frequency", "max_characters", "max_words")
     ),
-    "byte_bpe": (50265, "/vocab.json", ("min_frequency", "max_words")),
-    "sentencepiece": (30000, ".model", ("do_lower_case", "character_coverage", "max_sentences")),
+    "byte_bpe": Kind(50265, "/vocab.json", ("min_frequency", "max_words"), ("--rows=full_sentences",)),
+    "sentencepiece": Kind(
+        30000,
+        ".model",
+        ("do_lower_case", "character_coverage", "max_sentences"),
+        ("--next_sentence=order", "--ngram=3", "--do_whole_word_mask"),
+    ),
 }
 
 flags.DEFINE_string(
@@ -119,12 +139,11 @@ def check_kind(kind: str, output_file: str, given: Iterable[str]) -> None:
     Raises:
       ValueError: names the flag.
     """
-    _, ending, used = KINDS[kind]
     for name in given:
-        if name not in used:
+        if name not in KINDS[kind].flags:
             raise ValueError(f"--{name} means nothing for --kind={kind}.")
-    if not f"/{output_file}".endswith(ending):
-        raise ValueError(f"--output_file={output_file} must end in {ending} for --kind={kind}.")
+    if not f"/{output_file}".endswith(KINDS[kind].ending):
+        raise ValueError(f"--output_file={output_file} must end in {KINDS[kind].ending} for --kind={kind}.")
 
 
 def learn(kind: str, files: Sequence[str], output_file: str, settings: Mapping) -> dict[str, bytes]:
@@ -146,8 +165,8 @@ def learn(kind: str, files: Sequence[str], output_file: str, settings: Mapping) 
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    size, _, names = KINDS[FLAGS.kind]
-    of_a_kind = {name for *_, used in KINDS.values() for name in used}
+    kind = KINDS[FLAGS.kind]
+    of_a_kind = {name for some in KINDS.values() for name in some.flags}
     check_kind(FLAGS.kind, FLAGS.output_file, [name for name in of_a_kind if not FLAGS[name].using_default_value])
     checks.check_input_files(FLAGS.input_file, "--input_file")
     checks.check_output_file(FLAGS.output_file, "--output_file")
@@ -162,15 +181,16 @@ def main(_):
     if directory:  # now, rather than fail after the work
         tf.io.gfile.makedirs(directory)
 
-    settings = {"vocab_size": FLAGS.vocab_size or size, **{name: FLAGS[name].value for name in names}}
+    settings = {"vocab_size": FLAGS.vocab_size or kind.vocab_size, **{name: FLAGS[name].value for name in kind.flags}}
     contents = learn(FLAGS.kind, files, FLAGS.output_file, settings)
     atomic.write_files(contents)
     casing = {name: settings.get(name) for name in ("do_lower_case", "strip_accents")}
+    given = {"input_file": FLAGS.input_file, "vocab_file": FLAGS.output_file}
+    given |= {name: value for name, value in casing.items() if value is not None}
     logging.info(
-        "Wrote %s. Use it with --vocab_file=%s%s.",
+        "Wrote %s. Next:\n  python create_pretraining_data.py %s --output_file=...",
         " and ".join(contents),
-        FLAGS.output_file,
-        "".join(f" --{name}={value}" for name, value in casing.items() if value is not None),
+        " ".join([*(shlex.quote(f"--{name}={value}") for name, value in given.items()), *kind.record_flags]),
     )
 
 

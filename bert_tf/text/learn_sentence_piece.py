@@ -4,10 +4,12 @@ The text is prepared as `sentence_piece.SentencePieceTokenizer` will prepare it;
 unigram model (Kudo 2018).
 """
 
+import collections
 import io
 import re
 import time
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 
 import sentencepiece
 from absl import logging
@@ -20,6 +22,7 @@ _CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
 _USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
 _SENTENCE_CHARACTERS = 1000  # at most 4 bytes each; the trainer leaves out what exceeds _SENTENCE_BYTES
 _SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS
+_LAST_LATIN = "\u036f"  # with the marks that follow Latin letters
 # The samples, and the order in which floating-point sums are made, so that equal texts give equal models.
 _SEED, _THREADS = 12345, 16
 
@@ -82,6 +85,7 @@ def learn_sentence_piece(
     size = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size()
     logging.info("Learned %d pieces from %d sentences in %.1f s", size, sentences.count, time.monotonic() - start)
     warn_of_fewer(size, vocab_size, "More text gives more.")
+    _warn_about_marks(sentences.characters)
     return model.getvalue()
 
 
@@ -90,15 +94,18 @@ class _Sentences:
 
     Attributes:
       count: how many there were. error: what went wrong in reading, which the trainer would only describe.
+      characters: how often each character was there, in lines with other characters than ASCII's.
     """
 
     def __init__(self, files: Sequence[str], do_lower_case: bool, show_progress: bool):
         self.files, self.do_lower_case, self.show_progress = files, do_lower_case, show_progress
-        self.count, self.error = 0, None
+        self.count, self.error, self.characters = 0, None, collections.Counter()
 
     def __iter__(self) -> Iterator[str]:
         try:
             for line in read_lines(self.files, "reading sentences", self.show_progress):
+                if not line.isascii():
+                    self.characters.update(line)
                 for sentence in _cut(preprocess_text(line, self.do_lower_case)):
                     self.count += 1
                     yield sentence
@@ -117,6 +124,23 @@ def _cut(line: str) -> Iterator[str]:
         begin = end
     if begin < len(line):
         yield line[begin:]
+
+
+def _warn_about_marks(characters: Mapping[str, int]) -> None:
+    """Warns if characters lose marks that tell words apart: of other scripts than Latin, whose accents matter less."""
+    lost = {char: count for char, count in characters.items() if char > _LAST_LATIN and _has_mark(char)}
+    if lost:
+        examples = " ".join(sorted(lost, key=lambda char: (-lost[char], char))[:5])
+        logging.warning(
+            "ALBERT's preparation of text drops combining marks: %d characters of this text lose them (%s). If that "
+            "changes words, --kind=byte_bpe keeps them.",
+            sum(lost.values()),
+            examples,
+        )
+
+
+def _has_mark(char: str) -> bool:
+    return any(map(unicodedata.combining, unicodedata.normalize("NFKD", char)))
 
 
 def _explained(error: RuntimeError, vocab_size: int) -> Exception:

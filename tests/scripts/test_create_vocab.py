@@ -233,8 +233,13 @@ def test_script_gives_the_same_bytes_every_time(tmp_path, kind, name, flags):
             PYTHONHASHSEED=str(run),
         )
         assert result.returncode == 0, result.stderr
-        accents = {"wordpiece": " --do_lower_case=True --strip_accents=False", "sentencepiece": " --do_lower_case=True"}
-        assert f"Use it with --vocab_file={output}{accents.get(kind, '')}." in result.stderr
+        next_flags = {
+            "wordpiece": " --do_lower_case=True --strip_accents=False --output_file",
+            "byte_bpe": " --rows=full_sentences",
+            "sentencepiece": " --do_lower_case=True --next_sentence=order --ngram=3",
+        }
+        assert "Next:\n  python create_pretraining_data.py '--input_file=" in result.stderr
+        assert f"--vocab_file={output}{next_flags[kind]}" in result.stderr
         if kind == "wordpiece":
             assert len(output.read_text(encoding="utf-8").splitlines()) == 400
         written = sorted(os.listdir(output.parent))

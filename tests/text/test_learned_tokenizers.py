@@ -180,6 +180,15 @@ def test_sentence_piece_gives_the_ids_of_transformers(tmp_path, language):
     assert [tokenizer.decode(row) for row in ids] == [tokenizer.normalize(line) for line in lines]
 
 
+def test_lost_marks_are_told(tmp_path, caplog):
+    for text, told in (("が ぎ ガ\n", "3 characters"), ("สู้\n", "2 characters"), (TEXTS["korean"] + "Café über\n", "")):
+        caplog.clear()
+        with caplog.at_level(python_logging.WARNING, logger="absl"):
+            learn_sentence_piece([write_text(tmp_path, text * 5)], vocab_size=100, show_progress=False)
+        assert ("combining marks" in caplog.text) == bool(told)
+        assert told.replace("3", "15").replace("2", "10") in caplog.text
+
+
 def test_each_sentence_is_learned_from_however_long(tmp_path, caplog):
     """The trainer leaves out sentences of more than its limit."""
     words = " ".join(f"lamp{a}{b}" for a in "bcdfghjklm" for b in "aeiou")
