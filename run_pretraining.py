@@ -1,4 +1,4 @@
-"""Pre-trains BERT with masked LM and next sentence prediction on the records of create_pretraining_data.py.
+"""Pre-trains BERT, or an ELECTRA, ALBERT, RoBERTa or DistilBERT, on the records of create_pretraining_data.py.
 
 The original's command works unchanged; after a crash, the same command resumes exactly where it stopped:
 
@@ -94,13 +94,14 @@ flags.DEFINE_float(
     "learning_rate",
     5e-5,
     "Peak learning rate. BERT: 1e-4 from random weights (the paper), 2e-5 from released ones. If unset, 5e-5 for BERT; "
-    "for other families their authors', which is logged and meant for their batches of thousands.",
+    "for other families their authors', which is logged and meant for their large batches.",
 )
 flags.DEFINE_integer("num_train_steps", 100000, "Total steps, over which the learning rate decays to 0.")
 flags.DEFINE_integer(
     "num_warmup_steps",
     10000,
-    "Steps over which the learning rate rises from 0 (not a share). If unset, 10000; with --teacher 5 % of the steps.",
+    "Steps over which the learning rate rises from 0 (not a share). If unset, 10000 for BERT, and for other "
+    "families their authors' share of the steps, which is logged.",
 )
 flags.DEFINE_integer(
     "stop_at_step",

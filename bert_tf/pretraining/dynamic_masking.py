@@ -75,7 +75,9 @@ class Masking:
         special = (tokenizer_class.cls_token, tokenizer_class.sep_token, tokenizer_class.mask_token)
         missing = [token for token in special if token not in vocab]
         if missing:
-            raise ValueError(f"--vocab_file={vocab_file} has no {', '.join(missing)}: it is not a vocabulary of BERT.")
+            raise ValueError(
+                f"--vocab_file={vocab_file} has no {', '.join(missing)}: it is not a vocabulary of this model's kind."
+            )
         never_drawn = ()
         if mask_rule == "roberta":
             never_drawn = (tokenizer_class.pad_token, tokenizer_class.unk_token, *special[:2])

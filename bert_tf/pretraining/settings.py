@@ -41,7 +41,7 @@ class PretrainingSettings(LanguageTeacherSettings):
 
     Attributes:
       nsp, mask_rule: None: as in the model's family. learning_rate: None: that of the family's recipe.
-      num_warmup_steps: None: 10000; with a teacher the share of its recipe.
+      num_warmup_steps: None: 10000 for BERT, else the share of the recipe.
       max_predictions_per_seq: None: 20; with mask_smoothing twice the mean; for ELECTRA and
         RoBERTa as many as their authors had.
       generator_size: None: that of init_checkpoint's generator, or a quarter.

@@ -1,6 +1,5 @@
 """What a pre-training run does with --teacher: a student learns masked LM and its teacher's distributions."""
 
-import math
 from collections.abc import Mapping
 
 import keras
@@ -62,10 +61,6 @@ class DistillationTask(PretrainingTask):
         """That of DistilBERT's authors, whatever the student's family."""
         return DistilBertConfig.pretraining_recipe
 
-    @staticmethod
-    def default_warmup_steps(settings: PretrainingSettings) -> int:
-        return math.ceil(DistilBertConfig.pretraining_recipe.warmup_proportion * settings.num_train_steps)
-
     @property
     def objective(self) -> LanguageDistillation:
         settings = self.settings
@@ -100,4 +95,4 @@ class DistillationTask(PretrainingTask):
 
     @property
     def recorded(self) -> dict[str, str]:
-        return {"teacher": self.settings.teacher, **self.teacher.recorded}
+        return {**super().recorded, "teacher": self.settings.teacher, **self.teacher.recorded}

@@ -20,20 +20,19 @@ class OpenedRecords:
     Attributes:
       flag: the flag that named them, without dashes. index, features: see `records`.
       pairs: unmasked pairs per row; None for masked records.
+      cache_folder: for what is found in them, by the chief of several workers; elsewhere None.
     """
 
     flag: str
     index: records.RecordIndex
     features: dict
     pairs: int | None
+    cache_folder: str | None = None
 
 
-def token_counts(opened: OpenedRecords, vocab_size: int, cache_file: str | None) -> np.ndarray:
-    """How often each token is in unmasked records: int64 [vocab_size]; padding counts, too.
-
-    Args:
-      cache_file: keeps the counts for the next start; None: nothing is kept.
-    """
+def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
+    """How often each token is in unmasked records: int64 [vocab_size]; padding counts, too. Kept for the next start."""
+    cache_file = opened.cache_folder and posixpath.join(opened.cache_folder, f"{opened.flag}.tokens.npz")
     if cache_file and tf.io.gfile.exists(cache_file):
         with tf.io.gfile.GFile(cache_file, "rb") as file, np.load(io.BytesIO(file.read())) as stored:
             if str(stored["fingerprint"]) == opened.index.fingerprint and len(stored["counts"]) == vocab_size:
@@ -52,6 +51,7 @@ def token_counts(opened: OpenedRecords, vocab_size: int, cache_file: str | None)
 
 def open_all_records(settings: PretrainingSettings, chief: bool) -> dict[str, OpenedRecords]:
     """The records that are needed, by the names of their flags; the index of each is cached in output_dir."""
+    cache_folder = settings.output_dir if chief else None
 
     def open_records(flag: str, patterns: str | None) -> OpenedRecords:
         files = list_files(patterns, f"--{flag}")
@@ -60,13 +60,14 @@ def open_all_records(settings: PretrainingSettings, chief: bool) -> dict[str, Op
             files,
             None,
             skip_corrupt_records=settings.skip_corrupt_records,
-            cache_file=posixpath.join(settings.output_dir, f"{flag}.index.npz") if chief else None,
+            cache_file=cache_folder and posixpath.join(cache_folder, f"{flag}.index.npz"),
         )
         features = records.features_of(index, settings.max_seq_length, settings.max_predictions_per_seq)
-        return OpenedRecords(flag, index, *features)
+        return OpenedRecords(flag, index, *features, cache_folder)
 
     data = {}
-    if settings.do_train or not settings.eval_input_file:
+    # Smoothed masks depend on the tokens of the training data, in evaluation, too.
+    if settings.do_train or settings.mask_smoothing or not settings.eval_input_file:
         data["input_file"] = open_records("input_file", settings.input_file)
     if settings.eval_input_file:
         data["eval_input_file"] = open_records("eval_input_file", settings.eval_input_file)

@@ -5,6 +5,7 @@ results = pretrain(settings)
 """
 
 import dataclasses
+import math
 import posixpath
 from collections.abc import Callable, Mapping
 
@@ -30,6 +31,8 @@ from bert_tf.training.step import TrainingPlan, make_evaluate_function
 from bert_tf.training.teacher import check_resumed
 
 TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask, "electra": ElectraTask}
+
+_BERTS_WARMUP_STEPS = 10000  # the default of the original's flag, whatever num_train_steps is
 
 
 def pretrain(
@@ -154,21 +157,23 @@ def _with_recipe(
 ) -> tuple[PretrainingSettings, TrainingSettings]:
     """The settings, with how the family's authors pre-trained it where they say nothing, which is logged."""
     kind = _kind_of_task(settings)
-    recipe, filled = kind.recipe(config), {}
+    recipe, usual, filled = kind.recipe(config), BertConfig.pretraining_recipe, {}
     if settings.nsp is None:
         settings = dataclasses.replace(settings, nsp=config.has_pooler and not settings.teacher)
     if settings.max_predictions_per_seq is None:
         settings = dataclasses.replace(settings, max_predictions_per_seq=kind.default_predictions(settings, config))
     if settings.num_warmup_steps is None:
-        settings = dataclasses.replace(settings, num_warmup_steps=kind.default_warmup_steps(settings))
+        steps = _BERTS_WARMUP_STEPS
+        if recipe != usual:
+            steps = filled["num_warmup_steps"] = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
+        settings = dataclasses.replace(settings, num_warmup_steps=steps)
     if settings.learning_rate is None:
         settings = dataclasses.replace(settings, learning_rate=recipe.learning_rate)
         filled["learning_rate"] = recipe.learning_rate
     if training.optimizer is None:
         training = dataclasses.replace(training, optimizer=recipe.optimizer)
         filled["optimizer"] = recipe.optimizer
-    usual = BertConfig.pretraining_recipe
-    own = [f"--{name}={value}" for name, value in filled.items() if value != getattr(usual, name)]
+    own = [f"--{name}={value}" for name, value in filled.items() if value != getattr(usual, name, None)]
     if settings.do_train and own:
         logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", config.title, " ".join(own))
     return settings, training

@@ -4,7 +4,6 @@ There is a class for each --objective. The model's family says the rest: its rec
 """
 
 import math
-import posixpath
 from collections.abc import Callable, Mapping
 
 import keras
@@ -70,11 +69,6 @@ class PretrainingTask:
         """Schedule and optimizer, where the settings don't say it."""
         return config.pretraining_recipe
 
-    @staticmethod
-    def default_warmup_steps(settings: PretrainingSettings) -> int:
-        """num_warmup_steps, where the settings don't say it."""
-        return 10000
-
     @property
     def family(self) -> Family:
         return family_of(self.config)
@@ -138,8 +132,8 @@ class PretrainingTask:
 
     @property
     def recorded(self) -> dict[str, str]:
-        """What run.json notes besides settings, data and vocabulary."""
-        return {}
+        """What run.json notes besides settings, data and vocabulary, or in the place of a setting."""
+        return {"mask_rule": self.masking.mask_rule} if self.masking else {}
 
     # --- labels ------------------------------------------------------------------------------------------------------
 
@@ -158,9 +152,7 @@ class PretrainingTask:
 
     def _weigh_tokens(self, data: Mapping[str, OpenedRecords]) -> np.ndarray:
         """The weights of the tokens for --mask_smoothing, by how often they are in the data."""
-        counted = data.get("input_file") or data["eval_input_file"]
-        cache_file = posixpath.join(self.settings.output_dir, f"{counted.flag}.tokens.npz")
-        counts = token_counts(counted, self.config.vocab_size, cache_file)
+        counts = token_counts(data["input_file"], self.config.vocab_size)
         return smoothed_masking.token_weights(counts, self.masking.special_ids, self.masking.mask_smoothing)
 
     def create_masking(self, data: Mapping[str, OpenedRecords]) -> dynamic_masking.Masking | None:
@@ -201,12 +193,15 @@ class PretrainingTask:
                 f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is "
                 f"{self.config.vocab_size}."
             )
+        rule = masking.mask_rule
+        if masking.mask_smoothing:
+            rule = f"DistilBERT, rare tokens more often by the power of {masking.mask_smoothing:g}"
         has_words = any("word_continuations" in opened.features for opened in data.values())
         logging.info(
             "The records are unmasked%s: by the rule of %s, %g of the tokens (%s) will be masked during training, at "
             "most %d per row, with the vocabulary %s; %g of these become %s, %g a random token.",
             " and say what a word is" if has_words else "",
-            masking.mask_rule,
+            rule,
             masking.masked_lm_prob,
             "whole words" if masking.do_whole_word_mask else "single pieces",
             masking.max_predictions_per_seq,

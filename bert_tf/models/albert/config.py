@@ -40,7 +40,9 @@ class AlbertConfig(BertConfig):
     looks_up_types = True
     embedding_size = 128
     # The defaults of the original's run_pretraining.py, whose LAMB does not correct the moments.
-    pretraining_recipe = Recipe(optimizer="lamb", learning_rate=0.00176, bias_correction=False)
+    pretraining_recipe = Recipe(
+        optimizer="lamb", learning_rate=0.00176, warmup_proportion=0.025, bias_correction=False
+    )  # fmt: skip
     released_vocab_size = 30000
     sizes = MappingProxyType(
         {
