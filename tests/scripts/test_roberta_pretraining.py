@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.paths import GOLDEN
 from helpers.pretraining_runs import assert_bit_identical, values
-from helpers.script_cases import results_of, run_cases
+from helpers.script_cases import kill_at_checkpoint, results_of, run_cases
 
 from bert_tf import BertForMaskedLM, fill_mask, read_tokenizer
 from bert_tf.models.roberta.config import RobertaConfig
@@ -97,6 +97,17 @@ def test_from_text_to_a_classifier(folder):
     outcomes, logs = run_cases("run_classifier", {"classifier": case})
     assert outcomes == {"classifier": "done"}, logs
     assert 0 <= results_of(folder / "classifier")["eval_accuracy"] <= 1
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_bit_for_bit(folder):
+    flags = {"num_train_steps": 30, "save_checkpoints_steps": 3, "iterations_per_loop": 3, "do_whole_word_mask": True}
+    killed = flags_of(folder, "killed", **flags)
+    left = kill_at_checkpoint("run_pretraining", killed, 6)
+    assert "model.ckpt-30.index" not in left
+    outcomes, logs = run_cases("run_pretraining", {"resumed": killed, "other": flags_of(folder, "other", **flags)})
+    assert outcomes == {"resumed": "done", "other": "done"} and "Resuming at step" in logs["resumed"]
+    assert_bit_identical(values(folder / "other", 30), values(folder / "killed", 30))
 
 
 @pytest.mark.slow
