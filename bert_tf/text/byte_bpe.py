@@ -83,6 +83,8 @@ class ByteBpeTokenizer(LibraryTokenizer):
             (self.sep_token, self.sep_id), (self.cls_token, self.cls_id), True, self.add_prefix_space
         )
         added = library.get_added_tokens_decoder()
+        # Whether what comes before the space before a word, and what comes after the word, never matters to its pieces.
+        self.splits_at_spaces = all(token.special for token in added.values())
         self.mask_takes_spaces = added[self.mask_id].lstrip if self.mask_id in added else True
         self._never_continue = sorted({*added, *(self.vocab[token] for token in special_tokens_of(self))})
 

@@ -298,7 +298,7 @@ def test_errors_of_workers_are_the_users(corpus, tmp_path):
 
 
 def test_full_scratch_directory(corpus, tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pretraining_shard, "tokenize", full)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.paths import GOLDEN
 
-from bert_tf.pretraining import token_store
+from bert_tf.pretraining import token_store, word_tables
 from bert_tf.text.wordpiece import FullTokenizer
 
 VOCAB_FILE = str(GOLDEN / "vocab.txt")
@@ -94,7 +94,7 @@ def test_random_vocabularies(tmp_path, seed):
 
 
 def test_a_full_table_starts_afresh(tmp_path, monkeypatch):
-    monkeypatch.setattr(token_store, "_HASH_SLOTS", 64)
+    monkeypatch.setattr(word_tables, "_HASH_SLOTS", 64)
     tokenizer = FullTokenizer(VOCAB_FILE)
     lines = [f"w{k} x{k % 3} ü{k % 50}" for k in range(400)]
     assert sentences_of(lines, tokenizer, tmp_path) == tokenizer.encode_batch(lines)

@@ -1,5 +1,6 @@
 """Records of every family's tokenizer: rows, casing, processes, and the vocabulary that a run finds by them."""
 
+import gzip
 import json
 import shutil
 
@@ -10,7 +11,7 @@ from helpers.pretraining_records_read import read_records
 
 from bert_tf.models import pretrained
 from bert_tf.models.families import family_named
-from bert_tf.pretraining import model_vocabulary, shard, token_store
+from bert_tf.pretraining import model_vocabulary, shard, token_store, word_tables
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.vocabulary_files import read_tokenizer, tokenizer_class_of, vocabulary_sha256
 
@@ -107,6 +108,48 @@ def test_a_line_that_comes_in_parts_is_one_line(tmp_path):
     parts = token_store.tokenize(["Hello ", "old ", "world\nx", "\n", "\ny"], tokenizer, str(tmp_path / "b"))
     assert np.array_equal(whole.tokens, parts.tokens)
     assert whole.sentence_ends.tolist() == parts.sentence_ends.tolist() and len(whole.document_ends) == 2
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_words_of_byte_bpe_are_looked_up(prefix, tmp_path, monkeypatch):
+    """Odd whitespace and odd texts get the ids that the tokenizer gives to the whole line."""
+    source = VOCABULARIES["roberta"][0]
+    shutil.copytree(source.parent, tmp_path / "vocabulary")
+    if prefix:
+        (tmp_path / "vocabulary" / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    tokenizer = read_tokenizer(str(tmp_path / "vocabulary" / source.name), None)
+    with gzip.open(source.parent / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
+        texts = [json.loads(line)["text"] for line in file]
+    texts = [text.replace("\n", " \t ").replace("\r", "").encode("utf-8", "replace").decode() for text in texts]
+    texts += [
+        "a  b",
+        "a \t b",
+        "a\u00a0 b c",
+        "a\u3000b",
+        " It's  5 o'clock,   isn't it? ",
+        "a \ufdd0b \ufdd1 c",
+        "x " * 3,
+    ]
+    texts += [" ".join(text.split()) for text in texts]
+    expected = [tokenizer.encode(text.strip()) for text in texts]
+    monkeypatch.setattr(word_tables, "_HASH_SLOTS", 64)
+    for size in (7, 10**6):
+        content = "\n".join(texts) + "\n"
+        parts = [content[begin : begin + size] for begin in range(0, len(content), size)]
+        store = token_store.tokenize(parts, tokenizer, str(tmp_path / str(size)))
+        found = np.split(store.tokens, store.sentence_ends[:-1])
+        assert [row.tolist() for row in found] == [row for row in expected if row]
+    assert isinstance(word_tables.word_table_of(tokenizer, None, False), word_tables.ByteBpeTable)
+
+
+def test_added_words_may_hold_spaces(tmp_path):
+    """Such a vocabulary's lines are encoded as a whole."""
+    shutil.copytree(VOCABULARIES["roberta"][0].parent, tmp_path / "vocabulary")
+    (tmp_path / "vocabulary" / "added_tokens.json").write_text('{"rising sun": 601}')
+    vocab_file = str(tmp_path / "vocabulary" / "vocab.json")
+    tokenizer = read_tokenizer(vocab_file, None)
+    store = token_store.tokenize(["the rising sun.\n"], tokenizer, str(tmp_path / "store"))
+    assert 601 in store.tokens.tolist() and store.tokens.tolist() == tokenizer.encode("the rising sun.")
 
 
 def test_which_tokenizer_reads_a_file(tmp_path):

@@ -13,7 +13,7 @@ from helpers.script_cases import run_cases
 from helpers.tiny import ONE_LAYER
 
 from bert_tf.data import records
-from bert_tf.pretraining import dynamic_masking, token_store
+from bert_tf.pretraining import dynamic_masking, token_store, word_tables
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import TrainingInstance, VocabularyIds
@@ -126,7 +126,7 @@ def test_processes_and_a_full_table_change_nothing(corpus, monkeypatch):
     monkeypatch.setattr(pretraining_shard, "_BYTES_A_TASK", 2000)
     together = make(corpus, "together", **flags, num_workers=2)
     assert alone.read_bytes() == together.read_bytes()
-    monkeypatch.setattr(token_store, "_HASH_SLOTS", 64)
+    monkeypatch.setattr(word_tables, "_HASH_SLOTS", 64)
     assert make(corpus, "small table", **flags).read_bytes() == alone.read_bytes()
 
 

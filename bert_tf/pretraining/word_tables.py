@@ -1,0 +1,274 @@
+"""The words of a text and their ids, for `token_store`: each word is looked up, and only a new one is encoded.
+
+Word pieces: a word between spaces is cleaned, cut and encoded by compiled code (`word_kernels`), by the rules of
+`FullTokenizer`, which gives the same ids. Byte-level BPE: a word with the space before it is encoded by the tokenizer,
+whose pieces never reach beyond it. Of other tokenizers each line is encoded as a whole.
+"""
+
+import abc
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from bert_tf.pretraining import word_kernels
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.word_boundaries import WordBoundaries
+from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, FullTokenizer
+
+CONTINUES = 1 << 30  # added to the id of a piece that continues a word
+_HASH_SLOTS = 1 << 20  # twice the words held at once
+_ARENA_BYTES = 1 << 24  # for these words
+_WORDS_AT_ONCE = 1 << 10
+_NUMBERS_AT_ONCE = 1 << 20
+_MARKS = range(0x20000, 0x2A6D0)  # rare ideographs, each of which is a separate token
+# Code points that no text should have: what follows them comes after a space; a space within a word of the table.
+_AFTER_SPACE, _HELD_SPACE = "\ufdd0", "\ufdd1"
+_MARKED = re.compile(f"[{_AFTER_SPACE}{_HELD_SPACE}]")
+_NEWLINE = "\u010a"  # as pieces write it
+_ODD_SPACE = re.compile(r"[^\S\n ]|  ")
+
+# Numbers of the words and newlines of a part of a text, pieces, starts, whether word n is more than whitespace: the ids
+# of word n are pieces[starts[n]:starts[n + 1]], and number 0 is a newline.
+Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def word_table_of(tokenizer: Tokenizer, boundaries: WordBoundaries | None, mark_words: bool) -> "WordTable | LineTable":
+    """The table for a tokenizer; boundaries, mark_words: see `token_store.TokenStoreWriter`."""
+    if isinstance(tokenizer, FullTokenizer):
+        return WordPieceTable(tokenizer, boundaries)
+    if isinstance(tokenizer, ByteBpeTokenizer) and tokenizer.splits_at_spaces:
+        return ByteBpeTable(tokenizer)
+    return LineTable(tokenizer, mark_words)
+
+
+class LineTable:
+    """Lines as the words of a `WordTable`: word n is the n-th line of a part of the text."""
+
+    def __init__(self, tokenizer: Tokenizer, mark_words: bool):
+        self._tokenizer, self._mark_words = tokenizer, mark_words
+        # A line of which nothing is left before it is split is blank.
+        self._prepare = tokenizer.preprocess if isinstance(tokenizer, SentencePieceTokenizer) else str.strip
+        self._open_line: list[str] = []
+
+    def look_up(self, text: str) -> Iterator[Found]:
+        """See `WordTable.look_up`; the beginning of a line is kept until its end comes."""
+        if lines := self.finished(text):
+            yield self.encode(lines)
+
+    def finished(self, text: str) -> list[str]:
+        """The lines that end in this part of the text, stripped."""
+        *lines, rest = text.split("\n")
+        if lines:
+            lines[0] = "".join([*self._open_line, lines[0]])
+            self._open_line.clear()
+        self._open_line.append(rest)
+        return [line.strip() for line in lines]
+
+    def encode(self, lines: list[str]) -> Found:
+        ids = self._tokenizer.encode_batch(lines)
+        visible = [bool(row or self._prepare(line)) for row, line in zip(ids, lines, strict=True)]
+        ends = np.cumsum([0, 0, *map(len, ids)])  # word 0 is the newline
+        numbers = np.zeros(2 * len(lines), np.int32)
+        numbers[::2] = np.arange(1, len(lines) + 1)
+        pieces = np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(ends[-1]))
+        if self._mark_words:
+            pieces += self._continuations(lines, ids) * np.int32(CONTINUES)
+        return numbers, pieces, ends, np.array([False, *visible]).view(np.uint8)
+
+    def _continuations(self, lines: list[str], ids: list[list[int]]) -> np.ndarray:
+        tokenizer = self._tokenizer
+        flags = [
+            [tokenizer.is_continuation(piece) for piece in tokenizer.tokenize(line)]
+            if tokenizer.unk_id in row
+            else tokenizer.continuations[row]
+            for line, row in zip(lines, ids, strict=True)
+        ]
+        return np.concatenate([np.empty(0, np.int32), *flags]).astype(np.int32)
+
+
+class WordTable(abc.ABC):
+    """Numbers for words, which a subclass encodes. When it is full it is emptied, and so adapts to a change of text."""
+
+    def __init__(self):
+        self._slots = np.zeros(_HASH_SLOTS, np.int32)
+        self._arena = np.empty(_ARENA_BYTES, np.uint8)
+        self._arena_ends = np.zeros(_HASH_SLOTS // 2, np.int64)
+        self._clear()
+
+    @abc.abstractmethod
+    def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Encodes words.
+
+        Args:
+          ends: int64 [n + 1]; word k is arena[ends[k]:ends[k + 1]].
+
+        Returns:
+          The ids of all, int32; where those of each word end, int64 [n]; whether it is more than whitespace, bool [n].
+        """
+
+    def _clear(self) -> None:
+        self._slots[:] = 0
+        self._count = 1
+        self._pieces, self._starts = np.empty(0, np.int32), np.zeros(2, np.int64)
+        self._visible = np.zeros(1, np.uint8)
+
+    def look_up(self, text: str) -> Iterator[Found]:
+        """What is found in one part of the text after the other."""
+        data = np.frombuffer(text.encode(), np.uint8)
+        if len(data) > len(self._arena):  # a word may be as long as the text
+            self._arena = np.empty(len(data), np.uint8)
+            self._clear()
+        numbers = np.empty(min(len(data), _NUMBERS_AT_ONCE), np.int32)
+        at = 0
+        while at < len(data):
+            known, begin = self._count, at
+            at, found, self._count = word_kernels.find_words(
+                data, at, self._slots, self._arena, self._arena_ends, known, numbers
+            )
+            if self._count > known:
+                self._learn(known)
+            if found:
+                yield numbers[:found], self._pieces, self._starts, self._visible
+            if at == begin:
+                self._clear()
+
+    def _learn(self, known: int) -> None:
+        """Encodes the words from number `known` on."""
+        pieces, starts, visible = self._encode(self._arena_ends[known - 1 : self._count])
+        self._starts = np.concatenate([self._starts, len(self._pieces) + starts])
+        self._pieces = np.concatenate([self._pieces, pieces])
+        self._visible = np.concatenate([self._visible, visible.view(np.uint8)])
+
+    def _texts(self, ends: np.ndarray, numbers: np.ndarray) -> list[str]:
+        """Words of the arena by their numbers in `ends`."""
+        bounds = zip(ends[numbers].tolist(), ends[numbers + 1].tolist(), strict=True)
+        return [self._arena[begin:end].tobytes().decode() for begin, end in bounds]
+
+
+class WordPieceTable(WordTable):
+    """Words of `FullTokenizer`, which are between spaces.
+
+    Args:
+      boundaries: see `token_store.TokenStoreWriter`.
+    """
+
+    def __init__(self, tokenizer: FullTokenizer, boundaries: WordBoundaries | None = None):
+        super().__init__()
+        self._boundaries = boundaries
+        self._basic_tokenizer = tokenizer.basic_tokenizer
+        self._trie = _trie_of(tokenizer.vocab)
+        wordpiece = tokenizer.wordpiece_tokenizer
+        self._unknown_token = wordpiece.unk_token
+        self._unknown_id = tokenizer.vocab.get(wordpiece.unk_token, -1)
+        self._max_characters = wordpiece.max_input_chars_per_word
+        self._kinds, self._letters = _ascii_rules(tokenizer.basic_tokenizer)
+        self._is_space = np.array([chr(code).isspace() for code in range(128)])
+
+    def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        is_ascii, visible = np.empty(len(ends) - 1, bool), np.empty(len(ends) - 1, bool)
+        word_kernels.describe_words(self._arena, ends, self._is_space, is_ascii, visible)
+        others = np.flatnonzero(~is_ascii)
+        words = self._texts(ends, others)
+        visible[others] = [not word.isspace() for word in words]
+        split_text = self._split(words)
+        pieces = np.empty(int(ends[-1] - ends[0]) + len(split_text), np.int32)
+        starts = np.empty(len(ends) - 1, np.int64)
+        count = word_kernels.cut_words(
+            self._arena,
+            ends,
+            is_ascii,
+            self._kinds,
+            self._letters,
+            split_text,
+            self._trie,
+            self._unknown_id,
+            self._max_characters,
+            pieces,
+            starts,
+        )
+        if self._unknown_id < 0 and (pieces[:count] < 0).any():
+            raise KeyError(self._unknown_token)
+        if self._boundaries:
+            for word, end in zip(self._texts(ends, np.arange(len(starts))), starts.tolist(), strict=True):
+                flags = self._boundaries.continuations(word)
+                pieces[end - len(flags) : end] += np.array(flags, np.int32) * CONTINUES
+        return pieces[:count], starts, visible
+
+    def _split(self, words: list[str]) -> np.ndarray:
+        """UTF-8 of the basic tokens of words: spaces between tokens, a newline after each word."""
+        # All at once, with an ideograph between them.
+        text = " ".join(words)
+        mark = next(chr(code) for code in _MARKS if chr(code) not in text)
+        tokens = self._basic_tokenizer.tokenize(f" {mark} ".join([*words, ""]))
+        return np.frombuffer(" ".join(tokens).replace(mark, "\n").encode(), np.uint8)
+
+
+class ByteBpeTable(WordTable):
+    """Words of `ByteBpeTokenizer`: each with the space before it, if there is one. A line with other whitespace than
+    single spaces, whose pieces may hold any of it, is one word."""
+
+    def __init__(self, tokenizer: ByteBpeTokenizer):
+        super().__init__()
+        self._tokenizer = tokenizer
+        self._newline_id = tokenizer.vocab[_NEWLINE]
+        self._lines = LineTable(tokenizer, mark_words=False)
+
+    def look_up(self, text: str) -> Iterator[Found]:
+        """See `WordTable.look_up`; the beginning of a line is kept until its end comes."""
+        lines = self._lines.finished(text)
+        text = "\n".join(lines)
+        if _MARKED.search(text):
+            yield self._lines.encode(lines)
+            return
+        if _ODD_SPACE.search(text):
+            lines = [
+                line.replace(" ", _HELD_SPACE if _ODD_SPACE.search(line) else f" {_AFTER_SPACE}") for line in lines
+            ]
+            text = "\n".join(lines)
+        else:
+            text = text.replace(" ", f" {_AFTER_SPACE}")
+        yield from super().look_up(text + "\n" if lines else "")
+
+    def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        words = self._texts(ends, np.arange(len(ends) - 1))
+        words = [word.replace(_AFTER_SPACE, " ").replace(_HELD_SPACE, " ") for word in words]
+        if self._tokenizer.add_prefix_space:
+            words = [word if word[0] == " " else f" {word}" for word in words]
+        # Many at once: a newline between them is a piece of its own.
+        texts = ["\n".join([*words[k : k + _WORDS_AT_ONCE], ""]) for k in range(0, len(words), _WORDS_AT_ONCE)]
+        ids = np.concatenate([np.array(row, np.int32) for row in self._tokenizer.encode_batch(texts)])
+        is_end = ids == self._newline_id
+        starts = np.flatnonzero(is_end) - np.arange(len(words))
+        return ids[~is_end], starts, np.ones(len(words), bool)
+
+
+def _ascii_rules(tokenizer: BasicTokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """What the tokenizer makes of each ASCII character: its kind and letter, uint8 [128] (see `word_kernels`)."""
+    kinds, letters = np.zeros(128, np.uint8), np.zeros(128, np.uint8)
+    for code in range(128):
+        tokens = tokenizer.tokenize(f"x{chr(code)}x")
+        if len(tokens) == 3:
+            kinds[code], letters[code] = word_kernels.ALONE, ord(tokens[1])
+        elif len(tokens) == 2:
+            kinds[code] = word_kernels.SPACE
+        elif len(tokens[0]) == 3:
+            kinds[code], letters[code] = word_kernels.LETTER, ord(tokens[0][1])
+        else:
+            kinds[code] = word_kernels.DROPPED
+    return kinds, letters
+
+
+def _trie_of(vocab: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See `word_kernels.build_trie`."""
+    continues = np.array([token.startswith(CONTINUATION) for token in vocab])
+    tokens = [token.removeprefix(CONTINUATION).encode() for token in vocab]
+    ends = np.cumsum([len(token) for token in tokens])
+    slots = 1 << int(2 * ends[-1] + 2).bit_length()
+    trie = np.zeros(slots, np.int64), np.zeros(slots, np.int32), np.full(int(ends[-1]) + 2, -1, np.int32)
+    ids = np.fromiter(vocab.values(), np.int32, len(tokens))
+    word_kernels.build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends, ids, continues, *trie)
+    return trie
