@@ -121,8 +121,10 @@ def ran(request, tmp_path_factory):
     return folder, outcomes | more[0], logs | more[1], {name: message for name, (_, message) in refused.items()}
 
 
-def test_runs_end(ran):
+@pytest.mark.parametrize("cases", ["often", *slow("also slow")])
+def test_runs_end(ran, cases):
     _, outcomes, logs, messages = ran
+    assert cases == "often" or outcomes.keys() >= SLOW
     failed = [name for name, outcome in outcomes.items() if name not in messages and outcome != "done"]
     assert not failed, [(name, outcomes[name], logs[name][-2000:]) for name in failed]
 

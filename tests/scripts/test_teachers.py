@@ -154,8 +154,10 @@ def assert_same(one, other, tolerance=0.0):
         np.testing.assert_allclose(value, other[name], rtol=0, atol=tolerance, err_msg=name)
 
 
-def test_runs_end(ran):
+@pytest.mark.parametrize("cases", ["often", *slow("also slow")])
+def test_runs_end(ran, cases):
     _, outcomes, logs, messages = ran
+    assert cases == "often" or SLOW & outcomes.keys()
     failed = {name: outcome for name, outcome in outcomes.items() if name not in messages and outcome != "done"}
     assert list(failed) == ["checkpoints at the kill"], [logs[name][-2000:] for name in failed if name in logs]
 
