@@ -20,7 +20,8 @@ OF_SCRIPTS = {"run_squad": {"max_seq_length": 384}, "run_classifier": {"eval_bat
 IF_NOT_GIVEN = {
     "do_lower_case": True, "learning_rate": 5e-5, "null_score_diff_threshold": 0.0, "model": "bert",
     "embedding_size": 300, "hidden_size": 300, "document_context": False, "lstm_size": 768, "lstm_layers": 2,
-    "model_on_top": "bilstm", "answer_from": "words", "warmup_proportion": 0.1,
+    "model_on_top": "bilstm", "answer_from": "words", "warmup_proportion": 0.1, "optimizer": "adamw",
+    "distillation_weight": 0.5, "distillation_temperature": 2.0,
 }  # fmt: skip
 
 _PROGRAM = """
