@@ -12,6 +12,8 @@ class FamilyPlan:
       vocabulary: name of the vocabulary file. vocabulary_flags, record_flags, training_flags: further flags of
         create_vocab.py, create_pretraining_data.py and run_pretraining.py.
       config: further keys of the configuration.
+      longer_rows: factor of the rows' length; the fewer of them are in a batch. Sentences are put in order only if
+        several fit into a row.
       has_teacher: another BERT is trained first, and then taught from. share: of the plan's steps.
       trained: the directory of the model that fills masks, below the run's.
     """
@@ -21,6 +23,7 @@ class FamilyPlan:
     record_flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
     training_flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
     config: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    longer_rows: int = 1
     has_teacher: bool = False
     share: float = 1.0
     trained: str = ""
@@ -43,7 +46,8 @@ FAMILIES = {
     "albert": FamilyPlan(
         vocabulary="spiece.model",
         vocabulary_flags={"kind": "sentencepiece"},
-        record_flags={"next_sentence": "order", "ngram": 3},
+        record_flags={"next_sentence": "order", "ngram": 3, "do_whole_word_mask": True},
+        longer_rows=2,
         # Small batches: LAMB is for thousands of rows.
         training_flags={"optimizer": "adamw"},
         config={"embedding_size": 128},

@@ -42,6 +42,18 @@ class Plan:
         """How the family differs from BERT."""
         return FAMILIES[self.family]
 
+    @property
+    def max_seq_length(self) -> int:
+        return MAX_SEQ_LENGTH * self.own.longer_rows
+
+    @property
+    def max_predictions(self) -> int:
+        return MAX_PREDICTIONS * self.own.longer_rows
+
+    @property
+    def rows_per_step(self) -> int:
+        return self.train_batch_size // self.own.longer_rows
+
 
 QUICK_PLAN = Plan(
     corpus_bytes=600_000,
@@ -167,7 +179,7 @@ def make_records(files: list[str], plan: Plan, folder: str, summary: dict) -> di
                 input_file=os.path.join(folder, f"{name}.txt"),
                 output_file=os.path.join(folder, f"{name}.tfrecord"),
                 vocab_file=os.path.join(folder, plan.own.vocabulary),
-                max_seq_length=MAX_SEQ_LENGTH,
+                max_seq_length=plan.max_seq_length,
                 **plan.own.record_flags,
                 **({} if plan.own.is_unmasked else _masks(plan, summary, name)),
                 **_accents(plan, summary),
@@ -180,7 +192,7 @@ def _masks(plan: Plan, summary: dict, name: str) -> dict:
     examples = plan.num_train_steps * plan.train_batch_size
     passes = min(20, math.ceil(examples * _BYTES_PER_INSTANCE / summary["corpus"]["bytes"]))
     times = passes if name == "train" else 1
-    return {"max_predictions_per_seq": MAX_PREDICTIONS, "masked_lm_prob": MASKED_LM_PROB, "dupe_factor": times}
+    return {"max_predictions_per_seq": plan.max_predictions, "masked_lm_prob": MASKED_LM_PROB, "dupe_factor": times}
 
 
 def train_teacher(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
@@ -219,7 +231,7 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
         # A small model that sees each example once has nothing to overfit.
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "max_position_embeddings": MAX_SEQ_LENGTH + kind.config_class.first_position,
+        "max_position_embeddings": plan.max_seq_length + kind.config_class.first_position,
         # BERT-Base's 0.02, scaled to the width. With 0.02 such a small model long predicts nothing but frequencies.
         "initializer_range": round(0.02 * math.sqrt(768 / plan.hidden_size), 3),
         **({"type_vocab_size": 2} if family == "bert" else {}),
@@ -238,9 +250,9 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
         output_dir=os.path.join(folder, name),
         do_train=True,
         do_eval=True,
-        max_seq_length=MAX_SEQ_LENGTH,
-        max_predictions_per_seq=MAX_PREDICTIONS,
-        train_batch_size=plan.train_batch_size,
+        max_seq_length=plan.max_seq_length,
+        max_predictions_per_seq=plan.max_predictions,
+        train_batch_size=plan.rows_per_step,
         eval_batch_size=_EVAL_BATCH_SIZE,
         max_eval_steps=math.ceil(heldout_instances / _EVAL_BATCH_SIZE),
         learning_rate=plan.learning_rate,
@@ -263,7 +275,7 @@ def say_what_it_learned(files: list[str], plan: Plan, folder: str, summary: dict
     model = os.path.join(folder, "model", plan.own.trained)
     tokenizer = read_tokenizer(model)
     records = [os.path.join(folder, f"{name}.tfrecord") for name in ("train", "heldout")]
-    baselines = report.frequency_baselines(*records, tokenizer, MAX_SEQ_LENGTH, MAX_PREDICTIONS)
+    baselines = report.frequency_baselines(*records, tokenizer, plan.max_seq_length, plan.max_predictions)
     most_frequent = tokenizer.spell(tokenizer.inv_vocab[baselines.pop("most_frequent_id")])
     heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]
     print(f"On {heldout_instances:,} examples from documents it has never seen:")
