@@ -145,6 +145,7 @@ class BertConfig:
     padding_has_a_position = False  # positions count the tokens that are not padding; padding has the row before these
     recipe = Recipe()  # how it is fine-tuned
     pretraining_recipe = Recipe()  # how it is pre-trained
+    draws_normal_weights = False  # a model to be pre-trained begins with `initialize.draw_normal_weights`
     mask_rule = "bert"  # which tokens are predicted in pre-training; see pretraining.settings.MASK_RULES
     looks_up_types = False  # a segment embedding is looked up, as a word's; otherwise it is a product with one-hot rows
     detects_replaced_tokens = False  # there may be a head that says of each token whether it was replaced

@@ -127,6 +127,27 @@ def weights_for(model: keras.Model, path: str) -> Weights:
     return model.weights_in(weights) if hasattr(model, "weights_in") else weights
 
 
+def draw_normal_weights(model: keras.Model) -> None:
+    """Draws the weights of a new model from a normal distribution that is not cut off, as fairseq does for RoBERTa
+    (init_bert_params); the rows of padding in its tables are 0. Layers draw from a truncated one.
+
+    Args:
+      model: built, of a family whose padding has a position.
+    """
+    config, tables = model.config, model.bert.embeddings
+    normal = keras.initializers.RandomNormal(stddev=config.initializer_range)
+    for variable in model.trainable_variables:
+        if len(variable.shape) > 1:  # all others are biases, and of layer norms
+            value = normal(variable.shape)
+            for table, row in (
+                (tables.word_embeddings, config.pad_token_id),
+                (tables.position_embeddings, config.first_position - 1),
+            ):
+                if variable is table:
+                    value = keras.ops.where((keras.ops.arange(len(value)) == row)[:, None], 0.0, value)
+            variable.assign(value)
+
+
 def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     """Loads weights of any format into a model; logs what was loaded and what stays random.
 

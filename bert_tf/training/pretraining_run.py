@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
-from bert_tf.models import pretrained
+from bert_tf.models import initialize, pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.sizes import config_of_size
@@ -75,6 +75,8 @@ def pretrain(
     with strategy.scope():
         model = task.create_model(training.dtype_policy)
         model.build()
+        if config.draws_normal_weights:
+            initialize.draw_normal_weights(model)
         optimizer = None
         if settings.do_train:
             optimizer = optimization.create_optimizer(

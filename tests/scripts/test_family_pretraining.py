@@ -34,7 +34,7 @@ def flags_of(folder, output_dir, **flags) -> dict:
     }  # fmt: skip
 
 
-@pytest.fixture(params=["albert", *slow("electra")])
+@pytest.fixture(params=["albert", *slow("electra", "roberta")])
 def world(request, tmp_path):
     """The family's name, a folder with unmasked records, flags, and those of the same model without dropout."""
     keys, flags = FAMILIES[request.param]

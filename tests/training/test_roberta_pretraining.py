@@ -6,6 +6,7 @@ the whole update, and fairseq's Adam written out.
 
 import shutil
 
+import keras
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -13,6 +14,7 @@ import tensorflow as tf
 from helpers.paths import ROOT
 from helpers.slow import slow
 
+from bert_tf.models import initialize
 from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLanguageModelObjective
 from bert_tf.models.roberta.config import RobertaConfig
 from bert_tf.models.task_models import BertForMaskedLM
@@ -117,6 +119,31 @@ def test_eight_updates(directory, tmp_path, parts):
             np.testing.assert_allclose(value, expected[name], atol=2e-4 if "key.bias" in name else 2e-5, err_msg=name)
             compared += 1
     assert compared > 30
+
+
+def test_weights_are_drawn_as_fairseqs():
+    """Normal, not truncated at two deviations; biases and rows of padding are 0."""
+    keras.utils.set_random_seed(3)
+    model = BertForMaskedLM(RobertaConfig(2000, 64, 2, 2, 128, max_position_embeddings=50))
+    model.build()
+    initialize.draw_normal_weights(model)
+    weights = {variable.path: variable.numpy() for variable in model.trainable_variables}
+    values = np.concatenate([value.ravel() for value in weights.values() if value.ndim > 1])
+    assert abs(values.std() - 0.02) < 1e-4 and abs(values).max() > 0.08
+    for name, value in weights.items():
+        if value.ndim > 1:
+            continue
+        assert (value == ("gamma" in name)).all(), name
+    words, positions = (model.bert.embeddings.word_embeddings, model.bert.embeddings.position_embeddings)
+    for table, row in ((words, 1), (positions, 1)):
+        empty = np.nonzero((table.numpy() == 0).all(axis=1))[0]
+        assert empty.tolist() == [row]
+    again = words.numpy()
+    keras.utils.set_random_seed(3)
+    other = BertForMaskedLM(model.config)
+    other.build()
+    initialize.draw_normal_weights(other)
+    np.testing.assert_array_equal(other.bert.embeddings.word_embeddings.numpy(), again)
 
 
 def test_loss_is_the_plain_mean():

@@ -34,6 +34,7 @@ class RobertaConfig(BertConfig):
         adam_beta_2=0.98, bias_correction=True, clip_norm=0.0,
     )  # fmt: skip
     recipe = dataclasses.replace(pretraining_recipe, learning_rate=1e-5, warmup_proportion=0.06, weight_decay_rate=0.1)
+    draws_normal_weights = True
     mask_rule = "roberta"
     released_vocab_size = 50265
     sizes = MappingProxyType({"roberta_base": arguments_of_size(12, 768), "roberta_large": arguments_of_size(24, 1024)})
