@@ -4,12 +4,12 @@ Where things are:
 
   corpus, corpus_formats            text of any kind, cut into ranges -> lines
   vocabulary_files                  the tokenizer of any family, by its vocabulary's file
+  word_tables                       words -> ids, each word once
   token_store                       lines -> documents, sentences and ids on disk
   instances                         pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
   row_kinds                         or the rows of other families
   packing                           several short pairs in a row
   record_writer                     tf.train.Example records in TFRecord files
-  word_tables                       the words of these, each encoded once
   word_kernels, instance_kernels,   the compiled loops of these: over characters, over tokens,
   mask_kernels, row_kernels         over the tokens to predict, over sentences
   shard                             all of it for one shard of the text
@@ -153,6 +153,11 @@ def _check_tokenizer(tokenizer: Tokenizer, settings: InstanceSettings, words: st
         raise ValueError(
             "--word_boundaries, --segmenter: they find the words of word pieces (vocab.txt); the pieces of this "
             "--vocab_file say themselves where a word begins."
+        )
+    if settings.rows == "electra" and not isinstance(tokenizer, FullTokenizer):
+        raise ValueError(
+            "--rows=electra makes ELECTRA's rows, of word pieces (vocab.txt), and not those of a "
+            f"{type(tokenizer).__name__}, as this --vocab_file needs."
         )
     if settings.nsp and len(tokenizer.between_tokens) > 1:
         raise ValueError(

@@ -185,7 +185,10 @@ def test_a_run_masks_the_words_of_its_records(corpus):
     outcomes, logs = run_cases("run_pretraining", cases)
     assert set(outcomes.values()) == {"done"}
     unused = "The words that the records name are not used: --do_whole_word_mask is not given."
-    assert "The records are unmasked and say what a word is: 0.15 of the tokens (whole words)" in logs["words"]
+    assert (
+        "The records are unmasked and say what a word is: by the rule of bert, 0.15 of the tokens (whole words)"
+        in logs["words"]
+    )
     assert unused in logs["pieces"] and unused not in logs["words"] + logs["ltr"]
 
 
