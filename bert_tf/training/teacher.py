@@ -1,6 +1,7 @@
 """--teacher: the trained model that another one learns from, checked against it."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from bert_tf.models import pretrained
@@ -28,9 +29,9 @@ class Teacher:
     files: ModelFiles
     outputs: int
 
-    @property
+    @functools.cached_property
     def recorded(self) -> dict[str, str]:
-        """What run.json notes besides the path."""
+        """What run.json notes besides the path; the first time reads all weights."""
         return {CHECKSUM: self.weights.checksum}
 
 
