@@ -388,6 +388,12 @@ def scale_bits(bits: tf.Tensor, count) -> tf.Tensor:
     return tf.bitwise.right_shift(unsigned(bits) * tf.cast(count, tf.int64), tf.constant(32, tf.int64))
 
 
+def uniform(bits: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+    """Uniform int32 -> uniform numbers in [0, 1): multiples of 2^-24 in float32, of 2^-32 in float64."""
+    digits = 24 if dtype == tf.float32 else 32
+    return tf.cast(unsigned(bits) // 2 ** (32 - digits), dtype) * 2.0**-digits
+
+
 def unsigned(bits: tf.Tensor) -> tf.Tensor:
     """Uniform int32 -> the same bits as int64 from 0 to 2^32 - 1."""
     return tf.cast(bits, tf.int64) + 2**31

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bert_tf.pretraining.dynamic_masking import Masking, arrange_rows, random_bits, scale_bits
+from bert_tf.pretraining.dynamic_masking import (
+    Masking,
+    arrange_rows,
+    predictions_at,
+    random_bits,
+    scale_bits,
+    uniform,
+    write_tokens,
+)
 
 # The share of the chosen tokens that become [MASK]; the others stay.
 MASK_RATE = 0.85
@@ -45,8 +53,8 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     number = scale_bits(position_bits, running[:, -1:])
     positions = tf.searchsorted(running, tf.cast(number, tf.int32), side="right")
     positions = tf.where(running[:, -1:] > 0, positions, 0)
-    uniform = tf.cast(scale_bits(mask_bits, 2**24), tf.float32) * 2.0**-24
-    return features | mask(features, positions, uniform, masking) | {"sampling_seeds": sampling_seeds}
+    masked = mask(features, positions, uniform(mask_bits), masking)
+    return features | masked | {"sampling_seeds": sampling_seeds}
 
 
 def candidates(features: Mapping[str, tf.Tensor], masking: Masking) -> tf.Tensor:
@@ -57,7 +65,7 @@ def candidates(features: Mapping[str, tf.Tensor], masking: Masking) -> tf.Tensor
 
 
 def mask(
-    features: Mapping[str, tf.Tensor], positions: tf.Tensor, uniform: tf.Tensor, masking: Masking
+    features: Mapping[str, tf.Tensor], positions: tf.Tensor, share: tf.Tensor, masking: Masking
 ) -> dict[str, tf.Tensor]:
     """Masks a batch at positions that were drawn.
 
@@ -67,7 +75,7 @@ def mask(
 
     Args:
       features: int32 `input_ids`, `input_mask` [B, S].
-      positions: int32 [B, P], of tokens that may be predicted. uniform: float32 [B, P], in [0, 1): below MASK_RATE the
+      positions: int32 [B, P], of tokens that may be predicted. share: float32 [B, P], in [0, 1): below MASK_RATE the
         token becomes [MASK].
 
     Returns:
@@ -75,25 +83,13 @@ def mask(
       `masked_lm_weights` [B, P] float32, padded with 0.
     """
     ids = features["input_ids"]
-    batch, length = ids.shape
-    predictions = positions.shape[1]
+    length, predictions = ids.shape[1], positions.shape[1]
     tokens = tf.cast(tf.reduce_sum(features["input_mask"], axis=1, keepdims=True), tf.float32)
     wanted = tf.round(tokens * tf.constant(masking.masked_lm_prob, tf.float32))
     counts = tf.clip_by_value(tf.cast(wanted, tf.int32), 1, predictions)
     # A row of padding, without a token that may be predicted, has no predictions.
     counts = tf.where(tf.reduce_any(candidates(features, masking), axis=1, keepdims=True), counts, 0)
-    chosen = tf.range(predictions)[None] < counts
-    positions = tf.where(chosen, positions, 0)
-    # Draws that mask nothing write into a column that is cut off again.
-    target = tf.where(chosen & (uniform < MASK_RATE), positions, length) + tf.range(batch)[:, None] * (length + 1)
-    wide = tf.reshape(tf.pad(ids, [[0, 0], [0, 1]]), [-1])
-    masked = tf.tensor_scatter_nd_update(
-        wide, tf.reshape(target, [-1, 1]), tf.fill([batch * predictions], masking.mask_id)
-    )
-    return {
-        "input_ids": tf.reshape(masked, [batch, length + 1])[:, :length],
-        "original_ids": ids,
-        "masked_lm_positions": positions,
-        "masked_lm_ids": tf.where(chosen, tf.gather(ids, positions, batch_dims=1), 0),
-        "masked_lm_weights": tf.cast(chosen, tf.float32),
-    }
+    positions = tf.where(tf.range(predictions)[None] < counts, positions, length)
+    hidden = tf.where(share < MASK_RATE, positions, length)
+    masked = write_tokens(ids, hidden, tf.fill(hidden.shape, masking.mask_id))
+    return {"input_ids": masked, "original_ids": ids} | predictions_at(ids, positions)

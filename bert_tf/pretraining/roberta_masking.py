@@ -23,7 +23,7 @@ from bert_tf.pretraining.dynamic_masking import (
     predictions_at,
     random_bits,
     scale_bits,
-    unsigned,
+    uniform,
     write_tokens,
 )
 
@@ -58,7 +58,7 @@ def draw(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) -> Dr
     sequences = rows["segment_lengths"].shape[1] // 2
     bits = random_bits([batch, sequences + 4 * length], seed, step)
     rounding, order, change, keep, tokens = tf.split(bits, [sequences, *[length] * 4], axis=1)
-    rounding, change, keep = (tf.cast(unsigned(values), tf.float64) * 2.0**-32 for values in (rounding, change, keep))
+    rounding, change, keep = (uniform(values, tf.float64) for values in (rounding, change, keep))
     tokens = tf.gather(tf.constant(masking.all_ids), scale_bits(tokens, len(masking.all_ids)))
     return Draws(rounding, order, change, keep, tokens)
 

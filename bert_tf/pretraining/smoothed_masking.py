@@ -12,7 +12,14 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.pretraining.dynamic_masking import Masking, arrange_rows, random_bits, scale_bits
+from bert_tf.pretraining.dynamic_masking import (
+    Masking,
+    arrange_rows,
+    predictions_at,
+    random_bits,
+    scale_bits,
+    uniform,
+)
 
 # What becomes of a chosen token.
 MASKED, KEPT, REPLACED = 0, 1, 2
@@ -48,9 +55,9 @@ def mask_rows(
     features = arrange_rows(rows, masking.pad_id)[0]
     ids, real = features["input_ids"], features["input_mask"] > 0
     order_bits, kind_bits, token_bits = tf.unstack(random_bits([*ids.shape, 3], seed, step), axis=2)
-    uniform = (tf.cast(scale_bits(order_bits, 2**24), tf.float32) + 0.5) * 2.0**-24
-    chosen = draw(tf.where(real, tf.gather(tf.constant(weights), ids), 0.0), _number(real, masking), uniform, masking)
-    share = tf.cast(scale_bits(kind_bits, 2**24), tf.float32) * 2.0**-24
+    own_weights = tf.where(real, tf.gather(tf.constant(weights), ids), 0.0)
+    chosen = draw(own_weights, _number(real, masking), uniform(order_bits) + 2.0**-25, masking)
+    share = uniform(kind_bits)
     kinds = tf.cast(share >= masking.mask_rate, tf.int32)
     kinds += tf.cast(share >= masking.mask_rate + masking.keep_rate, tf.int32)
     number = scale_bits(token_bits, len(masking.all_ids))
@@ -63,19 +70,19 @@ def _number(real: tf.Tensor, masking: Masking) -> tf.Tensor:
     return tf.cast(tf.math.ceil(tokens * masking.masked_lm_prob), tf.int32)
 
 
-def draw(weights: tf.Tensor, number, uniform: tf.Tensor, masking: Masking) -> tf.Tensor:
+def draw(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking) -> tf.Tensor:
     """Chooses tokens of a batch by their weights, without replacement.
 
     The order in which -log(u) / weight grows is that of such draws (Efraimidis & Spirakis 2006).
 
     Args:
       weights: float32 [B, S], 0 for tokens that are never chosen. number: of tokens to choose, if there are as many.
-      uniform: float32 [B, S], between 0 and 1.
+      share: float32 [B, S], uniform between 0 and 1.
 
     Returns:
       bool [B, S], at most P in a row.
     """
-    key = tf.where(weights > 0, -tf.math.log(uniform) / weights, np.inf)
+    key = tf.where(weights > 0, -tf.math.log(share) / weights, np.inf)
     flat = tf.reshape(key, [-1])
     rank = tf.reshape(tf.argsort(tf.argsort(flat, stable=True)), tf.shape(key))
     chosen = (weights > 0) & (rank < number)
@@ -99,13 +106,5 @@ def mask(
     length, limit = ids.shape[1], masking.max_predictions_per_seq
     place = tf.where(chosen, tf.range(length), length)
     positions = tf.sort(tf.pad(place, [[0, 0], [0, max(0, limit - length)]], constant_values=length), axis=1)
-    positions = positions[:, :limit]
-    there = positions < length
-    positions = tf.where(there, positions, 0)
     new = tf.where(kinds == MASKED, masking.mask_id, tf.where(kinds == KEPT, ids, replacements))
-    return {
-        "input_ids": tf.where(chosen, new, ids),
-        "masked_lm_positions": positions,
-        "masked_lm_ids": tf.where(there, tf.gather(ids, positions, batch_dims=1), 0),
-        "masked_lm_weights": tf.cast(there, tf.float32),
-    }
+    return {"input_ids": tf.where(chosen, new, ids)} | predictions_at(ids, positions[:, :limit])
