@@ -17,10 +17,10 @@ from bert_tf.data import records
 from bert_tf.models import initialize, pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.families import family_of
 from bert_tf.models.sizes import config_of_size
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import PretrainingSettings, check_settings
-from bert_tf.text.casing import find_vocab_file
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.distilled_pretraining import DistillationTask, student_config
 from bert_tf.training.electra_pretraining import ElectraTask
@@ -194,7 +194,7 @@ def _find_vocabulary(
     settings: PretrainingSettings, data: Mapping[str, OpenedRecords], config: BertConfig
 ) -> ModelFiles | None:
     """The vocabulary to put beside the model; None if an earlier start has put it there, or if it is unknown."""
-    if find_vocab_file(settings.output_dir):
+    if family_of(config).tokenizer_class.find_file(settings.output_dir):
         return None
     files = {f"--{flag}": opened.index.files for flag, opened in data.items()}
     return model_vocabulary.find_vocabulary(settings.vocab_file, settings.init_checkpoint, files, config)
@@ -216,7 +216,7 @@ def _recorded(
 def _log_ending(task: PretrainingTask) -> None:
     """Logs where the model is, and how to use it."""
     folder = task.settings.output_dir
-    if find_vocab_file(folder):
+    if task.family.tokenizer_class.find_file(folder):
         use = task.advice(folder)
     else:
         use = f'  from bert_tf import BertForPreTraining\n  BertForPreTraining.from_pretrained("{folder}")'
