@@ -286,7 +286,7 @@ def next_command(values: dict) -> str:
     words = (values["do_whole_word_mask"], values["word_boundaries"], values["segmenter"])
     of_tokenizer = {"SentencePieceTokenizer": "albert_base_v2", "ByteBpeTokenizer": "roberta_base"}
     of_rows = {"electra": "electra_small", "lines": "distilbert_base"}
-    size = of_rows.get(values["rows"]) or of_tokenizer.get(tokenizer_class_of(values["vocab_file"]).__name__)
+    size = of_tokenizer.get(tokenizer_class_of(values["vocab_file"]).__name__) or of_rows.get(values["rows"])
     predictions = {"max_predictions_per_seq": values["max_predictions_per_seq"]}
     flags_given = {
         "input_file": files,

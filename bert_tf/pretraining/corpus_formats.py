@@ -53,6 +53,11 @@ class TextSettings:
         for name in ("text_key", "language"):
             if not getattr(self, name):
                 raise ValueError(f"--{name} is empty")
+        if not self.blanks_separate_docs and self.input_format not in ("auto", "text"):
+            raise ValueError(
+                f"--blanks_separate_docs=false is for plain text: --input_format={self.input_format} says where "
+                "documents end"
+            )
 
 
 class Reading:

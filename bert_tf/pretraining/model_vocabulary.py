@@ -155,8 +155,19 @@ def _find(
 
 
 def _sources_of(record_files: Sequence[str]) -> list[_Source]:
-    """What the summaries beside the records say, in the order of the files; each summary once."""
-    found: dict[str, _Source] = {}
+    """What the summaries beside the records say of the vocabulary, in the order of the files."""
+    found = []
+    for path, summary in summaries_of(record_files).items():
+        if "vocab_sha256" in summary:
+            flags = summary["flags"]
+            casing = Casing(flags["do_lower_case"], flags["strip_accents"], path)
+            found.append(_Source(path, flags["vocab_file"], summary["vocab_sha256"], casing))
+    return found
+
+
+def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
+    """The summaries beside records, by their paths, in the order of the files."""
+    found: dict[str, dict] = {}
     for directory in dict.fromkeys(map(posixpath.dirname, record_files)):
         here = {posixpath.basename(path) for path in record_files if posixpath.dirname(path) == directory}
         for name in sorted(tf.io.gfile.listdir(directory or ".")):
@@ -166,8 +177,6 @@ def _sources_of(record_files: Sequence[str]) -> list[_Source]:
             summary = read_json(path)
             # By their names alone: records may have been moved together with their summary.
             made = set(map(posixpath.basename, summary.get("output_files", ())))
-            if made & here and "vocab_sha256" in summary:
-                flags = summary["flags"]
-                casing = Casing(flags["do_lower_case"], flags["strip_accents"], path)
-                found[path] = _Source(path, flags["vocab_file"], summary["vocab_sha256"], casing)
-    return list(found.values())
+            if made & here:
+                found[path] = summary
+    return found

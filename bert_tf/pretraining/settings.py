@@ -305,10 +305,14 @@ def check_data_flags(
         raise ValueError("--pack_sequences: the records of --rows=electra have no place for several rows")
     if masking == "dynamic" and settings.ngram:
         raise ValueError("--ngram draws masks, which the records of --masking=dynamic don't have")
-    if masking == "dynamic" and (settings.mask_rate, settings.random_rate, settings.keep_rate) != (0.8, 0.1, 0.1):
+    if settings.rows == "electra" and settings.do_whole_word_mask:
+        raise ValueError("--do_whole_word_mask: ELECTRA's masks know no words; leave it out with --rows=electra")
+    usual = InstanceSettings()
+    drawn = ("masked_lm_prob", "mask_rate", "random_rate", "keep_rate")
+    if masking == "dynamic" and any(getattr(settings, name) != getattr(usual, name) for name in drawn):
         raise ValueError(
-            "--mask_rate, --random_rate, --keep_rate: the records of --masking=dynamic have no masks yet; give these "
-            "to run_pretraining.py."
+            "--masked_lm_prob, --mask_rate, --random_rate, --keep_rate: the records of --masking=dynamic have no masks "
+            "yet; give these to run_pretraining.py."
         )
 
 

@@ -15,6 +15,7 @@ from absl import logging
 
 from bert_tf.data import records
 from bert_tf.models import initialize, pretrained
+from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import family_of
@@ -72,6 +73,7 @@ def pretrain(
         check_resumed(settings.output_dir, task.recorded)
     for opened in data.values():
         _check_first_batch(opened, task)
+        _warn_of_order(opened, task)
     with strategy.scope():
         model = task.create_model(training.dtype_policy)
         model.build()
@@ -250,6 +252,23 @@ def _check_first_batch(opened: OpenedRecords, task: PretrainingTask) -> None:
         if masking and opened.pairs and (problem := masking.problem(batch)):
             raise ValueError(
                 f"--{opened.flag} {problem}: the records were made with another vocabulary (--vocab_file)."
+            )
+
+
+def _warn_of_order(opened: OpenedRecords, task: PretrainingTask) -> None:
+    """Warns of pairs that another family learns from, as the summary beside them says: their labels look the same."""
+    usual = "order" if task.config.model_type == AlbertConfig.model_type else "random"
+    for path, summary in model_vocabulary.summaries_of(opened.index.files).items():
+        made = summary.get("flags", {}).get("next_sentence", "random")
+        if task.settings.nsp and made != usual:
+            logging.warning(
+                "%s learns from pairs of create_pretraining_data.py --next_sentence=%s, but those of --%s were made "
+                "with --next_sentence=%s (%s): the results are of these.",
+                task.config.title,
+                usual,
+                opened.flag,
+                made,
+                path,
             )
 
 

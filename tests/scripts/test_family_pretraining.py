@@ -68,6 +68,7 @@ def test_a_run_of_two_starts(world):
         assert results.keys() >= {"sentence_order_accuracy", "sentence_order_loss", "masked_lm_loss"}
         assert "As ALBERT was pre-trained by its authors" in logs["first half"]
         assert "--optimizer=lamb" in logs["first half"]
+        assert "ALBERT learns from pairs of create_pretraining_data.py --next_sentence=order" in logs["first half"]
     if family == "electra":
         names = {
             "disc_loss",

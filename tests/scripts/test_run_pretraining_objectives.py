@@ -181,6 +181,8 @@ def test_records_of_single_sequences(tmp_path, golden):
             {"masking": "dynamic", "mask_rate": 1.0, "random_rate": 0.0, "keep_rate": 0.0},
             "--masking=dynamic have no masks yet; give these to run_pretraining.py",
         ),
+        ({"masking": "dynamic", "masked_lm_prob": 0.3}, "--masking=dynamic have no masks yet"),
+        ({"rows": "electra", "do_whole_word_mask": True}, "--do_whole_word_mask: ELECTRA's masks know no words"),
     ],
 )
 def test_wrong_rates_are_named(letters, tmp_path, flags, message):
