@@ -432,7 +432,10 @@ def test_empty_files_missing_files_and_settings(tmp_path, caplog):
         ({"input_format": "xml"}, "--input_format=xml: choose one of auto, text, jsonl, wikiextractor"),
         ({"errors": "ignore"}, "--errors=ignore: choose one of strict, replace"),
         ({"text_key": ""}, "--text_key is empty"),
-        ({"input_format": "jsonl", "blanks_separate_docs": False}, "--blanks_separate_docs=false is for plain text"),
+        (
+            {"input_format": "jsonl", "blanks_separate_docs": False},
+            "--blanks_separate_docs=false is for plain text: --input_format=jsonl says where documents end",
+        ),
     ):
         with pytest.raises(ValueError) as caught:
             TextSettings(**settings)
