@@ -129,22 +129,22 @@ def weights_for(model: keras.Model, path: str) -> Weights:
 
 def draw_normal_weights(model: keras.Model) -> None:
     """Draws the weights of a new model from a normal distribution that is not cut off, as fairseq does for RoBERTa
-    (init_bert_params); the rows of padding in its tables are 0. Layers draw from a truncated one.
+    (init_bert_params) and transformers for DistilBERT; the rows of padding in its tables are 0. Layers draw from a
+    truncated one.
 
     Args:
-      model: built, of a family whose padding has a position.
+      model: built.
     """
     config, tables = model.config, model.bert.embeddings
-    normal = keras.initializers.RandomNormal(stddev=config.initializer_range)
+    empty = {tables.word_embeddings.path: getattr(config, "pad_token_id", 0)}
+    if config.padding_has_a_position:
+        empty[tables.position_embeddings.path] = config.first_position - 1
     for variable in model.trainable_variables:
         if len(variable.shape) > 1:  # all others are biases, and of layer norms
-            value = normal(variable.shape)
-            for table, row in (
-                (tables.word_embeddings, config.pad_token_id),
-                (tables.position_embeddings, config.first_position - 1),
-            ):
-                if variable is table:
-                    value = keras.ops.where((keras.ops.arange(len(value)) == row)[:, None], 0.0, value)
+            # One that is used again draws the same values.
+            value = keras.initializers.RandomNormal(stddev=config.initializer_range)(variable.shape)
+            if variable.path in empty:
+                value = keras.ops.where((keras.ops.arange(len(value)) == empty[variable.path])[:, None], 0.0, value)
             variable.assign(value)
 
 

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
+from helpers.outputs import assert_drawn_independently
 from helpers.paths import ROOT
 from helpers.slow import slow
 
 from bert_tf.models import initialize
+from bert_tf.models.config import BertConfig
+from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLanguageModelObjective
 from bert_tf.models.roberta.config import RobertaConfig
 from bert_tf.models.task_models import BertForMaskedLM
@@ -121,12 +124,21 @@ def test_eight_updates(directory, tmp_path, parts):
     assert compared > 30
 
 
-def test_weights_are_drawn_as_fairseqs():
-    """Normal, not truncated at two deviations; biases and rows of padding are 0."""
+@pytest.mark.parametrize(
+    "config, pads",
+    [
+        (RobertaConfig(2000, 64, 2, 2, 128, max_position_embeddings=50), ([1], [1])),
+        (DistilBertConfig(2000, 64, 2, 2, 128, max_position_embeddings=50), ([0], [])),
+    ],
+)
+def test_weights_are_drawn_from_a_normal(config, pads):
+    """It is not truncated at two deviations; biases and rows of padding are 0."""
+    assert config.draws_normal_weights and not BertConfig.draws_normal_weights
     keras.utils.set_random_seed(3)
-    model = BertForMaskedLM(RobertaConfig(2000, 64, 2, 2, 128, max_position_embeddings=50))
+    model = BertForMaskedLM(config)
     model.build()
     initialize.draw_normal_weights(model)
+    assert_drawn_independently(model)
     weights = {variable.path: variable.numpy() for variable in model.trainable_variables}
     values = np.concatenate([value.ravel() for value in weights.values() if value.ndim > 1])
     assert abs(values.std() - 0.02) < 1e-4 and abs(values).max() > 0.08
@@ -135,9 +147,9 @@ def test_weights_are_drawn_as_fairseqs():
             continue
         assert (value == ("gamma" in name)).all(), name
     words, positions = (model.bert.embeddings.word_embeddings, model.bert.embeddings.position_embeddings)
-    for table, row in ((words, 1), (positions, 1)):
+    for table, rows in zip((words, positions), pads, strict=True):
         empty = np.nonzero((table.numpy() == 0).all(axis=1))[0]
-        assert empty.tolist() == [row]
+        assert empty.tolist() == rows
     again = words.numpy()
     keras.utils.set_random_seed(3)
     other = BertForMaskedLM(model.config)

@@ -29,6 +29,7 @@ class DistilBertConfig(BertConfig):
         learning_rate=5e-4, warmup_proportion=0.05, warmup="precedes_from_zero", weight_decay_rate=0.0,
         adam_beta_2=0.98, bias_correction=True, epsilon_after_correction=True, clip_norm=5.0,
     )  # fmt: skip
+    draws_normal_weights = True
     sizes = MappingProxyType({"distilbert_base": arguments_of_size(6, 768)})
 
     def __init__(
