@@ -94,5 +94,5 @@ class DistillationTask(PretrainingTask):
         return tuple(name for name in super().unused_settings if name not in DISTILLATION_FLAGS)
 
     @property
-    def recorded(self) -> dict[str, str]:
+    def recorded(self) -> dict[str, object]:
         return {**super().recorded, "teacher": self.settings.teacher, **self.teacher.recorded}

@@ -116,6 +116,10 @@ class ElectraTask(PretrainingTask):
         return (*FIXED_MASK_FLAGS, *DISTILLATION_FLAGS)
 
     @property
+    def recorded(self) -> dict[str, object]:
+        return {**super().recorded, "generator_size": self.generator_config.hidden_size / self.config.hidden_size}
+
+    @property
     def mask_values(self) -> dict[str, object]:
         rate = electra_masking.MASK_RATE
         return {"mask_rule": "electra", "mask_rate": rate, "random_rate": 0.0, "keep_rate": 1 - rate}

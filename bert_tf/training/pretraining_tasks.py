@@ -131,7 +131,7 @@ class PretrainingTask:
         return (*ELECTRA_FLAGS, *DISTILLATION_FLAGS, *(() if self.masking else ("vocab_file", *MASK_FLAGS)))
 
     @property
-    def recorded(self) -> dict[str, str]:
+    def recorded(self) -> dict[str, object]:
         """What run.json notes besides settings, data and vocabulary, or in the place of a setting."""
         return {"mask_rule": self.masking.mask_rule} if self.masking else {}
 

@@ -86,13 +86,13 @@ _VERSION = "version of "
 TRAINING_DATA = "training_data"  # in run.json: number and checksum of the training examples
 FINISHED = "finished_step"  # in run.json: the step at which a fine-tuning run ended; null until then
 
-# Changing these between two starts of a run does not change its model.
+# Changing these between two starts of a run does not change its model, or is refused (generator_config_file).
 _WITHOUT_EFFECT = {
     "do_train", "do_eval", "do_predict", "output_dir", "overwrite_output_dir", "num_seeds", "eval_input_file",
     "test_file", "predict_file", "test_has_tags", "eval_batch_size", "predict_batch_size", "max_eval_steps",
     "eval_every_steps", "log_every_steps", "save_checkpoints_steps", "keep_checkpoint_max", "iterations_per_loop",
     "use_best_model", "write_tf_records", "verbose_logging", "feature_cache_dir", "n_best_size", "max_answer_length",
-    "question_head", "beam_size", "teacher",
+    "question_head", "beam_size", "teacher", "generator_config_file",
     "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
     "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "glue_submission", FINISHED,
 }  # fmt: skip

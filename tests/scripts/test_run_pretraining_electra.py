@@ -90,6 +90,10 @@ def flags_of(data, **flags) -> dict:
 CASES = {
     "run": {"init_checkpoint": START, "init_with_optimizer": True, "stop_at_step": 10, "save_checkpoints_steps": 10},
     "another generator": {"generator_config_file": None, "generator_size": 0.5, "stop_at_step": 11},
+    "of the usual size": {"generator_config_file": None, "output_dir": "usual", "stop_at_step": 1},
+    "the size said": {"generator_config_file": None, "generator_size": 0.25, "output_dir": "usual", "stop_at_step": 2},
+    "a file says it": {"generator_config_file": "usual/generator/electra_config.json", "output_dir": "usual",
+                       "stop_at_step": 3, "disc_weight": 49.0},
     "masked records": {"input_file": "masked.tfrecord", "output_dir": "none"},
     "generator is a BERT": {"generator_config_file": "bert_config.json", "output_dir": "none"},
     "other tables": {"generator_config_file": "wide/electra_config.json", "output_dir": "none"},
@@ -107,7 +111,7 @@ CASES = {
     "untied": {"untied_generator_embeddings": True, "generator_config_file": None, "output_dir": "untied",
                "num_train_steps": 2, "use_xla": True, "dtype": "bfloat16", "disallow_correct": True},
 }  # fmt: skip
-SLOW = {"both go on", "only one", "only the other", "untied", "a BERT", "in its place"}
+SLOW = {"a file says it", "both go on", "only one", "only the other", "untied", "a BERT", "in its place"}
 PATHS = ("input_file", "generator_config_file", "bert_config_file", "output_dir", "init_checkpoint")
 
 
@@ -166,6 +170,14 @@ def test_a_run_leaves_two_models(runs, tmp_path):
             np.testing.assert_array_equal(value, own[name], err_msg=name)
 
 
+def test_the_same_generator_is_no_change(runs):
+    """However its size is said."""
+    data, outcomes, logs = runs
+    assert outcomes["the size said"] == "done" and "Resuming at step 1" in logs["the size said"], logs["the size said"]
+    assert "Not as in the earlier run" not in logs["the size said"]
+    assert json.loads((data / "usual" / "run.json").read_text())["generator_size"] == 0.25
+
+
 @pytest.mark.parametrize(
     "case, message",
     [
@@ -213,6 +225,7 @@ def test_where_a_run_may_begin(runs):
     for case in SLOW:
         assert outcomes[case] == "done", logs[case]
     assert "begins random" not in logs["both go on"]
+    assert "earlier run of this directory: disc_weight 50.0 -> 49.0. The" in logs["a file says it"]
     both = values(data / "both", 0)
     for name, value in values(data / "run", 10).items():
         if name in both and not name.endswith(("adam_m", "adam_v", "global_step")):
