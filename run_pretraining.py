@@ -181,8 +181,8 @@ flags.DEFINE_enum(
     None,
     MASK_RULES,
     "For unmasked records: how many tokens of a row are predicted, and which may be. bert: their number rounded, at "
-    "least one, never [CLS] and [SEP]. roberta: rounded up or down at random, any token, as in fairseq. If unset, that "
-    "of the model's family.",
+    "least one, never [CLS] and [SEP]. roberta: rounded up or down at random, any token, as in fairseq. If unset, "
+    "roberta for a RoBERTa, bert for all others. --objective=electra has a rule of its own.",
 )
 flags.DEFINE_bool("skip_corrupt_records", False, "Skip and count damaged records, instead of stopping.")
 
