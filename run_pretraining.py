@@ -103,6 +103,11 @@ flags.DEFINE_integer(
     "Steps over which the learning rate rises from 0 (not a share). If unset, 10000 for BERT, and for other "
     "families their authors' share of the steps, which is logged.",
 )
+flags.DEFINE_float(
+    "lr_decay_power",
+    1.0,
+    "The learning rate decays as the share of steps left to this power; 1: linearly. Warm-up is always linear.",
+)
 flags.DEFINE_integer(
     "stop_at_step",
     None,

@@ -18,6 +18,7 @@ class Recipe:
     Attributes:
       optimizer: its name; see `optimization.create_optimizer`.
       learning_rate: the peak. warmup_proportion: the share of the steps for warm-up. warmup: one of WARMUPS, no flag.
+      lr_decay_power: the rate is the peak times the linear decay to this power; a flag of run_pretraining.py only.
       layerwise_lr_decay: each layer learns slower than the one above it by this factor; see `layer_rates`.
       weight_decay_rate: exclude_from_weight_decay: parts of the names of variables that don't decay, no flag.
       adam_beta_2: of the second moment. bias_correction: of the moments in the first steps; None: as the
@@ -31,6 +32,7 @@ class Recipe:
     learning_rate: float = 5e-5
     warmup_proportion: float = 0.1
     warmup: str = "replaces"
+    lr_decay_power: float = 1.0
     layerwise_lr_decay: float = 1.0
     weight_decay_rate: float = 0.01
     exclude_from_weight_decay: tuple[str, ...] = EXCLUDE_FROM_WEIGHT_DECAY

@@ -64,6 +64,7 @@ class PretrainingSettings(LanguageTeacherSettings):
     learning_rate: float | None = None
     num_train_steps: int = 100000
     num_warmup_steps: int | None = None
+    lr_decay_power: float = 1.0
     stop_at_step: int | None = None
     save_checkpoints_steps: int = 1000
     iterations_per_loop: int = 1000
@@ -110,6 +111,8 @@ def check_settings(settings: PretrainingSettings) -> None:
         raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
     if settings.num_train_steps <= 0:
         raise ValueError(f"--num_train_steps={settings.num_train_steps} must be positive.")
+    if not 0 < settings.lr_decay_power < math.inf:
+        raise ValueError(f"--lr_decay_power={settings.lr_decay_power:g} must be more than 0.")
     if settings.stop_at_step is not None and not 0 < settings.stop_at_step <= settings.num_train_steps:
         raise ValueError(
             f"--stop_at_step={settings.stop_at_step} must be from 1 to --num_train_steps={settings.num_train_steps}."

@@ -5,6 +5,7 @@ the gradient (clipping, loss scale), and whether to apply the update at all.
 """
 
 import functools
+import math
 import re
 from collections.abc import Sequence
 
@@ -38,9 +39,11 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         fraction, and the peak is never reached. "precedes" is fairseq's polynomial_decay: the decay starts at the peak,
         where warm-up ends, and the first update already has the second one's rate. "precedes_from_zero" is that of
         transformers (get_linear_schedule_with_warmup), the same with a first rate of 0.
+      power: of the decay, which is linear by default; warm-up is always linear (ELECTRA's lr_decay_power, ALBERT's
+        poly_power).
 
     Raises:
-      ValueError: num_train_steps is not positive, or there is no such warm-up.
+      ValueError: num_train_steps or power is not positive, or there is no such warm-up.
     """
 
     def __init__(
@@ -49,16 +52,20 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         num_train_steps: int,
         num_warmup_steps: float = 0,
         warmup: str = _BERT.warmup,
+        power: float = _BERT.lr_decay_power,
     ):
         super().__init__()
         if num_train_steps <= 0:
             raise ValueError(f"num_train_steps must be positive, got {num_train_steps}.")
         if warmup not in WARMUPS:
             raise ValueError(f"warmup={warmup!r} is not one of {', '.join(WARMUPS)}.")
+        if not 0 < power < math.inf:
+            raise ValueError(f"power must be positive, got {power}.")
         self.initial_learning_rate = initial_learning_rate
         self.num_train_steps = num_train_steps
         self.num_warmup_steps = num_warmup_steps or 0
         self.warmup = warmup
+        self.power = power
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
@@ -67,7 +74,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         # Multiply by reciprocals instead of dividing: TensorFlow's graph optimizer rewrote the original's divisions by
         # constants like this, and towards the end of a long run the difference exceeds rounding.
         done = ops.minimum(step, float(self.num_train_steps)) * _float32_reciprocal(self.num_train_steps)
-        rate = self.initial_learning_rate * (1.0 - done)
+        rate = self.initial_learning_rate * self._curved(1.0 - done)
         if self.num_warmup_steps:
             warmed_up = step * _float32_reciprocal(self.num_warmup_steps)
             if self.warmup == "multiplies":
@@ -75,16 +82,19 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             rate = ops.where(step < float(self.num_warmup_steps), self.initial_learning_rate * warmed_up, rate)
         return rate
 
+    def _curved(self, left):
+        return left if self.power == 1 else ops.power(left, self.power)
+
     def _rate_after_warmup(self, step):
         warmup, steps = float(self.num_warmup_steps), float(self.num_train_steps)
-        left = ops.clip((steps - step) / max(steps - warmup, 1.0), 0.0, 1.0)
+        left = self._curved(ops.clip((steps - step) / max(steps - warmup, 1.0), 0.0, 1.0))
         if warmup:
             first = 1.0 if self.warmup == "precedes" else 0.0
             left = ops.where(step < warmup, ops.maximum(step, first) / warmup, left)
         return self.initial_learning_rate * left
 
     def get_config(self) -> dict:
-        names = ("initial_learning_rate", "num_train_steps", "num_warmup_steps", "warmup")
+        names = ("initial_learning_rate", "num_train_steps", "num_warmup_steps", "warmup", "power")
         return {name: getattr(self, name) for name in names}
 
 
@@ -303,7 +313,9 @@ def create_optimizer(
     if name not in optimizers:
         raise ValueError(f"--optimizer={name} is not known; choose one of {', '.join(optimizers)}.")
     return optimizers[name](
-        learning_rate=WarmupLinearDecay(learning_rate, num_train_steps, num_warmup_steps, recipe.warmup),
+        learning_rate=WarmupLinearDecay(
+            learning_rate, num_train_steps, num_warmup_steps, recipe.warmup, recipe.lr_decay_power
+        ),
         weight_decay_rate=recipe.weight_decay_rate,
         beta_2=recipe.adam_beta_2,
         exclude_from_weight_decay=recipe.exclude_from_weight_decay,

@@ -86,7 +86,7 @@ def pretrain(
                 settings.learning_rate,
                 settings.num_train_steps,
                 settings.num_warmup_steps,
-                task.recipe(config),
+                dataclasses.replace(task.recipe(config), lr_decay_power=settings.lr_decay_power),
             )
             optimizer.build(model.trainable_variables)
         trained = task.trained(model, training.dtype_policy)

@@ -290,6 +290,7 @@ WITHOUT_TENSORFLOW += "runpy.run_path(sys.argv[0], run_name='__main__')"
     [
         ("run_pretraining", {"do_train": False}, "Nothing to do: give --do_train, --do_eval or both."),
         ("run_pretraining", {"num_train_steps": 0}, "--num_train_steps=0 must be positive."),
+        ("run_pretraining", {"lr_decay_power": 0.0}, "--lr_decay_power=0 must be more than 0."),
         ("run_pretraining", {"input_file": "none*"}, "--input_file: no file matches 'none*'"),
         ("run_pretraining", {"eval_input_file": "none"}, "--eval_input_file: no file matches 'none'"),
         ("run_pretraining", {"bert_config_file": "none"}, "--bert_config_file=none: there is no such file."),

@@ -90,10 +90,12 @@ def flags_of(data, **flags) -> dict:
 CASES = {
     "run": {"init_checkpoint": START, "init_with_optimizer": True, "stop_at_step": 10, "save_checkpoints_steps": 10},
     "another generator": {"generator_config_file": None, "generator_size": 0.5, "stop_at_step": 11},
-    "of the usual size": {"generator_config_file": None, "output_dir": "usual", "stop_at_step": 1},
-    "the size said": {"generator_config_file": None, "generator_size": 0.25, "output_dir": "usual", "stop_at_step": 2},
+    "of the usual size": {"generator_config_file": None, "output_dir": "usual", "stop_at_step": 1,
+                          "lr_decay_power": 2.0},
+    "the size said": {"generator_config_file": None, "generator_size": 0.25, "output_dir": "usual", "stop_at_step": 2,
+                      "lr_decay_power": 2.0},
     "a file says it": {"generator_config_file": "usual/generator/electra_config.json", "output_dir": "usual",
-                       "stop_at_step": 3, "disc_weight": 49.0},
+                       "stop_at_step": 3, "lr_decay_power": 1.0},
     "masked records": {"input_file": "masked.tfrecord", "output_dir": "none"},
     "generator is a BERT": {"generator_config_file": "bert_config.json", "output_dir": "none"},
     "other tables": {"generator_config_file": "wide/electra_config.json", "output_dir": "none"},
@@ -171,11 +173,13 @@ def test_a_run_leaves_two_models(runs, tmp_path):
 
 
 def test_the_same_generator_is_no_change(runs):
-    """However its size is said."""
+    """However its size is said. The rate is that of its schedule."""
     data, outcomes, logs = runs
     assert outcomes["the size said"] == "done" and "Resuming at step 1" in logs["the size said"], logs["the size said"]
     assert "Not as in the earlier run" not in logs["the size said"]
     assert json.loads((data / "usual" / "run.json").read_text())["generator_size"] == 0.25
+    last = json.loads((data / "usual" / "train_log.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 2 and last["learning_rate"] == pytest.approx(1e-3 * (1 - 2 / 20) ** 2 * 2 / 4)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +229,7 @@ def test_where_a_run_may_begin(runs):
     for case in SLOW:
         assert outcomes[case] == "done", logs[case]
     assert "begins random" not in logs["both go on"]
-    assert "earlier run of this directory: disc_weight 50.0 -> 49.0. The" in logs["a file says it"]
+    assert "earlier run of this directory: lr_decay_power 2.0 -> 1.0. The" in logs["a file says it"]
     both = values(data / "both", 0)
     for name, value in values(data / "run", 10).items():
         if name in both and not name.endswith(("adam_m", "adam_v", "global_step")):

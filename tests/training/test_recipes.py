@@ -33,11 +33,9 @@ TINY = {
 
 def test_electras_schedule(golden):
     for case in json.loads((golden / "recipes" / "electra_lr_schedule.json").read_text()):
-        if case.get("lr_decay_power", 1) != 1:
-            continue
         steps = case["num_train_steps"]
         warmup = case["warmup_steps"] if "warmup_steps" in case else steps * case["warmup_proportion"]
-        schedule = WarmupLinearDecay(case["init_lr"], steps, warmup, "multiplies")
+        schedule = WarmupLinearDecay(case["init_lr"], steps, warmup, "multiplies", case.get("lr_decay_power", 1.0))
         decay = case.get("layerwise_lr_decay_power", 1.0)
         for step, expected in case["step_and_lr"]:
             rate = float(schedule(step))
@@ -47,6 +45,19 @@ def test_electras_schedule(golden):
             paths = [f"m/electra{key if key[0] == '/' else '/' + key}x" for key in expected]
             rates = [rate * factor for factor in layer_rates(paths, decay)]
             np.testing.assert_allclose(rates, list(expected.values()), rtol=2e-6, atol=1e-10)
+
+
+def test_alberts_schedule(golden):
+    powers = set()
+    for case in json.loads((golden / "recipes" / "albert_lr_schedule.json").read_text()):
+        if "start_warmup_step" not in case:  # no such setting here
+            arguments = (case[name] for name in ("init_lr", "num_train_steps", "num_warmup_steps"))
+            schedule = WarmupLinearDecay(*arguments, power=case.get("poly_power", 1.0))
+            schedule = WarmupLinearDecay.from_config(schedule.get_config())
+            powers.add(schedule.power)
+            for step, rate in case["step_and_lr"]:  # 1 - step / steps cancels
+                np.testing.assert_allclose(float(schedule(step)), rate, rtol=2e-6, atol=1e-7 * case["init_lr"])
+    assert powers == {1, 2}
 
 
 def test_robertas_schedule(golden):
@@ -88,6 +99,8 @@ def test_no_such_rates():
         layer_rates(["a/b"], 0.5)
     with pytest.raises(ValueError, match="warmup='none'"):
         WarmupLinearDecay(1.0, 2, 1, "none")
+    with pytest.raises(ValueError, match="power must be positive, got 0"):
+        WarmupLinearDecay(1.0, 2, 1, power=0)
 
 
 def test_layers_have_their_rates():
