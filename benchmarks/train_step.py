@@ -86,10 +86,38 @@ def our_step(create_model, batch: dict, dtype: str):
     return lambda: float(run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))["loss"])
 
 
-def peer_step(config: BertConfig, batch: dict, dtype: str):
-    """A function that runs one step of tf-models-official, built as its own masked_lm task builds it."""
-    import tf_keras
+def peer_step(model, inputs: dict, loss_of_outputs):
+    """A function that runs one step of a model of tf-models-official; loss_of_outputs: its outputs -> the loss."""
     from official.nlp import optimization
+
+    optimizer = optimization.create_optimizer(1e-4, 1000, 10)
+    model(inputs)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = loss_of_outputs(model(inputs, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return lambda: float(step())
+
+
+def peer_masked_lm_loss(logits, batch: dict):
+    """Its masked LM loss: the mean over the predictions."""
+    import tf_keras
+
+    losses = tf_keras.losses.sparse_categorical_crossentropy(
+        batch["masked_lm_ids"], tf.cast(logits, tf.float32), from_logits=True
+    )
+    weights = batch["masked_lm_weights"]
+    return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
+
+
+def bert_peer_step(config: BertConfig, batch: dict, dtype: str):
+    """A step of tf-models-official's BERT or ALBERT, built as its own masked_lm task builds it."""
+    import tf_keras
     from official.nlp.modeling import layers, models, networks
 
     tf_keras.mixed_precision.set_global_policy("mixed_bfloat16" if dtype == "bfloat16" else "float32")
@@ -108,40 +136,25 @@ def peer_step(config: BertConfig, batch: dict, dtype: str):
         encoder = networks.BertEncoderV2(**sizes, inner_dim=config.intermediate_size)
     head = layers.ClassificationHead(inner_dim=config.hidden_size, num_classes=2, name="next_sentence")
     model = models.BertPretrainerV2(encoder, mlm_activation=tf_keras.activations.gelu, classification_heads=[head])
-    optimizer = optimization.create_optimizer(1e-4, 1000, 10)
     inputs = {
         "input_word_ids": batch["input_ids"],
         "input_mask": batch["input_mask"],
         "input_type_ids": batch["segment_ids"],
         "masked_lm_positions": batch["masked_lm_positions"],
     }
-    model(inputs)
 
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            outputs = model(inputs, training=True)
-            losses = tf_keras.losses.sparse_categorical_crossentropy(
-                batch["masked_lm_ids"], tf.cast(outputs["mlm_logits"], tf.float32), from_logits=True
-            )
-            weights = batch["masked_lm_weights"]
-            loss = tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
-            loss += tf.reduce_mean(
-                tf_keras.losses.sparse_categorical_crossentropy(
-                    batch["next_sentence_labels"], tf.cast(outputs["next_sentence"], tf.float32), from_logits=True
-                )
-            )
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss
+    def loss_of_outputs(outputs):
+        losses = tf_keras.losses.sparse_categorical_crossentropy(
+            batch["next_sentence_labels"], tf.cast(outputs["next_sentence"], tf.float32), from_logits=True
+        )
+        return peer_masked_lm_loss(outputs["mlm_logits"], batch) + tf.reduce_mean(losses)
 
-    return lambda: float(step())
+    return peer_step(model, inputs, loss_of_outputs)
 
 
 def electra_peer_step(config: ElectraConfig, generator_config: ElectraConfig, batch: dict, dtype: str):
-    """A function that runs one step of tf-models-official's ELECTRA, built as its own electra task builds it."""
+    """A step of tf-models-official's ELECTRA, built as its own electra task builds it."""
     import tf_keras
-    from official.nlp import optimization
     from official.nlp.configs import encoders
     from official.nlp.modeling import models
     from official.nlp.modeling.models import electra_pretrainer
@@ -174,30 +187,18 @@ def electra_peer_step(config: ElectraConfig, generator_config: ElectraConfig, ba
         mlm_activation=tf_keras.activations.gelu,
         mlm_initializer=tf_keras.initializers.TruncatedNormal(stddev=0.02),
     )
-    optimizer = optimization.create_optimizer(1e-4, 1000, 10)
     names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
     inputs = {names.get(name, name): value for name, value in batch.items()}
-    model(inputs)
 
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            outputs = model(inputs, training=True)
-            losses = tf_keras.losses.sparse_categorical_crossentropy(
-                batch["masked_lm_ids"], tf.cast(outputs["lm_outputs"], tf.float32), from_logits=True
-            )
-            weights = batch["masked_lm_weights"]
-            loss = tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(
-                logits=tf.cast(outputs["disc_logits"], tf.float32), labels=tf.cast(outputs["disc_label"], tf.float32)
-            )
-            mask = tf.cast(batch["input_mask"], tf.float32)
-            loss += 50.0 * tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss
+    def loss_of_outputs(outputs):
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(
+            logits=tf.cast(outputs["disc_logits"], tf.float32), labels=tf.cast(outputs["disc_label"], tf.float32)
+        )
+        mask = tf.cast(batch["input_mask"], tf.float32)
+        discriminator_loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+        return peer_masked_lm_loss(outputs["lm_outputs"], batch) + 50.0 * discriminator_loss
 
-    return lambda: float(step())
+    return peer_step(model, inputs, loss_of_outputs)
 
 
 def matmul_rate(config: BertConfig, rows: int, dtype: str) -> float:
@@ -229,7 +230,7 @@ def main(_):
         if FLAGS.model == "albert":
             config = AlbertConfig(**sizes, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
         steps = {"bert_tf": our_step(lambda policy: BertForPreTraining(config, dtype=policy), batch, dtype)}
-        peer = lambda: peer_step(config, batch, dtype)  # noqa: E731
+        peer = lambda: bert_peer_step(config, batch, dtype)  # noqa: E731
         flops_per_example = pretraining_flops_per_example(config, length, predictions)
     else:
         config = ElectraConfig(**sizes, embedding_size=128 if FLAGS.hidden_size <= 256 else FLAGS.hidden_size)
