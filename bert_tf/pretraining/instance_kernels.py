@@ -29,6 +29,12 @@ NO_B = -1  # as B_BEGIN: the instance is not a pair but [CLS] A [SEP]
 
 
 @compiled
+def begin_of(ends, number):
+    """Where a range begins, of ranges that follow each other and end at `ends`."""
+    return ends[number - 1] if number else 0
+
+
+@compiled
 def plan_instances(
     tokens, continuations, sentence_ends, document_ends, order, state, numpy_state, place, settings, probabilities,
     ngram_shares, all_ids, is_continuation, spans, positions, replacements,
@@ -65,7 +71,7 @@ def plan_instances(
         while place[PLACE_DOCUMENT] < documents:
             number = place[PLACE_DOCUMENT]
             document = order[number]
-            first = document_ends[document - 1] if document else 0
+            first = begin_of(document_ends, document)
             last = document_ends[document]
             if place[PLACE_TARGET] < 0:
                 place[PLACE_TARGET] = max_num_tokens
@@ -144,7 +150,7 @@ def _random_next(sentence_ends, document_ends, order, number, target_length, sta
         if other != number:
             break
     document = order[other]
-    first = document_ends[document - 1] if document else 0
+    first = begin_of(document_ends, document)
     last = document_ends[document]
     begin, length, _ = _sentences_from(sentence_ends, first + below(state, last - first), last, target_length)
     return begin, length
@@ -153,7 +159,7 @@ def _random_next(sentence_ends, document_ends, order, number, target_length, sta
 @compiled
 def _sentences_from(sentence_ends, start, last, target_length):
     """Sentences from `start` on until they are long enough: (first token, number of tokens, sentence after them)."""
-    begin = sentence_ends[start - 1] if start else 0
+    begin = begin_of(sentence_ends, start)
     end = start
     while True:
         length = sentence_ends[end] - begin

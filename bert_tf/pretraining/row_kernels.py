@@ -6,7 +6,7 @@ Each goes on where its last call ended, so that memory does not limit the size o
 
 import numpy as np
 
-from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED
+from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, begin_of
 from bert_tf.pretraining.mersenne_twister import below, random_float
 from bert_tf.system.numba_compile import compiled
 
@@ -48,7 +48,7 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, state, pl
         last = document_ends[place[DOCUMENT]]
         while True:
             while place[SENTENCE] < last and place[GATHERED] < place[TARGET]:
-                begin = sentence_ends[place[SENTENCE] - 1] if place[SENTENCE] else 0
+                begin = begin_of(sentence_ends, place[SENTENCE])
                 place[GATHERED] += sentence_ends[place[SENTENCE]] - begin
                 place[SENTENCE] += 1
             if place[FIRST] == place[SENTENCE]:
@@ -56,7 +56,7 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, state, pl
             if made == len(spans) or filled + max_seq_length > len(rows):
                 return made, filled
             ends = sentence_ends[place[FIRST] : place[SENTENCE]]
-            begin = sentence_ends[place[FIRST] - 1] if place[FIRST] else 0
+            begin = begin_of(sentence_ends, place[FIRST])
             _divide(begin, ends, place[TARGET], state, in_a)
             row = rows[filled:]
             a_length = _copy(tokens, begin, ends, in_a, True, max_seq_length - 2, row)
@@ -128,7 +128,7 @@ def plan_sentences(sentence_ends, document_ends, max_seq_length, within_document
     made, total = 0, len(sentence_ends)
     while place[0] < total:
         first = place[0]
-        begin = sentence_ends[first - 1] if first else 0
+        begin = begin_of(sentence_ends, first)
         while document_ends[place[1]] <= first:
             place[1] += 1
         last = document_ends[place[1]] - 1 if within_documents else total
@@ -166,7 +166,7 @@ def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, place, spans):
     """
     made, size = 0, max_seq_length - 2
     while place[0] < len(sentence_ends):
-        begin = sentence_ends[place[0] - 1] if place[0] else 0
+        begin = begin_of(sentence_ends, place[0])
         length = sentence_ends[place[0]] - begin
         parts = 1 if length + 2 <= max_seq_length else -(-(length + 2) // size)
         while place[1] < parts:
