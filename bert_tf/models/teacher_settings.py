@@ -51,6 +51,9 @@ class TeacherSettings:
             raise ValueError(f"--student_layers={','.join(numbers)} must be numbers of layers from 0, as 0,2,4,7,9,11.")
         if numbers and len(set(self.layers)) != len(numbers):
             raise ValueError(f"--student_layers={','.join(numbers)} has a layer twice.")
+        for name in ("init_checkpoint", "bert_config_file", "bert_size", "init_with_optimizer"):
+            if numbers and getattr(self, name, None):  # settings of a whole run have them
+                raise ValueError(f"--student_layers: the student starts from the teacher; leave out --{name}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

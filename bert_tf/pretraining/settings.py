@@ -150,9 +150,6 @@ def check_settings(settings: PretrainingSettings) -> None:
 def _check_teacher(settings: PretrainingSettings) -> None:
     """Checks the flags of distillation."""
     settings.check_teacher()
-    for name in ("init_checkpoint", "bert_config_file", "bert_size"):
-        if settings.student_layers and getattr(settings, name):
-            raise ValueError(f"--student_layers: the student starts from the teacher; leave out --{name}.")
     if settings.teacher and settings.objective != "mlm":
         raise ValueError(f"--teacher is for --objective=mlm, not for --objective={settings.objective}.")
     if settings.teacher and settings.nsp:

@@ -286,8 +286,6 @@ def _check_teacher(teacher: Teacher, run: FineTuningSettings, head: HeadConfig) 
     check_same_labels(teacher, head)
     if head.problem_type == "regression" and run.distillation_temperature is not None:
         raise ValueError("--distillation_temperature is for classes; a regression has none.")
-    config = teacher.files.config
-    logging.info("Teacher: the %s of %d layers in %s.", config.title, len(config.block_order), run.teacher)
 
 
 def warn_of_training_data(rows: TokenRows, tokenizer: Tokenizer, vocab_file: str, num_train_steps: int) -> None:
@@ -379,6 +377,8 @@ class _Run:
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.run), "seed": self.seed}
         if self.teacher:
             settings |= self.teacher.recorded
+            if self.run.student_layers:  # the teacher's path, which may change
+                settings.pop("init_checkpoint")
         return {**settings, run_directory.TRAINING_DATA: data}
 
     # --- train

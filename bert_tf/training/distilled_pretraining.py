@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import keras
-from absl import logging
 
 from bert_tf.models import flops, teacher_layers
 from bert_tf.models.config import BertConfig
@@ -53,8 +52,6 @@ class DistillationTask(PretrainingTask):
         tokenizer = found and model_vocabulary.tokenizer_of_model(found.vocab_file, config, found.casing)
         self.teacher = open_teacher(settings.teacher, tokenizer, settings.max_seq_length, (_OUTPUT_LAYER,))
         self.objective.check(config, self.teacher.files.config)
-        title, layers = self.teacher.files.config.title, len(self.teacher.files.config.block_order)
-        logging.info("Teacher: the %s of %d layers in %s.", title, layers, settings.teacher)
 
     @staticmethod
     def recipe(config: BertConfig) -> Recipe:

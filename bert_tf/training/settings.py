@@ -227,9 +227,6 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
             raise ValueError(f"--distillation_weight={self.distillation_weight:g} must be more than 0, at most 1.")
         if self.teacher and not self.do_train:
             raise ValueError("--teacher teaches a model that is trained: give --do_train, or leave it out.")
-        for name in ("init_checkpoint", "bert_config_file", "init_with_optimizer"):
-            if self.student_layers and getattr(self, name):
-                raise ValueError(f"--student_layers: the student starts from the teacher; leave out --{name}.")
 
     def check_dev_set(self, there: bool, advice: str) -> None:
         """Refuses flags that choose by results on a dev set if there is none.

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
+from absl import logging
+
 from bert_tf.models import pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import HeadConfig
@@ -64,6 +66,7 @@ def open_teacher(
             raise ValueError(f"{path} does not read the student's rows: {difference}.")
         if max_seq_length > config.max_length:
             raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")
+    logging.info("Teacher: the %s of %d layers in %s.", config.title, len(config.block_order), path)
     return Teacher(path, weights, files, weights.shapes[output_layer][0])
 
 
@@ -95,6 +98,10 @@ def check_same_labels(teacher: Teacher, student: HeadConfig) -> None:
     if not student.problem_type and not student.labels:
         return
     start, head = f"--teacher: {teacher.path}", teacher.files.head
+    if student.labels and not head.labels:
+        logging.warning(
+            "%s does not name its labels; they must be %s, in this order.", start, ", ".join(student.labels)
+        )
     wanted = len(student.labels or ("number",))
     if head.labels and student.labels and head.labels != student.labels:
         raise ValueError(f"{start} has the labels {', '.join(head.labels)}, the student {', '.join(student.labels)}.")
