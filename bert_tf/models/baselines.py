@@ -113,9 +113,9 @@ class BaselineClassifier(NamedInputs, keras.Model):
 
     def build(self, input_shape=None):
         size = self.config.hidden_size
-        initializer = truncated_normal(0.1)  # wider than BERT's 0.02, since no layer norm follows
 
         def table(name, rows):
+            initializer = truncated_normal(0.1)  # wider than BERT's 0.02, since no layer norm follows
             return self.add_weight(
                 name=name, shape=(rows, size), initializer=initializer, autocast=False, dtype="float32"
             )

@@ -37,11 +37,11 @@ class Embeddings(ConfiguredLayer):
 
     def build(self, input_shape=None):
         config = self.config
-        initializer = truncated_normal(config.initializer_range)
 
         # The tables stay in float32: to look up a few rows, a cast would go over the whole table.
         def table(name, rows):
             shape = (rows, config.embedding_size)
+            initializer = truncated_normal(config.initializer_range)  # one that is used again draws the same values
             return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False, dtype="float32")
 
         self.word_embeddings = table("word_embeddings", config.vocab_size)

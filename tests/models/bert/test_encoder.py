@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.outputs import assert_drawn_independently
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -148,6 +149,7 @@ def test_initial_values_are_a_truncated_normal():
     for variable in model.trainable_variables:
         if "bias" in variable.path or "beta" in variable.path:
             assert not variable.numpy().any()
+    assert_drawn_independently(model)
 
 
 # --- plain and fused kernels, dropout --------------------------------------------------------------------------------
