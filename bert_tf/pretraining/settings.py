@@ -168,6 +168,10 @@ def _check_electra(settings: PretrainingSettings) -> None:
         )
     if settings.nsp:
         raise ValueError("--nsp is not for --objective=electra, which predicts no next sentence.")
+    if settings.generator_size is not None and settings.generator_size > 1:
+        raise ValueError(
+            f"--generator_size={settings.generator_size:g} is a share of the model's width, more than 0 and at most 1."
+        )
     if settings.generator_size is not None and settings.generator_config_file:
         raise ValueError(
             f"--generator_size={settings.generator_size:g} and --generator_config_file="
@@ -304,7 +308,8 @@ def check_data_flags(
     if settings.rows == "electra" and pack_sequences:
         raise ValueError("--pack_sequences: the records of --rows=electra have no place for several rows")
     if masking == "dynamic" and settings.ngram:
-        raise ValueError("--ngram draws masks, which the records of --masking=dynamic don't have")
+        records = "--masking=dynamic" if settings.rows == "pairs" else f"--rows={settings.rows}"
+        raise ValueError(f"--ngram draws masks, which the records of {records} don't have")
     if settings.rows == "electra" and settings.do_whole_word_mask:
         raise ValueError("--do_whole_word_mask: ELECTRA's masks know no words; leave it out with --rows=electra")
     usual = InstanceSettings()

@@ -39,6 +39,7 @@ from bert_tf.text.word_boundaries import WordBoundaries
 
 PACKED_PAIRS = 8  # most pairs per row with --pack_sequences
 INSTANCES_LOGGED = 3
+_MANY_NOT_IN_ORDER = 0.6  # of the pairs; with room for several sentences it is half of them
 # Roughly how a shard's time is divided.
 _TOKENIZING_SHARE, _BUILDING_SHARE, _WRITING_SHARE = 0.4, 0.3, 0.3
 _BYTES_A_TASK = 16 << 20  # of text, where one shard is tokenized by several processes
@@ -421,7 +422,17 @@ def warn_of_text(summary: dict, name: str, settings: InstanceSettings) -> None:
             summary["tokens"] // summary["sentences"],
             max_seq_length,
         )
-    if summary["documents"] == 1 and settings.nsp:
+    if settings.ngram > 1 and not settings.do_whole_word_mask:
+        logging.warning("%s: without --do_whole_word_mask, --ngram masks runs of pieces, not of words.", name)
+    in_order = settings.next_sentence == "order"
+    if in_order and summary["not_in_order"] > _MANY_NOT_IN_ORDER * summary["instances"]:
+        logging.warning(
+            "%s: %.0f%% of the pairs are not in order, since most rows have room for only one sentence; the second "
+            "then comes from elsewhere, as in the original. A larger --max_seq_length has room for several.",
+            name,
+            100 * summary["not_in_order"] / summary["instances"],
+        )
+    if summary["documents"] == 1 and settings.nsp and not in_order:
         logging.warning(
             "%s: there is only one document, so the random next sentences come from the same document as the first "
             "ones. Documents of plain text are separated by a blank line; fewer shards hold more documents each.",

@@ -63,6 +63,13 @@ class PretrainingTask:
                 f"--objective={settings.objective} needs attention to both sides, but attention is {config.attention} "
                 f"in {config_name}: give --objective=ltr, or another configuration."
             )
+        if config.detects_replaced_tokens and settings.do_train:
+            logging.warning(
+                "--objective=%s trains this %s as a masked LM, as its generators are; --objective=electra trains a "
+                "discriminator, and a generator beside it.",
+                settings.objective,
+                config.title,
+            )
 
     @staticmethod
     def recipe(config: BertConfig) -> Recipe:
