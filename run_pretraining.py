@@ -26,15 +26,18 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "bert_config_file",
     None,
-    "The model's configuration (bert_config.json). If unset, the one beside --init_checkpoint.",
+    "The model's configuration. Its name says the family: bert_config.json, albert_config.json, "
+    "distilbert_config.json, electra_config.json or roberta_config.json. If unset, the one beside --init_checkpoint.",
 )
 flags.DEFINE_string(
     "bert_size",
     None,
     "A named size instead of --bert_config_file: tiny, mini, small, medium, base, large, any of the 24 miniatures as "
-    "L-4_H-512, or L-3_H-768, L-6_H-768_A-3, L-12_H-1024, L-24_H-1024; roberta_base, roberta_large, albert_base_v2 "
-    "(large, xlarge, xxlarge; v1), electra_small (base, large), distilbert_base. Its vocabulary is --vocab_file, or "
-    "else as large as that of the released models (BERT: 30,522 tokens).",
+    "L-4_H-512, or L-3_H-768, L-6_H-768_A-3, L-12_H-1024, L-24_H-1024; albert_base_v2, "
+    "albert_large_v2, albert_xlarge_v2, albert_xxlarge_v2, albert_base_v1, albert_large_v1, "
+    "albert_xlarge_v1, albert_xxlarge_v1; distilbert_base; electra_small, electra_base, electra_large; roberta_base, "
+    "roberta_large. Its vocabulary is --vocab_file, or else as large as that of the released models (BERT: 30,522 "
+    "tokens).",
 )
 flags.DEFINE_string(
     "input_file", None, "TFRecord files of create_pretraining_data.py: files or globs, separated by commas."

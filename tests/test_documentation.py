@@ -21,6 +21,8 @@ from helpers.tiny import TINY_CONFIG
 
 import bert_tf
 from benchmarks import picture
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import read_config
 from bert_tf.models.families import family_named
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
@@ -80,7 +82,6 @@ def folder(tmp_path_factory):
 def environment(tmp_path_factory):
     """BERT_BASE_DIR with a tiny model in the form of a released one, and small datasets."""
     from bert_tf.models import initialize
-    from bert_tf.models.config import BertConfig
     from bert_tf.models.task_models import BertForPreTraining
     from bert_tf.training import checkpoints
 
@@ -216,6 +217,25 @@ def test_pretraining(environment, folder):
     assert cell["layers"] == 2 and cell["pretraining"]["token_loss"]["mean"] > 1
     run_python("pretraining", environment, folder)
     assert (folder / "model.keras").exists()
+
+
+def test_small_configurations_are_of_the_family_that_the_files_name_says(tmp_path):
+    found = re.findall(r"^`((\w+)_config\.json)`\n```json\n(.*?)```", PAGES["pretraining-descendants"], re.M | re.S)
+    assert [family for _, family, _ in found] == ["albert", "electra", "roberta", "distilbert"]
+    for name, family, text in found:
+        (tmp_path / name).write_text(text)
+        config = read_config(str(tmp_path / name))
+        assert type(config) is family_named(family).config_class
+        assert (config.num_hidden_layers, config.hidden_size) == (4, 256)
+        assert config.max_length == (128 if family == "roberta" else 512)
+        assert ("embedding_size" in json.loads(text)) is (family in ("albert", "electra"))
+        (tmp_path / name).write_text(json.dumps({**json.loads(text), "model_type": family}))
+        assert read_config(str(tmp_path / name)) == config
+        (tmp_path / name).write_text(json.dumps({**json.loads(text), "model_type": "bert"}))
+        with pytest.raises(ValueError, match=f"model_type .* is '{family}'"):
+            read_config(str(tmp_path / name))
+    (tmp_path / "small.json").write_text(found[-1][2])
+    assert type(read_config(str(tmp_path / "small.json"))) is BertConfig
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ class BertConfig:
         """
         values = cls.sizes.get(size.removesuffix(_usual_heads(size)))
         if values is None:
-            raise unknown_size(size, cls.sizes)
+            raise unknown_size(size, (cls,))
         return cls(vocab_size or cls.released_vocab_size, **values)
 
     @classmethod
@@ -389,11 +389,14 @@ def config_of_dict(values: Mapping) -> BertConfig:
     return BertConfig.classes[name].from_dict(values, allow_unknown=True)
 
 
-def unknown_size(size: str, sizes: Iterable[str]) -> ValueError:
-    """The error that `size` is none of `sizes`."""
+def unknown_size(size: str, config_classes: Iterable[type[BertConfig]]) -> ValueError:
+    """The error that `size` is none of the named sizes of some families."""
+    config_classes = tuple(config_classes)
+    sizes = ", ".join(name for config_class in config_classes for name in config_class.sizes)
+    files = ", ".join(f"{config_class.file_name} ({config_class.title})" for config_class in config_classes)
     return ValueError(
-        f"--bert_size={size} is not one of {', '.join(sizes)}. For any other size, write a bert_config.json "
-        "(--bert_config_file)."
+        f"--bert_size={size} is not one of {sizes}. For any other size, write a --bert_config_file, whose name says "
+        f"the family: {files}."
     )
 
 

@@ -27,4 +27,4 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
     try:
         return BertConfig.from_size(size, vocab_size)
     except ValueError:
-        raise unknown_size(size, (name for config_class in _CLASSES for name in config_class.sizes)) from None
+        raise unknown_size(size, _CLASSES) from None

@@ -55,10 +55,12 @@ def test_version_1_of_albert_has_dropout():
 def test_unknown_sizes_list_the_known_ones():
     for wrong in ("huge", "L-6_H-768_A-4", "L-7_H-128", "", "large_A-16", "albert_base"):
         with pytest.raises(
-            ValueError, match=rf"^--bert_size={wrong} is not one of tiny, .*L-4_H-512, .*albert_base_v2.*roberta_base"
+            ValueError,
+            match=rf"^--bert_size={wrong} is not one of tiny, .*L-4_H-512, .*albert_base_v2.*roberta_base"
+            r".* albert_config\.json \(ALBERT\).* roberta_config\.json \(RoBERTa\)\.$",
         ):
             config_of_size(wrong)
     with pytest.raises(
-        ValueError, match="--bert_size=base is not one of roberta_base, roberta_large. .*bert_config_file"
+        ValueError, match="--bert_size=base is not one of roberta_base, roberta_large. .*: roberta_config.json "
     ):
         RobertaConfig.from_size("base")
