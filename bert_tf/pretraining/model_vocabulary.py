@@ -14,7 +14,7 @@ from absl import logging
 from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, read_model_files
-from bert_tf.models.families import ALBERT, family_of
+from bert_tf.models.families import ALBERT, FAMILIES, family_of
 from bert_tf.pretraining.vocabulary_files import tokenizer_class_of, vocabulary_sha256
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import Casing, casing_of_vocabulary, directory_of, read_casing
@@ -75,9 +75,13 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
     if family is ALBERT:
         taken = (SentencePieceTokenizer, HuggingFaceSentencePiece, FullTokenizer)  # word pieces: the Chinese models
     if not issubclass(kind, taken):
+        needed = family.tokenizer_class
+        others = [other for other in FAMILIES if other.tokenizer_class.vocab_kind == kind.vocab_kind]
         raise ValueError(
-            f"--vocab_file={vocab_file} is a vocabulary of {kind.__name__}, but {config.title} needs a "
-            f"{family.tokenizer_class.vocab_name}."
+            f"--vocab_file={vocab_file} is a vocabulary of {kind.vocab_kind}, as "
+            f"{' or '.join(other.config_class.title for other in others)} has, but this model is {config.title}, which "
+            f"needs {needed.vocab_kind}: give a {needed.vocab_name}, or a configuration of that family "
+            f"({' or '.join(other.config_class.file_name for other in others)})."
         )
     return family.tokenizer_class.from_file(vocab_file, casing)
 

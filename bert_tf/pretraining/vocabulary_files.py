@@ -5,7 +5,7 @@ import posixpath
 
 from bert_tf.models.families import ELECTRA
 from bert_tf.system.text_files import file_sha256, read_json, read_json_if_there
-from bert_tf.text.byte_bpe import MERGES, ByteBpeTokenizer
+from bert_tf.text.byte_bpe import MERGES, VOCAB, ByteBpeTokenizer
 from bert_tf.text.casing import TOKENIZER_CONFIG, Casing, is_there
 from bert_tf.text.library_tokenizer import kind_of_model
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
@@ -22,8 +22,11 @@ def tokenizer_class_of(vocab_file: str) -> type[Tokenizer]:
     it is. Everything else is a list of word pieces: ELECTRA's if tokenizer_config.json beside it says so, else BERT's.
 
     Raises:
-      ValueError: a file that ends in .json is not JSON; names it.
+      ValueError: a file that ends in .json is not JSON, or it is a merges.txt, half of a vocabulary; names it.
     """
+    if posixpath.basename(vocab_file) == MERGES:
+        needed = posixpath.join(posixpath.dirname(vocab_file), VOCAB)
+        raise ValueError(f"--vocab_file={vocab_file} has only the merges of byte-level BPE: give {needed}, beside it.")
     if vocab_file.endswith(".model"):
         return SentencePieceTokenizer
     found: type[Tokenizer] = FullTokenizer

@@ -55,7 +55,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
     begin_tokens, between_tokens, end_tokens, second_segment = ("<s>",), ("</s>", "</s>"), ("</s>",), 0
     graph_form = "bert_tf.text.graph_byte_bpe.GraphByteBpe"
     word_separator = " "
-    vocab_name = f"{VOCAB} (with {MERGES})"
+    vocab_name, vocab_kind = f"{VOCAB} (with {MERGES})", "byte-level BPE"
 
     def __init__(self, vocab_file: str, merges_file: str | None = None):
         directory = posixpath.dirname(vocab_file)

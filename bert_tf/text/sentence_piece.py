@@ -59,7 +59,7 @@ class SentencePieceTokenizer(Tokenizer):
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     graph_form = "bert_tf.text.graph_sentence_piece.GraphSentencePiece"
-    vocab_name = f"{MODEL} (or {_RELEASED_MODEL})"
+    vocab_name, vocab_kind = f"{MODEL} (or {_RELEASED_MODEL})", "SentencePiece"
 
     def __init__(self, model_file: str, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
@@ -280,7 +280,8 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     is_continuation = staticmethod(SentencePieceTokenizer.is_continuation)
     decode = SentencePieceTokenizer.decode
-    vocab_name, find_file = SentencePieceTokenizer.vocab_name, SentencePieceTokenizer.find_file
+    vocab_name, vocab_kind = SentencePieceTokenizer.vocab_name, SentencePieceTokenizer.vocab_kind
+    find_file = SentencePieceTokenizer.find_file
 
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)

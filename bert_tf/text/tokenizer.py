@@ -36,7 +36,7 @@ class Tokenizer(abc.ABC):
       begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end.
       second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
       graph_form: "module.Class" that implements the same rules as TensorFlow ops, for exports; None: there is none.
-      vocab_name: the usual name of its vocabulary file, for messages.
+      vocab_name: the usual name of its vocabulary file, vocab_kind: what is in it; for messages.
       takes_strip_accents: whether --strip_accents means anything to it.
       answers_by_words: whether the original found answers by words and their pieces (--answer_from).
       word_separator: what stands between the words of a text that is given as words: "" where words are encoded alike
@@ -58,6 +58,7 @@ class Tokenizer(abc.ABC):
     second_segment: int
     graph_form: str | None = None
     vocab_name: str
+    vocab_kind: str
     takes_strip_accents = False
     answers_by_words = False
     word_separator = ""

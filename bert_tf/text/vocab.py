@@ -74,7 +74,7 @@ def check_vocab(
         raise ValueError(f"{vocab_file} is empty: a vocabulary has one token per line")
     missing = [token for token in required if token not in vocab]
     if missing:
-        raise ValueError(f"{vocab_file} lacks {', '.join(missing)}: a BERT vocabulary has {' '.join(required)}")
+        raise ValueError(f"{vocab_file} lacks {', '.join(missing)}, which a vocabulary of word pieces must have")
     flaws = []
     if len(vocab) != max(vocab.values()) + 1 or "" in vocab:
         first_lines = {}

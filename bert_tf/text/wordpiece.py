@@ -267,7 +267,7 @@ class FullTokenizer(Tokenizer):
     pad_id = 0
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     graph_form = "bert_tf.text.graph_tokenizer.GraphTokenizer"
-    vocab_name = VOCAB
+    vocab_name, vocab_kind = VOCAB, "word pieces"
     takes_strip_accents = answers_by_words = True
     find_file = staticmethod(find_vocab_file)
     drop_unassigned = False

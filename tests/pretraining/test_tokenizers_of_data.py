@@ -78,9 +78,13 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     assert tokenizer.encode("It's  Café 2019,") == read_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
     with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but the model's vocab_size is 9"):
         model_vocabulary.find_vocabulary(None, None, records, family_named(family).config_class(9))
-    with pytest.raises(ValueError, match="but BERT needs a vocab.txt"):
+    with pytest.raises(ValueError, match="this model is BERT, which needs word pieces: give a vocab.txt, or") as told:
         model_vocabulary.find_vocabulary(None, None, records, family_named("bert").config_class(10_000))
+    kind, title = ("byte-level BPE", "RoBERTa") if family == "roberta" else ("SentencePiece", "ALBERT")
+    assert f"{kind}, as {title} has, but" in str(told.value) and f"({family}_config.json)" in str(told.value)
     if family == "roberta":
+        with pytest.raises(ValueError, match=r"has only the merges of byte-level BPE: give .*vocabulary/vocab\.json,"):
+            read_tokenizer(str(folder / "vocabulary" / "merges.txt"), None)
         # Other merges are another vocabulary.
         merges = folder / "vocabulary" / "merges.txt"
         merges.write_text("\n".join(merges.read_text().splitlines()[:-1]) + "\n")

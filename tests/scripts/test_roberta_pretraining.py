@@ -129,7 +129,8 @@ def test_wrong_flags_are_named(folder):
     expected = {
         "words": (
             {"vocab_file": GOLDEN / "vocab.txt"},
-            "vocab.txt is a vocabulary of FullTokenizer, but RoBERTa needs a",
+            "vocab.txt is a vocabulary of word pieces, as BERT or DistilBERT or ELECTRA has, but this model is "
+            "RoBERTa, which needs byte-level BPE: give a vocab.json (with merges.txt), or a configuration",
         ),
         "masked": (
             {"input_file": folder / "masked.tfrecord", "mask_rule": "roberta", "max_predictions_per_seq": 8},
