@@ -142,6 +142,11 @@ def check_kind(kind: str, output_file: str, given: Iterable[str]) -> None:
     for name in given:
         if name not in KINDS[kind].flags:
             raise ValueError(f"--{name} means nothing for --kind={kind}.")
+    if kind == "wordpiece" and output_file.endswith((".json", ".model")):
+        raise ValueError(
+            f"--output_file={output_file} must not end in .json or .model for --kind=wordpiece: it would be read as "
+            "another kind. The usual name is vocab.txt."
+        )
     if not f"/{output_file}".endswith(KINDS[kind].ending):
         raise ValueError(f"--output_file={output_file} must end in {KINDS[kind].ending} for --kind={kind}.")
 
@@ -177,12 +182,15 @@ def main(_):
 
     files = text_files.list_files(FLAGS.input_file, flag="--input_file")
     logging.info("Reading %d files, the first is %s", len(files), files[0])
+
     directory = os.path.dirname(FLAGS.output_file)
-    if directory:  # now, rather than fail after the work
+    if checks.is_remote(directory):  # now, rather than fail after the work; local ones are checked above
         tf.io.gfile.makedirs(directory)
 
     settings = {"vocab_size": FLAGS.vocab_size or kind.vocab_size, **{name: FLAGS[name].value for name in kind.flags}}
     contents = learn(FLAGS.kind, files, FLAGS.output_file, settings)
+    if directory:
+        tf.io.gfile.makedirs(directory)
     atomic.write_files(contents)
     casing = {name: settings.get(name) for name in ("do_lower_case", "strip_accents")}
     given = {"input_file": FLAGS.input_file, "vocab_file": FLAGS.output_file}

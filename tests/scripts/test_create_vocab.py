@@ -298,6 +298,13 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
                 ("wordpiece", "character_coverage", 0.999),
             )
         ),
+        *(
+            (
+                {"input_file": good, "output_file": f"{output}{ending}"},
+                "must not end in .json or .model for .*wordpiece",
+            )
+            for ending in (".json", ".model")
+        ),
         ({"input_file": good, "kind": "byte_bpe"}, "^--output_file=.* must end in /vocab.json for --kind=byte_bpe.$"),
         ({"input_file": good, "kind": "sentencepiece"}, "must end in .model for --kind=sentencepiece.$"),
         (
@@ -312,7 +319,7 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
     messages = run_main(*({"output_file": str(output), **case} for case, _ in expected))
     for message, (_, pattern) in zip(messages, expected, strict=True):
         assert re.search(pattern, message), message
-    assert os.listdir(output.parent) == []
+    assert not output.parent.exists()
 
 
 def test_each_kind_is_written_where_its_tokenizer_reads_it(tmp_path):
