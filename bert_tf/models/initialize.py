@@ -10,7 +10,7 @@ from absl import logging
 from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.messages import some
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.mapping import Weights, is_model_variable
 
 _MOMENTS = {"adam_m": "first_moments", "adam_v": "second_moments"}
 
@@ -69,13 +69,15 @@ class Initialization:
 
     Attributes:
       checkpoint: its prefix. initialized: names loaded. missing: names of the model that the checkpoint lacks.
-      unused: names of the checkpoint that the model lacks.
+      unused: names of the checkpoint that the model lacks. left_out: those of missing that the checkpoint has, but
+        that were not to be taken -> why.
     """
 
     checkpoint: str
     initialized: list[str]
     missing: list[str]
     unused: list[str]
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def initialize(
@@ -118,7 +120,8 @@ def initialize(
     for name in found:
         variables[name].assign(weights.read(name))
     unused = sorted((set(shapes) - set(found)) | set(weights.unused))
-    return Initialization(path, found, missing, unused)
+    left_out = {name: weights.unused[name] for name in missing if name in weights.unused}
+    return Initialization(path, found, missing, unused, left_out)
 
 
 def weights_for(model: keras.Model, path: str) -> Weights:
@@ -168,6 +171,7 @@ def log_initialization(result: Initialization, model: keras.Model) -> None:
     """Logs a line on what was loaded, and what stays random: a warning, unless it is only a new output layer."""
     variables = model_variables(model)
     parameters = sum(int(np.prod(variables[name].shape)) for name in result.initialized if name in variables)
+    unused = list(filter(is_model_variable, result.unused))
     total = sum(int(np.prod(variable.shape)) for variable in variables.values())
     logging.info(
         "Initialised %d of %d variables (%s of %s parameters) from %s; %d of its entries are not used%s.",
@@ -176,15 +180,19 @@ def log_initialization(result: Initialization, model: keras.Model) -> None:
         f"{parameters:,}",
         f"{total:,}",
         result.checkpoint,
-        len(result.unused),
-        f" ({some(result.unused)})" if result.unused else "",
+        len(unused),
+        f" ({some(unused)})" if unused else "",
     )
-    if result.missing:
-        encoder_is_whole = not any(map(is_encoder_variable, result.missing))
+    for reason in dict.fromkeys(result.left_out.values()):
+        names = [name for name, why in result.left_out.items() if why == reason]
+        logging.info("%d variables begin anew, as %s: %s", len(names), reason, ", ".join(names))
+    missing = [name for name in result.missing if name not in result.left_out]
+    if missing:
+        encoder_is_whole = not any(map(is_encoder_variable, missing))
         logging.log(
             logging.INFO if encoder_is_whole else logging.WARNING,
             "%d variables are not in %s and keep their random initial values: %s",
-            len(result.missing),
+            len(missing),
             result.checkpoint,
-            ", ".join(result.missing),
+            ", ".join(missing),
         )

@@ -9,6 +9,7 @@ from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.weights.mapping import Weights, is_model_variable, renamed
 
+_TRANSFORM = "cls/predictions/transform/"
 _LAYER = re.compile(r"(\w+/encoder/layer_)(\d+)(/.+)")
 
 
@@ -77,8 +78,18 @@ def chosen_layers(
             if student.type_vocab_size or not new.endswith("/token_type_embeddings")
             if student.has_pooler or "/pooler/" not in new
         }
-    return renamed(weights, names, {name: "not chosen" for name in weights if name not in names.values()})
+    reasons = {name: _reason(name, student) for name in weights if name not in names.values()}
+    return renamed(weights, names, reasons)
+
+
+def _reason(name: str, student: BertConfig | None) -> str:
+    """Why a student does not get a variable."""
+    if is_encoder_variable(name) or not is_model_variable(name):
+        return "not chosen"
+    if student and name.startswith(_TRANSFORM):
+        return "only --vocab_transform takes them from the teacher"
+    return "a student does not take them from the teacher"
 
 
 def _is_of_head(name: str, transform: bool) -> bool:
-    return name == "cls/predictions/output_bias" or (transform and name.startswith("cls/predictions/transform/"))
+    return name == "cls/predictions/output_bias" or (transform and name.startswith(_TRANSFORM))

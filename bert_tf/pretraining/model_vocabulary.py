@@ -39,20 +39,23 @@ def find_vocabulary(
     init_checkpoint: str | None,
     record_files: Mapping[str, Sequence[str]],
     config: BertConfig,
+    *,
+    from_teacher: bool = False,
 ) -> ModelFiles | None:
     """Vocabulary and casing of a model to be pre-trained: vocab_file, else init_checkpoint's, else that of the records.
 
     Args:
       record_files: flag -> the files that it names. config: of the model.
+      from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
 
     Returns:
       None if nothing says which vocabulary it is, which is logged.
 
     Raises:
-      ValueError: the records were made with different vocabularies, or not with vocab_file; or the vocabulary is of
-        another kind than the model's, or larger. Names the files.
+      ValueError: the records were made with different vocabularies, or not with vocab_file or the teacher's; or the
+        vocabulary is of another kind than the model's, or larger. Names the files.
     """
-    found = _find(vocab_file, init_checkpoint, record_files, family_of(config).tokenizer_class)
+    found = _find(vocab_file, init_checkpoint, record_files, family_of(config).tokenizer_class, from_teacher)
     if found is None:
         return None
     largest = max(tokenizer_of_model(found.vocab_file, config, found.casing).inv_vocab)
@@ -102,6 +105,7 @@ def _find(
     init_checkpoint: str | None,
     record_files: Mapping[str, Sequence[str]],
     tokenizer_class: type[Tokenizer],
+    from_teacher: bool,
 ) -> ModelFiles | None:
     """See `find_vocabulary`; tokenizer_class: of the model's family."""
     sources = [source for flag, files in record_files.items() for source in _sources_of(files)]
@@ -133,6 +137,14 @@ def _find(
         cased_by_itself = not issubclass(tokenizer_class, FullTokenizer)
         if files.vocab_file and (cased_by_itself or files.casing.do_lower_case is not None):
             if made_with and vocabulary_sha256(files.vocab_file) != made_with.vocab_sha256:
+                if from_teacher and _same_tokens(files.vocab_file, made_with, tokenizer_class):
+                    return files
+                if from_teacher:
+                    raise ValueError(
+                        f"--teacher: {files.vocab_file} is not the vocabulary that the records were made with, "
+                        f"{made_with.vocab_file} ({made_with.summary}); if their tokens are the same, give the latter "
+                        "as --vocab_file."
+                    )
                 logging.warning(
                     "%s, beside --init_checkpoint, is not the file that the records were made with, %s (%s). If their "
                     "tokens differ, the model learns nonsense.",
@@ -156,6 +168,17 @@ def _find(
         known,
     )
     return None
+
+
+def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Tokenizer]) -> bool:
+    """Whether a file in another format has the tokens of the records' vocabulary; False if that is not there."""
+    if not tf.io.gfile.exists(made_with.vocab_file):
+        return False
+    try:
+        one, other = (tokenizer_class.from_file(path, made_with.casing) for path in (vocab_file, made_with.vocab_file))
+    except ValueError:  # of another kind
+        return False
+    return one.vocab == other.vocab
 
 
 def _sources_of(record_files: Sequence[str]) -> list[_Source]:

@@ -1,8 +1,10 @@
 """What a pre-training run does with --teacher: a student learns masked LM and its teacher's distributions."""
 
+import posixpath
 from collections.abc import Mapping
 
 import keras
+import tensorflow as tf
 
 from bert_tf.models import flops, teacher_layers
 from bert_tf.models.config import BertConfig
@@ -47,10 +49,15 @@ class DistillationTask(PretrainingTask):
         self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
     ):
         super().__init__(settings, config, config_name, data)
-        files = {f"--{flag}": opened.index.files for flag, opened in data.items()}
-        found = model_vocabulary.find_vocabulary(settings.vocab_file, settings.init_checkpoint, files, config)
+        found = self.vocabulary
         tokenizer = found and model_vocabulary.tokenizer_of_model(found.vocab_file, config, found.casing)
-        self.teacher = open_teacher(settings.teacher, tokenizer, settings.max_seq_length, (_OUTPUT_LAYER,))
+        generator = posixpath.join(settings.teacher, "generator")
+        needed = "a teacher of a pre-training run needs a masked-LM head"
+        if tf.io.gfile.isdir(generator):
+            needed += f", as in {generator}"
+        self.teacher = open_teacher(
+            settings.teacher, tokenizer, settings.max_seq_length, (_OUTPUT_LAYER,), needed=needed
+        )
         self.objective.check(config, self.teacher.files.config)
 
     @staticmethod

@@ -18,7 +18,7 @@ from bert_tf.models import initialize, pretrained
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.families import family_of
+from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.sizes import config_of_size
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import PretrainingSettings, check_settings
@@ -102,7 +102,7 @@ def pretrain(
     )
     step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), training.init_with_optimizer)
     if chief and settings.do_train and step < (settings.stop_at_step or settings.num_train_steps):
-        vocabulary = _find_vocabulary(settings, data, config)
+        vocabulary = _missing_vocabulary(task)
         task.claim_output_dir()
         if vocabulary:
             pretrained.write_description(settings.output_dir, vocabulary)
@@ -159,7 +159,10 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
 def _with_recipe(
     settings: PretrainingSettings, training: TrainingSettings, config: BertConfig
 ) -> tuple[PretrainingSettings, TrainingSettings]:
-    """The settings, with how the family's authors pre-trained it where they say nothing, which is logged."""
+    """The settings, with how the family's authors pre-trained it where they say nothing, which is logged.
+
+    With a teacher they are those of DistilBERT.
+    """
     kind = _kind_of_task(settings)
     recipe, usual, filled = kind.recipe(config), BertConfig.pretraining_recipe, {}
     if settings.nsp is None:
@@ -179,7 +182,8 @@ def _with_recipe(
         filled["optimizer"] = recipe.optimizer
     own = [f"--{name}={value}" for name, value in filled.items() if value != getattr(usual, name, None)]
     if settings.do_train and own:
-        logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", config.title, " ".join(own))
+        whose = DistilBertConfig.title if settings.teacher else config.title
+        logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(own))
     return settings, training
 
 
@@ -192,14 +196,9 @@ def _check_output_dir(settings: PretrainingSettings, config: BertConfig) -> None
         )
 
 
-def _find_vocabulary(
-    settings: PretrainingSettings, data: Mapping[str, OpenedRecords], config: BertConfig
-) -> ModelFiles | None:
+def _missing_vocabulary(task: PretrainingTask) -> ModelFiles | None:
     """The vocabulary to put beside the model; None if an earlier start has put it there, or if it is unknown."""
-    if family_of(config).tokenizer_class.find_file(settings.output_dir):
-        return None
-    files = {f"--{flag}": opened.index.files for flag, opened in data.items()}
-    return model_vocabulary.find_vocabulary(settings.vocab_file, settings.init_checkpoint, files, config)
+    return None if task.family.tokenizer_class.find_file(task.settings.output_dir) else task.vocabulary
 
 
 def _recorded(

@@ -3,6 +3,7 @@
 There is a class for each --objective. The model's family says the rest: its recipe, its tokenizer, its masks.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 
@@ -14,6 +15,7 @@ from absl import logging
 from bert_tf.models import flops, objectives, pretrained, task_models
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import Family, family_of
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
@@ -45,7 +47,7 @@ class PretrainingTask:
     def __init__(
         self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
     ):
-        self.settings, self.config, self.config_name = settings, config, config_name
+        self.settings, self.config, self.config_name, self._data = settings, config, config_name, data
         self.masking = self.create_masking(data)
         self.token_weights = None
         if self.masking and self.masking.mask_smoothing:
@@ -79,6 +81,19 @@ class PretrainingTask:
     @property
     def family(self) -> Family:
         return family_of(self.config)
+
+    @functools.cached_property
+    def vocabulary(self) -> ModelFiles | None:
+        """Vocabulary and casing of the model; see `model_vocabulary.find_vocabulary`, which logs and raises."""
+        settings = self.settings
+        files = {f"--{flag}": opened.index.files for flag, opened in self._data.items()}
+        return model_vocabulary.find_vocabulary(
+            settings.vocab_file,
+            settings.init_checkpoint,
+            files,
+            self.config,
+            from_teacher=bool(settings.student_layers),
+        )
 
     @property
     def objective(self):

@@ -43,12 +43,15 @@ def open_teacher(
     max_seq_length: int,
     output_layers: Sequence[str],
     architecture: str | None = None,
+    *,
+    needed: str = "fine-tune it first",
 ) -> Teacher:
     """Opens a teacher, which must have learned the task, and read the student's rows as the student does.
 
     Args:
       tokenizer: the student's; None if it is not known. output_layers: variables of which a model of the task has one.
       architecture: the class of such a model; None if the output layer shows it.
+      needed: what a message says of a teacher without such a layer.
 
     Raises:
       FileNotFoundError, OSError, ValueError: it is missing or damaged, has another vocabulary, can't take rows of this
@@ -59,7 +62,7 @@ def open_teacher(
         config = pretrained.needed_config(files)
         output_layer = next((name for name in output_layers if name in weights), None)
         if not output_layer:
-            raise ValueError(f"{path} has no output layer for this task ({output_layers[0]}): fine-tune it first.")
+            raise ValueError(f"{path} has no output layer for this task ({output_layers[0]}): {needed}.")
         if architecture and files.head.architecture not in (None, architecture):
             raise ValueError(f"{path} is a {files.head.architecture}; this task has a {architecture}.")
         if tokenizer and (difference := _difference(pretrained.read_tokenizer(path), tokenizer)):

@@ -103,6 +103,10 @@ def test_weights_to_start_from_bring_theirs(tmp_path, caplog):
     other = make(tmp_path / "other", pieces=[*PIECES, "more"])
     find_vocabulary(None, str(tmp_path / "model"), {"--input_file": [other]})
     assert "model/vocab.txt, beside --init_checkpoint, is not the file that the records were made with" in caplog.text
+    with pytest.raises(ValueError, match="--teacher: .*model/vocab.txt is not the vocabulary that the records were"):
+        model_vocabulary.find_vocabulary(
+            None, str(tmp_path / "model"), {"--input_file": [other]}, config, from_teacher=True
+        )
 
 
 def test_summaries_of_other_records_are_not_asked(tmp_path):
