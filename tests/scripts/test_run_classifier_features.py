@@ -42,8 +42,8 @@ def cases_of(folder) -> dict:
     predict = {**columns, "do_predict": True, "test_file": folder / "test.csv", "write_tf_records": False}
     used = {**predict, "init_checkpoint": out / "cnn" / "best_model"}
     return {
-        "cnn": {**fast, "model_on_top": "cnn", "do_predict": True, "test_file": folder / "test.csv",
-                "use_best_model": True},
+        "cnn": {**fast, "num_train_epochs": 6, "model_on_top": "cnn", "do_predict": True, "use_best_model": True,
+                "test_file": folder / "test.csv"},
         "cnn used": {**used, "predict_batch_size": 3},
         "numbers": {
             **fast, "label": "stars", "regression": True, "model_on_top": "bilstm", "num_train_epochs": 10,

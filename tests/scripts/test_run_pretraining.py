@@ -312,7 +312,11 @@ WITHOUT_TENSORFLOW += "runpy.run_path(sys.argv[0], run_name='__main__')"
         ("create_pretraining_data", {"masked_lm_prob": 2}, "--masked_lm_prob=2.0 must be a probability above 0"),
         ("create_pretraining_data", {"dupe_factor": 0}, "--dupe_factor=0 must be at least 1"),
         ("create_pretraining_data", {"pack_sequences": True}, "--pack_sequences needs --masking=dynamic"),
-        ("create_pretraining_data", {"masking": "dynamic", "keep_rate": 0, "mask_rate": 0.9}, "--mask_rate, --random"),
+        (
+            "create_pretraining_data",
+            {"masking": "dynamic", "keep_rate": 0, "mask_rate": 0.9},
+            "--masked_lm_prob, --mask_rate",
+        ),
         ("create_vocab", {"input_file": "none"}, "--input_file: no file matches 'none'"),
         ("create_vocab", {"output_file": str(ROOT)}, f"--output_file={ROOT} is a directory"),
     ],

@@ -139,7 +139,7 @@ def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = []
     monkeypatch.setattr(bert_tf, "download", lambda name: asked.append(name) or str(tmp_path / "small"))
-    program = "\n".join(lines).replace("2e-5", "3e-3")  # such a small model needs it to learn
+    program = "\n".join(lines).replace("2e-5", "1e-3")  # such a small model needs it to learn
     values = {}
     exec(program, values)
     assert asked == ["uncased_L-4_H-256_A-4"]
