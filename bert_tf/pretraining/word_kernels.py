@@ -231,25 +231,20 @@ def cut_sentences(words, pieces, starts, visible, separator, carry, tokens, sent
             for k in range(starts[word], starts[word + 1]):
                 tokens[num_tokens] = pieces[k]
                 num_tokens += 1
-        elif line_visible:
-            line_visible = 0
-            if total_tokens + num_tokens > sentence_begin:
+        elif line_visible or total_sentences + num_sentences > document_begin:
+            # The end of a line ends its sentence. A blank line ends a document, with a separator as its last sentence.
+            if total_tokens + num_tokens > sentence_begin if line_visible else separator >= 0:
                 if separator >= 0:
                     tokens[num_tokens] = separator
                     num_tokens += 1
                 sentence_begin = total_tokens + num_tokens
                 sentence_ends[num_sentences] = sentence_begin
                 num_sentences += 1
-        elif total_sentences + num_sentences > document_begin:
-            if separator >= 0:
-                tokens[num_tokens] = separator
-                num_tokens += 1
-                sentence_begin = total_tokens + num_tokens
-                sentence_ends[num_sentences] = sentence_begin
-                num_sentences += 1
-            document_begin = total_sentences + num_sentences
-            document_ends[num_documents] = document_begin
-            num_documents += 1
+            if not line_visible:
+                document_begin = total_sentences + num_sentences
+                document_ends[num_documents] = document_begin
+                num_documents += 1
+            line_visible = 0
     carry[0], carry[1] = total_tokens + num_tokens, total_sentences + num_sentences
     carry[2], carry[3], carry[4] = sentence_begin, document_begin, line_visible
     return num_tokens, num_sentences, num_documents
