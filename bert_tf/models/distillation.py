@@ -192,7 +192,7 @@ def _token_weights(features: dict):
 
 def _cosine(one, other):
     """The cosine of the angle between vectors of the last axis."""
-    squares = (ops.sum(x * x, axis=-1) + 1e-12 for x in (one, other))
+    squares = (ops.sum(ops.square(x), axis=-1) + 1e-12 for x in (one, other))
     product = ops.sum(one * other, axis=-1)
     for square in squares:
         product = product * ops.rsqrt(square)
@@ -235,7 +235,10 @@ class TaughtLanguageModel(TaughtModel):
             theirs = self._scoring(self.teacher, targets, positions, False)
         targets, *theirs = (ops.stop_gradient(ops.convert_to_tensor(x)) for x in (targets, *theirs))
         states = self.student.encode(features, training=training, dropout_seed=dropout_seed)["sequence_output"]
-        own = [ops.convert_to_tensor(x) for x in self._scoring(self.student, states, positions, training)]
+        states, compared, masked = kernels.shared(states, 3)
+        vectors, table, bias = self._scoring(self.student, compared, positions, training)
+        table, compared_table = kernels.shared(table, 2)  # and the lookup of the tokens is a third use
+        own = [ops.convert_to_tensor(x) for x in (vectors, compared_table, bias)]
         objective = self.objective
         soft = ops.zeros((3,), "float32")
         if objective.alpha_ce or objective.alpha_mse:
@@ -243,8 +246,7 @@ class TaughtLanguageModel(TaughtModel):
             soft = vocabulary_divergence(
                 own, theirs, weights, objective.temperature, (objective.alpha_ce, objective.alpha_mse), training
             )
-        table = self.student.bert.get_embedding_table()
-        logits = self.student.head(states, table, positions, training=training)
+        logits = self.student.head(masked, table, positions, training=training)
         return {"masked_lm_logits": logits, "states": states, "teacher_states": targets, "soft_sums": soft}
 
     def _scoring(self, model: keras.Model, states, positions, training: bool) -> tuple:

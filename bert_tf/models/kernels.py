@@ -287,6 +287,23 @@ def dropout(x, rate: float, seed):
     return ops.cast(_apply_dropout(_float32(x), rate, seed), x.dtype) if rate and seed is not None else x
 
 
+def shared(x, count: int) -> tuple:
+    """x as `count` tensors for as many uses, whose gradients are added in this order.
+
+    TensorFlow adds the gradients of three or more uses of one tensor in the order in which its threads finish them, so
+    that the last bits vary from run to run, even if its kernels are deterministic. The sum of two has no order.
+    """
+    if keras.config.backend() != "tensorflow":
+        return (x,) * count
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def copies(x):
+        return (tf.identity(x),) * count, lambda *upstream: functools.reduce(tf.add, upstream)
+
+    return copies(tf.convert_to_tensor(x))
+
+
 def embedding_lookup(table, ids, dense_gradient: bool = False):
     """Rows of table: [V, H], ids [X] -> [X, H].
 

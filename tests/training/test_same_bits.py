@@ -1,0 +1,92 @@
+"""The gradient of a step is a sum in one order, in whatever order TensorFlow's threads compute its parts."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf import BertForMaskedLM
+from bert_tf.models.config import BertConfig
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
+from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.electra.pretraining import ElectraPretrainer
+from bert_tf.models.objectives import MaskedLanguageModelObjective
+from bert_tf.models.teacher_layers import as_distilbert
+from bert_tf.training import loop
+
+BATCH, LENGTH, PREDICTIONS = 8, 32, 8
+CONFIG = BertConfig(**TINY_CONFIG)
+
+
+def features_of(replaced: bool) -> dict[str, np.ndarray]:
+    draws = np.random.default_rng(0)
+    words = draws.integers(5, CONFIG.vocab_size, (BATCH, LENGTH)).astype("int32")
+    places = np.stack([np.sort(draws.permutation(LENGTH)[:PREDICTIONS]) for _ in range(BATCH)]).astype("int32")
+    seeds = {"original_ids": words, "sampling_seeds": np.zeros((BATCH, 2), "int32")} if replaced else {}
+    return {
+        "input_ids": words,
+        "input_mask": np.ones_like(words),
+        "segment_ids": np.zeros_like(words),
+        "masked_lm_positions": places,
+        "masked_lm_ids": np.take_along_axis(words, places, 1),
+        "masked_lm_weights": np.ones(places.shape, "float32"),
+        **seeds,
+    }
+
+
+def masked_lm(config=CONFIG, seed=1):
+    model = BertForMaskedLM(config, seed=seed)
+    model.build()
+    return model
+
+
+def taught(config=CONFIG, **options):
+    student, teacher = masked_lm(config, 1), masked_lm(CONFIG, 2)
+    objective = LanguageDistillation(**options)
+    return TaughtLanguageModel(student, teacher, objective), objective
+
+
+def electra():
+    config = ElectraConfig(**TINY_CONFIG, embedding_size=32)
+    model = ElectraPretrainer(config, config, seed=1)
+    model.build()
+    return model, model.objective
+
+
+CASES = {
+    "masked_lm": lambda: (masked_lm(), MaskedLanguageModelObjective),
+    "taught": taught,
+    "of_masks": lambda: taught(restrict_ce_to_mask=True, alpha_mse=0.01),
+    "distilbert": lambda: taught(as_distilbert(CONFIG)),
+    "electra": electra,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_added_in_one_order(case):
+    model, objective = CASES[case]()
+    features = features_of(case == "electra")
+    variables = [variable.value for variable in model.trainable_variables]
+
+    @tf.function(autograph=False)
+    def gradients(features):
+        with tf.GradientTape() as tape:
+            outputs = model(features, training=True, dropout_seed=tf.constant([1, 2]))
+            loss = objective.loss(objective.sums(outputs, features), objective.totals(features))
+        return tape.gradient(loss, variables)
+
+    graph = gradients.get_concrete_function(features).graph
+    sums = [op for op in graph.get_operations() if op.type == "AddN" and len(op.inputs) > 2]
+    # TensorFlow begins with the first part whose memory nobody else uses at the moment. That of these operations' results
+    # never is, so that the sums begin with it every time.
+    free = ("PartitionedCall", "StatefulPartitionedCall", "UnsortedSegmentSum", "Transpose")
+    assert [op.name for op in sums if op.inputs[0].op.type not in free] == []
+
+
+def test_nested_sums_stay_nested(monkeypatch):
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: None)  # there is no way back
+    try:
+        loop.set_seed(1, deterministic=True)
+        assert tf.config.optimizer.get_experimental_options()["arithmetic_optimization"] is False
+    finally:
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True})
