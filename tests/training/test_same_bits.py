@@ -77,8 +77,8 @@ def test_gradients_are_added_in_one_order(case):
 
     graph = gradients.get_concrete_function(features).graph
     sums = [op for op in graph.get_operations() if op.type == "AddN" and len(op.inputs) > 2]
-    # TensorFlow begins with the first part whose memory nobody else uses at the moment. That of these operations' results
-    # never is, so that the sums begin with it every time.
+    # TensorFlow begins with the first part whose memory nobody else uses at the moment, which is always so for the
+    # results of these operations.
     free = ("PartitionedCall", "StatefulPartitionedCall", "UnsortedSegmentSum", "Transpose")
     assert [op.name for op in sums if op.inputs[0].op.type not in free] == []
 
