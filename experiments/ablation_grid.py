@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterable
 
 from bert_tf.models.config import BertConfig
-from bert_tf.system.text_files import read_json_if_there, read_text_lines
 from bert_tf.text.vocab import load_vocab
-from experiments.runs import Run
+from experiments.runs import Run, results_in, scores_in
 
 # Table 8: how the tokens to predict are replaced, as mask_rate, random_rate, keep_rate.
 MASK_STRATEGIES = ((0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.8, 0.2, 0.0), (0.8, 0.0, 0.2), (0.0, 0.8, 0.2), (0.0, 1.0, 0.0))
@@ -241,7 +240,7 @@ def _pretraining_run(pretraining: Pretraining, number: int, settings: Settings) 
     }  # fmt: skip
 
     def read() -> dict:
-        results = _results_in(output_dir)
+        results = results_in(output_dir)
         kind = "next_token" if pretraining.objective == "ltr" else "masked_lm"
         return {
             "token_loss": results[f"{kind}_loss"],
@@ -278,7 +277,7 @@ def _fine_tuning_run(cell: Cell, number: int, settings: Settings) -> Run:
         **_shared_flags(cell, number, settings), "eval_batch_size": settings.fine_tuning_batch_size,
     }  # fmt: skip
     return Run(
-        f"fine_tuning-{name}", "run_classifier.py", flags, lambda: _read_scores(output_dir), settings.fine_tuning_flag
+        f"fine_tuning-{name}", "run_classifier.py", flags, lambda: scores_in(output_dir), settings.fine_tuning_flag
     )
 
 
@@ -289,17 +288,4 @@ def _squad_run(cell: Cell, number: int, settings: Settings) -> Run:
         "train_file": settings.squad_train_file, "dev_file": settings.squad_dev_file, "output_dir": output_dir,
         "do_eval": True, **_shared_flags(cell, number, settings),
     }  # fmt: skip
-    return Run(f"squad-{name}", "run_squad.py", flags, lambda: _read_scores(output_dir), settings.squad_flag)
-
-
-def _read_scores(output_dir: str) -> dict[str, list[float]]:
-    """Each metric's values, one for each seed of fine-tuning."""
-    if seeds := read_json_if_there(os.path.join(output_dir, "seeds.json")):
-        results = list(seeds["seeds"].values())
-        return {name: [values[name] for values in results] for name in results[0]}
-    return {name: [value] for name, value in _results_in(output_dir).items()}
-
-
-def _results_in(output_dir: str) -> dict[str, float]:
-    lines = read_text_lines(os.path.join(output_dir, "eval_results.txt"))
-    return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
+    return Run(f"squad-{name}", "run_squad.py", flags, lambda: scores_in(output_dir), settings.squad_flag)

@@ -20,7 +20,7 @@ from bert_tf.models.families import family_named
 from bert_tf.system import script as system_script
 from bert_tf.system.atomic import write_text_file
 from experiments.ablation_tables import cell, estimate
-from experiments.runs import Run, do_runs
+from experiments.runs import Run, do_runs, results_in
 
 _CALIBRATION_STEPS = 120
 SIZE = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
@@ -107,7 +107,7 @@ def pretraining_run(values, family: str, seed: int, steps: int, calibration: boo
         "eval_input_file": _records(values.output_dir, "heldout", family), "do_eval": True, "eval_batch_size": 64,
         "max_eval_steps": 100,
     }  # fmt: skip
-    return Run(name, "run_pretraining.py", made, lambda: _results(output_dir), tuple(values.pretraining_flag))
+    return Run(name, "run_pretraining.py", made, lambda: results_in(output_dir), tuple(values.pretraining_flag))
 
 
 def fine_tuning_runs(values, family: str, seed: int, from_scratch: bool = False) -> list[Run]:
@@ -128,7 +128,7 @@ def fine_tuning_runs(values, family: str, seed: int, from_scratch: bool = False)
             "max_seq_length": values.max_seq_length, "learning_rate": values.fine_tuning_learning_rate,
             "num_train_epochs": epochs, "seed": seed, "keep_checkpoint_max": 1,
         }  # fmt: skip
-        runs.append(Run(name, "run_classifier.py", made, lambda output_dir=output_dir: _results(output_dir)))
+        runs.append(Run(name, "run_classifier.py", made, lambda output_dir=output_dir: results_in(output_dir)))
     return runs
 
 
@@ -175,11 +175,6 @@ def _records(folder: str, part: str, family: str) -> str:
 
 def _configuration(folder: str, family: str) -> str:
     return os.path.join(folder, f"{family}_config.json")
-
-
-def _results(output_dir: str) -> dict[str, float]:
-    with open(os.path.join(output_dir, "eval_results.txt"), encoding="utf-8") as file:
-        return {key: float(value) for key, value in (line.split(" = ") for line in file)}
 
 
 def _speed(output_dir: str) -> dict[str, float]:

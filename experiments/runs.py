@@ -18,7 +18,7 @@ from absl import logging
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.checks import is_remote
 from bert_tf.system.progress import progress_bar
-from bert_tf.system.text_files import read_json_if_there
+from bert_tf.system.text_files import read_json_if_there, read_text_lines
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[1]
 
@@ -138,7 +138,7 @@ def do_runs(runs: Iterable[Run], output_dir: str) -> dict[str, dict]:
     done = {run.name: kept for run in runs if (kept := result_of(run, output_dir))}
     if done:
         logging.info("%d of %d runs are already done.", len(done), len(runs))
-    with progress_bar(total=len(runs), initial=len(done), desc="ablations", unit="run") as bar, _stopped_by_signal():
+    with progress_bar(total=len(runs), initial=len(done), desc="experiments", unit="run") as bar, _stopped_by_signal():
         for run in runs:
             if run.name in done:
                 continue
@@ -160,3 +160,17 @@ def _stopped_by_signal() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def results_in(output_dir: str) -> dict[str, float]:
+    """What a run wrote to eval_results.txt."""
+    lines = read_text_lines(os.path.join(output_dir, "eval_results.txt"))
+    return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
+
+
+def scores_in(output_dir: str) -> dict[str, list[float]]:
+    """Each metric's values, one for each seed of a fine-tuning."""
+    if seeds := read_json_if_there(os.path.join(output_dir, "seeds.json")):
+        results = list(seeds["seeds"].values())
+        return {name: [values[name] for values in results] for name in results[0]}
+    return {name: [value] for name, value in results_in(output_dir).items()}
