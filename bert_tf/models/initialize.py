@@ -185,7 +185,7 @@ def log_initialization(result: Initialization, model: keras.Model) -> None:
     )
     for reason in dict.fromkeys(result.left_out.values()):
         names = [name for name, why in result.left_out.items() if why == reason]
-        logging.info("%d variables begin anew, as %s: %s", len(names), reason, ", ".join(names))
+        logging.info("%d variables begin anew (%s): %s", len(names), reason, ", ".join(names))
     missing = [name for name in result.missing if name not in result.left_out]
     if missing:
         encoder_is_whole = not any(map(is_encoder_variable, missing))

@@ -30,10 +30,14 @@ def student_config(settings: PretrainingSettings, teacher: BertConfig) -> BertCo
       ValueError: the teacher has no such layers, or its family no such student; names the flag.
     """
     config = teacher_layers.shallower(teacher, settings.layers)
-    usual = "distilbert" if config.model_type == BertConfig.model_type else "same"
-    if (settings.student_family or usual) == "distilbert" and config.model_type != DistilBertConfig.model_type:
+    if _student_family(settings, teacher) == "distilbert" and config.model_type != DistilBertConfig.model_type:
         return teacher_layers.as_distilbert(config)
     return config
+
+
+def _student_family(settings: PretrainingSettings, teacher: BertConfig) -> str:
+    """--student_family, or what it is if not given."""
+    return settings.student_family or ("distilbert" if teacher.model_type == BertConfig.model_type else "same")
 
 
 class DistillationTask(PretrainingTask):
@@ -99,4 +103,7 @@ class DistillationTask(PretrainingTask):
 
     @property
     def recorded(self) -> dict[str, object]:
-        return {**super().recorded, "teacher": self.settings.teacher, **self.teacher.recorded}
+        recorded = {**super().recorded, "teacher": self.settings.teacher, **self.teacher.recorded}
+        if self.settings.layers:
+            recorded["student_family"] = _student_family(self.settings, self.teacher.files.config)
+        return recorded

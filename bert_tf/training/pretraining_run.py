@@ -209,6 +209,8 @@ def _recorded(
     if "input_file" in data:
         recorded["input_file_fingerprint"] = data["input_file"].index.fingerprint
     recorded |= task.recorded
+    if task.vocabulary:
+        recorded["vocab_file"] = task.vocabulary.vocab_file
     if task.masking:
         recorded["vocab_file_fingerprint"] = task.masking.fingerprint
     return {name: value for name, value in recorded.items() if name not in task.unused_settings}

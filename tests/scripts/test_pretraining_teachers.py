@@ -50,7 +50,14 @@ def cases_of(folder) -> tuple[dict, dict]:
                                  "bert_config_file": folder / "out" / "whole" / "distilbert_config.json",
                                  "output_dir": folder / "out" / "whole"},
                                 "holds a run with the teacher *bert; there is none now."),
-        "no head": ({**student, "teacher": folder / "headless"}, "--teacher: *headless has no output layer for this"),
+        "no head": ({**student, "teacher": folder / "headless"},
+                    "--teacher: *headless has no output layer for this task (cls/predictions/output_bias): a teacher "
+                    "of a pre-training run needs a masked-LM head."),
+        "discriminator": ({**student, "teacher": folder / "electra"}, "a masked-LM head, as in *electra/generator."),
+        "records of others": ({**student, "input_file": f"{folder}/more/rows.tfrecord"},
+                              "--teacher: *bert/vocab.txt is not the vocabulary that the records were made with, *"
+                              "more.txt (*pretraining_data.rows.json); if their tokens are the same, give the latter "
+                              "as --vocab_file."),
         "another vocabulary": ({**own, "teacher": folder / "roberta"}, "--teacher: *roberta does not read the student"),
         "layers": ({**student, "student_layers": "2"}, "--student_layers=2: the teacher has the layers 0 to 1, and no"),
         "shared": ({**student, "teacher": folder / "albert"}, "--student_layers=1: the layers of this ALBERT share"),
@@ -84,6 +91,8 @@ def ran(request, tmp_path_factory):
         save_model(folder / family, family, BertForMaskedLM)
     save_model(folder / "other", "bert", BertForMaskedLM, seed=8)
     save_model(folder / "headless", "bert", BertForSequenceClassification)
+    save_model(folder / "electra", "electra", BertForSequenceClassification)
+    save_model(folder / "electra" / "generator", "electra", BertForMaskedLM)
     config = BertForMaskedLM.from_pretrained(save_model(folder / "distilbert", "distilbert", BertForMaskedLM)).config
     for name, changes in (("plain", {}), ("narrow", {"hidden_size": 16})):
         for key, value in {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **changes}.items():
@@ -94,6 +103,11 @@ def ran(request, tmp_path_factory):
     made = {"max_seq_length": 32, "show_progress": False, "num_workers": 1}
     create_pretraining_data(corpus, f"{folder}/rows.tfrecord", vocab, masking="dynamic", nsp=False, **made)
     create_pretraining_data(corpus, f"{folder}/masked.tfrecord", vocab, max_predictions_per_seq=8, **made)
+    (folder / "more.txt").write_text((GOLDEN / "vocab.txt").read_text() + "[more]\n")
+    (folder / "more").mkdir()
+    create_pretraining_data(
+        corpus, f"{folder}/more/rows.tfrecord", str(folder / "more.txt"), masking="dynamic", nsp=False, **made
+    )
     cases, refused = cases_of(folder)
     cases = selected_cases(request, cases, SLOW - {"replicas"})
     if "packed" in cases:
@@ -166,7 +180,16 @@ def test_only_the_student_is_saved_and_can_be_used(ran):
     }
     assert len(whole.trainable_variables) == 4 + 16 + 5
     assert (out / "vocab.txt").read_bytes() == (folder / "bert" / "vocab.txt").read_bytes()
+    assert recorded["student_family"] == "distilbert" and recorded["vocab_file"] == str(folder / "bert" / "vocab.txt")
     assert "BertForMaskedLM.from_pretrained" in logs["whole"]
+
+
+def test_what_is_logged_of_the_beginning(ran):
+    _, _, logs, _ = ran
+    said = "4 variables begin anew (only --vocab_transform takes them from the teacher): cls/predictions/transform/"
+    assert said in logs["whole"] and "begin anew" not in logs["same"]
+    for name in ("whole", "same"):  # the second is a BERT
+        assert "keep their random" not in logs[name] and "As DistilBERT was pre-trained by its authors" in logs[name]
 
 
 def test_what_is_reported(ran):

@@ -202,6 +202,8 @@ def test_the_student_starts_from_layers_of_the_teacher(ran):
     for name, value in student.items():
         name = name.replace("layer_1", "layer_x").replace("layer_0", "layer_2").replace("layer_x", "layer_0")
         np.testing.assert_array_equal(value, teacher[name], err_msg=name)
+    said = " variables begin anew (a student does not take them from the teacher): "
+    assert said in ran[2]["layers"] and "keep their random" not in ran[2]["layers"]
 
 
 @pytest.mark.slow
