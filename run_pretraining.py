@@ -231,7 +231,7 @@ def main(_):
     devices = settings_of(DeviceSettings, values)
     devices.check_arithmetic(training.dtype, training.use_xla)
     check_settings(settings)
-    script.start_tensorflow()
+    script.start_tensorflow(devices.num_virtual_cpus)
     from bert_tf.training import pretraining_run
 
     pretraining_run.pretrain(settings, training, devices)

@@ -11,7 +11,12 @@ from collections.abc import Iterator
 
 from absl import app, logging
 
+from bert_tf.system import compiled_programs
+
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# Packages that Keras imports if they are there, for what no script uses: a quarter of the time of its and TensorFlow's
+# import. Scripts that need one themselves (plots) import it later.
+_NEEDLESS = ("matplotlib", "pandas", "sklearn")
 # FloatingPointError: the loss is NaN or infinite. Python itself never raises it.
 _USER_ERRORS = ValueError | OSError | FloatingPointError
 
@@ -51,16 +56,35 @@ def run(main) -> None:
     app.run(guarded)
 
 
-def start_tensorflow() -> None:
+def start_tensorflow(num_virtual_cpus: int | None = None) -> None:
     """Imports TensorFlow and makes it look for devices, hiding the error that it logs if there is no CUDA driver.
 
     Each script's main calls this after checking its flags and before importing anything else: on a machine without a
     GPU a failed cuInit is not an error. If there is a driver, everything is shown.
+
+    What XLA compiles is kept for the next start (`compiled_programs.kept`), except with virtual CPUs: each would
+    compile the same program, and one could read the file that another is writing.
     """
-    with contextlib.nullcontext() if _has_cuda_driver() else _without_lines(b"failed call to cuInit"):
+    with (
+        contextlib.nullcontext() if num_virtual_cpus else compiled_programs.kept(),
+        contextlib.nullcontext() if _has_cuda_driver() else _without_lines(b"failed call to cuInit"),
+        _not_found(*_NEEDLESS),
+    ):
         import tensorflow as tf
 
         tf.config.list_physical_devices()
+
+
+@contextlib.contextmanager
+def _not_found(*names: str) -> Iterator[None]:
+    """In this context, importing one of these packages fails as if it were not installed."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def without_notes() -> contextlib.AbstractContextManager:

@@ -122,8 +122,8 @@ def test_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
     limit = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); "
     limit += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     longer = command(data, tmp_path, num_train_steps=40)
-    # Without the shared cache of XLA's programs: the limit is meant for checkpoints.
-    environment = {**os.environ, "TF_XLA_FLAGS": ""}
+    # Without a cache of XLA's programs: the limit is meant for checkpoints.
+    environment = {**os.environ, "TF_XLA_FLAGS": "", "BERT_TF_COMPILED": ""}
     result = subprocess.run([longer[0], "-c", limit, *longer[1:]], capture_output=True, text=True, env=environment)
     assert result.returncode != 0
     assert "model.ckpt-30 could not be written" in result.stderr, result.stderr[-3000:]

@@ -106,7 +106,7 @@ def test_every_script_starts_tensorflow_quietly(tmp_path):
     assert len(scripts) > 8
     for path in scripts:
         main = path.read_text().partition("\ndef main(")[2]
-        assert 0 < main.find("    script.start_tensorflow()\n") < main.find(" import "), path.name
+        assert 0 < main.find("    script.start_tensorflow(") < main.find(" import "), path.name
 
     golden = ROOT / "tests" / "golden"
     arguments = {

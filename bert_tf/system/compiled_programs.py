@@ -1,0 +1,227 @@
+"""What XLA compiled for this machine's CPU, kept on disk, so that the next start of a script does not compile it again.
+
+TensorFlow's own persistent cache does the work, but it writes files under their final names, and one damaged file ends
+a run. So every process has a folder of its own: it begins with the programs of the user's cache folder whose
+checksums are right, and what it adds is moved there when it ends, under a temporary name first. So any number of
+processes can share the folder, and a damaged program is compiled again.
+
+A program's name holds a hash of what was compiled. Folders of programs are separate by version of TensorFlow, by
+processor and by the variables that change how XLA compiles. Programs for GPUs and TPUs are not kept.
+"""
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import resource
+import shutil
+import stat
+from collections.abc import Iterator
+
+from absl import logging
+
+from bert_tf.system.local_files import private_folder
+
+VARIABLE = "BERT_TF_COMPILED"
+_MOST_BYTES = 32 * 2**20  # of a folder: several hundred programs, read in less than a tenth of a second
+_LEAST_ROOM = 2**30  # bytes for temporary files, of which a run writes up to a few hundred million
+_FLAG = "tf_xla_persistent_cache_directory"
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """TensorFlow, imported and made to look for devices in this context, uses earlier programs and keeps new ones.
+
+    The environment variable BERT_TF_COMPILED names the folder, by default bert_tf/compiled in the user's cache folder;
+    empty, nothing is kept. Nor is anything kept if TF_XLA_FLAGS already says where. A folder that can't be written, or
+    into which others can write, is not used, which is logged; likewise if there is little room for temporary files,
+    since TensorFlow ends a run if it can't write a program.
+    """
+    flags = os.environ.get("TF_XLA_FLAGS")
+    if os.environ.get(VARIABLE) == "" or _FLAG in (flags or ""):
+        yield
+        return
+    folder = os.path.join(_root(), _circumstances())
+    try:
+        _make_private(folder)
+        own = private_folder()
+        _check_room(own.name)
+        known = _copy_sound(folder, own.name)
+    except OSError as error:
+        logging.info("Compiled programs are not kept for the next start: %s", error)
+        yield
+        return
+    process = os.getpid()
+
+    def end():
+        if os.getpid() == process:  # not in a fork
+            with contextlib.suppress(OSError):
+                _move_new(own.name, folder, known)
+                _remove_oldest(folder)
+
+    atexit.register(end)
+    # CPU: the files don't say for which GPU they are. No check of the whole source: the file's name holds its hash.
+    os.environ["TF_XLA_FLAGS"] = (
+        f"{flags or ''} --{_FLAG}={own.name} --tf_xla_persistent_cache_device_types=CPU "
+        "--tf_xla_disable_strict_signature_checks=true"
+    )
+    try:
+        yield
+    finally:  # TensorFlow has read it; processes started from here have their own folders
+        del os.environ["TF_XLA_FLAGS"]
+        if flags is not None:
+            os.environ["TF_XLA_FLAGS"] = flags
+
+
+def _root() -> str:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get(VARIABLE) or os.path.join(cache, "bert_tf", "compiled")
+
+
+def _circumstances() -> str:
+    """A name for all that decides how a program is compiled, beside the program."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            first, _, _ = file.read().partition("\n\n")
+        kinds = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
+        processor = [line for line in first.splitlines() if line.partition(":")[0].strip() in kinds]
+    except OSError:
+        processor = [platform.processor(), platform.version()]
+    no_matter = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")
+    variables = [
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith(("TF_", "XLA_")) and name not in no_matter
+    ]
+    version = importlib.metadata.version("tensorflow")
+    parts = [version, platform.platform(), str(os.cpu_count()), *processor, *variables]
+    return f"tensorflow-{version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+
+
+def _make_private(folder: str) -> None:
+    """Creates a folder for this user only.
+
+    Raises:
+      OSError: it can't be created or written, or another user could put programs there.
+    """
+    os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    for path in (os.path.dirname(folder), folder):
+        status = os.stat(path)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+            raise PermissionError(f"{path} belongs to another user, or others may write into it.")
+        if not os.access(path, os.W_OK):
+            raise PermissionError(f"there is no permission to write into {path}.")
+
+
+def _check_room(folder: str) -> None:
+    """Checks that TensorFlow can write programs, with their sources, into a folder.
+
+    Raises:
+      OSError: it may come to have too little room, or the size of files is limited.
+    """
+    if shutil.disk_usage(folder).free < _LEAST_ROOM:
+        raise OSError(f"{os.path.dirname(folder)} has less than {_LEAST_ROOM >> 20} MiB of room.")
+    if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
+        raise OSError("the size of files is limited (ulimit -f).")
+
+
+def _copy_sound(folder: str, own: str) -> dict[str, os.stat_result]:
+    """Copies the programs whose checksums are right; returns name -> status of the copy."""
+    copied = {}
+    for name in os.listdir(folder):
+        if not name.endswith(".pb"):
+            continue
+        with contextlib.suppress(OSError):
+            with open(os.path.join(folder, name), "rb") as file:
+                content = file.read()
+            first, _, rest = content.partition(b"\n")
+            if first != _checksum(rest):
+                continue
+            path = os.path.join(own, name)
+            with open(path, "wb") as file:
+                file.write(content)
+            os.utime(path, (0, os.stat(path).st_mtime))  # so that reading it sets the time of access
+            copied[name] = os.stat(path)
+    return copied
+
+
+def _move_new(own: str, folder: str, known: dict[str, os.stat_result]) -> None:
+    """Adds what this process compiled to the folder, and marks what it read as used."""
+    for name in os.listdir(own):
+        path, target = os.path.join(own, name), os.path.join(folder, name)
+        if name in known:
+            if os.stat(path).st_atime != known[name].st_atime:
+                with contextlib.suppress(OSError):
+                    os.utime(target)
+            continue
+        with open(path, "rb") as file:
+            text = _as_text(file.read())
+        if text is None:
+            continue
+        temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(_checksum(text) + b"\n" + text)
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(temporary)
+            raise
+
+
+def _remove_oldest(folder: str) -> None:
+    """Removes the programs that were not used for longest, as many as are too many."""
+    statuses = {entry.path: entry.stat() for entry in os.scandir(folder)}
+    total = 0
+    for path, status in sorted(statuses.items(), key=lambda item: item[1].st_mtime, reverse=True):
+        total += status.st_size
+        if total > _MOST_BYTES:
+            os.remove(path)
+
+
+def _checksum(content: bytes) -> bytes:
+    """As a comment of protocol buffers in text form, so that TensorFlow reads a program with it."""
+    return b"# " + hashlib.sha256(content).hexdigest().encode()
+
+
+def _as_text(content: bytes) -> bytes | None:
+    """A program as TensorFlow wrote it, in the text form that it tries first; in the other, each is logged as an error.
+
+    Without the program's source, which is up to a hundred times as large. None if the content is not complete.
+    """
+    from google.protobuf import message, text_format
+
+    try:
+        entry = _entry_class().FromString(content)
+    except message.DecodeError:
+        return None
+    if not entry.executable or not entry.HasField("key"):
+        return None
+    entry.DiscardUnknownFields()
+    return text_format.MessageToString(entry).encode()
+
+
+@functools.cache
+def _entry_class():
+    """The message of TensorFlow's xla_compilation_cache.proto, which its package does not contain."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="bert_tf/compiled_programs.proto", package="bert_tf", syntax="proto3"
+    )
+    key = file.message_type.add(name="Key")
+    fields = {"signature_fingerprint": kinds.TYPE_UINT64, "cluster_fingerprint": kinds.TYPE_UINT64,
+              "device_type": kinds.TYPE_STRING, "prefix": kinds.TYPE_STRING}  # fmt: skip
+    for number, (name, kind) in enumerate(fields.items(), start=1):
+        key.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    entry = file.message_type.add(name="Entry")
+    entry.field.add(name="key", number=1, type=kinds.TYPE_MESSAGE, type_name=".bert_tf.Key", label=kinds.LABEL_OPTIONAL)
+    entry.field.add(name="executable", number=3, type=kinds.TYPE_BYTES, label=kinds.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("bert_tf.Entry"))

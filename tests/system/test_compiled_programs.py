@@ -1,0 +1,179 @@
+"""Compiled programs kept between starts: only sound ones are used, in a private folder, and any number of processes."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from absl import logging
+from helpers.paths import ROOT
+from helpers.script_cases import arguments_of, weights_of
+from helpers.small_data import PIECES, texts_of, write_classification
+from helpers.tiny import write_encoder
+
+from bert_tf.system import compiled_programs
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of programs; what `kept` would do at the end of the process is in the list `at_exit`."""
+    monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
+    monkeypatch.setenv(compiled_programs.VARIABLE, str(tmp_path / "compiled"))
+    return tmp_path / "compiled"
+
+
+@pytest.fixture
+def at_exit(monkeypatch):
+    calls = []
+    monkeypatch.setattr(compiled_programs.atexit, "register", calls.append)
+    return calls
+
+
+def entry(executable=b"code") -> bytes:
+    """A program as TensorFlow writes it, with its source (field 2)."""
+    made = compiled_programs._entry_class()(key={"signature_fingerprint": 7, "device_type": "XLA_CPU_JIT"})
+    made.executable = executable
+    return made.SerializeToString() + b"\x12\x06source"
+
+
+def own_folder() -> str:
+    return os.environ["TF_XLA_FLAGS"].partition("cache_directory=")[2].split()[0]
+
+
+def one_process(at_exit, new: dict[str, bytes], reads: bool = True) -> dict[str, bytes]:
+    """What a process finds and reads, which adds `new`."""
+    with compiled_programs.kept():
+        own = own_folder()
+    found = {name: pathlib.Path(own, name).read_bytes() for name in os.listdir(own) if reads}
+    for name, content in new.items():
+        with open(os.path.join(own, name), "wb") as file:
+            file.write(content)
+    at_exit.pop()()
+    return found
+
+
+def test_programs_go_from_process_to_process(folder, at_exit):
+    assert one_process(at_exit, {"a.pb": entry(), "incomplete.pb": entry()[:-9], "without code.pb": entry(b"")}) == {}
+    (place,) = folder.iterdir()
+    assert oct(place.stat().st_mode & 0o777) == oct(folder.stat().st_mode & 0o777) == "0o700"
+    found = one_process(at_exit, {"b.pb": entry()})
+    assert list(found) == ["a.pb"] and b'executable: "code"' in found["a.pb"] and b"source" not in found["a.pb"]
+    assert sorted(one_process(at_exit, {})) == ["a.pb", "b.pb"]
+    assert sorted(path.name for path in place.iterdir()) == ["a.pb", "b.pb"]  # no temporary file
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-3], lambda content: content.replace(b"code", b"coda"),
+                                    lambda content: b"", lambda content: content.partition(b"\n")[2]])  # fmt: skip
+def test_a_damaged_program_is_made_again(folder, at_exit, damage):
+    one_process(at_exit, {"a.pb": entry()})
+    (path,) = folder.glob("*/a.pb")
+    sound = path.read_bytes()
+    path.write_bytes(damage(sound))
+    assert one_process(at_exit, {"a.pb": entry()}) == {}
+    assert path.read_bytes() == sound
+
+
+def test_the_programs_unused_for_longest_go_first(folder, at_exit, monkeypatch):
+    one_process(at_exit, {f"{number}.pb": entry() for number in range(3)})
+    size = 0
+    for number, path in enumerate(sorted(folder.glob("*/*.pb"))):
+        os.utime(path, (number, number))
+        size = path.stat().st_size
+    monkeypatch.setattr(compiled_programs, "_MOST_BYTES", 3 * size)
+    one_process(at_exit, {"3.pb": entry()}, reads=False)
+    assert sorted(path.name for path in folder.glob("*/*")) == ["1.pb", "2.pb", "3.pb"]
+
+
+def test_other_flags_other_programs(folder, at_exit, monkeypatch):
+    one_process(at_exit, {"a.pb": entry()})
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    assert one_process(at_exit, {}) == {}
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("variable", ["BERT_TF_COMPILED", "TF_XLA_FLAGS"])
+def test_it_can_be_switched_off(folder, at_exit, monkeypatch, variable):
+    value = {"BERT_TF_COMPILED": "", "TF_XLA_FLAGS": "--tf_xla_persistent_cache_directory=/elsewhere"}[variable]
+    monkeypatch.setenv(variable, value)
+    before = dict(os.environ)
+    with compiled_programs.kept():
+        assert dict(os.environ) == before
+    assert not at_exit and not folder.exists()
+
+
+def test_other_flags_of_the_user_stay(folder, at_exit, monkeypatch):
+    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit")
+    with compiled_programs.kept():
+        assert os.environ["TF_XLA_FLAGS"].startswith("--tf_xla_cpu_global_jit --tf_xla_persistent_cache_directory=")
+    assert os.environ["TF_XLA_FLAGS"] == "--tf_xla_cpu_global_jit"
+
+
+def a_file(folder, monkeypatch):
+    folder.write_text("")
+
+
+def writable_by_others(folder, monkeypatch):
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+def no_permission(folder, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # the tests may run as root
+
+
+def no_room(folder, monkeypatch):
+    monkeypatch.setattr(compiled_programs, "_LEAST_ROOM", 2**62)
+
+
+@pytest.mark.parametrize("obstacle", [a_file, writable_by_others, no_permission, no_room])
+def test_a_folder_that_can_not_be_used_costs_one_line(folder, at_exit, monkeypatch, obstacle):
+    obstacle(folder, monkeypatch)
+    lines = []
+    monkeypatch.setattr(logging, "info", lambda text, *values: lines.append(text % values))
+    with compiled_programs.kept():
+        assert "TF_XLA_FLAGS" not in os.environ
+    assert not at_exit
+    (line,) = lines
+    assert line.startswith("Compiled programs are not kept for the next start: ") and "\n" not in line
+
+
+def test_importing_the_package_creates_nothing(tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TF_XLA_FLAGS": ""}
+    code = "import bert_tf, bert_tf.system.script, bert_tf.system.compiled_programs"
+    subprocess.run([sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(ROOT)}, check=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_has_the_same_bits_with_and_without_kept_programs(tmp_path):
+    """Without, in a first start, in a second one that compiles nothing for its training, and in one after damage."""
+    write_encoder(tmp_path, PIECES)
+    write_classification(tmp_path / "train.csv", list(texts_of(16, 0)))
+
+    def run(name: str, compiled: str):
+        flags = {
+            "task_name": "custom", "train_file": tmp_path / "train.csv", "text_a": "text", "label": "verdict",
+            "init_checkpoint": tmp_path / "encoder", "do_train": True, "max_seq_length": 24, "train_batch_size": 8,
+            "num_train_epochs": 2, "seed": 3, "deterministic": True, "output_dir": tmp_path / name,
+        }  # fmt: skip
+        environment = {key: value for key, value in os.environ.items() if key not in ("TF_XLA_FLAGS", "XLA_FLAGS")}
+        environment |= {"PYTHONPATH": str(ROOT), compiled_programs.VARIABLE: compiled}
+        command = [sys.executable, str(ROOT / "run_classifier.py"), *arguments_of(flags)]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr[-3000:]
+        assert "E0000" not in result.stderr and "not kept" not in result.stderr, result.stderr[-3000:]
+        assert (tmp_path / name / "loss.png").exists()  # what Keras was told not to find is there
+        return {key: value.tobytes() for key, value in weights_of(tmp_path / name).items()}
+
+    expected = run("without", "")
+    kept = str(tmp_path / "compiled")
+    assert run("first", kept) == expected
+    programs = {path: path.stat().st_ino for path in (tmp_path / "compiled").glob("*/*.pb")}
+    assert len(programs) > 5
+    assert run("second", kept) == expected
+    assert {path: path.stat().st_ino for path in (tmp_path / "compiled").glob("*/*.pb")} == programs
+    for number, path in enumerate(programs):
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2] if number % 2 else content[:200] + b"\0" + content[201:])
+    assert run("damaged", kept) == expected
