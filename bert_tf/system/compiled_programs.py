@@ -44,8 +44,8 @@ def kept() -> Iterator[None]:
     if os.environ.get(VARIABLE) == "" or _FLAG in (flags or ""):
         yield
         return
-    folder = os.path.join(_root(), _circumstances())
     try:
+        folder = os.path.join(_root(), _circumstances())
         _make_private(folder)
         own = private_folder()
         _check_room(own.name)
@@ -77,8 +77,17 @@ def kept() -> Iterator[None]:
 
 
 def _root() -> str:
+    """The folder of all programs.
+
+    Raises:
+      OSError: this user has no home.
+    """
+    if os.environ.get(VARIABLE):
+        return os.environ[VARIABLE]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.environ.get(VARIABLE) or os.path.join(cache, "bert_tf", "compiled")
+    if not os.path.isabs(cache):
+        raise FileNotFoundError(f"the user's cache folder would be {cache}, which is not an absolute path.")
+    return os.path.join(cache, "bert_tf", "compiled")
 
 
 def _circumstances() -> str:

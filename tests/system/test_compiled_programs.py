@@ -122,11 +122,17 @@ def no_permission(folder, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # the tests may run as root
 
 
+def no_home(folder, monkeypatch):
+    monkeypatch.delenv(compiled_programs.VARIABLE)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+
+
 def no_room(folder, monkeypatch):
     monkeypatch.setattr(compiled_programs, "_LEAST_ROOM", 2**62)
 
 
-@pytest.mark.parametrize("obstacle", [a_file, writable_by_others, no_permission, no_room])
+@pytest.mark.parametrize("obstacle", [a_file, writable_by_others, no_permission, no_home, no_room])
 def test_a_folder_that_can_not_be_used_costs_one_line(folder, at_exit, monkeypatch, obstacle):
     obstacle(folder, monkeypatch)
     lines = []
