@@ -11,6 +11,16 @@ EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
 WARMUPS = ("replaces", "multiplies", "precedes", "precedes_from_zero")
 
 
+def check_learning_rate(value: float | None) -> None:
+    """Refuses a learning rate that is not from 0 to 1; None is one that is not given.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    if value is not None and not 0 <= value <= 1:
+        raise ValueError(f"--learning_rate={value:g} must be from 0 to 1.")
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """Schedule and optimizer; the defaults are BERT's. Most fields are flags of the fine-tuning scripts.

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Sequence
 
+from bert_tf.models.recipe import check_learning_rate
 from bert_tf.models.sizes import config_of_size
 from bert_tf.models.teacher_settings import LanguageTeacherSettings
 from bert_tf.system import checks
@@ -111,6 +112,12 @@ def check_settings(settings: PretrainingSettings) -> None:
         raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
     if settings.num_train_steps <= 0:
         raise ValueError(f"--num_train_steps={settings.num_train_steps} must be positive.")
+    if settings.num_warmup_steps is not None and not 0 <= settings.num_warmup_steps <= settings.num_train_steps:
+        raise ValueError(
+            f"--num_warmup_steps={settings.num_warmup_steps} must be from 0 to --num_train_steps="
+            f"{settings.num_train_steps}."
+        )
+    check_learning_rate(settings.learning_rate)
     if not 0 < settings.lr_decay_power < math.inf:
         raise ValueError(f"--lr_decay_power={settings.lr_decay_power:g} must be more than 0.")
     if settings.stop_at_step is not None and not 0 < settings.stop_at_step <= settings.num_train_steps:

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 
-from absl import app, logging
+from absl import app, flags, logging
 
 from bert_tf.system import compiled_programs
 
@@ -19,6 +20,7 @@ _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 _NEEDLESS = ("matplotlib", "pandas", "sklearn")
 # FloatingPointError: the loss is NaN or infinite. Python itself never raises it.
 _USER_ERRORS = ValueError | OSError | FloatingPointError
+_OUTPUTS = ("output_dir", "output_file", "export_dir", "to")
 
 
 def run(main) -> None:
@@ -53,7 +55,24 @@ def run(main) -> None:
             print(f"{os.path.basename(script)}: error: {error}", file=sys.stderr)
             sys.exit(1)
 
-    app.run(guarded)
+    app.run(guarded, flags_parser=_parse)
+
+
+def _parse(argv: list[str]) -> list[str]:
+    """Reads the flags, and returns what is not a flag; a wrong one ends the script with one line that names it.
+
+    Refused is also what makes no sense in any script: numbers that are not finite, and outputs without a name.
+    """
+    try:
+        rest = flags.FLAGS(argv)
+        for name, value in flags.FLAGS.flag_values_dict().items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise flags.Error(f"--{name}={value} must be a finite number.")
+            if value == "" and name in _OUTPUTS:
+                raise flags.Error(f"--{name} is empty: did the command that should have printed a path fail?")
+    except flags.Error as error:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(str(error).splitlines())}")
+    return rest
 
 
 def start_tensorflow(num_virtual_cpus: int | None = None) -> None:

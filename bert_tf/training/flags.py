@@ -185,15 +185,12 @@ def define_fine_tuning_flags(has_classifier: bool = True) -> None:
         "learning_rate",
         5e-5,
         "Peak learning rate. The paper tried 5e-5, 3e-5 and 2e-5. If unset, 5e-5, or what the family's authors used.",
-        lower_bound=0.0,
     )
     flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set; may be a fraction.", lower_bound=0.0)
     flags.DEFINE_float(
         "warmup_proportion",
         0.1,
         "Share of the steps over which the learning rate rises from 0. If unset, 0.1; RoBERTa: 0.06.",
-        lower_bound=0.0,
-        upper_bound=1.0,
     )
     define_recipe_flags()
     define_teacher_flags(

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Protocol, TypeVar
 
-from bert_tf.models.recipe import Recipe
+from bert_tf.models.recipe import Recipe, check_learning_rate
 from bert_tf.models.teacher_settings import WEIGHT, TeacherSettings
 from bert_tf.system.checks import check_file
 from bert_tf.weights import released_models
@@ -208,6 +208,9 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         self.check_arithmetic(self.dtype, self.use_xla)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ValueError("Nothing to do: give one or more of --do_train, --do_eval, --do_predict.")
+        check_learning_rate(self.learning_rate)
+        if self.warmup_proportion is not None and not 0 <= self.warmup_proportion <= 1:
+            raise ValueError(f"--warmup_proportion={self.warmup_proportion:g} must be a share from 0 to 1.")
         if self.num_seeds > 1 and not self.do_train:
             raise ValueError(f"--num_seeds={self.num_seeds} compares trained models: give --do_train.")
         if self.overwrite_output_dir and not self.do_train:

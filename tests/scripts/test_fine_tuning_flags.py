@@ -120,6 +120,8 @@ CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"
         ("run_squad", ["--do_predict", "--predict_file={}/two.csv", "--num_seeds=3"], "ValueError: --num_seeds=3"),
         ("run_squad", ["--do_eval", "--dev_file={}/two.csv", "--overwrite_output_dir"],
          "ValueError: --overwrite_output_dir starts the training over: give --do_train"),
+        ("run_classifier", [*CUSTOM, "--learning_rate=-1"], "ValueError: --learning_rate=-1 must be from 0 to 1."),
+        ("run_ner", ["--do_eval", "--warmup_proportion=1.5"], "ValueError: --warmup_proportion=1.5 must be a share"),
         ("run_ner", ["--do_train", "--train_file={}/words.conll", "--num_seeds=2"],
          "ValueError: --num_seeds chooses by the results on a dev set: give --do_eval"),
     ],

@@ -13,7 +13,7 @@ import pytest
 from helpers import warm
 from helpers.paths import ROOT
 from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, values
-from helpers.script_cases import run_cases, selected_cases
+from helpers.script_cases import arguments_of, run_cases, selected_cases
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 
@@ -291,6 +291,13 @@ WITHOUT_TENSORFLOW += "runpy.run_path(sys.argv[0], run_name='__main__')"
         ("run_pretraining", {"do_train": False}, "Nothing to do: give --do_train, --do_eval or both."),
         ("run_pretraining", {"num_train_steps": 0}, "--num_train_steps=0 must be positive."),
         ("run_pretraining", {"lr_decay_power": 0.0}, "--lr_decay_power=0 must be more than 0."),
+        ("run_pretraining", {"lr_decay_power": "nan"}, "--lr_decay_power=nan must be a finite number."),
+        ("run_pretraining", {"num_warmup_steps": -1}, "--num_warmup_steps=-1 must be from 0 to --num_train_steps=1000"),
+        ("run_pretraining", {"num_train_steps": 5, "num_warmup_steps": 6}, "--num_warmup_steps=6 must be from 0 to "),
+        ("run_pretraining", {"learning_rate": -1e-4}, "--learning_rate=-0.0001 must be from 0 to 1."),
+        ("run_pretraining", {"learning_rate": 1e4}, "--learning_rate=10000 must be from 0 to 1."),
+        ("run_pretraining", {"output_dir": None}, "--output_dir is empty: did the command that should have printed"),
+        ("run_pretraining", {"num_train_steps": "x"}, "flag --num_train_steps=x: invalid literal"),
         ("run_pretraining", {"input_file": "none*"}, "--input_file: no file matches 'none*'"),
         ("run_pretraining", {"eval_input_file": "none"}, "--eval_input_file: no file matches 'none'"),
         ("run_pretraining", {"bert_config_file": "none"}, "--bert_config_file=none: there is no such file."),
@@ -331,7 +338,8 @@ def test_bad_flags_are_answered_before_tensorflow_is_imported(data, tmp_path, sc
         "create_pretraining_data": {"input_file": text, "output_file": tmp_path / "out", "vocab_file": vocab},
         "create_vocab": {"input_file": text, "output_file": tmp_path / "out"},
     }[script]  # fmt: skip
-    flags = [f"--{name}={value}" for name, value in {**good, **change}.items() if value != ""]
+    given = {name: "" if value is None else value for name, value in {**good, **change}.items() if value != ""}
+    flags = arguments_of(given)
     command = [sys.executable, "-c", WITHOUT_TENSORFLOW, str(ROOT / f"{script}.py"), *flags]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 1

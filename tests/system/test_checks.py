@@ -130,3 +130,27 @@ def test_ctrl_c_ends_in_one_line(tmp_path):
     )
     result = run_program(tmp_path / "work.py")
     assert (result.returncode, result.stderr) == (130, "work.py: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "message"),
+    [
+        ("run_classifier", "--output_dir=x --learning_rate=nan", "--learning_rate=nan must be a finite number."),
+        ("run_classifier", "--output_dir=x --num_train_epochs=inf", "--num_train_epochs=inf must be a finite number."),
+        ("run_ner", "--output_dir=", "--output_dir is empty: did the command that should have printed a path fail?"),
+        ("run_squad", "--output_dir=x --null_score_diff_threshold=-inf", "--null_score_diff_threshold=-inf must be a "),
+        ("run_swag", "--output_dir=x --clip_norm=inf", "--clip_norm=inf must be a finite number."),
+        ("create_pretraining_data", "--input_file=x --output_file=y --vocab_file=z --short_seq_prob=nan", "--short"),
+        ("create_vocab", "--input_file=x --output_file=", "--output_file is empty"),
+        ("export_saved_model", "--model_dir=x --export_dir=", "--export_dir is empty"),
+        ("convert_checkpoint", "--from=x --format=tf1 --to=", "--to is empty"),
+        ("serve_client", "--model=x --timeout=inf", "--timeout=inf must be a finite number."),
+        ("extract_features", "", "flag --input_file=None: Flag --input_file must have a value other than None.; flag"),
+        ("run_ner", "--output_dir=x --outputdir=y", "Unknown command line flag 'outputdir'. Did you mean: "),
+    ],
+)  # fmt: skip
+def test_wrong_flags_are_refused_in_one_line(script, flags, message):
+    result = run_program(ROOT / f"{script}.py", *flags.split(), run=warm.run)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"{script}.py: error: {message}"), result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
