@@ -54,6 +54,8 @@ _ELECTRA_NAMES = ("input_ids", "input_mask", "segment_ids")
 _ELECTRA_KIND = "ELECTRA's unmasked rows"
 _OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
 _TOO_LONG = "a record has more values than it may have in feature"
+_OUT_OF_RANGE = "a record has a value out of range in feature"
+_OTHER_TOTAL = "the segment_lengths of a record do not add up to its tokens"
 
 
 class UpToFeature(NamedTuple):
@@ -63,7 +65,18 @@ class UpToFeature(NamedTuple):
     dtype: tf.DType
 
 
-Features = Mapping[str, tf.io.FixedLenFeature | UpToFeature]
+class LimitedFeature(NamedTuple):
+    """A feature whose values are limited: int64 ones from 0 to limit - 1, float32 ones from 0 to limit.
+
+    `reason` says in messages where the limit comes from.
+    """
+
+    feature: tf.io.FixedLenFeature | UpToFeature
+    limit: int
+    reason: str = ""
+
+
+Features = Mapping[str, tf.io.FixedLenFeature | UpToFeature | LimitedFeature]
 # Turns a batch as it was read, and its number, into the model's inputs.
 Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]
 
@@ -106,8 +119,20 @@ def electra_features(max_seq_length: int) -> dict[str, tf.io.FixedLenFeature]:
     return {name: tf.io.FixedLenFeature([max_seq_length], tf.int64) for name in _ELECTRA_NAMES}
 
 
-def features_of(index: RecordIndex, max_seq_length: int, max_predictions_per_seq: int) -> tuple[Features, int | None]:
-    """The features in the records of an index, detected from the first record of each file.
+def features_of(
+    index: RecordIndex,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    *,
+    vocab_size: int | None = None,
+    segments: int = 2,
+    model_name: str = "the model",
+) -> tuple[Features, int | None]:
+    """The features in the records of an index, detected from the first record of each file, with their limits.
+
+    Args:
+      vocab_size: the number of token ids; None: any are read. segments: that of segment ids.
+      model_name: where messages say that these two come from.
 
     Returns:
       `pretraining_features` and None, or `unmasked_features` and the pairs per row (M), or `electra_features` and 1.
@@ -144,8 +169,28 @@ def features_of(index: RecordIndex, max_seq_length: int, max_predictions_per_seq
         features, first_pairs = electra_features(max_seq_length), 1
     else:
         features = pretraining_features(max_seq_length, max_predictions_per_seq)
+    tokens = vocab_size, f"vocab_size={vocab_size} in {model_name}: was the data made with another vocabulary?"
+    limits = {
+        **({"input_ids": tokens, "masked_lm_ids": tokens} if vocab_size else {}),
+        "input_mask": (2,),
+        "segment_ids": (segments, f"type_vocab_size in {model_name}"),
+        "masked_lm_positions": (max_seq_length, f"--max_seq_length={max_seq_length}"),
+        "masked_lm_weights": (1,),
+        "next_sentence_labels": (2,),
+        "segment_lengths": (max_seq_length + 1, f"--max_seq_length={max_seq_length}"),
+        "word_continuations": (2,),
+    }
+    features = {
+        name: LimitedFeature(feature, *limits[name]) if name in limits else feature
+        for name, feature in features.items()
+    }
     _check_first_records(index, features)
     return features, first_pairs
+
+
+def _limit_of(feature) -> tuple[tf.io.FixedLenFeature | UpToFeature, int | None, str]:
+    """A feature of `Features`, the limit of its values (None: any), and the reason of the limit."""
+    return feature if isinstance(feature, LimitedFeature) else (feature, None, "")
 
 
 # --- Indexing ---------------------------------------------------------------------------------------------------------
@@ -219,7 +264,8 @@ def record_problem(payload: bytes, features: Features) -> str | None:
     example = _parsed(payload)
     if isinstance(example, Exception):
         return f"is not a tf.train.Example ({example})"
-    for name, feature in features.items():
+    for name, limited in features.items():
+        feature, limit, reason = _limit_of(limited)
         default = None if isinstance(feature, UpToFeature) else feature.default_value
         if name not in example.features.feature:
             if default is None:
@@ -244,6 +290,11 @@ def record_problem(payload: bytes, features: Features) -> str | None:
             flag = _LENGTH_FLAGS.get(name)
             advice = f"; give --{flag}={found_flag} or write the records again with --{flag}={expected}" if flag else ""
             return f"has {found} values in feature {name!r}, expected {word}{expected}{advice}"
+        last = None if limit is None else limit if found_kind == "float_list" else limit - 1
+        if last is not None:
+            wrong = [number for number in getattr(value, kind).value if not 0 <= number <= last]
+            if wrong:
+                return f"has {wrong[0]} in feature {name!r}, expected 0 to {last}{reason and f' ({reason})'}"
     if "segment_lengths" in features:
         values = {name: example.features.feature[name].int64_list.value for name in ("segment_lengths", "input_ids")}
         if (total := sum(values["segment_lengths"])) != (tokens := len(values["input_ids"])):
@@ -272,7 +323,7 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
             return f"{name} no longer exists; it existed when it was indexed"
         if (stat.length, stat.mtime_nsec) != (size, time):
             return f"{name} has changed since it was indexed ({size} bytes then, {stat.length} now)"
-    of_records = ("ParseExample", "GzipDamage", _TOO_LONG, _OTHER_ROW)
+    of_records = ("ParseExample", "GzipDamage", _TOO_LONG, _OTHER_ROW, _OUT_OF_RANGE, _OTHER_TOTAL)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
         return None
     logging.info("a batch could not be read; looking for the record in %d files", len(index.files))
@@ -454,15 +505,36 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
     def specification(feature):
         return tf.io.RaggedFeature(feature.dtype) if isinstance(feature, UpToFeature) else feature
 
-    batch = tf.io.parse_example(serialized, {name: specification(feature) for name, feature in features.items()})
-    for name, feature in features.items():
+    described = {name: _limit_of(feature) for name, feature in features.items()}
+    batch = tf.io.parse_example(serialized, {name: specification(feature) for name, (feature, *_) in described.items()})
+    if "segment_lengths" in features:
+        tokens = tf.cast(batch["input_ids"].row_lengths(), tf.int64)
+        same = tokens == tf.reduce_sum(batch["segment_lengths"], axis=1)
+        checks = [tf.debugging.Assert(tf.reduce_all(same), [_OTHER_TOTAL])]
+    else:
+        checks = []
+    for name, (feature, limit, _) in described.items():
+        value = batch[name]
         if isinstance(feature, UpToFeature):
-            longest = tf.reduce_max(batch[name].row_lengths())
-            fits = tf.debugging.Assert(longest <= feature.max_length, [f"{_TOO_LONG} {name}", longest])
-            with tf.control_dependencies([fits]):
-                batch[name] = batch[name].to_tensor(shape=[serialized.shape[0], feature.max_length])
-    batch = {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in batch.items()}
+            longest = tf.reduce_max(value.row_lengths())
+            checks.append(tf.debugging.Assert(longest <= feature.max_length, [f"{_TOO_LONG} {name}", longest]))
+        if limit is not None:
+            fits = _are_below(value.flat_values if isinstance(feature, UpToFeature) else value, limit)
+            checks.append(tf.debugging.Assert(fits, [f"{_OUT_OF_RANGE} {name}"]))
+    with tf.control_dependencies(checks):
+        for name, (feature, *_) in described.items():
+            value = batch[name]
+            if isinstance(feature, UpToFeature):
+                value = value.to_tensor(shape=[serialized.shape[0], feature.max_length])
+            batch[name] = tf.cast(value, tf.int32) if value.dtype == tf.int64 else tf.identity(value)
     return _with_lengths(batch) if {*features} == {*_ELECTRA_NAMES} else batch
+
+
+def _are_below(values: tf.Tensor, limit: int) -> tf.Tensor:
+    """Whether all values are in range; see `LimitedFeature`. Without a sign, a negative integer is a large one."""
+    if values.dtype.is_floating:
+        return tf.reduce_all((values >= 0) & (values <= limit))
+    return tf.reduce_all(tf.bitcast(values, tf.uint64) < limit)
 
 
 def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -94,7 +94,8 @@ def initialize(
 
     Raises:
       FileNotFoundError: no such checkpoint.
-      ValueError: a shape differs, no name matches, or a variable is missing with `must_have_all`.
+      ValueError: a shape differs, no name matches, a variable is missing with `must_have_all`, or a value is NaN or
+        infinite.
     """
     weights = init_checkpoint if isinstance(init_checkpoint, Weights) else open_weights(init_checkpoint)
     path, shapes = weights.path, weights.shapes
@@ -118,7 +119,10 @@ def initialize(
     if must_have_all and missing:
         raise ValueError(f"{path} lacks {len(missing)} of the run's {len(variables)} variables: {some(missing)}.")
     for name in found:
-        variables[name].assign(weights.read(name))
+        value = weights.read(name)
+        if not np.isfinite(value).all():
+            raise ValueError(f"{path}: {name} has NaN or infinite values: the file is damaged, or its training failed.")
+        variables[name].assign(value)
     unused = sorted((set(shapes) - set(found)) | set(weights.unused))
     left_out = {name: weights.unused[name] for name in missing if name in weights.unused}
     return Initialization(path, found, missing, unused, left_out)

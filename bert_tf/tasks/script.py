@@ -187,8 +187,8 @@ class FineTuningTask(abc.ABC):
         """name -> content of further files of the model that had these results on the main dev set."""
         return {}
 
-    def finish_evaluation(self, examples: ExampleSet, outputs, batch_size: int):
-        """(outputs, results) that are reported for a dev set at the end."""
+    def evaluate(self, examples: ExampleSet, outputs, batch_size: int):
+        """(outputs, results) that are reported for a dev set: a function of the outputs, whatever was before."""
         return outputs, self.score(examples, outputs, batch_size)
 
     def write_analysis(self, output_dir: str, examples: ExampleSet, outputs, results: dict) -> None:  # noqa: B027
@@ -434,7 +434,7 @@ class _Run:
         """On the main dev set, while training."""
         examples, batch_size = self.task.dev_sets[0], self.eval_batch_size
         outputs = self.outputs_of(examples, batch_size)
-        results = self.task.score(examples, outputs, batch_size)
+        outputs, results = self.task.evaluate(examples, outputs, batch_size)
         self.keeper.further_files = self.task.further_files(results, outputs)
         self.write_further_files(self.keeper.further_files)
         self.keeper.update(step, results, model)
@@ -482,7 +482,7 @@ class _Run:
             outputs = self.evaluated.get(step) if number == 0 else None  # a step is not evaluated twice
             if outputs is None:
                 outputs = self.outputs_of(examples, self.eval_batch_size)
-            outputs, results = task.finish_evaluation(examples, outputs, self.eval_batch_size)
+            outputs, results = task.evaluate(examples, outputs, self.eval_batch_size)
             results = {**results, "global_step": step}
             known[id(examples)] = outputs
             if self.chief:

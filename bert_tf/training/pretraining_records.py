@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import records
+from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.settings import PretrainingSettings
 from bert_tf.system.atomic import write_file
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
@@ -38,10 +39,10 @@ def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
             if str(stored["fingerprint"]) == opened.index.fingerprint and len(stored["counts"]) == vocab_size:
                 return stored["counts"]
     counts = np.zeros(vocab_size, np.int64)
-    for batch in records.evaluation_batches(
-        opened.index, opened.features, batch_size=256, repeat=False, max_steps=None
-    ):
-        counts += np.bincount(np.reshape(batch["input_ids"], -1), minlength=vocab_size)[:vocab_size]
+    batches = records.evaluation_batches(opened.index, opened.features, batch_size=256, repeat=False, max_steps=None)
+    with records.explained_errors(opened.index, opened.features):
+        for batch in batches:
+            counts += np.bincount(np.reshape(batch["input_ids"], -1), minlength=vocab_size)[:vocab_size]
     if cache_file:
         content = io.BytesIO()
         np.savez_compressed(content, counts=counts, fingerprint=opened.index.fingerprint)
@@ -49,8 +50,14 @@ def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
     return counts
 
 
-def open_all_records(settings: PretrainingSettings, chief: bool) -> dict[str, OpenedRecords]:
-    """The records that are needed, by the names of their flags; the index of each is cached in output_dir."""
+def open_all_records(
+    settings: PretrainingSettings, config: BertConfig, config_name: str, chief: bool
+) -> dict[str, OpenedRecords]:
+    """The records that are needed, by the names of their flags; the index of each is cached in output_dir.
+
+    Args:
+      config: of the model, which limits their ids. config_name: the configuration in messages.
+    """
     cache_folder = settings.output_dir if chief else None
 
     def open_records(flag: str, patterns: str | None) -> OpenedRecords:
@@ -62,7 +69,10 @@ def open_all_records(settings: PretrainingSettings, chief: bool) -> dict[str, Op
             skip_corrupt_records=settings.skip_corrupt_records,
             cache_file=cache_folder and posixpath.join(cache_folder, f"{flag}.index.npz"),
         )
-        features = records.features_of(index, settings.max_seq_length, settings.max_predictions_per_seq)
+        features = records.features_of(
+            index, settings.max_seq_length, settings.max_predictions_per_seq, vocab_size=config.vocab_size,
+            segments=max(2, config.type_vocab_size), model_name=config_name,
+        )  # fmt: skip
         return OpenedRecords(flag, index, *features, cache_folder)
 
     data = {}

@@ -24,7 +24,7 @@ def flags_of(data, output_dir, **flags) -> dict:
         "do_train": True,
         "train_batch_size": 8,
         "num_train_steps": STEPS,
-        "num_warmup_steps": 10,
+        "num_warmup_steps": min(10, flags.get("num_train_steps", STEPS)),
         "learning_rate": 1e-3,
         "save_checkpoints_steps": 10,
         "log_every_steps": 10,

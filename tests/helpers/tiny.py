@@ -35,16 +35,22 @@ def write_encoder(folder: pathlib.Path, pieces: list[str], config: dict = ONE_LA
     model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
 
 
-def write_pretraining_records(path, count, max_seq_length=16, max_predictions_per_seq=3, seed=0) -> None:
-    """A TFRecord file of random pre-training examples in the original's format."""
+def write_pretraining_records(
+    path, count, max_seq_length=16, max_predictions_per_seq=3, seed=0, mask_of_last=1
+) -> None:
+    """A TFRecord file of random pre-training examples in the original's format.
+
+    Args:
+      mask_of_last: the value of input_mask in the last record.
+    """
     generator = np.random.default_rng(seed)
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for _ in range(count):
+        for number in range(count):
             ids = generator.integers(5, TINY_CONFIG["vocab_size"], max_seq_length)
             positions = np.sort(generator.choice(np.arange(1, max_seq_length), max_predictions_per_seq, replace=False))
             lists = {
                 "input_ids": ids,
-                "input_mask": np.ones(max_seq_length, int),
+                "input_mask": np.full(max_seq_length, mask_of_last if number == count - 1 else 1),
                 "segment_ids": (np.arange(max_seq_length) > max_seq_length // 2).astype(int),
                 "masked_lm_positions": positions,
                 "masked_lm_ids": ids[positions],

@@ -132,13 +132,13 @@ def test_heads_that_do_not_fit(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["electra", "albert"])
 def test_a_killed_run_resumes(tmp_path, family):
-    """It has the weights of an uninterrupted run, and its head; so has a run that goes on with BERT's head."""
+    """It has the weights and evaluations of an uninterrupted run, and its head; so has a run that goes on with BERT's head."""
     source = save_model(tmp_path / "encoder", family, task_models.BertModel)
     write(tmp_path / "train.json", 32, 0, True)
     shared = {
         **SHARED, "version_2_with_negative": True, "do_train": True, "train_file": tmp_path / "train.json",
         "init_checkpoint": source, "num_train_epochs": 2, "save_checkpoints_steps": 2, "iterations_per_loop": 1,
-        "keep_checkpoint_max": 9,
+        "keep_checkpoint_max": 9, "do_eval": True, "dev_file": tmp_path / "train.json", "eval_every_steps": 2,
     }  # fmt: skip
     cases = {}
     for head in ("joint", "independent"):
@@ -156,4 +156,7 @@ def test_a_killed_run_resumes(tmp_path, family):
         assert one.keys() == other.keys() and ("cls/squad_start/kernel" in one) == (head == "joint")
         for name, value in one.items():
             np.testing.assert_array_equal(value, other[name], err_msg=name)
+        # Whatever threshold the killed run had chosen.
+        one, other = (tmp_path / f"{head}_{name}" / "evaluations.jsonl" for name in ("killed", "whole"))
+        assert one.read_text() == other.read_text()
         assert (tmp_path / f"{head}_killed" / "head_config.json").exists() == (head == "joint")

@@ -197,6 +197,8 @@ def errors(request, data, tmp_path_factory):
     checkpoints.save(str(folder / "other_run"), 7, {"global_step": np.int64(7)})
     checkpoints.save(str(folder), 1, {"bert/pooler/dense/kernel": np.zeros((3, 3), "float32")})
     checkpoints.save(str(folder), 2, {"something/else": np.zeros(3, "float32")})
+    checkpoints.save(str(folder), 3, {"bert/pooler/dense/bias": np.full(32, np.nan, "float32")})
+    write_pretraining_records(folder / "odd.tfrecord", 40, mask_of_last=2)
     changes = {
         "nothing to do": {"do_train": False},
         "nothing to evaluate": {"do_train": False, "do_eval": True},
@@ -215,6 +217,8 @@ def errors(request, data, tmp_path_factory):
         "no checkpoint": {"init_checkpoint": f"{folder}/none.ckpt"},
         "wrong shape": {"init_checkpoint": f"{folder}/model.ckpt-1"},
         "nothing matches": {"init_checkpoint": f"{folder}/model.ckpt-2"},
+        "NaN in a checkpoint": {"init_checkpoint": f"{folder}/model.ckpt-3"},
+        "a value out of range": {"input_file": f"{folder}/odd.tfrecord", "train_batch_size": 40},
         "batch": {"train_batch_size": 9, "gradient_accumulation_steps": 2},
         "no steps": {"num_train_steps": 0},
         "float16": {"dtype": "float16", "num_train_steps": 3},
@@ -256,7 +260,14 @@ def errors(request, data, tmp_path_factory):
         ("other length", ["long.tfrecord", "24", "16", "max_seq_length"]),
         ("other predictions", ["train-0.tfrecord", "3", "4", "max_predictions_per_seq"]),
         ("too long", ["--max_seq_length=64", "max_position_embeddings=32"]),
-        ("small vocabulary", ["--input_file has token id 99", "vocab_size=50", "small_vocabulary.json"]),
+        (
+            "small vocabulary",
+            [
+                "train-0.tfrecord: the first record",
+                "'input_ids', expected 0 to 49 (vocab_size=50",
+                "small_vocabulary.json: ",
+            ],
+        ),
         ("other run", ["--output_dir", "hidden_size: 64 there, 32 now"]),
         ("misspelt key", ["unknown.json", "hiden_size"]),
         ("no config", ["none.json"]),
@@ -264,6 +275,8 @@ def errors(request, data, tmp_path_factory):
         ("no checkpoint", ["--init_checkpoint", "none.ckpt"]),
         ("wrong shape", ["model.ckpt-1", "bert/pooler/dense/kernel: [3, 3] in the checkpoint, [32, 32] in the model"]),
         ("nothing matches", ["model.ckpt-2", "something/else", "random weights"]),
+        ("NaN in a checkpoint", ["model.ckpt-3: bert/pooler/dense/bias has NaN or infinite values"]),
+        ("a value out of range", ["odd.tfrecord: record 39 (byte", "has 2 in feature 'input_mask', expected 0 to 1"]),
         ("batch", ["--train_batch_size=9", "--gradient_accumulation_steps=2"]),
         ("no steps", ["--num_train_steps=0"]),
         *slow(("float16", ["done"]), ("everything", ["done"])),

@@ -211,6 +211,7 @@ def test_a_run_learns(ran, folder):
     assert results["eval_f1"] == pytest.approx(results["eval_best_f1"])  # by the threshold it chose
     evaluations = [json.loads(line) for line in (out / "trained" / "evaluations.jsonl").read_text().splitlines()]
     assert [values["step"] for values in evaluations] == [24, 48, 72, 96]
+    assert all(values["eval_f1"] == pytest.approx(values["eval_best_f1"]) for values in evaluations)
     best = json_of(out / "trained" / "best_model" / "eval_results.json")
     assert best["eval_best_f1"] == max(values["eval_best_f1"] for values in evaluations)
     predictions = json_of(out / "trained" / "predictions.json")

@@ -208,7 +208,7 @@ class SquadTask(FineTuningTask):
     def further_files(self, results, predictions):
         return {outputs.SETTINGS_FILE: self._with_threshold(results, predictions).to_json()}
 
-    def finish_evaluation(self, examples, predictions, batch_size):
+    def evaluate(self, examples, predictions, batch_size):
         results = self.score(examples, predictions, batch_size)
         self.chosen = self._with_threshold(results, predictions)
         threshold = self.chosen.predictions.null_score_diff_threshold
