@@ -25,11 +25,12 @@ flags.DEFINE_integer("version", None, "Version of the model; if unset, the newes
 flags.DEFINE_multi_string("input", [], "name=value of one example, once for each input of the signature.")
 flags.DEFINE_string("input_file", None, 'Examples: JSON objects, one per line: {"text": "..."}; instead of --input.')
 flags.DEFINE_integer("batch_size", 32, "Examples of --input_file sent together.", lower_bound=1)
-flags.DEFINE_float("timeout", 60.0, "Seconds to wait for an answer.")
+flags.DEFINE_float("timeout", 60.0, "Seconds for a request and its answer.", lower_bound=0.001)
+flags.DEFINE_integer("max_answer_mb", 256, "Refuse larger answers, in megabytes.", lower_bound=1, upper_bound=2047)
 
 
 def _read_examples() -> list[dict]:
-    from bert_tf.system.text_files import read_text_lines
+    from bert_tf.system.text_files import parse_json, read_text_lines
 
     if bool(FLAGS.input) == bool(FLAGS.input_file):
         raise ValueError("Give --input (once for each input of the signature) or --input_file.")
@@ -44,10 +45,7 @@ def _read_examples() -> list[dict]:
         return [{name: value for name, _, value in pairs}]
     examples = []
     for number, line in enumerate(read_text_lines(FLAGS.input_file), 1):
-        try:
-            example = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{FLAGS.input_file}, line {number}: not JSON ({error})") from None
+        example = parse_json(line, FLAGS.input_file, number)
         if not isinstance(example, dict) or (examples and set(example) != set(examples[0])):
             raise ValueError(f"{FLAGS.input_file}, line {number}: expected an object with the same keys as line 1")
         examples.append(example)
@@ -57,9 +55,8 @@ def _read_examples() -> list[dict]:
 
 
 def main(_):
-    import numpy as np
-
     from bert_tf.serving import client
+    from bert_tf.system.messages import visible
 
     logging.set_verbosity(logging.WARNING)
     if "://" not in FLAGS.server and not FLAGS.server.rpartition(":")[2].isdecimal():
@@ -70,11 +67,18 @@ def main(_):
         part = examples[begin : begin + FLAGS.batch_size]
         inputs = {name: [example[name] for example in part] for name in part[0]}
         outputs = ask(
-            FLAGS.server, FLAGS.model, inputs, signature=FLAGS.signature, version=FLAGS.version, timeout=FLAGS.timeout
-        )
+            FLAGS.server, FLAGS.model, inputs, signature=FLAGS.signature, version=FLAGS.version, timeout=FLAGS.timeout,
+            max_bytes=FLAGS.max_answer_mb << 20,
+        )  # fmt: skip
+        outputs = {name: values if isinstance(values, list) else values.tolist() for name, values in outputs.items()}
+        for name, values in outputs.items():
+            if not isinstance(values, list) or len(values) != len(part):
+                raise ValueError(
+                    f"{FLAGS.server}: output {visible(name)} does not have {len(part)} rows, as was asked."
+                )
         for row in range(len(part)):
-            answer = {name: np.asarray(values)[row].tolist() for name, values in sorted(outputs.items())}
-            sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            answer = {name: values[row] for name, values in sorted(outputs.items())}
+            sys.stdout.write(visible(json.dumps(answer, ensure_ascii=False)) + "\n")
 
 
 if __name__ == "__main__":

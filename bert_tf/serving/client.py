@@ -3,14 +3,26 @@
 gRPC needs tensorflow-serving-api, and TensorFlow to make tensors; REST needs neither.
 """
 
+import http.client
 import json
+import math
+import threading
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from bert_tf.system.messages import visible
+
 Inputs = Mapping[str, Sequence]
+
+MAX_BYTES = 1 << 28  # of an answer
+
+_OK = 200
+_PART_BYTES = 1 << 16
 
 
 class ServingError(OSError):
@@ -22,45 +34,105 @@ class ServingError(OSError):
 
 def rest_request(inputs: Inputs, signature: str = "serving_default") -> bytes:
     """The body of a predict request in column format: {"signature_name": ..., "inputs": {...}}."""
-    columns = {name: np.asarray(value).tolist() for name, value in inputs.items()}
+    columns = {name: _array(name, value).tolist() for name, value in inputs.items()}
     return json.dumps({"signature_name": signature, "inputs": columns}, ensure_ascii=False).encode()
+
+
+def _array(name: str, value: Sequence) -> np.ndarray:
+    """The values of an input.
+
+    Raises:
+      ValueError: examples have lists of different lengths; names the input.
+    """
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"input {name}: {error}") from None
 
 
 def ask_rest(
     server: str, model: str, inputs: Inputs, *, signature: str = "serving_default", version: int | None = None,
-    timeout: float = 60.0,
+    timeout: float = 60.0, max_bytes: int = MAX_BYTES,
 ) -> dict[str, list]:  # fmt: skip
     """The outputs of a model by REST, as lists.
 
     Args:
       server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
       inputs: lists of strings or numbers by the signature's input names, one entry per example.
-      timeout: seconds.
+      timeout: seconds for the whole call. max_bytes: of the answer.
 
     Raises:
-      ServingError: the server returned an error or could not be reached.
+      ServingError: the server returned an error, anything but outputs, or too much, or it could not be reached in time.
     """
-    address = server if "://" in server else f"http://{server}"
+    address = server if server.startswith(("http://", "https://")) else f"http://{server}"
     versions = f"/versions/{version}" if version else ""
-    url = f"{address.rstrip('/')}/v1/models/{model}{versions}:predict"
-    request = urllib.request.Request(
-        url, rest_request(inputs, signature), {"Content-Type": "application/json"}, method="POST"
-    )
+    url = f"{address.rstrip('/')}/v1/models/{urllib.parse.quote(model, safe='')}{versions}:predict"
+    try:
+        status, body = _within(timeout, lambda: _post(url, rest_request(inputs, signature), timeout, max_bytes))
+        answer = json.loads(body) if status == _OK else None
+    except RecursionError:
+        raise ServingError(f"{url}: the answer is not JSON: nested too deeply") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise ServingError(f"{url}: {visible(str(error)) or type(error).__name__}") from error
+    if status != _OK:
+        raise ServingError(f"{url}: {visible(_server_message(body))}")
+    if not isinstance(answer, dict) or "outputs" not in answer:
+        raise ServingError(f"{url}: the answer has no outputs: {visible(str(answer)[:500])}")
+    outputs = answer["outputs"]
+    # A signature with a single output returns it without its name.
+    outputs = outputs if isinstance(outputs, dict) else {"outputs": outputs}
+    for name, values in outputs.items():
+        if not isinstance(values, list):
+            raise ServingError(f"{url}: output {visible(name)} is no list, one entry per example")
+    return outputs
+
+
+def _post(url: str, body: bytes, timeout: float, max_bytes: int) -> tuple[int, bytes]:
+    """Status and body of the answer to a request; of an error only the beginning."""
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
+    end = time.monotonic() + timeout
     try:
         with urllib.request.urlopen(request, timeout=timeout) as response:
-            outputs = json.loads(response.read())["outputs"]
+            parts, size = [], 0
+            while (part := response.read1(_PART_BYTES)) and time.monotonic() < end:
+                parts.append(part)
+                size += len(part)
+                if size > max_bytes:
+                    raise ValueError(f"the answer has more than {max_bytes:,} bytes")
+            return response.status, b"".join(parts)
     except urllib.error.HTTPError as error:
-        raise ServingError(f"{url}: {_server_message(error.read())}") from None
-    except (OSError, ValueError, KeyError) as error:
-        raise ServingError(f"{url}: {error}") from error
-    # A signature with a single output returns it without its name.
-    return outputs if isinstance(outputs, dict) else {"outputs": outputs}
+        return error.code, error.read(_PART_BYTES)
+
+
+def _within(timeout: float, call: Callable):
+    """The result of a call, which a thread makes: timeouts of sockets start anew with each byte.
+
+    Raises:
+      TimeoutError: it takes longer. Exception: of the call.
+    """
+    results: list = []
+
+    def run() -> None:
+        try:
+            results.append((call(), None))
+        except Exception as error:
+            results.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if not results:
+        raise TimeoutError(f"no answer within {timeout:g} seconds")
+    result, error = results[0]
+    if error:
+        raise error
+    return result
 
 
 def _server_message(body: bytes) -> str:
     try:
-        return json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError, RecursionError):
         return body.decode("utf-8", "replace")[:500]
 
 
@@ -78,22 +150,35 @@ def grpc_request(model: str, inputs: Inputs, signature: str = "serving_default",
     if version:
         request.model_spec.version.value = version
     for name, value in inputs.items():
-        array = np.asarray(value)
-        if array.dtype.kind in "US" or array.dtype == object or not array.size:
-            tensor = tf.make_tensor_proto(value, tf.string)
-        else:
-            tensor = tf.make_tensor_proto(array.astype(np.int32) if array.dtype.kind == "i" else array)
+        array = _array(name, value)
+        try:
+            if array.dtype.kind in "US" or array.dtype == object or not array.size:
+                tensor = tf.make_tensor_proto(value, tf.string)
+            else:
+                tensor = tf.make_tensor_proto(array.astype(np.int32) if array.dtype.kind == "i" else array)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"input {name} is neither strings nor numbers ({error})") from None
         request.inputs[name].CopyFrom(tensor)
     return request
 
 
 def outputs_of(response) -> dict[str, np.ndarray]:
-    """The tensors of a `PredictResponse`; strings as str objects."""
+    """The tensors of a `PredictResponse`; strings as str objects.
+
+    Raises:
+      ValueError: one is not what its description says.
+    """
     import tensorflow as tf
 
     outputs = {}
     for name, tensor in response.outputs.items():
-        array = tf.make_ndarray(tensor)
+        shape = [dimension.size for dimension in tensor.tensor_shape.dim]
+        if math.prod(shape) > response.ByteSize():  # a tensor of equal values may have one instead of all
+            raise ValueError(f"output {name} has shape {shape}, more than the answer holds")
+        try:
+            array = tf.make_ndarray(tensor)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"output {name} is damaged ({error})") from None
         if array.dtype == object:
             flat = [value.decode("utf-8", "replace") for value in array.ravel()]
             array = np.array(flat, object).reshape(array.shape)
@@ -103,27 +188,33 @@ def outputs_of(response) -> dict[str, np.ndarray]:
 
 def ask_grpc(
     server: str, model: str, inputs: Inputs, *, signature: str = "serving_default", version: int | None = None,
-    timeout: float = 60.0, channel=None,
+    timeout: float = 60.0, max_bytes: int = MAX_BYTES, channel=None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """The outputs of a model by gRPC.
 
     Args:
       server: host:port of the gRPC interface (8500 unless configured).
+      timeout: seconds for the whole call. max_bytes: of the answer, less than 2 ** 31.
       channel: a grpc.Channel to use instead of an insecure one to `server`; reusing one saves connecting.
 
     Raises:
-      ServingError: the server returned an error or could not be reached.
+      ServingError: see `ask_rest`.
     """
     import grpc
     from tensorflow_serving.apis import prediction_service_pb2_grpc
 
     own = channel is None
-    channel = channel or grpc.insecure_channel(server, options=[("grpc.max_receive_message_length", -1)])
+    channel = channel or grpc.insecure_channel(server, options=[("grpc.max_receive_message_length", max_bytes)])
     try:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        return outputs_of(stub.Predict(grpc_request(model, inputs, signature, version), timeout=timeout))
+        response = stub.Predict(grpc_request(model, inputs, signature, version), timeout=timeout)
     except grpc.RpcError as error:
-        raise ServingError(f"{server}, model {model}: {error.code().name}: {error.details()}") from None
+        message = visible(f"{error.code().name}: {error.details()}")
+        raise ServingError(f"{server}, model {model}: {message}") from None
     finally:
         if own:
             channel.close()
+    try:
+        return outputs_of(response)
+    except ValueError as error:
+        raise ServingError(f"{server}, model {model}: {visible(str(error))}") from None

@@ -1,16 +1,24 @@
 """Building blocks of messages."""
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 
 _NAMES_SHOWN = 8
+# Control characters, line separators, marks that turn the direction of text, and halves of a character.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def some(names: list[str], separator: str = ", ") -> str:
     """The first few names of a list, and how many more there are."""
     shown = separator.join(names[:_NAMES_SHOWN])
     return shown + (f"{separator}and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
+
+
+def visible(text: str) -> str:
+    """A text of unknown origin for a terminal: characters that could steer it as in JSON, \\u001b for an escape."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 @contextlib.contextmanager

@@ -132,7 +132,7 @@ def test_heads_that_do_not_fit(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["electra", "albert"])
 def test_a_killed_run_resumes(tmp_path, family):
-    """It has the weights and evaluations of an uninterrupted run, and its head; so has a run that goes on with BERT's head."""
+    """It has weights, evaluations and head of an uninterrupted run; so has a run that goes on with BERT's head."""
     source = save_model(tmp_path / "encoder", family, task_models.BertModel)
     write(tmp_path / "train.json", 32, 0, True)
     shared = {

@@ -1,15 +1,19 @@
 """The client with servers that use TensorFlow Serving's own gRPC and REST formats and run an export's functions."""
 
 import concurrent.futures
+import contextlib
 import http.server
 import json
 import subprocess
 import sys
 import threading
+import time
+import urllib.parse
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import warm
 from helpers.exports import save
 from helpers.paths import ROOT
 
@@ -145,3 +149,104 @@ def test_the_script(rest_server, tmp_path):
         assert refused.returncode == 1
         assert message in refused.stderr
         assert refused.stderr.count("\n") == 1
+
+
+# --- servers that answer anything -------------------------------------------------------------------------------------
+
+ODD_ANSWERS = {
+    "no JSON": (b"<html>", "Expecting value"),
+    "no object": (b"5", "the answer has no outputs: 5"),
+    "no outputs": (b'{"predictions": []}', "the answer has no outputs: {'predictions': []}"),
+    "no list": (b'{"outputs": {"a\\u001b": 1}}', "output a\\u001b is no list, one entry per example"),
+    "no bytes": (b"\xff\xfe\xfd", "decode"),
+    "nested": (b'{"outputs": ' + b"[" * 200_000, "nested too deeply"),
+    "large": (b'{"outputs": ["' + b"x" * (2 << 20) + b'"]}', "the answer has more than 1,048,576 bytes"),
+    "fewer rows": (b'{"outputs": []}', "output outputs does not have 1 rows"),
+    "incomplete": (None, "Expecting property name"),
+    "dripping": (None, "no answer within 0.5 seconds"),
+    "dripping headers": (None, "no answer within 0.5 seconds"),
+    "refusing": (None, "\\u001b[2Jcleared\\u000a\\u009b"),
+}
+
+
+@pytest.fixture(scope="module")
+def odd_server():
+    """host:port of a server that answers the model of a name as ODD_ANSWERS says, and any other with its own path."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            name = urllib.parse.unquote(self.path.split("/")[3].removesuffix(":predict"))
+            body, _ = ODD_ANSWERS.get(name, (json.dumps({"outputs": [self.path + " \x9b2J\u202e"]}).encode(), ""))
+            if name == "dripping headers":
+                self.wfile.write(b"HTTP/1.0 200 OK\r\n")
+                return self._drip(b"X-A: b\r\n")
+            if name == "refusing":
+                body = json.dumps({"error": "\x1b[2Jcleared\n\x9b"}).encode()
+            self.send_response(400 if name == "refusing" else 200)
+            self.send_header("Content-Length", str(len(body) if body else 10**6))
+            self.end_headers()
+            if name == "dripping":
+                return self._drip(b" ")
+            return self.wfile.write(body or b"{")
+
+        def _drip(self, part):
+            with contextlib.suppress(OSError):
+                for _ in range(60):
+                    self.wfile.write(part)
+                    time.sleep(0.05)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"localhost:{server.server_port}"
+    server.shutdown()
+
+
+def run_client(*flags):
+    """Exit code, output, and the lines on stderr without TensorFlow's note that the warm server makes."""
+    result = warm.run([sys.executable, str(ROOT / "serve_client.py"), *flags], capture_output=True, text=True)
+    lines = [line for line in result.stderr.split("\n") if line and "cuInit" not in line]
+    return result.returncode, result.stdout, lines
+
+
+@pytest.mark.parametrize("model", ODD_ANSWERS)
+def test_odd_answers_end_in_one_line(odd_server, model):
+    flags = ("--rest", "--input=text=a", "--timeout=0.5", "--max_answer_mb=1")
+    code, output, (line,) = run_client(f"--server={odd_server}", f"--model={model}", *flags)
+    assert code == 1 and not output
+    assert line.startswith("serve_client.py: error: ") and line.isprintable()
+    assert ODD_ANSWERS[model][1] in line
+
+
+def test_names_are_quoted_and_control_characters_are_not_printed(odd_server):
+    code, output, lines = run_client(f"--server={odd_server}", "--model=a b/../c?d#e", "--rest", "--input=text=a")
+    assert code == 0, lines
+    assert output == '{"outputs": "/v1/models/a%20b%2F..%2Fc%3Fd%23e:predict \\u009b2J\\u202e"}\n'
+    assert json.loads(output)["outputs"].endswith(" \x9b2J\u202e")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("[" * 100_000, "line 1: not JSON: nested too deeply"),
+        ('{"text": "a"}\n{"text": }', "line 2, column 10: not JSON"),
+        ('{"text": null}', "input text is neither strings nor numbers"),
+        ('{"text": [1]}\n{"text": [1, 2]}', "input text: setting an array element"),
+    ],
+)
+def test_odd_examples_end_in_one_line(tmp_path, lines, message):
+    (tmp_path / "texts.jsonl").write_text(lines)
+    code, _, (line,) = run_client("--server=localhost:1", "--model=m", f"--input_file={tmp_path}/texts.jsonl")
+    assert code == 1 and message in line
+
+
+def test_tensors_that_claim_to_be_large():
+    from tensorflow_serving.apis import predict_pb2
+
+    response = predict_pb2.PredictResponse()
+    response.outputs["a"].CopyFrom(tf.make_tensor_proto([1.0]))
+    response.outputs["a"].tensor_shape.dim[0].size = 10**12
+    with pytest.raises(ValueError, match=r"output a has shape \[1000000000000\], more than the answer holds"):
+        client.outputs_of(response)
