@@ -18,6 +18,8 @@ import tensorflow as tf
 
 FRAME_BYTES = 16  # before each payload: length (8 bytes) and its checksum (4); after it the payload's checksum (4)
 
+LARGEST_RECORD = 1 << 26  # bytes; records are read whole
+
 _MAGIC = b"\x1f\x8b\x08"
 _CHUNK_BYTES = 64 * 1024
 
@@ -109,6 +111,8 @@ def gzip_records(name: str, member: int = 0, inner: int = 0) -> Iterator[tuple[i
                     place[0],
                     f"not a TFRecord file: at byte {place[1]} of its content there is no record length",
                 )
+            if length > LARGEST_RECORD:
+                raise GzipDamage(name, place[0], f"no file of examples: a record has {length:,} bytes")
             end = at + FRAME_BYTES + length
             if end > len(held):
                 break

@@ -23,18 +23,19 @@ from bert_tf.system.text_files import read_json
 # Values of hidden_act, in upper or lower case. "gelu" is the tanh form, as in the original; "gelu_erf" the exact one.
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
-_SIZES = (
-    "vocab_size",
-    "embedding_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_hidden_groups",
-    "inner_group_num",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-)
+# The sizes, and what is surely a mistake, or meant to fill the memory, if it is larger.
+_SIZES = {
+    "vocab_size": 1 << 24,
+    "embedding_size": 1 << 16,
+    "hidden_size": 1 << 16,
+    "num_hidden_layers": 1 << 12,
+    "num_attention_heads": 1 << 12,
+    "num_hidden_groups": 1 << 12,
+    "inner_group_num": 1 << 12,
+    "intermediate_size": 1 << 20,
+    "max_position_embeddings": 1 << 20,
+    "type_vocab_size": 1 << 16,
+}
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 # What a token attends to: all tokens of its sequence, or itself and those before it.
@@ -343,7 +344,9 @@ class BertConfig:
         for key in (key for key in _SIZES if key in self.keys()):
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{key} must be a positive integer, not {value!r}")
+                raise ValueError(f"{key} must be a positive integer, not {value!r:.80}")
+            if value > _SIZES[key]:
+                raise ValueError(f"{key} must be at most {_SIZES[key]:,}, not {value!r:.80}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size must be a multiple of num_attention_heads: {self.hidden_size} is not one of "

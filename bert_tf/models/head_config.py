@@ -13,6 +13,9 @@ from bert_tf.system.text_files import read_json
 
 HEAD_CONFIG = "head_config.json"
 
+# What is larger is surely a mistake, or meant to fill the memory.
+_MOST_LABELS, _LARGEST = 1 << 20, 1 << 16
+
 # The keys about the head in a configuration of Hugging Face, or of an earlier version.
 KEYS_IN_CONFIG = ("architectures", "id2label", "label2id", "problem_type", "lstm_on_top")
 
@@ -59,8 +62,8 @@ class HeadConfig:
         for name in ("size_on_top", "starts", "ends"):
             if not isinstance(getattr(self, name), int | None) or isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be a whole number, not {getattr(self, name)!r:.80}")
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+            if getattr(self, name) is not None and not 1 <= getattr(self, name) <= _LARGEST:
+                raise ValueError(f"{name}={getattr(self, name)!r:.80} must be from 1 to {_LARGEST:,}")
         if self.lstm_on_top and self.features:
             raise ValueError("lstm_on_top and features are two ways: give one.")
         if self.labels is not None:
@@ -104,6 +107,10 @@ class HeadConfig:
             by_number = {int(number): str(label) for number, label in numbered.items()}
         except (AttributeError, TypeError, ValueError):
             raise ValueError(f"{source}: id2label must give a name for each number, not {numbered!r:.80}") from None
+        if by_number and not 0 <= min(by_number) <= max(by_number) < _MOST_LABELS:
+            raise ValueError(
+                f"{source}: id2label must have numbers from 0 to {_MOST_LABELS - 1:,}, not {numbered!r:.80}"
+            )
         # A label without a name gets its number as name.
         labels = [by_number.get(number, str(number)) for number in range(max(by_number, default=-1) + 1)] or None
         problem_type = values.get("problem_type")

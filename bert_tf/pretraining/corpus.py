@@ -196,7 +196,7 @@ def _look(path: str, settings: TextSettings) -> tuple[TextFile, str, int]:
 def _first_line(file: TextFile) -> str:
     """The first line, without byte order mark; only roughly if it is not UTF-8, or long and neither JSON nor <doc>."""
     begin = b""
-    for _, block in whole_lines(file.chunks(), LONGEST_LINE):
+    for _, block in whole_lines(file, file.chunks(), LONGEST_LINE):
         begin += block
         is_json = begin.removeprefix(b"\xef\xbb\xbf").startswith(b"{")
         if b"\n" in block or not is_json or len(begin) > _LONGEST_JSON:
@@ -317,7 +317,7 @@ def _text_blocks(
         yield from (
             (source.begin + offset, source, block)
             for offset, block in _finished(
-                whole_lines(source.file.chunks(first, last, progress), LONGEST_LINE, offset=first)
+                whole_lines(source.file, source.file.chunks(first, last, progress), LONGEST_LINE, offset=first)
             )
         )
 
@@ -356,7 +356,8 @@ def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
 
 def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
     """Texts of a compressed file."""
-    blocks = whole_lines(source.file.chunks(progress=reading.progress), LONGEST_LINE if source.form == "text" else None)
+    longest = LONGEST_LINE if source.form == "text" else None
+    blocks = whole_lines(source.file, source.file.chunks(progress=reading.progress), longest)
     if source.form == "text":
         texts = (reading.decode(source.file, offset, block) for offset, block in _finished(blocks))
         if not reading.settings.blanks_separate_docs:
@@ -369,7 +370,7 @@ def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
 
 def _record_range_texts(source: _Source, begin: int, end: int, reading: Reading) -> Iterator[str]:
     start, stop = (_record_start(source, place - source.begin) for place in (begin, end))
-    blocks = whole_lines(source.file.chunks(start, stop, reading.progress), offset=start)
+    blocks = whole_lines(source.file, source.file.chunks(start, stop, reading.progress), offset=start)
     yield from _record_texts(source, blocks, reading)
 
 

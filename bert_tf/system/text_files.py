@@ -11,6 +11,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
+LONGEST_LINE = 1 << 26  # bytes; lines are read whole
+LARGEST_JSON = 1 << 30  # bytes; JSON files are read whole
+
 _READ_BYTES = 1 << 20
 _ZSTD_STEP = 1 << 14  # compressed bytes at a time: fits into memory even if compressed a thousandfold
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
@@ -25,10 +28,12 @@ def read_json(path: str, **options):
       options: passed to `json.loads`.
 
     Raises:
-      ValueError: not UTF-8, or not JSON; names the file and the place.
+      ValueError: not UTF-8, not JSON, or larger than LARGEST_JSON; names the file and the place.
     """
     import tensorflow as tf
 
+    if (size := tf.io.gfile.stat(path).length) > LARGEST_JSON:
+        raise ValueError(f"{path} has {size:,} bytes; a JSON file may have {LARGEST_JSON:,}, as it is read whole")
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()
     try:
@@ -61,6 +66,8 @@ def parse_json(text: str, path: str, line: int | None = None, **options):
         raise ValueError(f"{path}, line {line or error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     except RecursionError:
         raise ValueError(f"{path}{f', line {line}' if line else ''}: not JSON: nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise ValueError(f"{path}{f', line {line}' if line else ''}: not JSON: {error}") from None
 
 
 def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
@@ -130,10 +137,11 @@ def read_text_lines(path: str, progress: Progress | None = None) -> Iterator[str
       progress: called after each read with the number of bytes.
 
     Raises:
-      ValueError: bytes are not UTF-8; names the file, the line (from 1) and the byte offset in the file (from 0).
+      ValueError: bytes are not UTF-8; names the file, the line (from 1) and the byte offset in the file (from 0). Or
+        see `whole_lines`.
     """
     file = TextFile(path)
-    for offset, block in whole_lines(file.chunks(progress=progress)):
+    for offset, block in whole_lines(file, file.chunks(progress=progress)):
         lines = file.decode(offset, block).split("\n")
         if not lines[-1]:  # nothing follows the last newline
             lines.pop()
@@ -191,23 +199,35 @@ class TextFile:
         return newlines + 1
 
 
-def whole_lines(chunks: Iterable[bytes], longest: int | None = None, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+def whole_lines(
+    file: TextFile, chunks: Iterable[bytes], longest: int | None = None, offset: int = 0
+) -> Iterator[tuple[int, bytes]]:
     """Yields (offset, block): the same bytes in blocks that end with a newline or the end of the text.
 
     Args:
+      file: that the chunks come from, for messages.
       longest: a line of more bytes is split after a space (if there is one), so that it need not fit into memory.
       offset: of the first byte.
+
+    Raises:
+      ValueError: a line that is not split has more than LONGEST_LINE bytes; names the file and the line.
     """
     held: list[bytes] = []
+    size = 0
     for chunk in chunks:
         end = chunk.rfind(b"\n") + 1
-        if not end and longest is not None and sum(map(len, held)) + len(chunk) > longest:
+        size += len(chunk)
+        if not end and longest is not None and size > longest:
             end = chunk.rfind(b" ") + 1
         if not end:
+            if size > LONGEST_LINE:
+                number = file.line_number(offset)
+                raise ValueError(f"{file.path}, line {number}: longer than {LONGEST_LINE:,} bytes; is it a text file?")
             held.append(chunk)
             continue
         block = b"".join((*held, chunk[:end]))
         held = [chunk[end:]] if end < len(chunk) else []
+        size = len(chunk) - end
         yield offset, block
         offset += len(block)
     if held:

@@ -64,6 +64,9 @@ def open_shards(index_file: str) -> tuple[dict, Callable[[str], np.ndarray], boo
     index = read_json(index_file)
     if not isinstance(index, dict) or not isinstance(file_of := index.get("weight_map"), dict):
         raise ValueError(f"{index_file} is not an index of shards: it has no `weight_map`.")
+    for name in file_of.values():
+        if not isinstance(name, str) or posixpath.basename(name) != name or name in ("", ".", ".."):
+            raise ValueError(f"{index_file}: weight_map names {name!r:.80}, which is not a file in its folder.")
     names = sorted(set(file_of.values()))
     for name in names:
         if not tf.io.gfile.exists(posixpath.join(folder, name)):

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import os
+import struct
 
 import numpy as np
 import pytest
@@ -234,6 +235,16 @@ def test_compressed_text_and_a_file_that_ends_inside_a_record(plain, tmp_path):
     with pytest.raises(records.RecordError, match=r"cut: the gzip member .* ends inside a record, after 60 records"):
         records.index_records([str(tmp_path / "cut")], FEATURES)
     assert in_order([tmp_path / "cut"], skip_corrupt_records=True) == list(range(60))
+
+
+def test_a_record_that_would_fill_the_memory(tmp_path):
+    length = struct.pack("<Q", 10**12)
+    frame = length + struct.pack("<I", gzip_records.masked_crc32c(length))
+    (tmp_path / "bomb").write_bytes(gzip.compress(frame + bytes(1 << 20)))
+    with pytest.raises(
+        records.RecordError, match=r"bomb: .* is no file of examples: a record has 1,000,000,000,000 by"
+    ):
+        records.index_records([str(tmp_path / "bomb")], FEATURES)
 
 
 def failure(index, features=FEATURES) -> str | None:

@@ -54,6 +54,7 @@ def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
         ('{"labels": []}', "head_config.json: labels must be a list of names"),
         ('{"problem_type": 1}', "head_config.json: problem_type must be a string, not 1"),
         ('{"architecture": ["A"]}', "head_config.json: architecture must be a string"),
+        ('{"size_on_top": 1000000000}', "head_config.json: size_on_top=1000000000 must be from 1 to 65,536"),
         ('{"lstm_on_top": "yes"}', "head_config.json: lstm_on_top must be true or false, not 'yes'"),
     ],
 )
@@ -72,6 +73,8 @@ def test_damaged_files_are_named(tmp_path, text, problem):
         ({"architectures": "Bert"}, "c.json: architectures must be a list, not 'Bert'"),
         ({"id2label": ["a"]}, "c.json: id2label must give a name for each number"),
         ({"id2label": {"a": 0}}, "c.json: id2label must give a name for each number"),
+        ({"id2label": {"1000000000": "a"}}, "c.json: id2label must have numbers from 0 to 1,048,575, not"),
+        ({"id2label": {"-1": "a"}}, "c.json: id2label must have numbers from 0 to 1,048,575, not"),
         ({"problem_type": ["x"]}, "c.json: problem_type must be a string"),
         ({"lstm_on_top": 3}, "c.json: lstm_on_top must be true or false"),
     ],

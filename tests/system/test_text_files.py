@@ -1,6 +1,8 @@
 """The files that a flag names. (The tokenizer's tests cover reading lines.)"""
 
+import gzip
 import os
+import tracemalloc
 
 import pytest
 
@@ -35,6 +37,7 @@ def test_missing_shards_are_warned_of(caplog):
         (b"", r"x\.json, line 1, column 1: not JSON"),
         (b'{"a": "caf\xe9"}', r"x\.json: not UTF-8 at byte offset 10"),
         (b"[" * 100_000, r"x\.json: not JSON: nested too deeply"),
+        (b"[" + b"1" * 5000 + b"]", r"x\.json: not JSON: Exceeds the limit"),
     ],
 )
 def test_bad_json_is_named(tmp_path, content, message):
@@ -51,3 +54,28 @@ def test_json(tmp_path):
     assert text_files.parse_json("[1]", "x.jsonl", 7) == [1]
     with pytest.raises(ValueError, match=r"x\.jsonl, line 7, column 3: not JSON"):
         text_files.parse_json("[1", "x.jsonl", 7)
+
+
+def test_a_file_too_large_to_be_read_whole_is_named(tmp_path):
+    path = tmp_path / "x.json"
+    with open(path, "wb") as file:
+        file.truncate(10**10)
+    with pytest.raises(ValueError, match=r"x\.json has 10,000,000,000 bytes; a JSON file may have 1,073,741,824"):
+        text_files.read_json(str(path))
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("longest", [None, 1 << 19])
+def test_a_line_without_an_end_is_named(tmp_path, monkeypatch, compressed, longest):
+    """Whatever it would be decompressed to, memory stays bounded."""
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 4 << 20)
+    path, content = tmp_path / "x.txt", b"a line\n" + bytes(100 << 20)
+    path.write_bytes(gzip.compress(content, 1) if compressed else content)
+    file = text_files.TextFile(str(path), "gzip" if compressed else "")
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"x\.txt, line 2: longer than 4,194,304 bytes; is it a text file"):
+        for _ in text_files.whole_lines(file, file.chunks(), longest):
+            pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 << 20

@@ -87,7 +87,7 @@ def read_lines(path: str) -> Iterator[str]:
       ValueError: not UTF-8, or a damaged compressed file; names the file and the line.
     """
     file = TextFile(path, compression_of(path)[0])
-    for offset, block in whole_lines(file.chunks()):
+    for offset, block in whole_lines(file, file.chunks()):
         lines = file.decode(offset, block).split("\n")
         if not lines[-1]:
             lines.pop()

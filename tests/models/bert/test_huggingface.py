@@ -153,6 +153,14 @@ def test_shards(tmp_path):
     assert list(whole) == list(shards)
     for name in whole:
         np.testing.assert_array_equal(whole[name], shards[name])
+    outside = str(tmp_path / "whole" / "model.safetensors")
+    for odd in ("../whole/model.safetensors", outside, "..", "", ["a"], None):
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {**index["weight_map"], "a": odd}})
+        )
+        with pytest.raises(ValueError, match=r"index\.json: weight_map names .*, which is not a file in its folder"):
+            open_weights.open_weights(str(folder))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"names the shard model-00002-of-00002\.safetensors, which is missing"):
         open_weights.open_weights(str(folder))
