@@ -304,8 +304,6 @@ class BertConfig:
             return values
 
         values = read_json(json_file, object_pairs_hook=unique)
-        if not isinstance(values, dict):
-            raise ValueError(f"{json_file} is not a JSON object but {type(values).__name__}")
         return cls.from_dict(values, allow_unknown, source=json_file)
 
     def to_dict(self) -> dict:

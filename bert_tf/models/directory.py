@@ -106,9 +106,9 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
     if tf.io.gfile.exists(path):
         return HeadConfig.read(path)
     config_file = config_file or find_config(directory)
-    values = read_json(config_file) if config_file else None
-    if not isinstance(values, dict):  # `read_config` reports what is wrong with it
+    if not config_file:
         return NO_HEAD
+    values = read_json(config_file)
     if _is_huggingface(config_file, values):
         from bert_tf.models import huggingface
 
@@ -134,7 +134,7 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
     from bert_tf.models import huggingface
 
     values = read_json(path)
-    if isinstance(values, dict) and _is_huggingface(path, values):
+    if _is_huggingface(path, values):
         return huggingface.read_config(_huggingface_layout(values, path), values, path)
     return _own_names().get(posixpath.basename(path), BertConfig).from_json_file(path, allow_unknown)
 

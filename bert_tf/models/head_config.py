@@ -80,8 +80,6 @@ class HeadConfig:
           ValueError: not a JSON object in UTF-8, an unknown key, or a value of the wrong type; names file and key.
         """
         values = read_json(path)
-        if not isinstance(values, dict):
-            raise ValueError(f"{path} is not a JSON object but {type(values).__name__}")
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(values.keys() - set(known)):
             raise ValueError(f"{path}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}.")

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.models.config import BertConfig
@@ -25,7 +24,7 @@ from bert_tf.models.variable_names import (
     word_table,
 )
 from bert_tf.system.messages import some
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import read_json_if_there
 from bert_tf.weights import safetensors_files
 from bert_tf.weights.mapping import Weights, is_model_variable, renamed, with_tensors
 from bert_tf.weights.torch_files import SHARD_INDEX_SUFFIX, open_file, open_shards
@@ -306,8 +305,7 @@ def open_weights(file: str, layouts: Mapping[str, Layout]) -> Weights:
 def _stated_config(file: str) -> dict:
     """The content of the config.json beside a file; empty if there is none."""
     path = posixpath.join(posixpath.dirname(file), CONFIG)
-    values = read_json(path) if tf.io.gfile.exists(path) else None
-    return values if isinstance(values, dict) else {}
+    return read_json_if_there(path) or {}
 
 
 def _encoder_of(file: str, plain: Mapping[str, str], layouts: Mapping[str, Layout]) -> tuple[str, str | None]:

@@ -198,10 +198,9 @@ def make_shard(
 def read_summary(path: str) -> dict | None:
     """A summary that an earlier run wrote; None if there is none that can be read."""
     try:
-        summary = read_json(path)
+        return read_json(path)
     except (ValueError, tf.errors.OpError):
         return None
-    return summary if isinstance(summary, dict) else None
 
 
 def finished_summary(job: ShardJob, shard: int) -> dict | None:

@@ -32,7 +32,7 @@ def tokenizer_class_of(vocab_file: str) -> type[Tokenizer]:
     found: type[Tokenizer] = FullTokenizer
     if vocab_file.endswith(".json"):
         values = read_json(vocab_file)
-        model = values.get("model") if isinstance(values, dict) else None
+        model = values.get("model")
         if not isinstance(model, dict):
             return ByteBpeTokenizer
         found = _OF_TOKENIZER_JSON.get(kind_of_model(model), FullTokenizer)

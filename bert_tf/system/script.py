@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import math
 import os
 import signal
@@ -13,21 +14,28 @@ from collections.abc import Iterator
 from absl import app, flags, logging
 
 from bert_tf.system import compiled_programs
+from bert_tf.system.messages import visible
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Packages that Keras imports if they are there, for what no script uses: a quarter of the time of its and TensorFlow's
 # import. Scripts that need one themselves (plots) import it later.
 _NEEDLESS = ("matplotlib", "pandas", "sklearn")
 # FloatingPointError: the loss is NaN or infinite. Python itself never raises it.
-_USER_ERRORS = ValueError | OSError | FloatingPointError
+_USER_ERRORS = ValueError | FloatingPointError
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
+_NEED_MEMORY = (
+    "train_batch_size", "eval_batch_size", "predict_batch_size", "batch_size", "max_seq_length", "shuffle_window",
+    "num_workers",
+)  # fmt: skip
 _OUTPUTS = ("output_dir", "output_file", "export_dir", "to")
 
 
 def run(main) -> None:
     """`absl.app.run(main)`, but a user's mistake gives a one-line message and exit code 1, not a traceback.
 
-    A mistake is a ValueError, OSError or FloatingPointError raised by this project's own code, or a file that
-    TensorFlow can't open. Other errors are shown with their traceback, as are all with --verbosity=1.
+    A mistake is a ValueError or FloatingPointError raised by this project's own code, what the system refuses (a file
+    that can't be opened or written, a full disk), and too little memory. Other errors are shown with their traceback,
+    as are all with --verbosity=1.
     """
     # Hides TensorFlow's notes on how it was built; errors are still shown.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -44,18 +52,32 @@ def run(main) -> None:
             print(f"{os.path.basename(sys.argv[0])}: interrupted", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
         except Exception as error:
-            innermost = traceback.extract_tb(error.__traceback__)[-1].filename
-            script = os.path.abspath(sys.argv[0])
-            ours = innermost.startswith(_PACKAGE_FOLDER) or os.path.abspath(innermost) == script
-            meant = ours and isinstance(error, _USER_ERRORS)
-            # TensorFlow's file functions name the file and the problem.
-            meant = meant or innermost.endswith(os.path.join("lib", "io", "file_io.py"))
-            if not meant or show_all:
+            message = _mistake(error)
+            if message is None or show_all:
                 raise
-            print(f"{os.path.basename(script)}: error: {error}", file=sys.stderr)
+            print(f"{os.path.basename(sys.argv[0])}: error: {visible(' '.join(message.split()))}", file=sys.stderr)
             sys.exit(1)
 
     app.run(guarded, flags_parser=_parse)
+
+
+def _mistake(error: Exception) -> str | None:
+    """What to tell the user; None: it is a fault of the program."""
+    innermost = os.path.abspath(traceback.extract_tb(error.__traceback__)[-1].filename)
+    ours = innermost.startswith(_PACKAGE_FOLDER) or innermost == os.path.abspath(sys.argv[0])
+    errors = getattr(sys.modules.get("tensorflow"), "errors", None)  # if that is imported, errors may be its own
+    of_tensorflow = errors is not None and isinstance(error, errors.OpError)
+    message = error.message if of_tensorflow else str(error)
+    # TensorFlow's file functions name the file and the problem; from its writers come the system's words.
+    if isinstance(error, OSError) or innermost.endswith(os.path.join("lib", "io", "file_io.py")):
+        return message
+    if of_tensorflow and any(os.strerror(number) in message for number in _OF_THE_DISK):
+        return message
+    if isinstance(error, MemoryError) or (of_tensorflow and isinstance(error, errors.ResourceExhaustedError)):
+        lower = ", ".join(f"--{name}" for name in _NEED_MEMORY if name in flags.FLAGS)
+        more = " or raise --gradient_accumulation_steps" if "gradient_accumulation_steps" in flags.FLAGS else ""
+        return f"out of memory: {f'lower {lower}{more}' if lower else 'this machine has too little'} ({message[:200]})"
+    return message if ours and isinstance(error, _USER_ERRORS) else None
 
 
 def _parse(argv: list[str]) -> list[str]:

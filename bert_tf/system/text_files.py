@@ -21,14 +21,14 @@ _COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
 Progress = Callable[[int], None]
 
 
-def read_json(path: str, **options):
-    """The content of a JSON file.
+def read_json(path: str, **options) -> dict:
+    """The content of a JSON file that holds an object.
 
     Args:
       options: passed to `json.loads`.
 
     Raises:
-      ValueError: not UTF-8, not JSON, or larger than LARGEST_JSON; names the file and the place.
+      ValueError: not UTF-8, not JSON, not an object, or larger than LARGEST_JSON; names the file and the place.
     """
     import tensorflow as tf
 
@@ -40,10 +40,13 @@ def read_json(path: str, **options):
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 at byte offset {error.start}") from None
-    return parse_json(text, path, **options)
+    values = parse_json(text, path, **options)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} is not a JSON object but {type(values).__name__}")
+    return values
 
 
-def read_json_if_there(path: str):
+def read_json_if_there(path: str) -> dict | None:
     """`read_json`, or None if there is no such file."""
     import tensorflow as tf
 

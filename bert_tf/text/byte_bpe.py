@@ -64,7 +64,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
         name_special_tokens(self, directory)
         self.add_prefix_space = config.get("add_prefix_space")
         values = read_json(vocab_file)
-        if isinstance(values, dict) and isinstance(values.get("model"), dict):
+        if isinstance(values.get("model"), dict):
             library = read_tokenizer_json(vocab_file, "BPE", lambda values: self._check(values, vocab_file))
             others = (posixpath.join(directory, name) for name in (VOCAB, MERGES))
             files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if is_there(path)}
@@ -165,7 +165,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
 
 def _read_vocab_and_merges(vocab, vocab_file: str, merges_file: str) -> tokenizers.Tokenizer:
-    if not isinstance(vocab, dict) or not all(isinstance(index, int) for index in vocab.values()):
+    if not all(isinstance(index, int) for index in vocab.values()):
         raise ValueError(
             f"{vocab_file} is no vocabulary of byte-level BPE: that is one object of pieces and their ids."
         )

@@ -181,7 +181,7 @@ def read_tokenizer_json(path: str, kind: str, change: Callable[[dict], None]) ->
       ValueError: it is truncated, not a tokenizer.json, or of another kind; names the file.
     """
     values = read_json(path)
-    model = values.get("model") if isinstance(values, dict) else None
+    model = values.get("model")
     if not isinstance(model, dict) or "vocab" not in model:
         raise ValueError(f"{path} is not a tokenizer.json: it has no model with a vocabulary.")
     found = model["type"] = kind_of_model(model)

@@ -41,7 +41,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 def _load_tokenizer_json(path: str) -> dict[str, int]:
     """token -> id of a tokenizer.json, including added tokens, in the order of the ids."""
     values = read_json(path)
-    model = values.get("model") if isinstance(values, dict) else None
+    model = values.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or model.get("type") != "WordPiece":
         raise ValueError(f"{path} is not a tokenizer.json with a WordPiece vocabulary, as BERT needs.")
     vocab = {**model["vocab"], **{token["content"]: token["id"] for token in values.get("added_tokens") or ()}}

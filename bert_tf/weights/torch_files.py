@@ -62,7 +62,7 @@ def _open_pickle(file: str) -> tuple[dict, Callable[[str], np.ndarray], bool]:
 def open_shards(index_file: str) -> tuple[dict, Callable[[str], np.ndarray], bool]:
     folder = posixpath.dirname(index_file)
     index = read_json(index_file)
-    if not isinstance(index, dict) or not isinstance(file_of := index.get("weight_map"), dict):
+    if not isinstance(file_of := index.get("weight_map"), dict):
         raise ValueError(f"{index_file} is not an index of shards: it has no `weight_map`.")
     for name in file_of.values():
         if not isinstance(name, str) or posixpath.basename(name) != name or name in ("", ".", ".."):

@@ -82,7 +82,8 @@ def flags_of(data, **flags) -> dict:
         "bert_config_file": data / "model" / "electra_config.json",
         "generator_config_file": data / "generator" / "electra_config.json",
         "vocab_file": ELECTRA / "vocab.txt", "do_train": True, "train_batch_size": 8, "max_seq_length": 32,
-        "num_train_steps": 20, "num_warmup_steps": 4, "learning_rate": 1e-3, "deterministic": True, **flags,
+        "num_train_steps": 20, "num_warmup_steps": min(4, flags.get("num_train_steps", 20)), "learning_rate": 1e-3,
+        "deterministic": True, **flags,
     }  # fmt: skip
     return {name: value for name, value in given.items() if value is not None}
 

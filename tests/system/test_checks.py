@@ -91,6 +91,30 @@ def test_one_line_for_a_loss_that_is_nan(tmp_path, run):
         assert "XLA" not in result.stderr and "cuInit" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("tf.zeros([10**7, 10**7])", "work.py: error: out of memory: this machine has too little ({{fun"),
+        ("np.zeros(10**17)", "work.py: error: out of memory: this machine has too little (Unable to allo"),
+        (
+            "flags.DEFINE_integer('batch_size', 1, ''); bytearray(1 << 60)",
+            "work.py: error: out of memory: lower --batch",
+        ),
+        ("shutil.copyfile('work.py', '/dev/full')", "work.py: error: [Errno 28] No space left on device"),
+        ("raise ValueError('two\\nlines \\x1b[2J')", "work.py: error: two lines \\u001b[2J"),
+    ],
+)
+def test_one_line_for_what_the_machine_lacks(tmp_path, statement, line):
+    (tmp_path / "work.py").write_text(
+        "import shutil\nimport numpy as np\nimport tensorflow as tf\nfrom absl import flags\n"
+        f"from bert_tf.system import script\n\ndef main(_):\n    {statement}\n\nscript.run(main)\n"
+    )
+    result = run_program(tmp_path / "work.py", run=lambda *args, **options: warm.run(*args, cwd=tmp_path, **options))
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith(line), result.stderr
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.slow
 def test_a_fault_of_the_program_is_shown_whole(tmp_path):
     result = start(tmp_path, 'ZeroDivisionError("division by zero")')

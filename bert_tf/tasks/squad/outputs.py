@@ -70,8 +70,6 @@ class QuestionAnsweringSettings:
         if values is None:
             return None
         try:
-            if not isinstance(values, dict):
-                raise ValueError(f"an object is expected, not {values!r:.40}")
             return cls(_settings_of(WindowSettings, values), _settings_of(PredictionSettings, values))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
