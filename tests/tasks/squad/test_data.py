@@ -173,7 +173,6 @@ def message_of(error) -> str:
     [
         ({"dta": []}, ['the file has no "data"', "'dta'"]),
         ({}, ['the file has no "data"', "nothing"]),
-        ([1], ["the file is not an object"]),
         ({"data": {}}, ['"data" is not a list but {}']),
         ({"data": [[]]}, ["data[0] is not an object"]),
         ({"data": [{"title": "x"}]}, ['data[0] has no "paragraphs"', "'title'"]),
