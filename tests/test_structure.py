@@ -233,8 +233,11 @@ def test_encoders_are_made_in_one_place():
 
 
 def test_only_main_reads_flags():
+    """And the module that parses them for every script."""
     wrong = []
     for module, path in MODULES.items():
+        if module == "bert_tf.system.script":
+            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
             if name in ("FLAGS", "FlagValues"):

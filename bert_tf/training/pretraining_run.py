@@ -71,8 +71,7 @@ def pretrain(
     if settings.do_train:
         check_resumed(settings.output_dir, task.recorded)
     for opened in data.values():
-        with records.explained_errors(opened.index, opened.features):
-            _check_first_batch(opened, task)
+        _check_first_batch(opened, task)
         _warn_of_order(opened, task)
     with strategy.scope():
         model = task.create_model(training.dtype_policy)
@@ -232,22 +231,22 @@ def _log_ending(task: PretrainingTask) -> None:
 def _check_first_batch(opened: OpenedRecords, task: PretrainingTask) -> None:
     """Raises ValueError if the first records don't match the model, the objective or the vocabulary."""
     settings, masking = task.settings, task.masking
-    for batch in records.evaluation_batches(opened.index, opened.features, batch_size=64, repeat=False, max_steps=1):
-        if settings.nsp and "next_sentence_labels" not in batch:
-            raise ValueError(
-                f"--{opened.flag} holds ELECTRA's records, which don't say whether the second segment follows the "
-                "first: give --nsp=false."
-            )
-        second = batch["segment_lengths"][:, 1::2] if opened.pairs else batch["segment_ids"]
-        if settings.nsp and not tf.reduce_any(second > 0):
-            raise ValueError(
-                f"--{opened.flag} holds single sequences (create_pretraining_data.py --nsp=false), without a second "
-                "segment to predict: give --nsp=false here, too."
-            )
-        if masking and opened.pairs and (problem := masking.problem(batch)):
-            raise ValueError(
-                f"--{opened.flag} {problem}: the records were made with another vocabulary (--vocab_file)."
-            )
+    batches = records.evaluation_batches(opened.index, opened.features, batch_size=64, repeat=False, max_steps=1)
+    with records.explained_errors(opened.index, opened.features):
+        batch = next(iter(batches))
+    if settings.nsp and "next_sentence_labels" not in batch:
+        raise ValueError(
+            f"--{opened.flag} holds ELECTRA's records, which don't say whether the second segment follows the "
+            "first: give --nsp=false."
+        )
+    second = batch["segment_lengths"][:, 1::2] if opened.pairs else batch["segment_ids"]
+    if settings.nsp and not tf.reduce_any(second > 0):
+        raise ValueError(
+            f"--{opened.flag} holds single sequences (create_pretraining_data.py --nsp=false), without a second "
+            "segment to predict: give --nsp=false here, too."
+        )
+    if masking and opened.pairs and (problem := masking.problem(batch)):
+        raise ValueError(f"--{opened.flag} {problem}: the records were made with another vocabulary (--vocab_file).")
 
 
 def _warn_of_order(opened: OpenedRecords, task: PretrainingTask) -> None:
