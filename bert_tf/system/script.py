@@ -55,7 +55,7 @@ def run(main) -> None:
             message = _mistake(error)
             if message is None or show_all:
                 raise
-            print(f"{os.path.basename(sys.argv[0])}: error: {visible(' '.join(message.split()))}", file=sys.stderr)
+            print(f"{os.path.basename(sys.argv[0])}: error: {visible(' '.join(message.splitlines()))}", file=sys.stderr)
             sys.exit(1)
 
     app.run(guarded, flags_parser=_parse)
