@@ -327,7 +327,7 @@ def test_tags_that_are_unknown_or_repaired(ran):
         ("not frozen", "--features=last contradicts *which was trained with None"),
         *slow(("entities by a plain model", "--tag_scheme=bioes contradicts *trained on tags of the kind plain")),
         ("other tags", "holds a run of another configuration (labels"),
-        ("damaged settings", "--init_checkpoint: *token_classification.json: not the settings of a tagger"),
+        ("damaged settings", "--init_checkpoint: *token_classification.json is not a JSON object but list"),
     ],
 )
 def test_refused(ran, folder, case, message):

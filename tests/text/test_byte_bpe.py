@@ -242,7 +242,7 @@ def test_bad_files(tmp_path):
         ({"tokenizer__json": {**values, "pre_tokenizer": {"type": "Whitespace"}}}, r"does not split text as RoBERTa's"),
         ({"tokenizer__json": {**values, "added_tokens": [{"id": 0}]}}, r"tokenizer.json: .*Take the file of the model"),
         ({"vocab__json": {"a": 0}, "merges__txt": ""}, r"vocab.json lacks 255 of the 256 characters"),
-        ({"vocab__json": [1], "merges__txt": merges}, r"vocab.json is no vocabulary of byte-level BPE"),
+        ({"vocab__json": [1], "merges__txt": merges}, r"vocab.json is not a JSON object but list"),
         ({"vocab__json": vocab, "merges__txt": "#version: 0.2\na\n"}, r"merges.txt, line 2: 'a' is no pair"),
         ({"vocab__json": vocab, "merges__txt": "zz qq\n"}, r"merges.txt, line 1: 'zz qq' is no pair of pieces"),
         ({"vocab__json": {t: i for t, i in vocab.items() if t not in ("<s>", "<mask>")}, "merges__txt": merges},
