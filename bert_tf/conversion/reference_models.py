@@ -19,6 +19,7 @@ from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD, pooler
 from bert_tf.system.local_files import local_copies
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import directory_of
+from bert_tf.weights.bundle import readable_prefix
 from bert_tf.weights.mapping import Weights
 from bert_tf.weights.object_graph import ObjectGraph, open_object_checkpoint, read_graph
 from bert_tf.weights.torch_files import SHARD_INDEX_SUFFIX
@@ -186,7 +187,10 @@ class _OfficialCheckpoint:
         for edge in reversed(edges):
             root = tf.train.Checkpoint(**{edge: root})
         root = root if isinstance(root, tf.train.Checkpoint) else tf.train.Checkpoint(root)
-        root.read(self.prefix).expect_partial().assert_existing_objects_matched()
+        prefix, links = readable_prefix(self.prefix)
+        root.read(prefix).expect_partial().assert_existing_objects_matched()
+        if links:
+            links.cleanup()
         return layer
 
     def dense(self, scope: str, activation=None):

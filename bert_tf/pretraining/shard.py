@@ -31,6 +31,7 @@ from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
 from bert_tf.pretraining.vocabulary_files import read_tokenizer
 from bert_tf.system import workers
 from bert_tf.system.atomic import temporary_name, written_together
+from bert_tf.system.literal_paths import paths_beginning_with
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import read_json
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
@@ -391,8 +392,8 @@ def no_rows(job: ShardJob) -> str:
 def other_shards(job: ShardJob) -> list[str]:
     """Record files of these names that an earlier run cut into another number of shards."""
     mine = {name for shard in range(job.num_shards) for name in job.outputs(shard)}
-    found = [name for path in job.output_files for name in tf.io.gfile.glob(f"{path}-?????-of-?????")]
-    return sorted(set(found) - mine)
+    found = [name for path in job.output_files for name in paths_beginning_with(f"{path}-")]
+    return sorted(name for name in set(found) - mine if re.search(r"-\d{5,}-of-\d{5,}$", name))
 
 
 @contextlib.contextmanager

@@ -1,10 +1,12 @@
 """Exports of export_saved_model.py, loaded in Python."""
 
+import os
 import posixpath
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.system import literal_paths
 from bert_tf.system.text_files import read_json
 
 EXPORT_FILE = "export.json"
@@ -41,10 +43,17 @@ class Export:
             self.task = self.description["task"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path}: not the description of an export ({error!r})") from None
-        self._loaded = tf.saved_model.load(directory)
+        self._loaded = _load(directory)
         self.signatures = self._loaded.signatures
 
     def __call__(self, signature: str, **columns: list[str]) -> dict[str, np.ndarray]:
         """The outputs of a signature for lists of strings."""
         inputs = {name: tf.constant(values, tf.string) for name, values in columns.items()}
         return {name: value.numpy() for name, value in self.signatures[signature](**inputs).items()}
+
+
+def _load(directory: str):
+    if literal_paths.is_plain(directory):
+        return tf.saved_model.load(directory)
+    with literal_paths.linked({"export": directory}) as folder:
+        return tf.saved_model.load(os.path.join(folder, "export"))

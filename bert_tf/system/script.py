@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from absl import app, flags, logging
 
 from bert_tf.system import compiled_programs
+from bert_tf.system.literal_paths import check_text
 from bert_tf.system.messages import visible
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -58,6 +59,10 @@ def run(main) -> None:
             print(f"{os.path.basename(sys.argv[0])}: error: {visible(' '.join(message.splitlines()))}", file=sys.stderr)
             sys.exit(1)
 
+    try:
+        check_text(sys.argv[1:])
+    except ValueError as error:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
     app.run(guarded, flags_parser=_parse)
 
 

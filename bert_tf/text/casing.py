@@ -6,6 +6,7 @@ import re
 
 from absl import logging
 
+from bert_tf.system.literal_paths import paths_beginning_with
 from bert_tf.system.text_files import read_json
 from bert_tf.text.vocab import VOCAB, load_vocab
 
@@ -57,7 +58,7 @@ def is_there(path: str) -> bool:
     """Whether there is a directory, a file, or a checkpoint with this prefix."""
     import tensorflow as tf
 
-    return tf.io.gfile.exists(path) or bool(tf.io.gfile.glob(f"{path}.*"))
+    return tf.io.gfile.exists(path) or bool(paths_beginning_with(f"{path}."))
 
 
 def read_casing(directory: str) -> Casing:

@@ -24,6 +24,7 @@ from bert_tf.training import checkpoints
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.log import TrainingLog
 from bert_tf.training.step import TrainingPlan, make_train_function
+from bert_tf.weights.bundle import open_bundle
 from bert_tf.weights.mapping import Weights
 
 # 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.
@@ -237,7 +238,7 @@ def _read_loss_scale(output_dir: str, plan: TrainingPlan):
     scale, good_steps = (_FIRST_LOSS_SCALE, 0) if plan.loss_scaling else (1.0, 0)
     newest = checkpoints.latest_checkpoint(output_dir)
     if plan.loss_scaling and newest:
-        reader = tf.train.load_checkpoint(newest)
+        reader = open_bundle(newest)
         if reader.has_tensor("loss_scale"):
             scale, good_steps = reader.get_tensor("loss_scale"), reader.get_tensor("loss_scale_good_steps")
     return tf.constant(scale, tf.float32), tf.constant(int(good_steps), tf.int32)

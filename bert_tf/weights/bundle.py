@@ -1,13 +1,17 @@
 """TensorFlow checkpoint files (a pair of .index and .data), read and written tensor by tensor."""
 
 import math
+import os
 import posixpath
+import tempfile
+import weakref
 from collections.abc import Mapping
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.system import literal_paths
 from bert_tf.weights.mapping import Weights, largest_first
 
 INDEX_SUFFIX = ".index"
@@ -25,10 +29,27 @@ def open_bundle(prefix: str):
     Raises:
       ValueError: it is damaged or incomplete.
     """
+    readable, links = readable_prefix(prefix)
     try:
-        return tf.train.load_checkpoint(prefix)
+        reader = tf.train.load_checkpoint(readable)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise ValueError(f"{prefix}: can't be read as a TensorFlow checkpoint: {error}") from error
+    if links:
+        weakref.finalize(reader, links.cleanup)  # it opens the files of values when they are needed
+    return reader
+
+
+def readable_prefix(prefix: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
+    """A prefix by which TensorFlow, which takes it for a pattern, finds this checkpoint; and its links, if it has any.
+
+    Raises:
+      ValueError: see `literal_paths.linked`.
+    """
+    if literal_paths.is_plain(prefix):
+        return prefix, None
+    found = literal_paths.paths_beginning_with(prefix + ".")
+    links = literal_paths.linked({"weights" + path.removeprefix(prefix): path for path in found})
+    return os.path.join(links.name, "weights"), links
 
 
 def read_tensor(reader, prefix: str, name: str) -> np.ndarray:

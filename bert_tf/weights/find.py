@@ -1,10 +1,12 @@
 """Finds weight files by a directory, a prefix or a file name."""
 
 import posixpath
+import re
 
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.system.literal_paths import names_in, paths_beginning_with
 from bert_tf.system.messages import some
 from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX
 
@@ -15,28 +17,32 @@ def latest_checkpoint(output_dir: str) -> str | None:
     That is the checkpoint named in the state file. If the file or that checkpoint (or a part of it) does not exist, the
     newest `model.ckpt-<step>` is used, with a warning: a run never starts over beside its own checkpoints.
     """
-    newest = tf.train.latest_checkpoint(output_dir)
-    if newest and data_files(newest):
+    state = tf.train.get_checkpoint_state(output_dir)
+    newest = state.model_checkpoint_path if state else None
+    if newest and _is_complete(newest):
         return newest
-    steps = []
-    for path in tf.io.gfile.glob(posixpath.join(output_dir, "model.ckpt-*.index")):
-        prefix = path.removesuffix(INDEX_SUFFIX)
-        step = prefix.rsplit("-", 1)[1]
-        if step.isdigit() and data_files(prefix):
-            steps.append((int(step), prefix))
-    if not steps:
+    left = [prefix for _, prefix in sorted(saved_steps(output_dir).items()) if data_files(prefix)]
+    if not left:
         return None
     logging.warning(
-        "The newest checkpoint named in %s no longer exists; %s is the newest one left.", output_dir, max(steps)[1]
+        "The newest checkpoint named in %s no longer exists; %s is the newest one left.", output_dir, left[-1]
     )
-    return max(steps)[1]
+    return left[-1]
+
+
+def saved_steps(output_dir: str) -> dict[int, str]:
+    """step -> prefix of all checkpoints of a run that have an index."""
+    matches = (re.fullmatch(r"(model\.ckpt-(\d+))\.index", name) for name in names_in(output_dir))
+    return {int(match[2]): posixpath.join(output_dir, match[1]) for match in matches if match}
+
+
+def _is_complete(prefix: str) -> bool:
+    return tf.io.gfile.exists(prefix + INDEX_SUFFIX) and bool(data_files(prefix))
 
 
 def data_files(prefix: str) -> list[str]:
     """The paths of a checkpoint's files of values: one, or its shards; none if there is no such checkpoint."""
-    directory, start = posixpath.dirname(prefix), posixpath.basename(prefix) + DATA_SUFFIX[:6]
-    names = (name for name in tf.io.gfile.listdir(directory or ".") if name.startswith(start))
-    return [posixpath.join(directory, name) for name in sorted(names)]
+    return paths_beginning_with(prefix + DATA_SUFFIX[:6])
 
 
 def find_file(path: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> str | None:
@@ -69,8 +75,10 @@ def find_bundle(path: str, usual_name: str) -> str | None:
         prefix = posixpath.join(path, name) if name else latest_checkpoint(path)
         if prefix and tf.io.gfile.exists(prefix + INDEX_SUFFIX):
             return prefix
-    indices = sorted(tf.io.gfile.glob(posixpath.join(path, "*" + INDEX_SUFFIX)))
-    if len(indices) > 1:
-        holds = some(sorted(tf.io.gfile.listdir(path)))
-        raise FileNotFoundError(f"{path} has several checkpoints: give the prefix of one of them. It contains {holds}.")
-    return indices[0].removesuffix(INDEX_SUFFIX) if indices else None
+    names = names_in(path)
+    prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names if name.endswith(INDEX_SUFFIX)]
+    if len(prefixes) > 1:
+        raise FileNotFoundError(
+            f"{path} has several checkpoints: give the prefix of one of them. It contains {some(names)}."
+        )
+    return posixpath.join(path, prefixes[0]) if prefixes else None

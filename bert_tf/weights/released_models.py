@@ -5,7 +5,6 @@ google-research/albert; the models are under the Apache License 2.0.
 """
 
 import difflib
-import glob
 import hashlib
 import os
 import posixpath
@@ -14,6 +13,7 @@ from collections.abc import Callable
 
 from bert_tf.system.checks import is_remote
 from bert_tf.system.download import download_file, unpack_tar, unpack_zip
+from bert_tf.system.literal_paths import names_in, paths_beginning_with
 
 ADDRESS = "https://storage.googleapis.com"
 CACHE_VARIABLE = "BERT_TF_CACHE"
@@ -88,7 +88,7 @@ def check_path(path: str | None, flag: str) -> None:
     Raises:
       FileNotFoundError: names the flag; says how to get a released model of this name.
     """
-    if not path or is_remote(path) or os.path.exists(path) or glob.glob(glob.escape(path) + ".*"):
+    if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
         return
     raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
@@ -182,7 +182,7 @@ def _saved_model_folder(unpacked: str, address: str) -> str:
 def _model_folder(unpacked: str, archive: str) -> str:
     """Where the model is in an unpacked archive: in a folder of its own, or, for the small models, at the top."""
     inner = [os.path.join(unpacked, name) for name in sorted(os.listdir(unpacked))]
-    found = [folder for folder in (unpacked, *inner) if glob.glob(os.path.join(glob.escape(folder), "*.index"))]
+    found = [folder for folder in (unpacked, *inner) if any(name.endswith(".index") for name in names_in(folder))]
     if not found:
         raise OSError(f"{archive} holds no checkpoint: it is not a released model.")
     return found[0]
