@@ -22,7 +22,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -115,22 +115,40 @@ def create_pretraining_data(
         settings = dataclasses.replace(settings, max_predictions_per_seq=0)
     vocabulary = {"vocab_sha256": vocabulary_sha256(vocab_file), "vocab_size": len(tokenizer.vocab)}
     job = _job_of(flags, text, settings, scratch_dir, vocabulary["vocab_sha256"])
+    with pretraining_shard.alone(job, own_scratch=not beam_runner) as job:
+        run = (lambda missing: _make_shards_on_beam(job, missing, beam_runner, beam_options)) if beam_runner else None
+        return _make_missing(job, flags, vocabulary, num_workers, show_progress, run)
+
+
+def _make_missing(
+    job: ShardJob,
+    flags: dict,
+    vocabulary: dict,
+    num_workers: int | None,
+    show_progress: bool,
+    on_cluster: Callable[[Sequence[int]], dict[int, dict]] | None,
+) -> dict:
+    """Makes the shards that no earlier run has made, and writes and returns the summary of all.
+
+    Args:
+      vocabulary: what the summary says of it. on_cluster: makes shards elsewhere.
+    """
     final_summary = summary_path(job.output_files[0])
     summaries = _earlier_shards(job, final_summary)
-    missing = [shard for shard in range(num_shards) if shard not in summaries]
+    missing = [shard for shard in range(job.num_shards) if shard not in summaries]
     _warn_of_replaced(job, missing, read_summary(final_summary), flags)
     num_workers = num_workers or workers.available_cores()
     _log_size(job, num_workers if missing else 1)
     if not missing:
         logging.info("Everything is done already; nothing is written. Delete %s to make it again.", final_summary)
-    elif beam_runner:
-        summaries |= _make_shards_on_beam(job, missing, beam_runner, beam_options)
-    elif num_shards == 1:
+    elif on_cluster:
+        summaries |= on_cluster(missing)
+    elif job.num_shards == 1:
         summaries[0] = make_shard(job, 0, num_workers, show_progress=show_progress, log=True)
     else:
         summaries |= _make_shards(job, missing, num_workers, show_progress)
-    _check_text(job, summaries, input_file)
-    merged = _merged_summary(job, flags, [summaries[shard] for shard in range(num_shards)]) | vocabulary
+    _check_text(job, summaries, flags["input_file"])
+    merged = _merged_summary(job, flags, [summaries[shard] for shard in range(job.num_shards)]) | vocabulary
     _write_summary(job, merged, final_summary, made=bool(missing))
     if missing:
         _log_summary(merged, final_summary)
@@ -197,7 +215,6 @@ def _job_of(
             f"--num_shards={job.num_shards}: an earlier run left {len(stale)} files of another number of shards, which "
             f"would be taken for these: delete {stale[0]}" + (" and the others" if len(stale) > 1 else "")
         )
-    pretraining_shard.remove_leftovers(job)
     return job
 
 
@@ -298,6 +315,7 @@ def _make_shards(job: ShardJob, missing: Sequence[int], num_workers: int, show_p
         tasks = [(job, shard, weight) for shard, weight in zip(missing, weights, strict=True)]
         done = workers.run_tasks(pretraining_shard.make_shard_as_task, tasks, num_workers, bar.update)
         for number, summary in done:
+            atomic.check_may_write(job.output_files[0])
             summaries[missing[number]] = summary
             logging.info(
                 "shard %d: %d instances (%d of %d)",

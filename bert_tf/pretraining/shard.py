@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
@@ -29,10 +30,11 @@ from bert_tf.pretraining.packing import pack
 from bert_tf.pretraining.row_kinds import WITH_SEPARATORS, create_rows
 from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
 from bert_tf.pretraining.vocabulary_files import read_tokenizer
-from bert_tf.system import workers
-from bert_tf.system.atomic import temporary_name, written_together
-from bert_tf.system.literal_paths import paths_beginning_with
+from bert_tf.system import run_lock, workers
+from bert_tf.system.atomic import is_temporary_name, remove_folder, written_together
+from bert_tf.system.literal_paths import names_in, paths_beginning_with
 from bert_tf.system.progress import progress_bar
+from bert_tf.system.run_lock import Owner
 from bert_tf.system.text_files import read_json
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
@@ -160,7 +162,7 @@ def make_shard(
     # Opened before the long work, so that an output that can't be written fails at once.
     with (
         written_together([*outputs, sidecar]) as (*temporary_records, temporary_sidecar),
-        tempfile.TemporaryDirectory(prefix=f"{scratch_prefix(job)}{shard}_", dir=job.scratch_dir) as scratch,
+        tempfile.TemporaryDirectory(prefix=f"bert_tf_{shard}_", dir=job.scratch_dir) as scratch,
         _explained_full_disk(scratch),
     ):
         store, read_counts = _tokenize(job, tokenizer, (begin, end), scratch, num_workers, bars(_TOKENIZING_SHARE))
@@ -351,21 +353,64 @@ def _count_instances(instances: Instances, rows: int) -> dict:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def scratch_prefix(job: ShardJob) -> str:
-    """What the names of this job's scratch directories begin with."""
-    where = hashlib.sha256("\n".join(job.output_files).encode()).hexdigest()
-    return f"bert_tf_{job.fingerprint[:8]}{where[:8]}_"
+@contextlib.contextmanager
+def alone(job: ShardJob, own_scratch: bool = True) -> Iterator[ShardJob]:
+    """Yields the job while no other run writes its files, after removing what a killed run of them left behind.
+
+    Args:
+      own_scratch: the job that is yielded has a new scratch directory of its own, which only this user can open.
+
+    Raises:
+      LockedError: another run writes one of the files; names it.
+    """
+    with contextlib.ExitStack() as stack:
+        locks = []
+        for path in sorted({*job.output_files}):
+            held = run_lock.held(_lock_path(path), f"--output_file={path}", [path, summary_path(path)])
+            locks.append(stack.enter_context(held))
+        for lock in locks:
+            if lock.predecessor:
+                _remove_scratch(lock.predecessor)
+        _remove_temporary_files(job)
+        if own_scratch:
+            scratch = os.path.join(job.scratch_dir or tempfile.gettempdir(), _scratch_name(locks[0].owner))
+            locks[0].note_scratch(scratch)  # first, so that it is known after a kill at any moment
+            os.mkdir(scratch, 0o700)
+            stack.callback(remove_folder, scratch)
+            job = dataclasses.replace(job, scratch_dir=scratch)
+        yield job
 
 
-def remove_leftovers(job: ShardJob) -> None:
-    """Removes what a killed run of the same job left behind: temporary files and scratch directories."""
-    for shard in range(job.num_shards):
-        outputs = job.outputs(shard)
-        for path in (*outputs, summary_path(outputs[0])):
-            for leftover in tf.io.gfile.glob(temporary_name(path, "*")):
-                tf.io.gfile.remove(leftover)
-    for leftover in tf.io.gfile.glob(os.path.join(job.scratch_dir or tempfile.gettempdir(), f"{scratch_prefix(job)}*")):
-        tf.io.gfile.rmtree(leftover)
+def _lock_path(output_file: str) -> str:
+    folder, name = os.path.split(output_file)
+    return os.path.join(folder, f".{name}.lock")
+
+
+def _scratch_name(owner: Owner) -> str:
+    return f"bert_tf_{owner.token}"
+
+
+def _remove_scratch(owner: Owner) -> None:
+    """Removes the scratch directory of a run that was killed, if it is really that and this user's."""
+    if not owner.scratch or os.path.basename(owner.scratch) != _scratch_name(owner):
+        return
+    try:
+        found = os.lstat(owner.scratch)
+    except OSError:
+        return
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+        remove_folder(owner.scratch)
+
+
+def _remove_temporary_files(job: ShardJob) -> None:
+    paths = [path for shard in range(job.num_shards) for path in job.outputs(shard)]
+    paths += [summary_path(job.outputs(shard)[0]) for shard in range(job.num_shards)]
+    paths += map(_lock_path, job.output_files)
+    for folder in {os.path.dirname(path) for path in paths}:
+        names = {os.path.basename(path) for path in paths if os.path.dirname(path) == folder}
+        for name in names_in(folder):
+            if is_temporary_name(name) and name[1:].rsplit(".", 2)[0] in names:
+                tf.io.gfile.remove(os.path.join(folder, name))
 
 
 def remove_shards(job: ShardJob) -> None:

@@ -2,13 +2,35 @@
 
 import contextlib
 import os
+import re
+import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from bert_tf.system.checks import is_remote
+
+# Each is called with the path of a file before that is written; it raises if this process may not write it any more.
+guards: list[Callable[[str], None]] = []
+
+
+def check_may_write(path: str) -> None:
+    """Checks that this process may still write a file; everything that changes a run's files calls it before.
+
+    Raises:
+      OSError: another run has taken over; see `run_lock`.
+    """
+    for guard in tuple(guards):
+        guard(path)
 
 
 def temporary_name(path: str, key: str) -> str:
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}.{key}.tmp")
+
+
+def is_temporary_name(name: str) -> bool:
+    """Whether a file has a temporary name of `written_together`."""
+    return re.fullmatch(r"\..+\.[0-9a-f]{12}\.tmp", name, re.DOTALL) is not None
 
 
 @contextlib.contextmanager
@@ -19,10 +41,12 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
     removed, and any earlier files stay as they were.
 
     Raises:
-      tf.errors.OpError: a directory does not exist, is not writable or is full.
+      tf.errors.OpError: a directory does not exist, is not writable or is full. OSError: see `check_may_write`.
     """
     import tensorflow as tf
 
+    for path in paths:
+        check_may_write(path)
     key = uuid.uuid4().hex[:12]
     temporary = [temporary_name(path, key) for path in paths]
     try:
@@ -30,6 +54,8 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
             with tf.io.gfile.GFile(name, "wb") as file:
                 file.write(b"")
         yield temporary
+        for path in paths:
+            check_may_write(path)
         for source, path in zip(temporary, paths, strict=True):
             tf.io.gfile.rename(source, path, overwrite=True)
     except BaseException:
@@ -75,13 +101,22 @@ def temporary_folder(folder: str) -> Iterator[None]:
     """Creates an empty folder, clearing what a killed process left there; removes what is left of it at the end."""
     import tensorflow as tf
 
-    def remove():
-        if tf.io.gfile.exists(folder):
-            tf.io.gfile.rmtree(folder)
-
-    remove()
+    remove_folder(folder)
     try:
         tf.io.gfile.makedirs(folder)
         yield
     finally:
-        remove()
+        remove_folder(folder)
+
+
+def remove_folder(folder: str) -> None:
+    """Removes a folder, if there is one, with all that is in it; a link in its place or in it is not followed."""
+    if is_remote(folder):
+        import tensorflow as tf
+
+        if tf.io.gfile.exists(folder):
+            tf.io.gfile.rmtree(folder)
+    elif os.path.islink(folder):
+        os.unlink(folder)
+    elif os.path.exists(folder):
+        shutil.rmtree(folder)

@@ -16,6 +16,7 @@ run that was killed.
 """
 
 import abc
+import contextlib
 import dataclasses
 import posixpath
 from collections.abc import Callable, Mapping
@@ -248,6 +249,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     run = fine_tuning.with_recipe(run, files.config, task.recipe_of(files.config))
     strategy = fine_tuning.set_up_devices(run)
     task.is_chief = distribution.is_chief(strategy)
+    if run.do_train and task.is_chief:
+        run_directory.check_free(run.output_dir)
     teacher = task.open_teacher(run, tokenizer) if run.teacher else None
     task.load(run, files, tokenizer, newest)
     if teacher:
@@ -258,6 +261,16 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         count = task.num_training_examples()
         num_train_steps = fine_tuning.number_of_steps(count, run.train_batch_size, run.num_train_epochs)
         warn_of_training_data(task.train_rows, tokenizer, files.vocab_file, num_train_steps)
+    with contextlib.ExitStack() as stack:
+        if run.do_train and task.is_chief:
+            stack.enter_context(run_directory.owned(run.output_dir, run.plan_fields["keep_checkpoint_max"]))
+        return _execute(task, run, strategy, num_train_steps, teacher)
+
+
+def _execute(
+    task: FineTuningTask, run: FineTuningSettings, strategy, num_train_steps: int, teacher: Teacher | None
+) -> dict[str, float]:
+    """Runs with one seed or several; returns the results of the best."""
     if run.overwrite_output_dir:
         run_directory.remove_run(run.output_dir)
     if run.num_seeds == 1:

@@ -9,7 +9,7 @@ from absl import logging
 
 from bert_tf.models import initialize, pretrained
 from bert_tf.models.directory import ModelFiles
-from bert_tf.system.atomic import write_text_file
+from bert_tf.system.atomic import check_may_write, write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
 
 DIRECTORY = "best_model"
@@ -91,6 +91,7 @@ class BestModel:
         old, self._best = self._best, values if self._is_better(values) else self._best
         if not self._active:
             return
+        check_may_write(self._path)
         if self._best is not old:
             self._save(model)
         lines = [json.dumps(self._evaluations[number]) + "\n" for number in sorted(self._evaluations)]

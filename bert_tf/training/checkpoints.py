@@ -8,6 +8,7 @@ it, so a process killed at any moment leaves the previous one valid.
 """
 
 import posixpath
+import re
 from collections.abc import Mapping
 
 import tensorflow as tf
@@ -23,9 +24,10 @@ from bert_tf.models.initialize import (
     training_variables,
 )
 from bert_tf.models.open_weights import open_weights
-from bert_tf.system.atomic import temporary_folder, write_text_file
+from bert_tf.system.atomic import check_may_write, temporary_folder, write_text_file
+from bert_tf.system.literal_paths import names_in
 from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX, write_bundle
-from bert_tf.weights.find import data_files, latest_checkpoint
+from bert_tf.weights.find import data_files, latest_checkpoint, saved_steps
 
 __all__ = [
     "Initialization",
@@ -78,9 +80,11 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     prefix = posixpath.join(output_dir, f"model.ckpt-{step}")
     temporary = prefix + ".writing"
     names = sorted(tensors)
+    check_may_write(prefix)
     try:
         with temporary_folder(temporary):
             write_bundle(posixpath.join(temporary, "model"), {name: tensors[name] for name in names})
+            check_may_write(prefix)
             # A prefix counts as a checkpoint only while it has an index: the old index goes first, the new comes last.
             if _exists(output_dir, posixpath.basename(prefix)):
                 _remove(prefix)
@@ -102,6 +106,27 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     for name in dropped:
         _remove(posixpath.join(output_dir, name))
     return prefix
+
+
+def remove_superseded(output_dir: str, keep_max: int) -> None:
+    """Removes what a kill while `save` removed old checkpoints has left of them.
+
+    That is those older than all that the state file names, as far as there are more than `keep_max`, and files of
+    values without an index.
+    """
+    state = tf.train.get_checkpoint_state(output_dir)
+    if not state or not all(_exists(output_dir, posixpath.basename(path)) for path in state.all_model_checkpoint_paths):
+        return
+    listed = {posixpath.basename(path) for path in state.all_model_checkpoint_paths}
+    found = saved_steps(output_dir)
+    oldest = min((step for step, prefix in found.items() if posixpath.basename(prefix) in listed), default=0)
+    superseded = sorted(step for step in found if step < oldest)
+    for step in superseded[: max(len(found) - keep_max, 0)] if keep_max else []:
+        _remove(found[step])
+    for name in names_in(output_dir):
+        match = re.fullmatch(r"(model\.ckpt-\d+)\.data-\d+-of-\d+", name)
+        if match and not _exists(output_dir, match[1]):
+            tf.io.gfile.remove(posixpath.join(output_dir, name))
 
 
 def _remove(prefix: str) -> None:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
+from bert_tf.system.atomic import check_may_write, write_file
 from bert_tf.system.progress import progress_bar, start_clock
 
 LOG_FILE = "train_log.jsonl"
@@ -41,6 +42,8 @@ class TrainingLog:
         self._writers = {
             kind: tf.summary.create_file_writer(folder) for kind, folder in folders.items() if self._active
         }
+        if self._active:
+            repair_last_line(posixpath.join(self._output_dir, LOG_FILE))
         return self
 
     def __exit__(self, *_):
@@ -92,6 +95,8 @@ class TrainingLog:
     def _emit(self, kind: str, step: int, values: dict) -> None:
         if not self._active:
             return
+        path = posixpath.join(self._output_dir, LOG_FILE)
+        check_may_write(path)
         with tqdm.external_write_mode():
             text = ", ".join(f"{name} {_readable(value)}" for name, value in values.items())
             logging.info("%s step %d: %s", kind, step, text)
@@ -99,8 +104,27 @@ class TrainingLog:
             for name, value in values.items():
                 tf.summary.scalar(name, value)
         self._writers[kind].flush()
-        with tf.io.gfile.GFile(posixpath.join(self._output_dir, LOG_FILE), "a") as file:
+        with tf.io.gfile.GFile(path, "a") as file:
             file.write(json.dumps({"kind": kind, "step": step, "time": time.time(), **values}) + "\n")
+
+
+def repair_last_line(path: str) -> None:
+    """Removes the last line of a file of JSON lines if it was torn by a kill; completes one that lacks only its end."""
+    if not tf.io.gfile.exists(path):
+        return
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content = file.read()
+    whole, _, last = content.rpartition(b"\n")
+    if not last:
+        return
+    try:
+        json.loads(last)
+    except ValueError:
+        content = whole + b"\n" if whole else b""
+        logging.warning("%s: its last line was torn when an earlier run ended, and is removed.", path)
+    else:
+        content += b"\n"
+    write_file(path, content)
 
 
 def _readable(value: float) -> str:

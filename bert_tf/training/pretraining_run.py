@@ -4,6 +4,7 @@ settings = PretrainingSettings("train.tfrecord", "model", bert_size="tiny", do_t
 results = pretrain(settings)
 """
 
+import contextlib
 import dataclasses
 import math
 import posixpath
@@ -65,7 +66,22 @@ def pretrain(
     _check_output_dir(settings, config)
     if chief:
         tf.io.gfile.makedirs(settings.output_dir)
+    with contextlib.ExitStack() as stack:
+        if chief and settings.do_train:
+            stack.enter_context(run_directory.owned(settings.output_dir, training.keep_checkpoint_max))
+        return _run(settings, training, devices, strategy, config, config_name)
 
+
+def _run(
+    settings: PretrainingSettings,
+    training: TrainingSettings,
+    devices: DeviceSettings,
+    strategy: tf.distribute.Strategy,
+    config: BertConfig,
+    config_name: str,
+) -> dict[str, float]:
+    """The run of checked settings; see `pretrain`."""
+    chief, parts = distribution.is_chief(strategy), training.gradient_accumulation_steps
     data = open_all_records(settings, config, config_name, chief)
     task = _kind_of_task(settings)(settings, config, config_name, data)
     if settings.do_train:

@@ -1,5 +1,6 @@
 """What a run writes into its folder beside checkpoints: the configuration, its flags, its results."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -17,9 +18,11 @@ from bert_tf.models.directory import find_config, read_head
 from bert_tf.models.formats import config_files
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.recipe import Recipe
-from bert_tf.system.atomic import write_text_file
+from bert_tf.system import run_lock
+from bert_tf.system.atomic import is_temporary_name, remove_folder, write_text_file
+from bert_tf.system.literal_paths import names_in
 from bert_tf.system.text_files import read_json, read_json_if_there
-from bert_tf.training import checkpoints
+from bert_tf.training import best_model, checkpoints
 
 
 def write_eval_results(path: str, results: dict) -> None:
@@ -79,6 +82,54 @@ def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
         if tf.io.gfile.exists(posixpath.join(output_dir, name)):
             tf.io.gfile.remove(posixpath.join(output_dir, name))
 
+
+# --- one run at a time ------------------------------------------------------------------------------------------------
+
+_LOCK = "run.lock"
+# What a killed run leaves half-written: folders of checkpoints and of the best model.
+_WRITING = re.compile(r"(model\.ckpt-\d+|best_model\.\d+)\.writing")
+
+
+@contextlib.contextmanager
+def owned(output_dir: str, keep_max: int) -> Iterator[None]:
+    """Makes this process the only one that trains in output_dir, and removes what a killed run left half-written.
+
+    Only the process that writes the files enters it: not further workers, and no run that only evaluates or predicts.
+
+    Args:
+      keep_max: as in `checkpoints.save`.
+
+    Raises:
+      LockedError: another run trains there.
+    """
+    path = posixpath.join(output_dir, _LOCK)
+    with run_lock.held(path, f"--output_dir={output_dir}", [output_dir.rstrip("/") + "/"]):
+        for folder in (output_dir, *(posixpath.join(output_dir, name) for name in names_in(output_dir))):
+            if folder == output_dir or re.fullmatch(r"seed-\d+", posixpath.basename(folder)):
+                remove_leftovers(folder, keep_max)
+        yield
+
+
+def check_free(output_dir: str) -> None:
+    """Refuses at once what `owned` refuses, where another process of this machine trains in output_dir.
+
+    Raises:
+      LockedError: names the process.
+    """
+    run_lock.check_free(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}")
+
+
+def remove_leftovers(output_dir: str, keep_max: int) -> None:
+    """Removes temporary files, half-written folders and checkpoints that a killed run was about to remove."""
+    for folder in (output_dir, posixpath.join(output_dir, best_model.DIRECTORY)):
+        for name in filter(is_temporary_name, names_in(folder)):
+            tf.io.gfile.remove(posixpath.join(folder, name))
+    for name in filter(_WRITING.fullmatch, names_in(output_dir)):
+        remove_folder(posixpath.join(output_dir, name))
+    checkpoints.remove_superseded(output_dir, keep_max)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 _SETTINGS = "run.json"
 SEEDS = "seeds.json"

@@ -1,0 +1,269 @@
+"""One run at a time: a lock file beside what a run writes, which says whose it is.
+
+A run that finds the lock of a living process is refused; the lock of a dead one is taken over. On one machine the
+system says which it is: by process number and start time, since numbers are used again. The owner on another machine
+renews its lock every few seconds, and is dead when it has not for `LEASE_SECONDS` by the clock of the one that waits.
+The owner reads the lock before each write: a run that was stopped, and whose lock was taken over meanwhile, ends.
+
+This holds on any file system of TensorFlow (gs://...), none of which has an operation that compares and replaces a
+file. So it does not exclude a write that had begun when the lock was taken over, and of two runs that start within the
+same moment one may end only at its first write.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import posixpath
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+
+from absl import logging
+
+from bert_tf.system import atomic
+from bert_tf.system.checks import is_remote
+
+LEASE_SECONDS = 60.0
+_RENEW_SECONDS = 15.0
+_POLL_SECONDS = 1.0
+_SETTLE_SECONDS = 0.05  # of two that start at once, the later one's lock is there after this time
+
+
+class LockedError(OSError):
+    """Another run owns the place, or has taken it over; the message names both."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """Content of a lock file.
+
+    Attributes:
+      token: 32 hexadecimal digits, drawn for this run. machine: whose processes can be seen from each other.
+      process_start: of the process, in units of the system; None: unknown.
+      started: date and time for messages. renewals: how often it was renewed. scratch: folder of temporary files.
+    """
+
+    token: str
+    host: str = "an unknown host"
+    machine: str = ""
+    pid: int = 0
+    process_start: int | None = None
+    started: str = "at an unknown time"
+    renewals: int = 0
+    scratch: str | None = None
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} (started {self.started})"
+
+
+class Lock:
+    """A lock that this process owns.
+
+    Attributes:
+      owner: this run. predecessor: the dead run that had it before; None if it was free.
+    """
+
+    def __init__(self, path: str, named: str, writes: Sequence[str]):
+        self._path, self._named, self._writes = path, named, tuple(map(_absolute, writes))
+        self.owner, self.predecessor = _this_process(), None
+        self._ended = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, daemon=True)
+        self._writing = threading.Lock()
+
+    def acquire(self) -> None:
+        """Takes the lock.
+
+        Raises:
+          LockedError: a living run has it. tf.errors.OpError: it can't be written.
+        """
+        self.predecessor = _dead_owner(self._path, self._named)
+        self._write()
+        time.sleep(_SETTLE_SECONDS)
+        self.check(self._path)
+        if self.predecessor:
+            logging.info("%s: taken over from %s, which has ended.", self._named, self.predecessor)
+        atomic.guards.append(self.check)
+        self._renewing.start()
+
+    def release(self) -> None:
+        """Gives the lock back, unless another run has taken it over."""
+        self._ended.set()
+        self._renewing.join()
+        atomic.guards.remove(self.check)
+        if self._is_mine():
+            import tensorflow as tf
+
+            tf.io.gfile.remove(self._path)
+
+    def check(self, path: str) -> None:
+        """Checks before a file is written that this run still owns its place.
+
+        Raises:
+          LockedError: another run has taken it over.
+        """
+        if not _absolute(path).startswith(self._writes) or self._is_mine():
+            return
+        other = read_owner(self._path)
+        raise LockedError(
+            f"{self._named}: this run has lost {self._path}, {f'taken over by {other}' if other else 'which is gone'}: "
+            "it ends here and writes nothing more."
+        )
+
+    def note_scratch(self, folder: str) -> None:
+        """Keeps the name of a folder of temporary files, so that a successor can remove it."""
+        self.owner = dataclasses.replace(self.owner, scratch=folder)
+        self._write()
+
+    def _is_mine(self) -> bool:
+        found = read_owner(self._path)
+        return found is not None and found.token == self.owner.token
+
+    def _write(self) -> None:
+        with self._writing:
+            atomic.write_text_file(self._path, json.dumps(dataclasses.asdict(self.owner)) + "\n")
+
+    def _renew(self) -> None:
+        import tensorflow as tf
+
+        while not self._ended.wait(_RENEW_SECONDS):
+            try:
+                if not self._is_mine():
+                    return
+                self.owner = dataclasses.replace(self.owner, renewals=self.owner.renewals + 1)
+                self._write()
+            except (OSError, tf.errors.OpError) as error:
+                logging.warning("%s could not be renewed: %s", self._path, error)
+
+
+@contextlib.contextmanager
+def held(path: str, named: str, writes: Sequence[str]) -> Iterator[Lock]:
+    """Owns a lock file for the duration of the context; its folder is made, and removed if it is left empty.
+
+    Args:
+      named: the flag and its value, for messages.
+      writes: what the paths begin with that the owner alone may write; `atomic.check_may_write` checks them.
+
+    Raises:
+      LockedError: a living run has it. tf.errors.OpError: it can't be written.
+    """
+    import tensorflow as tf
+
+    folder = posixpath.dirname(path) or "."
+    is_new = not tf.io.gfile.isdir(folder)
+    tf.io.gfile.makedirs(folder)
+    try:
+        lock = Lock(path, named, [path, *writes])
+        lock.acquire()
+        try:
+            yield lock
+        finally:
+            lock.release()
+    finally:
+        if is_new and tf.io.gfile.isdir(folder) and not tf.io.gfile.listdir(folder):
+            tf.io.gfile.rmtree(folder)
+
+
+def check_free(path: str, named: str) -> None:
+    """Refuses at once a place that a living process of this machine owns; `held` does it for good.
+
+    Raises:
+      LockedError: names the process.
+    """
+    owner = read_owner(path)
+    if owner and _is_alive(owner):
+        raise _in_use(named, path, owner)
+
+
+def read_owner(path: str) -> Owner | None:
+    """Whose lock it is; None if there is none. A damaged file has an unknown owner."""
+    import tensorflow as tf
+
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+    except tf.errors.NotFoundError:
+        return None
+    try:
+        return Owner(**json.loads(content))
+    except (ValueError, TypeError):
+        return Owner(token="")
+
+
+def _dead_owner(path: str, named: str) -> Owner | None:
+    """The dead owner of a lock, or None if it is free; waits where only time can show it.
+
+    Raises:
+      LockedError: the owner lives.
+    """
+    owner = read_owner(path)
+    if owner is None:
+        return None
+    alive = _is_alive(owner)
+    if alive is None:
+        logging.warning("%s: %s says %s; waiting %.0f s for a sign of life.", named, path, owner, LEASE_SECONDS)
+        end = time.monotonic() + LEASE_SECONDS
+        while (found := read_owner(path)) == owner and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+        if found is None:
+            return None
+        alive, owner = found != owner, found
+    if alive:
+        raise _in_use(named, path, owner)
+    return owner
+
+
+def _in_use(named: str, path: str, owner: Owner) -> LockedError:
+    return LockedError(
+        f"{named} is in use by {owner}, as {path} says: wait for the end of that run, end it, or choose another place."
+    )
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def _this_process() -> Owner:
+    started = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    pid = os.getpid()
+    return Owner(uuid.uuid4().hex, socket.gethostname(), _machine(), pid, _state_and_start(pid)[1], started)
+
+
+def _machine() -> str:
+    """What is the same for two processes if, and only if, each can see whether the other lives."""
+    try:
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # containers have their own process numbers
+    except OSError:
+        return f"{socket.gethostname()} {uuid.getnode()}"
+
+
+def _is_alive(owner: Owner) -> bool | None:
+    """Whether the owner's process lives; None where that can't be seen: on another machine."""
+    if owner.machine != _machine():
+        return None
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    state, start = _state_and_start(owner.pid)
+    return state not in ("Z", "X") and (None in (start, owner.process_start) or start == owner.process_start)
+
+
+def _state_and_start(pid: int) -> tuple[str | None, int | None]:
+    """A process's state and start time, in ticks since the machine started; None where the system doesn't say."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None, None
+    fields = re.split(r"\s+", text.rpartition(")")[2].strip())  # a program's name may contain anything
+    return fields[0], int(fields[19])
+
+
+def _absolute(path: str) -> str:
+    return path if is_remote(path) else os.path.abspath(path) + ("/" if path.endswith("/") else "")

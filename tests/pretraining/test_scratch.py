@@ -1,0 +1,126 @@
+"""Scratch directories of data creation: private, of one run, and removed together with nothing else."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import stat
+
+import pytest
+from helpers.pretraining_records_read import LETTERS, contents
+
+from bert_tf.pretraining import shard
+from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.system import run_lock
+
+DEAD = 4194305  # more than the largest process number
+
+
+@pytest.fixture
+def make(tmp_path):
+    (tmp_path / "text.txt").write_text("a b c d e\ndead bead\n\nbb cad\nabc de\n" * 9)
+    (tmp_path / "vocab.txt").write_text("\n".join(LETTERS) + "\n")
+    for name in ("out", "scratch", "victim"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "victim" / "file").write_text("precious")
+
+    def make(**flags):
+        arguments = {"max_seq_length": 32, "max_predictions_per_seq": 5, "num_workers": 1, "show_progress": False}
+        names = [str(tmp_path / name) for name in ("text.txt", "out/a.tfrecord", "vocab.txt")]
+        return create_pretraining_data(*names, scratch_dir=str(tmp_path / "scratch"), **arguments | flags)
+
+    return make
+
+
+def leave_lock(folder, scratch, **values):
+    """What a killed run leaves: its lock, which names its scratch directory."""
+    owner = dataclasses.replace(run_lock._this_process(), pid=DEAD, scratch=str(scratch), **values)
+    (folder / "out" / ".a.tfrecord.lock").write_text(json.dumps(dataclasses.asdict(owner)))
+
+
+def test_scratch_is_private_and_removed_and_strangers_are_left_alone(make, tmp_path, monkeypatch):
+    seen = []
+    tokenize = shard._tokenize
+
+    def look(job, tokenizer, text_range, scratch, *arguments):
+        own = pathlib.Path(scratch).parent
+        seen.append((own.parent, own.name, stat.S_IMODE(own.stat().st_mode), own.stat().st_uid))
+        strangers(own.name)
+        return tokenize(job, tokenizer, text_range, scratch, *arguments)
+
+    def strangers(name):
+        """Folders and links of another user that look like this job's."""
+        (tmp_path / "scratch" / f"{name}x").mkdir()
+        (tmp_path / "scratch" / f"{name[:24]}_0_link").symlink_to(tmp_path / "victim")
+
+    monkeypatch.setattr(shard, "_tokenize", look)
+    make()
+    ((parent, name, mode, user),) = seen
+    assert parent == tmp_path / "scratch" and mode == 0o700 and user == os.getuid()
+    assert name.startswith("bert_tf_") and len(name) == len("bert_tf_") + 32
+    assert set(contents(tmp_path / "out")) == {"a.tfrecord", "pretraining_data.a.json"}
+    (tmp_path / "out" / "a.tfrecord").unlink()
+    make()
+    assert len(list((tmp_path / "scratch").iterdir())) == 4  # the strangers of both runs
+    assert (tmp_path / "victim" / "file").read_text() == "precious"
+
+
+def test_the_scratch_of_a_killed_run_is_removed_and_no_link_is_followed(make, tmp_path):
+    token = "f" * 32
+    scratch = tmp_path / "scratch" / f"bert_tf_{token}"
+    (scratch / "0").mkdir(parents=True)
+    (scratch / "0" / "link").symlink_to(tmp_path / "victim")
+    leave_lock(tmp_path, scratch, token=token)
+    (tmp_path / "out" / ".a.tfrecord.0123456789ab.tmp").write_text("half")
+    (tmp_path / "out" / ".b.tfrecord.0123456789ab.tmp").write_text("of another job")
+    make()
+    assert not list((tmp_path / "scratch").iterdir())
+    assert (tmp_path / "victim" / "file").exists()
+    assert set(contents(tmp_path / "out")) == {
+        ".b.tfrecord.0123456789ab.tmp", "a.tfrecord", "pretraining_data.a.json",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["link", "file", "another name", "nothing"])
+def test_what_is_not_a_scratch_directory_is_left_alone(case, make, tmp_path):
+    token = "f" * 32
+    scratch = tmp_path / "scratch" / f"bert_tf_{token}"
+    if case == "link":
+        scratch.symlink_to(tmp_path / "victim")
+    elif case == "file":
+        scratch.write_text("")
+    leave_lock(tmp_path, tmp_path / "victim" if case == "another name" else scratch, token=token)
+    make()
+    assert (tmp_path / "victim" / "file").read_text() == "precious"
+    assert os.path.lexists(scratch) == (case in ("link", "file"))
+
+
+def test_two_runs_of_one_job_do_not_disturb_each_other(make, tmp_path, monkeypatch):
+    tokenize, refused = shard._tokenize, []
+
+    def second(job, tokenizer, text_range, scratch, *arguments):
+        monkeypatch.setattr(shard, "_tokenize", tokenize)
+        before = sorted(os.listdir(tmp_path / "scratch"))
+        with pytest.raises(run_lock.LockedError, match=r"^--output_file=\S+ is in use by process \d+ on") as error:
+            make()
+        refused.append(error)
+        assert sorted(os.listdir(tmp_path / "scratch")) == before and os.path.isdir(scratch)
+        return tokenize(job, tokenizer, text_range, scratch, *arguments)
+
+    monkeypatch.setattr(shard, "_tokenize", second)
+    made = make()
+    assert refused and made["instances"]
+    assert set(contents(tmp_path / "out")) == {"a.tfrecord", "pretraining_data.a.json"}
+
+
+def test_a_run_that_lost_its_files_writes_nothing(make, tmp_path, monkeypatch):
+    tokenize = shard._tokenize
+
+    def lose(*arguments):
+        leave_lock(tmp_path, "", token="0" * 32)
+        return tokenize(*arguments)
+
+    monkeypatch.setattr(shard, "_tokenize", lose)
+    with pytest.raises(run_lock.LockedError, match="this run has lost"):
+        make()
+    assert set(contents(tmp_path / "out")) == {".a.tfrecord.lock"}
