@@ -1,0 +1,98 @@
+"""Two runs in one folder: the second is refused while the first lives, and a run that lost its folder writes nothing."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from helpers import warm
+from helpers.pretraining_runs import command, run
+from helpers.script_cases import weights_of
+from helpers.tiny import ONE_LAYER, write_pretraining_records
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "bert_config.json").write_text(json.dumps(ONE_LAYER))
+    write_pretraining_records(folder / "train-0.tfrecord", 40)
+    return folder
+
+
+def wait_for(path, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, process.stderr.read()[-3000:]
+        assert time.monotonic() < end, f"{path.name} did not appear"
+        time.sleep(0.01)
+
+
+def contents(folder) -> dict:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "tfevents" not in path.name
+    }
+
+
+def one_line(result) -> str:
+    """The message of a run that was refused."""
+    lines = result.stderr.splitlines()
+    assert result.returncode == 1 and "Traceback" not in result.stderr, result.stderr[-3000:]
+    return lines[-1]
+
+
+def test_two_runs_in_one_folder(data, tmp_path):
+    endless = command(data, tmp_path, num_train_steps=1_000_000, save_checkpoints_steps=1_000_000, log_every_steps=1)
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    first = warm.Popen(endless, env=environment, stdout=warm.DEVNULL, stderr=warm.PIPE, text=True)
+    try:
+        wait_for(tmp_path / "train_log.jsonl", first)
+        first.send_signal(signal.SIGSTOP)  # stopped or not, it lives
+        before = contents(tmp_path)
+        message = one_line(run(endless))
+        assert f"run_pretraining.py: error: --output_dir={tmp_path} is in use by process {first.pid} on " in message
+        assert contents(tmp_path) == before
+        # As if it had been on another machine, and the time for renewing had run out.
+        (tmp_path / "run.lock").unlink()
+        second = run(command(data, tmp_path, num_train_steps=1_000_000, stop_at_step=3, learning_rate=1e-2))
+        assert second.returncode == 0, second.stderr[-3000:]
+        kept, weights = contents(tmp_path), weights_of(tmp_path)
+        assert "run.lock" not in kept and weights["global_step"] == 3
+        first.send_signal(signal.SIGCONT)
+        _, log = first.communicate(timeout=60)
+    finally:
+        if first.poll() is None:
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+    last = log.splitlines()[-1]
+    assert first.returncode == 1 and "Traceback" not in log
+    assert f"--output_dir={tmp_path}: this run has lost {tmp_path}/run.lock, which is gone" in last, log[-3000:]
+    assert contents(tmp_path) == kept
+    for name, value in weights_of(tmp_path).items():
+        np.testing.assert_array_equal(value, weights[name])
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_start(data, tmp_path):
+    steps = {"num_train_steps": 4, "save_checkpoints_steps": 1, "keep_checkpoint_max": 2, "log_every_steps": 1}
+    assert run(command(data, tmp_path, **steps, stop_at_step=3)).returncode == 0
+    whole = set(contents(tmp_path))
+    for suffix in ("index", "data-00000-of-00001"):  # killed before it was removed, or halfway
+        (tmp_path / f"model.ckpt-1.{suffix}").write_bytes((tmp_path / f"model.ckpt-2.{suffix}").read_bytes())
+    (tmp_path / "model.ckpt-0.data-00000-of-00001").write_text("without an index")
+    for name in (".run.json.0123456789ab.tmp", ".run.lock.0123456789ab.tmp", "notes.tmp", "model.ckpt-1 of mine.index"):
+        (tmp_path / name).write_text("")
+    for name in ("model.ckpt-4.writing", "best_model.123.writing"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("")
+    log = (tmp_path / "train_log.jsonl").read_text()
+    (tmp_path / "train_log.jsonl").write_text(log + '{"kind": "train", "step": 4, "lo')
+    result = run(command(data, tmp_path, **steps))
+    assert result.returncode == 0 and "its last line was torn" in result.stderr, result.stderr[-3000:]
+    renamed = {name.replace("-3.", "-4.").replace("-2.", "-3.") for name in whole}
+    assert set(contents(tmp_path)) == renamed | {"notes.tmp", "model.ckpt-1 of mine.index"}
+    text = (tmp_path / "train_log.jsonl").read_text()
+    assert text.startswith(log) and [json.loads(line)["step"] for line in text.splitlines()] == [1, 2, 3, 4]
+    assert not list(tmp_path.glob("*.writing"))
