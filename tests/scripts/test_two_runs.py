@@ -1,4 +1,4 @@
-"""Two runs in one folder: the second is refused while the first lives, and a run that lost its folder writes nothing."""
+"""Two runs in one folder: the second is refused while the first lives; a run that lost its folder writes nothing."""
 
 import json
 import os
