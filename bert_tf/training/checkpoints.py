@@ -111,8 +111,8 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
 def remove_superseded(output_dir: str, keep_max: int) -> None:
     """Removes what a kill while `save` removed old checkpoints has left of them.
 
-    That is those older than all that the state file names, as far as there are more than `keep_max`, and files of
-    values without an index.
+    That is those older than all that the state file names, if these are as many as are kept, and files of values
+    without an index.
     """
     state = tf.train.get_checkpoint_state(output_dir)
     if not state or not all(_exists(output_dir, posixpath.basename(path)) for path in state.all_model_checkpoint_paths):
@@ -120,9 +120,9 @@ def remove_superseded(output_dir: str, keep_max: int) -> None:
     listed = {posixpath.basename(path) for path in state.all_model_checkpoint_paths}
     found = saved_steps(output_dir)
     oldest = min((step for step, prefix in found.items() if posixpath.basename(prefix) in listed), default=0)
-    superseded = sorted(step for step in found if step < oldest)
-    for step in superseded[: max(len(found) - keep_max, 0)] if keep_max else []:
-        _remove(found[step])
+    for step in sorted(found) if 0 < keep_max <= len(listed) else ():
+        if step < oldest:
+            _remove(found[step])
     for name in names_in(output_dir):
         match = re.fullmatch(r"(model\.ckpt-\d+)\.data-\d+-of-\d+", name)
         if match and not _exists(output_dir, match[1]):

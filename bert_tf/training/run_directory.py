@@ -86,8 +86,8 @@ def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
 # --- one run at a time ------------------------------------------------------------------------------------------------
 
 _LOCK = "run.lock"
-# What a killed run leaves half-written: folders of checkpoints and of the best model.
-_WRITING = re.compile(r"(model\.ckpt-\d+|best_model\.\d+)\.writing")
+# What a killed run leaves half-written: folders of checkpoints, of the best model and of ELECTRA's two.
+_WRITING = re.compile(r"(model\.ckpt-\d+|(best_model|generator|discriminator)\.\d+)\.writing")
 
 
 @contextlib.contextmanager

@@ -1,12 +1,11 @@
 """Scratch directories of data creation: private, of one run, and removed together with nothing else."""
 
-import dataclasses
-import json
 import os
 import pathlib
 import stat
 
 import pytest
+from helpers.locks import leave_lock
 from helpers.pretraining_records_read import LETTERS, contents
 
 from bert_tf.pretraining import shard
@@ -32,10 +31,8 @@ def make(tmp_path):
     return make
 
 
-def leave_lock(folder, scratch, **values):
-    """What a killed run leaves: its lock, which names its scratch directory."""
-    owner = dataclasses.replace(run_lock._this_process(), pid=DEAD, scratch=str(scratch), **values)
-    (folder / "out" / ".a.tfrecord.lock").write_text(json.dumps(dataclasses.asdict(owner)))
+def lock_of_killed_run(folder, scratch, **values) -> None:
+    leave_lock(folder / "out" / ".a.tfrecord.lock", pid=DEAD, scratch=str(scratch), **values)
 
 
 def test_scratch_is_private_and_removed_and_strangers_are_left_alone(make, tmp_path, monkeypatch):
@@ -70,7 +67,7 @@ def test_the_scratch_of_a_killed_run_is_removed_and_no_link_is_followed(make, tm
     scratch = tmp_path / "scratch" / f"bert_tf_{token}"
     (scratch / "0").mkdir(parents=True)
     (scratch / "0" / "link").symlink_to(tmp_path / "victim")
-    leave_lock(tmp_path, scratch, token=token)
+    lock_of_killed_run(tmp_path, scratch, token=token)
     (tmp_path / "out" / ".a.tfrecord.0123456789ab.tmp").write_text("half")
     (tmp_path / "out" / ".b.tfrecord.0123456789ab.tmp").write_text("of another job")
     make()
@@ -89,7 +86,7 @@ def test_what_is_not_a_scratch_directory_is_left_alone(case, make, tmp_path):
         scratch.symlink_to(tmp_path / "victim")
     elif case == "file":
         scratch.write_text("")
-    leave_lock(tmp_path, tmp_path / "victim" if case == "another name" else scratch, token=token)
+    lock_of_killed_run(tmp_path, tmp_path / "victim" if case == "another name" else scratch, token=token)
     make()
     assert (tmp_path / "victim" / "file").read_text() == "precious"
     assert os.path.lexists(scratch) == (case in ("link", "file"))
@@ -117,7 +114,7 @@ def test_a_run_that_lost_its_files_writes_nothing(make, tmp_path, monkeypatch):
     tokenize = shard._tokenize
 
     def lose(*arguments):
-        leave_lock(tmp_path, "", token="0" * 32)
+        lock_of_killed_run(tmp_path, "", token="0" * 32)
         return tokenize(*arguments)
 
     monkeypatch.setattr(shard, "_tokenize", lose)

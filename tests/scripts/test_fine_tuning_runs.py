@@ -1,10 +1,12 @@
 """Runs of all four fine-tuning scripts: killed and resumed, on two devices, repeated, started over, with seeds."""
 
 import json
+import os
 import shutil
 
 import numpy as np
 import pytest
+from helpers.locks import leave_lock
 from helpers.script_cases import kill_at_checkpoint, results_of, run_cases, selected_cases, weights_of
 from helpers.small_data import PIECES, WORLDS, texts_of
 from helpers.tiny import write_encoder
@@ -46,6 +48,7 @@ def cases_of(script, folder) -> dict:
                    "output_dir": out / "one device"},
         "overwritten": {**short, "learning_rate": 1e-3, "overwrite_output_dir": True, "output_dir": out / "seeds"},
         # --- refused
+        "in use": {**short, "output_dir": out / "in use"},
         "other flags": {**whole, "learning_rate": 1e-3, "train_batch_size": 4},
         "no optimizer state": {**whole, "num_train_epochs": 7},
         "not a run": {**short, "overwrite_output_dir": True, "output_dir": folder / "encoder",
@@ -78,6 +81,7 @@ def ran(request, tmp_path_factory):
     (out / "foreign").mkdir(parents=True)
     (out / "foreign" / "run.json").write_text("{}")
     (out / "foreign" / "bert_model.ckpt.index").write_text("")
+    leave_lock(out / "in use" / "run.lock")
     (out / "seeds").mkdir()
     (out / "seeds" / "notes.txt").write_text("mine")
     cases = selected_cases(request, cases_of(script, folder), SLOW)
@@ -129,6 +133,14 @@ def test_a_killed_run_resumes_bit_for_bit(ran):
     further = TASKS[SCRIPTS[ran[0]]].settings_file
     for name in ("eval_results.txt", "evaluations.jsonl", *([further] if further else [])):
         assert (out / "kept" / name).read_bytes() == (out / "killed" / name).read_bytes(), name
+
+
+def test_a_folder_in_use_is_refused(ran):
+    _, out, outcomes, logs, *_ = ran
+    message = f"LockedError: --output_dir={out}/in use is in use by process {os.getpid()} on "
+    assert outcomes["in use"].startswith(message)
+    assert "examples" not in logs["in use"]  # before the data is read
+    assert os.listdir(out / "in use") == ["run.lock"]
 
 
 def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):

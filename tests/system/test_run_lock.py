@@ -1,12 +1,12 @@
 """Whose a place is: living, dead and lost owners."""
 
-import dataclasses
 import json
 import os
 import subprocess
 import sys
 
 import pytest
+from helpers.locks import leave_lock
 
 from bert_tf.system import atomic, run_lock
 
@@ -19,13 +19,6 @@ def change(folder, **values):
     """Changes the lock file in a folder."""
     path = folder / "run.lock"
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def leave_lock(folder, **values) -> None:
-    """Leaves the lock of this process behind, changed."""
-    owner = run_lock._this_process()
-    folder.mkdir(exist_ok=True)
-    (folder / "run.lock").write_text(json.dumps(dataclasses.asdict(dataclasses.replace(owner, **values))))
 
 
 def dead_process() -> int:
@@ -59,7 +52,7 @@ def test_a_dead_owner_loses_it(case, tmp_path):
         "number used again": (os.getpid(), 1),
         "zombie": (process.pid, run_lock._state_and_start(process.pid)[1]),
     }[case]
-    leave_lock(tmp_path, pid=pid, process_start=start)
+    leave_lock(tmp_path / "run.lock", pid=pid, process_start=start)
     with held(tmp_path) as lock:
         assert lock.predecessor.pid == pid
         assert json.loads((tmp_path / "run.lock").read_text())["token"] == lock.owner.token
@@ -79,7 +72,7 @@ def test_a_damaged_lock_is_taken_over_in_time(file, tmp_path, monkeypatch):
 @pytest.mark.parametrize("renewed", [False, True])
 def test_an_owner_on_another_machine_lives_while_it_renews(renewed, tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "LEASE_SECONDS", 0.2)
-    leave_lock(tmp_path, machine="another", host="far.away", pid=7)
+    leave_lock(tmp_path / "run.lock", machine="another", host="far.away", pid=7)
     run_lock.check_free(str(tmp_path / "run.lock"), "--output_dir")  # can't be known without waiting
     monkeypatch.setattr(run_lock.time, "sleep", lambda _: change(tmp_path, renewals=1) if renewed else None)
     if renewed:
