@@ -129,6 +129,7 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
 
     encoder_inputs = ENCODER_INPUTS
     further_inputs = ()
+    tokens_read = None  # how many of the encoder's outputs for a row the head reads; None: all
 
     @property
     def known_inputs(self) -> tuple[str, ...]:
@@ -139,6 +140,11 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
     def encode(self, inputs: dict, **arguments) -> dict:
         """The encoder's outputs for its part of the inputs; arguments as for `BertModel.call`."""
         return self.bert(select(inputs, self.encoder_inputs), **arguments)
+
+    def encode_pooled(self, inputs: dict, **arguments):
+        """The encoder's `pooled_output` alone, so that its last layer is computed for nothing else."""
+        nothing = ops.zeros((ops.shape(inputs["input_ids"])[0], 0), "int32")
+        return self.encode(inputs, read_positions=nothing, **arguments)["pooled_output"]
 
     def build(self, input_shape=None):
         self.bert.build()

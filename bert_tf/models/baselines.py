@@ -105,6 +105,8 @@ class BaselineClassifier(NamedInputs, keras.Model):
         self.reader = heads.token_reader(self.kind, self.config.intermediate_size, self.dtype_policy)
         self.head = heads.LinearHead(num_labels, name="baseline", dtype=self.dtype_policy)
 
+    tokens_read = None  # all; see `TaskModel`
+
     @property
     def known_inputs(self) -> tuple[str, ...]:
         """The names that a dict of inputs may have."""

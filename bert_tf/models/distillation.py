@@ -133,6 +133,11 @@ class LanguageDistillation:
                 advice = " (--alpha_cos=0 compares no vectors)" if key == "hidden_size" else ""
                 raise ValueError(f"--teacher has {key} {sizes[0]}, the student {sizes[1]}: they must agree{advice}.")
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether the last hidden states are read everywhere, not only at the masked tokens."""
+        return bool(self.alpha_cos) or not self.restrict_ce_to_mask
+
     def compared_weights(self, features: dict):
         """[B, S] or [B, P] float32: the weights of the tokens whose scores are compared."""
         return (MaskedLanguageModelObjective.weights if self.restrict_ce_to_mask else _token_weights)(features)
@@ -224,35 +229,40 @@ class TaughtLanguageModel(TaughtModel):
 
         Returns:
           dict with the student's `masked_lm_logits` [B, P, V] float32; the last hidden states of both, `states` and
-          `teacher_states` [B, S, H]; `soft_sums` [3], see `vocabulary_divergence`.
+          `teacher_states` [B, S, H], or [B, P, H] if no others are read; `soft_sums` [3], see
+          `vocabulary_divergence`.
         """
-        positions = features["masked_lm_positions"]
+        objective, positions = self.objective, features["masked_lm_positions"]
+        read = None if objective.reads_all else positions
+
+        def masked_of(states):
+            return gather_positions(states, positions) if objective.reads_all else states
+
+        compared_of = masked_of if objective.restrict_ce_to_mask else lambda states: states
         # A student without segments can't tell them apart: what the teacher knows of them could not be learned.
         hidden = () if self.student.config.type_vocab_size else ("segment_ids",)
         seen = {name: value for name, value in features.items() if name not in hidden}
         with kernels.fused_inference():
-            targets = self.teacher.encode(seen, training=False)["sequence_output"]
-            theirs = self._scoring(self.teacher, targets, positions, False)
+            targets = self.teacher.encode(seen, training=False, read_positions=read)["sequence_output"]
+            theirs = self._scoring(self.teacher, compared_of(targets), False)
         targets, *theirs = (ops.stop_gradient(ops.convert_to_tensor(x)) for x in (targets, *theirs))
-        states = self.student.encode(features, training=training, dropout_seed=dropout_seed)["sequence_output"]
-        states, compared, masked = kernels.shared(states, 3)
-        vectors, table, bias = self._scoring(self.student, compared, positions, training)
+        encoded = self.student.encode(features, training=training, dropout_seed=dropout_seed, read_positions=read)
+        states, compared, masked = kernels.shared(encoded["sequence_output"], 3)
+        vectors, table, bias = self._scoring(self.student, compared_of(compared), training)
         table, compared_table = kernels.shared(table, 2)  # and the lookup of the tokens is a third use
         own = [ops.convert_to_tensor(x) for x in (vectors, compared_table, bias)]
-        objective = self.objective
         soft = ops.zeros((3,), "float32")
         if objective.alpha_ce or objective.alpha_mse:
             weights = ops.reshape(objective.compared_weights(features), (-1,))
             soft = vocabulary_divergence(
                 own, theirs, weights, objective.temperature, (objective.alpha_ce, objective.alpha_mse), training
             )
-        logits = self.student.head(masked, table, positions, training=training)
+        logits = self.student.head(masked_of(masked), table, training=training)
         return {"masked_lm_logits": logits, "states": states, "teacher_states": targets, "soft_sums": soft}
 
-    def _scoring(self, model: keras.Model, states, positions, training: bool) -> tuple:
-        """What the scores of the compared tokens are made of: vectors [N, E], table [V, E], bias [V]."""
-        if self.objective.restrict_ce_to_mask:
-            states = gather_positions(states, positions)
+    @staticmethod
+    def _scoring(model: keras.Model, states, training: bool) -> tuple:
+        """What the scores of these tokens are made of: vectors [N, E], table [V, E], bias [V]."""
         vectors = model.head.transform(states, training=training)
         vectors = ops.reshape(vectors, (-1, model.config.embedding_size))
         return vectors, model.bert.get_embedding_table(), model.head.output_bias

@@ -8,6 +8,7 @@ from keras import ops
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig, config_of_dict
+from bert_tf.models.flops import reads_few
 from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.layers import (
     ConfiguredLayer,
@@ -84,7 +85,7 @@ class Embeddings(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Pooler(ConfiguredLayer):
-    """tanh(x[:, 0] W + b), or at other positions than 0: always tanh, whatever hidden_act says."""
+    """tanh(x W + b): always tanh, whatever hidden_act says."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
@@ -95,10 +96,9 @@ class Pooler(ConfiguredLayer):
         self.dense.build((None, self.config.hidden_size))
         self.built = True
 
-    def call(self, sequence_output, positions=None):
-        """sequence_output: [B, S, H]; positions: [B, M] or None. Returns [B, H], or [B, M, H] with positions."""
-        first = sequence_output[:, 0] if positions is None else gather_positions(sequence_output, positions)
-        return ops.tanh(self.dense(first))
+    def call(self, x):
+        """x: [..., H], the tokens that stand for their sequences."""
+        return ops.tanh(self.dense(x))
 
 
 def check_frozen_layers(config: BertConfig, count: int | None) -> None:
@@ -123,6 +123,13 @@ def last_positions(input_mask):
     """int32 [B, 1]: the last place of each row of input_mask [B, S] that is not 0 (0 if there is none)."""
     place = ops.arange(ops.shape(input_mask)[1], dtype="int32")
     return ops.max(ops.cast(input_mask, "int32") * place, axis=1, keepdims=True)
+
+
+def _if_few(positions: list, length: int | None):
+    """int32 [B, P], all the positions; None if these are not clearly fewer than length, as far as that is known."""
+    positions = ops.concatenate([ops.cast(part, "int32") for part in positions], axis=1)
+    sizes = positions.shape[1], length
+    return positions if None in sizes or reads_few(*sizes) else None
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -190,7 +197,15 @@ class BertEncoder(NamedInputs, keras.Model):
             self.pooler.build()
         self.built = True
 
-    def call(self, inputs, training=False, dropout_seed=None, return_all_layers=False, return_attention=False):
+    def call(
+        self,
+        inputs,
+        training=False,
+        dropout_seed=None,
+        return_all_layers=False,
+        return_attention=False,
+        read_positions=None,
+    ):
         """Runs the encoder.
 
         Args:
@@ -204,14 +219,17 @@ class BertEncoder(NamedInputs, keras.Model):
             gives one per call.
           return_all_layers: also return every intermediate layer.
           return_attention: also return the attention probabilities.
+          read_positions: int [B, P], the tokens whose output is read; P is 0 where only `pooled_output` is. Of the last
+            layer nothing else is computed but keys and values, if they are clearly fewer than S and nothing above is
+            returned; the numbers are the same (also in dropout). None: all tokens.
 
         Returns:
-          dict with `sequence_output` [B, S, H] and `pooled_output` [B, H] ([B, M, H] with pooled_positions), made of
-          the first token or, where config.attention is causal, of the last, which alone sees all (in families without a
-          pooler, that token's vector itself); on request also `embedding_output` [B, S, H] and `encoder_layers`, a list
-          of L tensors [B, S, H]; and `attention_probabilities`, a list of L tensors [B, N, S, S], queries by keys: the
-          weights of the values, so after dropout when training, and in the dtype of the computation. Each query's add
-          up to 1 (but for dropout).
+          dict with `sequence_output` [B, S, H] ([B, P, H] with read_positions) and `pooled_output` [B, H] ([B, M, H]
+          with pooled_positions), made of the first token or, where config.attention is causal, of the last, which alone
+          sees all (in families without a pooler, that token's vector itself); on request also `embedding_output`
+          [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H]; and `attention_probabilities`, a list of L
+          tensors [B, N, S, S], queries by keys: the weights of the values, so after dropout when training, and in the
+          dtype of the computation. Each query's add up to 1 (but for dropout).
 
         Raises:
           ValueError: a name that is none of these, or both names of one input; input_ids is not of rank 2, or longer
@@ -236,6 +254,9 @@ class BertEncoder(NamedInputs, keras.Model):
         )
         if self.project:
             embedding_output = self.project(embedding_output)
+        pooled_positions = self._pooled_positions(inputs.get("pooled_positions"), input_mask)
+        returns_all = read_positions is None or return_all_layers or return_attention
+        read = None if returns_all else _if_few([pooled_positions, read_positions], input_ids.shape[1])
         layers, attention = self.encoder(
             embedding_output,
             bias,
@@ -243,26 +264,35 @@ class BertEncoder(NamedInputs, keras.Model):
             training=training,
             return_attention=return_attention,
             frozen_layers=self.frozen_layers,
+            positions=read,
         )
-        pooled_output = self._pooled(layers[-1], input_mask, inputs.get("pooled_positions"))
-        outputs = {"sequence_output": layers[-1], "pooled_output": pooled_output}
+        if read is None:
+            first = gather_positions(layers[-1], pooled_positions)
+            sequence = layers[-1] if read_positions is None else gather_positions(layers[-1], read_positions)
+        else:
+            count = ops.shape(pooled_positions)[1]
+            first, sequence = layers[-1][:, :count], layers[-1][:, count:]
+        pooled = self.pooler(first) if self.pooler else first  # [B, M, H]
+        pooled = pooled if "pooled_positions" in inputs else pooled[:, 0]
+        outputs = {"sequence_output": sequence, "pooled_output": pooled}
         if return_all_layers:
             outputs |= {"embedding_output": embedding_output, "encoder_layers": layers}
         if return_attention:
             outputs["attention_probabilities"] = attention
         return outputs
 
-    def _pooled(self, sequence_output, input_mask, positions):
-        if positions is not None or not self.config.is_causal:
-            if self.pooler:
-                return self.pooler(sequence_output, positions)
-            return sequence_output[:, 0] if positions is None else gather_positions(sequence_output, positions)
+    def _pooled_positions(self, positions, input_mask):
+        """int [B, M], M = 1 if no positions are given: the tokens that `pooled_output` is made of."""
+        if positions is not None:
+            return ops.convert_to_tensor(positions)
+        if not self.config.is_causal:
+            return ops.zeros((ops.shape(input_mask)[0], 1), "int32")
         if len(input_mask.shape) != 2:
             raise ValueError(
                 "Where the sequences of a row end can't be seen from sequence_ids or a mask of rank 3: a model with "
                 "causal attention needs pooled_positions."
             )
-        return self.pooler(sequence_output, last_positions(input_mask))[:, 0]
+        return last_positions(input_mask)
 
     def resolve_dropout_seed(self, dropout_seed=None):
         """int32 [2]: the seed given, or else a new one from the model's generator.

@@ -12,7 +12,7 @@ Every function has two forms that give the same numbers:
 Dropout masks are a pure function of (seed, element index): a counter-based integer hash. Both forms draw the same mask,
 the backward pass draws it again instead of storing it, and a resumed run repeats it without saved generator state.
 
-Shape legend: B batch, S sequence length, H hidden size, N attention heads, X any leading axes.
+Shape legend: B batch, S sequence length, Q queries, H hidden size, N attention heads, X any leading axes.
 """
 
 import contextlib
@@ -111,40 +111,45 @@ def fold_in(seed, number, word: int = 0):
     return seed + ops.stack([step, zero] if word == 0 else [zero, step])
 
 
-def random_bits(count, seed):
-    """Uniform uint32 [..., count] from int32 seeds [..., 2]."""
+def random_bits(count, seed, index=None):
+    """Uniform uint32 [..., count] from int32 seeds [..., 2]: those of the elements 0 to count - 1, or of an index."""
     seed = ops.cast(seed, "uint32")
     # Two keys, one added before and one mixed in between the rounds: with a single key, the masks of two seeds would
     # be shifted copies of each other.
     first_key = _mix(_mix(seed[..., 0:1], 16, 0x7FEB352D), 15, 0x846CA68B)
     second_key = _mix(_mix(ops.bitwise_xor(seed[..., 1:2], first_key), 16, 0x21F0AAAD), 15, 0xD35A2D97)
-    index = ops.cast(ops.arange(count, dtype="int32"), "uint32")
+    index = ops.cast(ops.arange(count, dtype="int32") if index is None else index, "uint32")
     bits = _mix(index + first_key, 16, 0x85EBCA6B)
     bits = _mix(ops.bitwise_xor(bits, second_key), 13, 0xC2B2AE35)
     return _mix(bits, 16, 0x9E3779B1)
 
 
-def keep_mask(shape, rate: float, seed):
+def keep_mask(shape, rate: float, seed, rows=None):
     """Draws a dropout mask.
 
     Args:
       shape: static or dynamic shape of the mask.
       rate: probability of a zero, in [0, 1).
       seed: int32 tensor [2].
+      rows: int32, the shape without its last axis: which rows of a larger tensor these are, counted over all its axes
+        but the last. Each gets the mask that it has there. None: this is the whole tensor.
 
     Returns:
       Boolean tensor of `shape`, True where the element is kept.
     """
     count = math.prod(shape) if all(isinstance(size, int) for size in shape) else ops.prod(ops.stack(list(shape)))
     threshold = ops.cast(min(round(rate * 2**32), 2**32 - 1), "uint32")
-    return ops.reshape(ops.greater_equal(random_bits(count, seed), threshold), shape)
+    index = None
+    if rows is not None:
+        index = ops.reshape(rows[..., None] * shape[-1] + ops.arange(shape[-1], dtype="int32"), (-1,))
+    return ops.reshape(ops.greater_equal(random_bits(count, seed, index), threshold), shape)
 
 
-def _apply_dropout(x, rate, seed):
+def _apply_dropout(x, rate, seed, rows=None):
     """Inverted dropout of a float32 tensor: kept elements are divided by the keep probability."""
     if not rate or seed is None:
         return x
-    return ops.where(keep_mask(ops.shape(x), rate, seed), x * (1.0 / (1.0 - rate)), ops.zeros_like(x))
+    return ops.where(keep_mask(ops.shape(x), rate, seed, rows), x * (1.0 / (1.0 - rate)), ops.zeros_like(x))
 
 
 # --- maths shared by both forms (all of it in float32) -------------------------------------------------------------
@@ -195,8 +200,8 @@ def _add_bias(x, bias):
     return _float32(x) if bias is None else _float32(x) + _float32(bias)
 
 
-def _residual_sum(x, bias, residual, rate, seed):
-    z = _apply_dropout(_add_bias(x, bias), rate, seed)
+def _residual_sum(x, bias, residual, rate, seed, rows):
+    z = _apply_dropout(_add_bias(x, bias), rate, seed, rows)
     return z if residual is None else z + _float32(residual)
 
 
@@ -240,6 +245,7 @@ def layer_norm(
     residual=None,
     rate=0.0,
     seed=None,
+    rows=None,
     dtype=None,
 ):
     """LayerNorm(residual + dropout(x + bias)) over the last axis, statistics in float32.
@@ -249,26 +255,27 @@ def layer_norm(
       gamma, beta: [H] float32.
       epsilon: added to the variance.
       bias: [H] or None. residual: [X, H] or None.
-      rate, seed: dropout of x + bias; none if seed is None (see `keep_mask`).
+      rate, seed, rows: dropout of x + bias; none if seed is None (see `keep_mask`).
       dtype: dtype of the result; None: that of x.
     """
     dtype = keras.backend.standardize_dtype(dtype or x.dtype)
     rate = rate if seed is not None else 0.0
     if fuses(training):
-        return _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, dtype, epsilon)
-    centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed), epsilon)
+        return _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, rows, dtype, epsilon)
+    centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed, rows), epsilon)
     return ops.cast(centered * inverse * gamma + beta, dtype)
 
 
-def attention_probabilities(scores, mask_bias, scale: float, *, training=False, rate=0.0, seed=None):
+def attention_probabilities(scores, mask_bias, scale: float, *, training=False, rate=0.0, seed=None, rows=None):
     """dropout(softmax(scores * scale + mask_bias)) over the last axis, computed in float32.
 
     Args:
-      scores: [B, N, S, S], queries by keys.
+      scores: [B, N, Q, S], queries by keys.
       mask_bias: float32, broadcastable to scores; 0 for keys that may be attended to, -10000 for others.
+      rate, seed, rows: dropout; none if seed is None (see `keep_mask`).
 
     Returns:
-      [B, N, S, S] in the dtype of scores.
+      [B, N, Q, S] in the dtype of scores.
     """
     rate = rate if seed is not None else 0.0
     if not training and not rate and _on_cpu():
@@ -278,8 +285,9 @@ def attention_probabilities(scores, mask_bias, scale: float, *, training=False, 
         mask_bias = mask_bias - ops.max(mask_bias, axis=-1, keepdims=True)
         return ops.softmax(scores * ops.cast(scale, scores.dtype) + ops.cast(mask_bias, scores.dtype))
     if fuses(training):
-        return _fused_attention(scale, rate)(*_tensors(scores, mask_bias, _seed_or_zero(seed)))
-    return ops.cast(_apply_dropout(_softmax(scores, mask_bias, scale), rate, seed), scores.dtype)
+        drawn = [] if rows is None or not rate else [rows]
+        return _fused_attention(scale, rate)(*_tensors(scores, mask_bias, _seed_or_zero(seed), *drawn))
+    return ops.cast(_apply_dropout(_softmax(scores, mask_bias, scale), rate, seed, rows), scores.dtype)
 
 
 def dropout(x, rate: float, seed):
@@ -408,50 +416,47 @@ def _column_sum(x, dtype):
     return tf.cast(tf.linalg.matvec(rows, tf.ones([tf.shape(rows)[0]], rows.dtype), transpose_a=True), dtype)
 
 
-def _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, dtype, epsilon):
-    arguments = [x, gamma, beta, _seed_or_zero(seed)]
-    arguments += [] if bias is None else [bias]
-    arguments += [] if residual is None else [residual]
-    function = _fused_layer_norm_function(bias is not None, residual is not None, rate, dtype, epsilon)
-    return function(*_tensors(*arguments))
+def _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, rows, dtype, epsilon):
+    optional = (bias, residual, rows if rate else None)
+    function = _fused_layer_norm_function(tuple(value is not None for value in optional), rate, dtype, epsilon)
+    return function(*_tensors(x, gamma, beta, _seed_or_zero(seed), *(value for value in optional if value is not None)))
 
 
 @functools.cache
-def _fused_layer_norm_function(has_bias, has_residual, rate, dtype, epsilon):
+def _fused_layer_norm_function(given, rate, dtype, epsilon):
     import tensorflow as tf
 
     def unpack(optional):
-        bias = optional[0] if has_bias else None
-        residual = optional[-1] if has_residual else None
-        return bias, residual
+        values = iter(optional)
+        return [next(values) if is_given else None for is_given in given]
 
     @_compiled
     def forward(x, gamma, beta, seed, *optional):
-        bias, residual = unpack(optional)
-        z = _residual_sum(x, bias, residual, rate, seed)
+        bias, residual, rows = unpack(optional)
+        z = _residual_sum(x, bias, residual, rate, seed, rows)
         centered, inverse = _moments(z, epsilon)
         return ops.cast(centered * inverse * gamma + beta, dtype)
 
     @_compiled
     def backward(x, gamma, seed, upstream, *optional):
-        bias, residual = unpack(optional)
+        bias, residual, rows = unpack(optional)
         upstream = _float32(upstream)
-        centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed), epsilon)
+        centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed, rows), epsilon)
         normalized = centered * inverse
         scaled = upstream * gamma
         mean_scaled = ops.mean(scaled, axis=-1, keepdims=True)
         mean_product = ops.mean(scaled * normalized, axis=-1, keepdims=True)
         z_gradient = (scaled - mean_scaled - normalized * mean_product) * inverse
-        x_gradient = _apply_dropout(z_gradient, rate, seed)
+        x_gradient = _apply_dropout(z_gradient, rate, seed, rows)
         axes = list(range(len(x.shape) - 1))
         result = [
             ops.cast(x_gradient, x.dtype),
             ops.sum(upstream * normalized, axis=axes),
             ops.sum(upstream, axis=axes),
         ]
-        if has_bias:
+        if bias is not None:
             result.append(ops.cast(ops.sum(x_gradient, axis=axes), bias.dtype))
-        if has_residual:
+        if residual is not None:
             result.append(ops.cast(z_gradient, residual.dtype))
         return result
 
@@ -459,7 +464,7 @@ def _fused_layer_norm_function(has_bias, has_residual, rate, dtype, epsilon):
     def fused(x, gamma, beta, seed, *optional):
         def gradient(upstream):
             x_gradient, gamma_gradient, beta_gradient, *rest = backward(x, gamma, seed, upstream, *optional)
-            return x_gradient, gamma_gradient, beta_gradient, None, *rest
+            return x_gradient, gamma_gradient, beta_gradient, None, *rest, *([None] if given[-1] else [])
 
         return forward(x, gamma, beta, seed, *optional), gradient
 
@@ -476,23 +481,24 @@ def _fused_attention(scale, rate):
     import tensorflow as tf
 
     @_compiled
-    def forward(scores, mask_bias, seed):
+    def forward(scores, mask_bias, seed, *rows):
         probabilities = _softmax(scores, mask_bias, scale)
-        dropped = _apply_dropout(probabilities, rate, seed)
+        dropped = _apply_dropout(probabilities, rate, seed, *rows)
         return ops.cast(dropped, scores.dtype), ops.cast(probabilities, scores.dtype)
 
     @_compiled
-    def backward(probabilities, seed, upstream):
+    def backward(probabilities, seed, upstream, *rows):
         dtype = probabilities.dtype
         probabilities = _float32(probabilities)
-        product = _apply_dropout(_float32(upstream), rate, seed) * probabilities
+        product = _apply_dropout(_float32(upstream), rate, seed, *rows) * probabilities
         total = ops.sum(product, axis=-1, keepdims=True)
         return ops.cast((product - probabilities * total) * scale, dtype)
 
     @tf.custom_gradient
-    def fused(scores, mask_bias, seed):
-        dropped, probabilities = forward(scores, mask_bias, seed)
-        return dropped, lambda upstream: (backward(probabilities, seed, upstream), None, None)
+    def fused(scores, mask_bias, seed, *rows):
+        dropped, probabilities = forward(scores, mask_bias, seed, *rows)
+        unused = [None] * (2 + len(rows))
+        return dropped, lambda upstream: (backward(probabilities, seed, upstream, *rows), *unused)
 
     return fused
 

@@ -6,7 +6,8 @@ Variable paths follow the names of the original's TF1 checkpoints (`bert/encoder
 so that no table of names is needed.
 
 Shape legend: B batch, S sequence length, H hidden size, N attention heads, D = H / N, I intermediate size,
-V vocabulary, T segment types, M sequences packed into one row.
+V vocabulary, T segment types, M sequences packed into one row, P positions of a row that are read, Q queries: S, or P
+in a layer that is computed only there.
 """
 
 import math
@@ -30,13 +31,19 @@ def truncated_normal(standard_deviation: float | None) -> keras.initializers.Ini
     return keras.initializers.TruncatedNormal(stddev=standard_deviation)
 
 
+def row_numbers(positions, length, groups: int = 1):
+    """int32 [B, groups, P]: which rows of a tensor [B, groups, length, ...] are those at positions [B, P]."""
+    batch = ops.shape(positions)[0]
+    offsets = ops.reshape(ops.arange(batch * groups, dtype="int32") * length, (batch, groups, 1))
+    return ops.expand_dims(ops.cast(positions, "int32"), 1) + offsets
+
+
 def gather_positions(sequence, positions):
     """Rows of sequence [B, S, H] at positions [B, P]: [B, P, H]."""
-    batch, length, size = ops.shape(sequence)[0], ops.shape(sequence)[1], sequence.shape[-1]
-    offsets = ops.expand_dims(ops.arange(batch, dtype="int32") * length, 1)
-    flat = ops.reshape(ops.cast(positions, "int32") + offsets, (-1,))
+    batch, length, size = ops.shape(sequence)
+    flat = ops.reshape(row_numbers(positions, length), (-1,))
     rows = ops.take(ops.reshape(sequence, (-1, size)), flat, axis=0)
-    return ops.reshape(rows, (batch, -1, size))
+    return ops.reshape(rows, (batch, ops.shape(positions)[1], size))
 
 
 class ConfiguredLayer(keras.layers.Layer):
@@ -68,7 +75,7 @@ class LayerNorm(keras.layers.Layer):
         self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False, dtype="float32")
         self.built = True
 
-    def call(self, x, bias=None, residual=None, rate=0.0, dropout_seed=None, training=False):
+    def call(self, x, bias=None, residual=None, rate=0.0, dropout_seed=None, rows=None, training=False):
         return kernels.layer_norm(
             x,
             ops.convert_to_tensor(self.gamma),
@@ -78,6 +85,7 @@ class LayerNorm(keras.layers.Layer):
             residual=residual,
             rate=rate,
             seed=dropout_seed,
+            rows=rows,
             training=training,
             dtype=self.compute_dtype,
         )
@@ -144,21 +152,25 @@ class SelfAttention(ConfiguredLayer):
             projection.build((None, None, self.config.hidden_size))
         self.built = True
 
-    def call(self, x, attention_bias, dropout_seed=None, training=False):
-        """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].
+    def call(self, x, attention_bias, dropout_seed=None, training=False, read=None, positions=None):
+        """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, Q, S].
+
+        Args:
+          read, positions: what asks, [B, Q, H], and where in x it is, [B, Q]; None: all of x.
 
         Returns:
-          [B, S, H], and the attention probabilities [B, N, S, S]: queries by keys.
+          [B, Q, H], and the attention probabilities [B, N, Q, S]: queries by keys.
         """
-        batch, length = ops.shape(x)[0], ops.shape(x)[1]
         heads = self.config.num_attention_heads
         size = self.config.hidden_size // heads
+        batch, length = ops.shape(x)[:2]
+        read = x if read is None else read
 
         def split(y, order):
-            return ops.transpose(ops.reshape(y, (batch, length, heads, size)), order)
+            return ops.transpose(ops.reshape(y, (*ops.shape(y)[:2], heads, size)), order)
 
         # Three products, not one that is sliced: the gradient of a slice pads, which costs more than it saves.
-        query = split(self.query(x), (0, 2, 1, 3))  # [B, N, S, D]
+        query = split(self.query(read), (0, 2, 1, 3))  # [B, N, Q, D]
         key = split(self.key(x), (0, 2, 3, 1))  # [B, N, D, S]
         value = split(self.value(x), (0, 2, 1, 3))  # [B, N, S, D]
         probabilities = kernels.attention_probabilities(
@@ -167,10 +179,11 @@ class SelfAttention(ConfiguredLayer):
             1.0 / math.sqrt(size),
             rate=self.config.attention_probs_dropout_prob,
             seed=dropout_seed,
+            rows=None if positions is None else row_numbers(positions, length, heads),
             training=training,
-        )  # [B, N, S, S]
-        context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, S, N, D]
-        return ops.reshape(context, (batch, length, heads * size)), probabilities
+        )  # [B, N, Q, S]
+        context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, Q, N, D]
+        return ops.reshape(context, (batch, ops.shape(read)[1], heads * size)), probabilities
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -188,7 +201,7 @@ class ResidualOutput(ConfiguredLayer):
         self.layer_norm.build((None, None, self.config.hidden_size))
         self.built = True
 
-    def call(self, x, residual, rate, dropout_seed=None, training=False):
+    def call(self, x, residual, rate, dropout_seed=None, rows=None, training=False):
         y, bias = self.dense.product_and_bias(x, training)
         return self.layer_norm(
             y,
@@ -196,6 +209,7 @@ class ResidualOutput(ConfiguredLayer):
             residual=residual,
             rate=rate,
             dropout_seed=dropout_seed,
+            rows=rows,
             training=training,
         )
 
@@ -214,13 +228,23 @@ class Attention(ConfiguredLayer):
         self.attention_output.build((None, None, self.config.hidden_size))
         self.built = True
 
-    def call(self, x, attention_bias, dropout_seed=None, training=False):
-        """x: [B, S, H]. Returns [B, S, H], and the probabilities [B, N, S, S] of self-attention."""
+    def call(self, x, attention_bias, dropout_seed=None, training=False, positions=None, rows=None):
+        """Arguments as for `TransformerBlock`; rows: int32 [B, Q], the `row_numbers` of positions.
+
+        Returns:
+          [B, Q, H], and the probabilities [B, N, Q, S] of self-attention.
+        """
+        read = x if positions is None else gather_positions(x, positions)
         context, probabilities = self.self_attention(
-            x, attention_bias, dropout_seed=kernels.fold_in(dropout_seed, 1), training=training
+            x,
+            attention_bias,
+            dropout_seed=kernels.fold_in(dropout_seed, 1),
+            training=training,
+            read=read,
+            positions=positions,
         )
         rate, seed = self.config.attention_output_dropout_prob, kernels.fold_in(dropout_seed, 2)
-        x = self.attention_output(context, x, rate=rate, dropout_seed=seed, training=training)
+        x = self.attention_output(context, read, rate=rate, dropout_seed=seed, rows=rows, training=training)
         return x, probabilities
 
 
@@ -258,16 +282,27 @@ class TransformerBlock(ConfiguredLayer):
         self.block_output.build((None, None, self.config.intermediate_size))
         self.built = True
 
-    def call(self, x, attention_bias, dropout_seed=None, training=False):
+    def call(self, x, attention_bias, dropout_seed=None, training=False, positions=None):
         """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].
 
+        Args:
+          positions: int32 [B, P]: all but keys and values is computed only there, with the dropout masks that the whole
+            computation has there. None: everywhere.
+
         Returns:
-          [B, S, H], and the probabilities [B, N, S, S] of self-attention.
+          [B, Q, H], and the probabilities [B, N, Q, S] of self-attention.
         """
-        x, probabilities = self.attention(x, attention_bias, dropout_seed=dropout_seed, training=training)
-        hidden = self.intermediate(x, training=training)  # [B, S, I]
+        rows = None
+        if positions is not None:
+            rows = row_numbers(positions, ops.shape(x)[1])[:, 0]
+            if attention_bias.shape[2] != 1:
+                attention_bias = gather_positions(attention_bias[:, 0], positions)[:, None]
+        x, probabilities = self.attention(
+            x, attention_bias, dropout_seed=dropout_seed, training=training, positions=positions, rows=rows
+        )
+        hidden = self.intermediate(x, training=training)  # [B, Q, I]
         rate, seed = self.config.hidden_dropout_prob, kernels.fold_in(dropout_seed, 3)
-        x = self.block_output(hidden, x, rate=rate, dropout_seed=seed, training=training)
+        x = self.block_output(hidden, x, rate=rate, dropout_seed=seed, rows=rows, training=training)
         return x, probabilities
 
 
@@ -287,20 +322,33 @@ class Encoder(ConfiguredLayer):
             block.build()
         self.built = True
 
-    def call(self, x, attention_bias, dropout_seed=None, training=False, return_attention=False, frozen_layers=None):
+    def call(
+        self,
+        x,
+        attention_bias,
+        dropout_seed=None,
+        training=False,
+        return_attention=False,
+        frozen_layers=None,
+        positions=None,
+    ):
         """x: [B, S, H]; attention_bias: see `TransformerBlock`. frozen_layers: how many layers pass no gradient back to
-        x; with 0 only x itself gets none.
+        x; with 0 only x itself gets none. positions: [B, P], where the last layer is computed; None: everywhere.
 
         Returns:
-          Two lists in the order of the layers: their outputs [B, S, H]; with `return_attention` their attention
-          probabilities [B, N, S, S], else an empty list, so that eager execution frees their memory at once.
+          Two lists in the order of the layers: their outputs [B, S, H], the last [B, P, H] with positions; with
+          `return_attention` their attention probabilities [B, N, S, S], the last [B, N, P, S], else an empty list, so
+          that eager execution frees their memory at once.
         """
         outputs, attention = [], []
         for number, block in enumerate(self.config.block_order):
             if number == frozen_layers:
                 x = ops.stop_gradient(x)
             seed = kernels.fold_in(dropout_seed, 4 * (number + 1))
-            x, probabilities = self.blocks[block](x, attention_bias, dropout_seed=seed, training=training)
+            read = positions if number == len(self.config.block_order) - 1 else None
+            x, probabilities = self.blocks[block](
+                x, attention_bias, dropout_seed=seed, training=training, positions=read
+            )
             outputs.append(x)
             if return_attention:
                 attention.append(probabilities)

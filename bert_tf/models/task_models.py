@@ -105,9 +105,9 @@ class BertForMaskedLM(TaskModel):
         Returns:
           float32 logits [B, P, V] at those positions; without positions, [B, S, V].
         """
-        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed)
         positions = inputs.get("masked_lm_positions")
-        return self.head(encoded["sequence_output"], self.bert.get_embedding_table(), positions, training=training)
+        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed, read_positions=positions)
+        return self.head(encoded["sequence_output"], self.bert.get_embedding_table(), training=training)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -130,7 +130,7 @@ class BertForNextSentencePrediction(TaskModel):
 
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: as for `BertModel`. Returns float32 logits [B, 2]; class 1 is a random second segment."""
-        return self.head(self.encode(inputs, training=training, dropout_seed=dropout_seed)["pooled_output"])
+        return self.head(self.encode_pooled(inputs, training=training, dropout_seed=dropout_seed))
 
 
 class ClassifierModel(TaskModel):
@@ -177,10 +177,13 @@ class ClassifierModel(TaskModel):
             self.hidden.build((None, self.config.hidden_size))
         self.head.build((None, self.config.hidden_size))
 
-    def classify(self, inputs, output: str, training, dropout_seed, recurrent=None):
-        """float32 logits [..., C] from an output of the encoder, or from a recurrent layer on it."""
+    def classify(self, inputs, training, dropout_seed, *, pooled: bool, recurrent=None):
+        """float32 logits [..., C] from the pooled or the sequence output, or from a recurrent layer on the latter."""
         seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
-        x = self.encode(inputs, training=training, dropout_seed=seed)[output]
+        if pooled:
+            x = self.encode_pooled(inputs, training=training, dropout_seed=seed)
+        else:
+            x = self.encode(inputs, training=training, dropout_seed=seed)["sequence_output"]
         if recurrent:
             x = apply_bilstm(recurrent, x, inputs.get("input_mask"), training)
         if self.hidden:
@@ -280,6 +283,11 @@ class BertForSequenceClassification(ClassifierModel):
             self.hidden.build((None, size))
         self.head.build((None, size))
 
+    @property
+    def tokens_read(self) -> int | None:
+        """1, or None (all) if something is on top."""
+        return None if self.reader or self.recurrent else 1
+
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: as for `BertModel`. Returns float32 logits [B, C]."""
         if self.reader:
@@ -287,8 +295,7 @@ class BertForSequenceClassification(ClassifierModel):
             outputs = self.encode(inputs, training=False, return_all_layers=True)
             x = self.reader(outputs, inputs.get("input_mask"), seed)  # [B, U]
             return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
-        output = "sequence_output" if self.recurrent else "pooled_output"
-        return self.classify(inputs, output, training, dropout_seed, self.recurrent)
+        return self.classify(inputs, training, dropout_seed, pooled=not self.recurrent, recurrent=self.recurrent)
 
     def get_config(self) -> dict:
         names = ("problem_type", "lstm_on_top", "hidden_act")
@@ -329,7 +336,7 @@ class BertForTokenClassification(ClassifierModel):
 
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: as for `BertModel`. Returns float32 logits [B, S, C]."""
-        return self.classify(inputs, "sequence_output", training, dropout_seed)
+        return self.classify(inputs, training, dropout_seed, pooled=False)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -356,6 +363,7 @@ class BertForMultipleChoice(ClassifierModel):
         super().__init__(objective, config, 1, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
 
     encoder_inputs = ("input_ids", "input_mask", "segment_ids")
+    tokens_read = 1
 
     @property
     def hidden_act(self):
@@ -376,7 +384,7 @@ class BertForMultipleChoice(ClassifierModel):
             raise ValueError(f"input_ids must be [batch, choices, sequence]; got shape {shape}.")
         choices = ops.shape(inputs["input_ids"])[1]
         flat = {name: ops.reshape(value, (-1, *ops.shape(value)[2:])) for name, value in inputs.items()}
-        return ops.reshape(self.classify(flat, "pooled_output", training, dropout_seed), (-1, choices))
+        return ops.reshape(self.classify(flat, training, dropout_seed, pooled=True), (-1, choices))
 
     def get_config(self) -> dict:
         config = super().get_config()
@@ -469,12 +477,11 @@ class BertForPreTraining(TaskModel):
         """
         if "masked_lm_positions" not in inputs:
             raise ValueError("BertForPreTraining needs masked_lm_positions [B, P]: the tokens to predict.")
-        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed)
+        positions = inputs["masked_lm_positions"]
+        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed, read_positions=positions)
         table = self.bert.get_embedding_table()
         return {
-            "masked_lm_logits": self.masked_lm(
-                encoded["sequence_output"], table, inputs["masked_lm_positions"], training=training
-            ),
+            "masked_lm_logits": self.masked_lm(encoded["sequence_output"], table, training=training),
             "next_sentence_logits": self.next_sentence(encoded["pooled_output"]),
         }
 

@@ -407,15 +407,17 @@ class _Run:
         task, run, evaluates = self.task, self.run, bool(self.task.dev_sets)
         plan = fine_tuning.training_plan(
             run, task.files.config, task.train_rows.lengths, self.num_train_steps,
-            eval_every_steps=self.eval_every_steps, seed=self.seed,
+            eval_every_steps=self.eval_every_steps, seed=self.seed, tokens_read=model.tokens_read,
         )  # fmt: skip
         plan = task.change_plan(plan, model)
         trained, objective = model, model.objective
         if self.teacher:
             with self.strategy.scope():
-                trained = TaughtModel(model, task.create_teacher(run.teacher, run.dtype_policy))
+                teacher = task.create_teacher(run.teacher, run.dtype_policy)
+                trained = TaughtModel(model, teacher)
             objective = DistillationObjective(objective, run.soft_weight, run.temperature)
-            further = flops.encoder_flops_per_example(self.teacher.files.config, plan.tokens_per_example)
+            length = plan.tokens_per_example
+            further = flops.encoder_flops_per_example(self.teacher.files.config, length, teacher.tokens_read)
             plan = dataclasses.replace(plan, flops_per_example=plan.flops_per_example + further)
         self.make_up_for_lost_evaluation(model, step)
         if step >= plan.num_train_steps:

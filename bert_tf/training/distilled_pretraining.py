@@ -92,7 +92,7 @@ class DistillationTask(PretrainingTask):
         length = self.settings.max_seq_length
         compared = self.predictions if self.settings.restrict_ce_to_mask else length
         student, teacher = (
-            flops.pretraining_flops_per_example(config, length, compared)
+            flops.pretraining_flops_per_example(config, length, compared, self.objective.reads_all)
             for config in (self.config, self.teacher.files.config)
         )
         return student + teacher / 3.0  # which is only computed forward

@@ -226,15 +226,18 @@ def training_plan(
     *,
     eval_every_steps: int,
     seed: int,
+    tokens_read: int | None = None,
 ) -> TrainingPlan:
     """The plan of a fine-tuning run, which saves no checkpoint at step 0 and is also evaluated at the end.
 
     Args:
       lengths: tokens of each training example. eval_every_steps: 0: there is no data to evaluate on.
+      tokens_read: see `flops.layer_flops`.
     """
     mean_length = run.max_seq_length if run.padding["static_padding"] else float(lengths.mean())
     # Backward is twice as much as forward, and needless where nothing is trained.
-    passes = 3.0 - 2.0 * (run.freeze_layers or 0) / len(config.block_order)
+    forward = flops.encoder_flops_per_example(config, mean_length, tokens_read)
+    frozen = sum(flops.layer_flops(config, mean_length, tokens_read)[: run.freeze_layers or 0])
     own = {
         "num_train_steps": num_train_steps,
         "batch_size": run.train_batch_size,
@@ -243,7 +246,7 @@ def training_plan(
         "eval_at_end": True,
         "save_first": False,
         "tokens_per_example": mean_length,
-        "flops_per_example": passes * flops.encoder_flops_per_example(config, mean_length),
+        "flops_per_example": 3.0 * forward - 2.0 * frozen,
     }
     return TrainingPlan(**run.plan_fields | own)
 

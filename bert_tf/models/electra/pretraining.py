@@ -303,9 +303,11 @@ class ElectraPretrainer(TaskModel):
         positions = ops.cast(inputs["masked_lm_positions"], "int32")
         seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         generator_seed = kernels.fold_in(seed, _GENERATOR_PLACE)
-        generated = self.generator(encoder_inputs, training=training, dropout_seed=generator_seed)
+        generated = self.generator(
+            encoder_inputs, training=training, dropout_seed=generator_seed, read_positions=positions
+        )
         table = self.generator.get_embedding_table()
-        logits = self.generator_head(generated["sequence_output"], table, positions, training=training)
+        logits = self.generator_head(generated["sequence_output"], table, training=training)
         sampled = self.draw(logits, inputs)
         corrupted, replaced = replace_tokens(
             ops.cast(inputs["original_ids"], "int32"), positions, inputs["masked_lm_weights"], sampled

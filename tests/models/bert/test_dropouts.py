@@ -22,6 +22,12 @@ LAYER = [
 ENCODER = EMBEDDINGS + 2 * LAYER
 
 
+def read_at(count):
+    """The encoder's list if so many positions of a row are read: the last layer is computed for these."""
+    last = [(name, rate, (*shape[:-2], count, shape[-1]), residual) for name, rate, shape, residual in LAYER]
+    return EMBEDDINGS + LAYER + last
+
+
 def of_choices(calls):
     return [(name, rate, (6, *shape[1:]), residual) for name, rate, shape, residual in calls]
 
@@ -31,14 +37,14 @@ def of_choices(calls):
     [
         (task_models.BertModel, BATCH, ENCODER),
         # The masked positions' own layer norm has none, and next sentence prediction neither.
-        (task_models.BertForPreTraining, PREDICTIONS, [*ENCODER, ("layer norm", 0.0, (2, 3, 32), False)]),
+        (task_models.BertForPreTraining, PREDICTIONS, [*read_at(4), ("layer norm", 0.0, (2, 3, 32), False)]),
         (task_models.BertForQuestionAnswering, BATCH, ENCODER),
         # The heads have the original's 0.1, whatever the configuration says.
         (lambda c: task_models.BertForSequenceClassification(c, 3), BATCH,
-         [*ENCODER, ("dropout", HEAD, (2, 32), False)]),
+         [*read_at(1), ("dropout", HEAD, (2, 32), False)]),
         (lambda c: task_models.BertForTokenClassification(c, 3), BATCH,
          [*ENCODER, ("dropout", HEAD, (2, 8, 32), False)]),
-        (task_models.BertForMultipleChoice, CHOICES, [*of_choices(ENCODER), ("dropout", HEAD, (6, 32), False)]),
+        (task_models.BertForMultipleChoice, CHOICES, [*of_choices(read_at(1)), ("dropout", HEAD, (6, 32), False)]),
     ],
     ids=["encoder", "pretraining", "squad", "classification", "tags", "choice"],
 )  # fmt: skip

@@ -1,0 +1,199 @@
+"""The last layer is computed only for the tokens that are read, with the numbers of the whole computation."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.outputs import assert_close
+from helpers.slow import slow
+
+from bert_tf.models import encoder, kernels, task_models
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
+from bert_tf.models.electra.pretraining import ElectraPretrainer
+from bert_tf.models.families import family_named
+from bert_tf.models.layers import Encoder, attention_bias, gather_positions, row_numbers
+
+BATCH, LENGTH = 3, 12
+RANDOM = np.random.default_rng(0)
+IDS = RANDOM.integers(5, 100, (BATCH, LENGTH)).astype("int32")
+# The last prediction of the last row is padding, as records have it: position 0, weight 0.
+POSITIONS = np.array([[2, 7, 5], [11, 3, 4], [6, 1, 0]], "int32")
+WEIGHTS = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 0]], "float32")
+ROWS = {"input_ids": IDS, "input_mask": (np.arange(LENGTH) < [[12], [12], [8]]).astype("int32")}
+PREDICTIONS = {
+    **ROWS,
+    "masked_lm_positions": POSITIONS,
+    "masked_lm_ids": np.take_along_axis(IDS, POSITIONS, 1),
+    "masked_lm_weights": WEIGHTS,
+}
+PAIRS = {**PREDICTIONS, "next_sentence_labels": np.array([0, 1, 1], "int32")}
+PACKED = {
+    **{name: value for name, value in PREDICTIONS.items() if name != "input_mask"},
+    "sequence_ids": np.array([[1] * 5 + [2] * 7, [1] * 4 + [2] * 8, [1] * 8 + [0] * 4], "int32"),
+    "position_ids": np.array([[*range(5), *range(7)], [*range(4), *range(8)], [*range(8), *[0] * 4]], "int32"),
+    "pooled_positions": np.array([[0, 5], [0, 4], [0, 0]], "int32"),
+    "next_sentence_labels": np.array([[0, 1], [1, 1], [0, 0]], "int32"),
+    "next_sentence_weights": np.array([[1, 1], [1, 1], [1, 0]], "float32"),
+}
+LABELLED = {**ROWS, "label_ids": np.array([0, 1, 1], "int32")}
+CHOICES = {name: np.stack([value, value[:, ::-1]], 1) for name, value in ROWS.items()}
+SEED = np.array([5, 7], "int32")
+
+
+def config_of(family, **more):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    rates = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2}
+    width = {"embedding_size": 24} if family in ("electra", "albert") else {}
+    config_class = family_named(family).config_class
+    return config_class(vocab_size=100, max_position_embeddings=20, **sizes, **width, **rates, **more)
+
+
+def electra():
+    config = config_of("electra")
+    return ElectraPretrainer(config, config.generator(0.5), seed=1)
+
+
+def taught():
+    student, teacher = (task_models.BertForMaskedLM(config_of("bert"), seed=seed) for seed in (1, 2))
+    teacher.build()
+    set_weights(teacher, 2)
+    return TaughtLanguageModel(student, teacher, LanguageDistillation(alpha_cos=0.0, restrict_ce_to_mask=True))
+
+
+CASES = {
+    "pretraining": (lambda: task_models.BertForPreTraining(config_of("bert")), PAIRS),
+    "packed": (lambda: task_models.BertForPreTraining(config_of("bert")), PACKED),
+    "causal": (lambda: task_models.BertForPreTraining(config_of("bert", attention="causal")), PAIRS),
+    "causal, packed": (lambda: task_models.BertForPreTraining(config_of("bert", attention="causal")), PACKED),
+    "albert": (lambda: task_models.BertForPreTraining(config_of("albert")), PAIRS),
+    "roberta": (lambda: task_models.BertForMaskedLM(config_of("roberta")), PREDICTIONS),
+    "electra": (electra, {**PREDICTIONS, "original_ids": IDS, "sampling_seeds": np.ones((BATCH, 2), "int32")}),
+    "taught": (taught, PREDICTIONS),
+    "next sentence": (lambda: task_models.BertForNextSentencePrediction(config_of("bert")), PAIRS),
+    "classifier": (lambda: task_models.BertForSequenceClassification(config_of("distilbert"), 2), LABELLED),
+    "causal classifier": (
+        lambda: task_models.BertForSequenceClassification(config_of("bert", attention="causal"), 2),
+        LABELLED,
+    ),
+    "regression": (lambda: task_models.BertForSequenceClassification(config_of("electra"), 1), LABELLED),
+    "choice": (
+        lambda: task_models.BertForMultipleChoice(config_of("roberta")),
+        {**CHOICES, "label_ids": np.array([0, 1, 1], "int32")},
+    ),
+}
+
+
+FAST = ("packed", "electra", "classifier")
+ALL = [*FAST, *slow(*(case for case in CASES if case not in FAST))]
+
+
+def set_weights(model, seed=0):
+    """Weights so large that outputs differ, and biases that are not 0."""
+    draws = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        base = 1.0 if variable.path.endswith("gamma") else 0.0
+        variable.assign(base + draws.normal(0.0, 0.15, variable.shape))
+
+
+def created(case):
+    model, features = CASES[case][0](), CASES[case][1]
+    whole = model.student if isinstance(model, TaughtLanguageModel) else model
+    whole.build()
+    set_weights(whole)
+    return model, {name: tf.constant(value) for name, value in features.items()}
+
+
+def losses_and_gradients(model, features):
+    """Loss and gradients of a training step, and the sums of an evaluation."""
+    if isinstance(model, TaughtLanguageModel):  # whose divergence has a gradient in graphs only
+        return tf.function(_computed, autograph=False)(model, features)
+    return _computed(model, features)
+
+
+def _computed(model, features):
+    with tf.GradientTape() as tape:
+        sums = model.objective.sums(model(features, training=True, dropout_seed=SEED), features)
+        loss = model.objective.loss(sums, sums)
+    variables = [variable.value for variable in model.trainable_variables]
+    gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    evaluated = model.objective.sums(model(features), features)
+    return loss, evaluated, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+@pytest.fixture(params=["fused", "plain"])
+def form(request):
+    kernels.set_fused(request.param == "fused")
+    yield
+    kernels.set_fused(True)
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_losses_and_gradients_are_those_of_the_whole_computation(monkeypatch, form, case):
+    model, features = created(case)
+    computed = []
+    monkeypatch.setattr(encoder, "reads_few", lambda *sizes: computed.append(sizes) or True)
+    loss, evaluated, gradients = losses_and_gradients(model, features)
+    assert computed and all(count < length for count, length in computed)
+    monkeypatch.setattr(encoder, "reads_few", lambda *sizes: False)
+    whole_loss, whole_evaluated, whole_gradients = losses_and_gradients(model, features)
+    assert float(loss) == pytest.approx(float(whole_loss), rel=2e-6)
+    for name, value in evaluated.items():
+        assert float(value) == pytest.approx(float(whole_evaluated[name]), rel=1e-5), name
+    for variable, one, other in zip(model.trainable_variables, gradients, whole_gradients, strict=True):
+        scale = max(1.0, float(tf.reduce_max(tf.abs(other))))
+        np.testing.assert_allclose(one, other, atol=2e-6 * scale, err_msg=variable.path)
+
+
+def test_products_of_the_same_shapes_give_the_same_bits(form):
+    """All positions "read": nothing but the way to the dropout masks is another, and not a bit of the outputs is."""
+    layers = Encoder(config_of("bert"))
+    layers.build()
+    set_weights(layers)
+    x = tf.constant(RANDOM.normal(size=(BATCH, LENGTH, 32)), tf.float32)
+    everywhere = tf.tile(tf.range(LENGTH)[None], [BATCH, 1])
+    for mask in (ROWS["input_mask"], np.tril(np.ones((BATCH, LENGTH, LENGTH), "int32"))):
+        bias = attention_bias(keras.ops.convert_to_tensor(mask))
+        arguments = {"dropout_seed": tf.constant(SEED), "training": True, "return_attention": True}
+        outputs, weights = layers(x, bias, **arguments)
+        again, weights_again = layers(x, bias, positions=everywhere, **arguments)
+        np.testing.assert_array_equal(outputs[-1], again[-1])
+        np.testing.assert_array_equal(weights[-1], weights_again[-1])
+
+
+def test_dropout_masks_are_those_of_the_positions():
+    whole = np.asarray(kernels.keep_mask((BATCH, LENGTH, 32), 0.5, SEED))
+    rows = row_numbers(tf.constant(POSITIONS), LENGTH)[:, 0]
+    some = np.asarray(kernels.keep_mask((BATCH, 3, 32), 0.5, SEED, rows))
+    np.testing.assert_array_equal(some, np.take_along_axis(whole, POSITIONS[:, :, None], 1))
+    whole = np.asarray(kernels.keep_mask((BATCH, 2, LENGTH, LENGTH), 0.5, SEED))
+    rows = row_numbers(tf.constant(POSITIONS), LENGTH, 2)
+    some = np.asarray(kernels.keep_mask((BATCH, 2, 3, LENGTH), 0.5, SEED, rows))
+    np.testing.assert_array_equal(some, np.take_along_axis(whole, POSITIONS[:, None, :, None], 2))
+
+
+def test_what_asks_for_all_layers_computes_them():
+    model = task_models.BertModel(config_of("bert"))
+    model.build()
+    set_weights(model)
+    expected = model(ROWS, return_all_layers=True, return_attention=True)
+    few = model(ROWS, read_positions=POSITIONS)
+    everything = model(ROWS, read_positions=POSITIONS, return_all_layers=True, return_attention=True)
+    assert_close(few["pooled_output"], expected["pooled_output"])
+    read = gather_positions(expected["sequence_output"], POSITIONS)
+    assert_close(few["sequence_output"], read)
+    np.testing.assert_array_equal(everything["sequence_output"], read)
+    np.testing.assert_array_equal(everything["encoder_layers"][-1], expected["sequence_output"])
+    assert everything["attention_probabilities"][-1].shape == (BATCH, 2, LENGTH, LENGTH)
+    most = np.tile(np.arange(LENGTH - 2), (BATCH, 1))  # not clearly fewer: the same bits
+    whole = model(ROWS, read_positions=most)["sequence_output"]
+    np.testing.assert_array_equal(whole, expected["sequence_output"][:, : LENGTH - 2])
+
+
+def test_lengths_known_only_at_run_time():
+    model, features = created("packed")
+
+    def call(features):
+        return model.objective.loss(*[model.objective.sums(model(features), features)] * 2)
+
+    specs = {name: tf.TensorSpec([None] * len(value.shape), value.dtype) for name, value in features.items()}
+    assert float(tf.function(call, [specs])(features)) == pytest.approx(float(call(features)), rel=1e-6)
