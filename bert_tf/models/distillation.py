@@ -233,22 +233,18 @@ class TaughtLanguageModel(TaughtModel):
           `vocabulary_divergence`.
         """
         objective, positions = self.objective, features["masked_lm_positions"]
-        read = None if objective.reads_all else positions
-
-        def masked_of(states):
-            return gather_positions(states, positions) if objective.reads_all else states
-
-        compared_of = masked_of if objective.restrict_ce_to_mask else lambda states: states
+        read, positions = (None, positions) if objective.reads_all else (positions, None)  # None: all that there are
+        compared_positions = positions if objective.restrict_ce_to_mask else None
         # A student without segments can't tell them apart: what the teacher knows of them could not be learned.
         hidden = () if self.student.config.type_vocab_size else ("segment_ids",)
         seen = {name: value for name, value in features.items() if name not in hidden}
         with kernels.fused_inference():
             targets = self.teacher.encode(seen, training=False, read_positions=read)["sequence_output"]
-            theirs = self._scoring(self.teacher, compared_of(targets), False)
+            theirs = self._scoring(self.teacher, targets, compared_positions, False)
         targets, *theirs = (ops.stop_gradient(ops.convert_to_tensor(x)) for x in (targets, *theirs))
         encoded = self.student.encode(features, training=training, dropout_seed=dropout_seed, read_positions=read)
         states, compared, masked = kernels.shared(encoded["sequence_output"], 3)
-        vectors, table, bias = self._scoring(self.student, compared_of(compared), training)
+        vectors, table, bias = self._scoring(self.student, compared, compared_positions, training)
         table, compared_table = kernels.shared(table, 2)  # and the lookup of the tokens is a third use
         own = [ops.convert_to_tensor(x) for x in (vectors, compared_table, bias)]
         soft = ops.zeros((3,), "float32")
@@ -257,12 +253,14 @@ class TaughtLanguageModel(TaughtModel):
             soft = vocabulary_divergence(
                 own, theirs, weights, objective.temperature, (objective.alpha_ce, objective.alpha_mse), training
             )
-        logits = self.student.head(masked_of(masked), table, training=training)
+        logits = self.student.head(masked, table, positions, training=training)
         return {"masked_lm_logits": logits, "states": states, "teacher_states": targets, "soft_sums": soft}
 
     @staticmethod
-    def _scoring(model: keras.Model, states, training: bool) -> tuple:
-        """What the scores of these tokens are made of: vectors [N, E], table [V, E], bias [V]."""
+    def _scoring(model: keras.Model, states, positions, training: bool) -> tuple:
+        """What the scores of the compared tokens are made of: vectors [N, E], table [V, E], bias [V]."""
+        if positions is not None:
+            states = gather_positions(states, positions)
         vectors = model.head.transform(states, training=training)
         vectors = ops.reshape(vectors, (-1, model.config.embedding_size))
         return vectors, model.bert.get_embedding_table(), model.head.output_bias

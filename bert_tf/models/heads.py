@@ -9,7 +9,7 @@ U outputs of a BiLSTM or of all convolutions.
 import keras
 from keras import ops
 
-from bert_tf.models.layers import ConfiguredLayer, LayerNorm, Projection, truncated_normal
+from bert_tf.models.layers import ConfiguredLayer, LayerNorm, Projection, gather_positions, truncated_normal
 
 _PACKAGE = "bert_tf"
 
@@ -144,15 +144,16 @@ class MaskedLanguageModelHead(ConfiguredLayer):
         )
         self.built = True
 
-    def call(self, x, embedding_table, training=False):
-        """Scores the tokens to predict.
+    def call(self, sequence_output, embedding_table, positions=None, training=False):
+        """Scores the masked positions, or all of them.
 
         Args:
-          x: [B, P, H], the encoder's outputs for these tokens. embedding_table: [V, E], tied.
+          sequence_output: [B, S, H]. embedding_table: [V, E], tied. positions: [B, P], or None for all.
 
         Returns:
-          logits [B, P, V], float32.
+          logits [B, P, V] (P = S without positions), float32.
         """
+        x = sequence_output if positions is None else gather_positions(sequence_output, positions)
         x = self.transform(x, training=training)  # [B, P, E]
         table = ops.transpose(ops.cast(embedding_table, x.dtype))  # [E, V]
         logits = ops.matmul(ops.reshape(x, (-1, self.config.embedding_size)), table)  # [B * P, V]
