@@ -234,7 +234,10 @@ class Attention(ConfiguredLayer):
         Returns:
           [B, Q, H], and the probabilities [B, N, Q, S] of self-attention.
         """
-        read = x if positions is None else gather_positions(x, positions)
+        read = x
+        if positions is not None:
+            x, read = kernels.shared(x, 2)
+            read = gather_positions(read, positions)
         context, probabilities = self.self_attention(
             x,
             attention_bias,
