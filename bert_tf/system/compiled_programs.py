@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from bert_tf.system.local_files import private_folder
+from bert_tf.system.local_files import private_folder, remove_left_behind
 
 VARIABLE = "BERT_TF_COMPILED"
 _MOST_BYTES = 32 * 2**20  # of a folder: several hundred programs, read in less than a tenth of a second
@@ -47,6 +47,7 @@ def kept() -> Iterator[None]:
     try:
         folder = os.path.join(_root(), _circumstances())
         _make_private(folder)
+        remove_left_behind()  # a killed process leaves up to a few hundred million bytes
         own = private_folder()
         _check_room(own.name)
         known = _copy_sound(folder, own.name)

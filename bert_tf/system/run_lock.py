@@ -14,9 +14,7 @@ import contextlib
 import dataclasses
 import json
 import os
-import pathlib
 import posixpath
-import re
 import socket
 import threading
 import time
@@ -25,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.system import atomic
+from bert_tf.system import atomic, processes
 from bert_tf.system.checks import is_remote
 
 LEASE_SECONDS = 60.0
@@ -223,46 +221,15 @@ def _in_use(named: str, path: str, owner: Owner) -> LockedError:
     )
 
 
-# --- processes -------------------------------------------------------------------------------------------------------
-
-
 def _this_process() -> Owner:
     started = time.strftime("%Y-%m-%d %H:%M:%S %z")
     pid = os.getpid()
-    return Owner(uuid.uuid4().hex, socket.gethostname(), _machine(), pid, _state_and_start(pid)[1], started)
-
-
-def _machine() -> str:
-    """What is the same for two processes if, and only if, each can see whether the other lives."""
-    try:
-        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # containers have their own process numbers
-    except OSError:
-        return f"{socket.gethostname()} {uuid.getnode()}"
+    return Owner(uuid.uuid4().hex, socket.gethostname(), processes.machine(), pid, processes.start_of(pid), started)
 
 
 def _is_alive(owner: Owner) -> bool | None:
     """Whether the owner's process lives; None where that can't be seen: on another machine."""
-    if owner.machine != _machine():
-        return None
-    try:
-        os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # another user's
-    state, start = _state_and_start(owner.pid)
-    return state not in ("Z", "X") and (None in (start, owner.process_start) or start == owner.process_start)
-
-
-def _state_and_start(pid: int) -> tuple[str | None, int | None]:
-    """A process's state and start time, in ticks since the machine started; None where the system doesn't say."""
-    try:
-        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None, None
-    fields = re.split(r"\s+", text.rpartition(")")[2].strip())  # a program's name may contain anything
-    return fields[0], int(fields[19])
+    return processes.is_alive(owner.pid, owner.process_start) if owner.machine == processes.machine() else None
 
 
 def _absolute(path: str) -> str:

@@ -8,7 +8,7 @@ import sys
 import pytest
 from helpers.locks import leave_lock
 
-from bert_tf.system import atomic, run_lock
+from bert_tf.system import atomic, processes, run_lock
 
 
 def held(folder):
@@ -50,7 +50,7 @@ def test_a_dead_owner_loses_it(case, tmp_path):
     pid, start = {
         "no such process": (dead_process(), 1),
         "number used again": (os.getpid(), 1),
-        "zombie": (process.pid, run_lock._state_and_start(process.pid)[1]),
+        "zombie": (process.pid, processes.start_of(process.pid)),
     }[case]
     leave_lock(tmp_path / "run.lock", pid=pid, process_start=start)
     with held(tmp_path) as lock:
