@@ -1,6 +1,8 @@
 """Runs of run_pretraining.py on tiny files."""
 
+import json
 import os
+import pathlib
 import sys
 
 import numpy as np
@@ -9,8 +11,16 @@ import tensorflow as tf
 from helpers import warm
 from helpers.paths import ROOT
 from helpers.script_cases import arguments_of
+from helpers.tiny import ONE_LAYER, write_pretraining_records
 
 STEPS = 60
+
+
+def write_inputs(folder: pathlib.Path) -> pathlib.Path:
+    """Writes the configuration and the 40 records that `flags_of` names; returns the folder."""
+    (folder / "bert_config.json").write_text(json.dumps(ONE_LAYER))
+    write_pretraining_records(folder / "train-0.tfrecord", 40)
+    return folder
 
 
 def flags_of(data, output_dir, **flags) -> dict:

@@ -1,12 +1,9 @@
 """Runs in folders whose names are patterns to TensorFlow: the same command goes on, as in any other folder."""
 
-import json
-
 import pytest
-from helpers.pretraining_runs import assert_bit_identical, flags_of
+from helpers.pretraining_runs import assert_bit_identical, flags_of, write_inputs
 from helpers.script_cases import run_cases, weights_of
 from helpers.slow import slow
-from helpers.tiny import ONE_LAYER, write_pretraining_records
 
 NAMES = slow(
     "[!a]", "a*b", "a?b", "a\\b", "\\*", "{a,b}", " a b ", "a\nb", "a\"'b", "$HOME", "ü日本", "a,b#c%20", "[", "**"
@@ -15,10 +12,7 @@ NAMES = slow(
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "bert_config.json").write_text(json.dumps(ONE_LAYER))
-    write_pretraining_records(folder / "train-0.tfrecord", 40)
-    return folder
+    return write_inputs(tmp_path_factory.mktemp("data"))
 
 
 @pytest.mark.parametrize("name", ["lr=[1e-4]\\?*", *NAMES])

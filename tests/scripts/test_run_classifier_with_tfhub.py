@@ -3,10 +3,10 @@
 import functools
 import http.server
 import tarfile
-import threading
 
 import numpy as np
 import pytest
+from helpers.local_server import serving
 from helpers.paths import TESTS
 from helpers.script_cases import run_cases, weights_of
 
@@ -33,12 +33,9 @@ def ran(tmp_path_factory):
         "bert_config_file": golden / "model" / "config1" / "bert_config.json", "do_train": True, "max_seq_length": 16,
         "train_batch_size": 4, "num_train_epochs": 1, "write_tf_records": False, "deterministic": True,
     }  # fmt: skip
-    with (
-        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
-        pytest.MonkeyPatch.context() as environment,
-    ):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with serving(server), pytest.MonkeyPatch.context() as environment:
         environment.setenv("BERT_TF_CACHE", str(folder / "cache"))
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         cases = {
             "directory": {"bert_hub_module_handle": module},
             "address": {"bert_hub_module_handle": f"http://127.0.0.1:{server.server_port}/bert.tar.gz"},
@@ -48,7 +45,6 @@ def ran(tmp_path_factory):
         }
         cases = {name: {**flags, "output_dir": folder / "out" / name, **own} for name, own in cases.items()}
         outcomes, logs = run_cases("run_classifier_with_tfhub", cases)
-        server.shutdown()
     return folder, outcomes, logs
 
 

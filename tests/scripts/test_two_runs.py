@@ -2,23 +2,20 @@
 
 import json
 import os
+import pathlib
 import signal
 import time
 
 import numpy as np
 import pytest
 from helpers import warm
-from helpers.pretraining_runs import command, run
+from helpers.pretraining_runs import command, run, write_inputs
 from helpers.script_cases import weights_of
-from helpers.tiny import ONE_LAYER, write_pretraining_records
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "bert_config.json").write_text(json.dumps(ONE_LAYER))
-    write_pretraining_records(folder / "train-0.tfrecord", 40)
-    return folder
+    return write_inputs(tmp_path_factory.mktemp("data"))
 
 
 def wait_for(path, process, seconds=120):
@@ -26,6 +23,13 @@ def wait_for(path, process, seconds=120):
     while not path.exists():
         assert process.poll() is None, process.stderr.read()[-3000:]
         assert time.monotonic() < end, f"{path.name} did not appear"
+        time.sleep(0.01)
+
+
+def stop(pid):
+    """Stops a process; none of its threads runs afterwards."""
+    os.kill(pid, signal.SIGSTOP)
+    while any("State:\tT" not in status.read_text() for status in pathlib.Path(f"/proc/{pid}/task").glob("*/status")):
         time.sleep(0.01)
 
 
@@ -45,12 +49,12 @@ def one_line(result) -> str:
 
 
 def test_two_runs_in_one_folder(data, tmp_path):
-    endless = command(data, tmp_path, num_train_steps=1_000_000, save_checkpoints_steps=1_000_000, log_every_steps=1)
+    endless = command(data, tmp_path, num_train_steps=1_000_000, save_checkpoints_steps=1_000_000, log_every_steps=50)
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     first = warm.Popen(endless, env=environment, stdout=warm.DEVNULL, stderr=warm.PIPE, text=True)
     try:
-        wait_for(tmp_path / "train_log.jsonl", first)
-        first.send_signal(signal.SIGSTOP)  # stopped or not, it lives
+        wait_for(tmp_path / "eval", first)  # the last before the first steps, during which it writes nothing
+        stop(first.pid)  # stopped or not, it lives
         before = contents(tmp_path)
         message = one_line(run(endless))
         assert f"run_pretraining.py: error: --output_dir={tmp_path} is in use by process {first.pid} on " in message
@@ -62,7 +66,7 @@ def test_two_runs_in_one_folder(data, tmp_path):
         kept, weights = contents(tmp_path), weights_of(tmp_path)
         assert "run.lock" not in kept and weights["global_step"] == 3
         first.send_signal(signal.SIGCONT)
-        _, log = first.communicate(timeout=60)
+        _, log = first.communicate(timeout=300)
     finally:
         if first.poll() is None:
             first.send_signal(signal.SIGKILL)

@@ -6,7 +6,6 @@ import http.server
 import json
 import subprocess
 import sys
-import threading
 import time
 import urllib.parse
 
@@ -15,6 +14,7 @@ import pytest
 import tensorflow as tf
 from helpers import warm
 from helpers.exports import save
+from helpers.local_server import serving
 from helpers.paths import ROOT
 
 from bert_tf.models import task_models
@@ -86,10 +86,8 @@ def rest_server(signatures):
         def log_message(self, *_):
             pass
 
-    server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"localhost:{server.server_port}"
-    server.shutdown()
+    with serving(Handler) as server:
+        yield f"127.0.0.1:{server.server_port}"
 
 
 def test_both_ways_give_what_the_signature_gives(signatures, grpc_server, rest_server):
@@ -198,10 +196,8 @@ def odd_server():
         def log_message(self, *_):
             pass
 
-    server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"localhost:{server.server_port}"
-    server.shutdown()
+    with serving(Handler) as server:
+        yield f"127.0.0.1:{server.server_port}"
 
 
 def run_client(*flags):

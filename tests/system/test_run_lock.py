@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from helpers.locks import leave_lock
@@ -65,8 +66,10 @@ def test_a_damaged_lock_is_taken_over_in_time(file, tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "LEASE_SECONDS", 0.05)
     monkeypatch.setattr(run_lock, "_POLL_SECONDS", 0.01)
     (tmp_path / "run.lock").write_text(file)
-    with held(tmp_path):
+    with held(tmp_path) as lock:
+        assert json.loads((tmp_path / "run.lock").read_text())["token"] == lock.owner.token
         atomic.write_text_file(str(tmp_path / "mine"), "")
+    assert os.listdir(tmp_path) == ["mine"]
 
 
 @pytest.mark.parametrize("renewed", [False, True])
@@ -86,9 +89,11 @@ def test_an_owner_on_another_machine_lives_while_it_renews(renewed, tmp_path, mo
 
 def test_the_owner_renews_its_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "_RENEW_SECONDS", 0.01)
-    with held(tmp_path):
-        while json.loads((tmp_path / "run.lock").read_text())["renewals"] < 3:
-            pass
+    with held(tmp_path) as lock:
+        end = time.monotonic() + 60
+        while (found := json.loads((tmp_path / "run.lock").read_text()))["renewals"] < 3:
+            assert time.monotonic() < end, "not renewed"
+        assert found["token"] == lock.owner.token and found["pid"] == os.getpid()
 
 
 @pytest.mark.parametrize("lost", ["taken over", "removed"])

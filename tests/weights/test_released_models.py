@@ -9,11 +9,11 @@ import os
 import pathlib
 import sys
 import tarfile
-import threading
 import zipfile
 
 import pytest
 from helpers import warm
+from helpers.local_server import serving
 from helpers.paths import ROOT
 
 import bert_tf
@@ -89,11 +89,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
-    with Server() as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with serving(Server()) as server:
         monkeypatch.setattr(released_models, "ADDRESS", server.address)
         yield server
-        server.shutdown()
 
 
 @pytest.fixture
