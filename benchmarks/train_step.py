@@ -72,7 +72,7 @@ def electra_batch(batch: dict) -> dict:
     return batch | {name: tf.constant(value, tf.int32) for name, value in own.items()}
 
 
-def our_step(create_model, batch: dict, dtype: str):
+def our_step(create_model, batch: dict, dtype: str, recompute: bool = False):
     """A function that runs one step of ours. create_model: a Keras dtype policy -> the model."""
     strategy = tf.distribute.OneDeviceStrategy("/gpu:0" if tf.config.list_logical_devices("GPU") else "/cpu:0")
     with strategy.scope():
@@ -80,7 +80,7 @@ def our_step(create_model, batch: dict, dtype: str):
         model.build()
         optimizer = create_optimizer("adamw", 1e-4, 1000, 10)
         optimizer.build(model.trainable_variables)
-    plan = TrainingPlan(num_train_steps=1000, batch_size=len(batch["input_ids"]))
+    plan = TrainingPlan(num_train_steps=1000, batch_size=len(batch["input_ids"]), recompute=recompute)
     run = make_train_function(model, optimizer, model.objective, strategy, plan)
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
     return lambda: float(run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))["loss"])

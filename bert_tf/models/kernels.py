@@ -25,6 +25,7 @@ from keras import ops
 
 _fused_enabled = keras.config.backend() == "tensorflow"
 _fused_in_inference = False
+_recomputes = False
 
 # The additive value of a masked key and the layer-norm epsilon (original: modeling.py, attention_layer and layer_norm).
 MASK_BIAS = -10000.0
@@ -53,6 +54,28 @@ def fused_inference():
         yield
     finally:
         _fused_in_inference = previous
+
+
+@contextlib.contextmanager
+def recomputation(enabled: bool = True):
+    """In this context, encoders traced for training keep only the input of each layer for the backward pass.
+
+    It computes the layer again, with the same dropout: less memory, a third more operations, the same numbers. For
+    Keras `fit`, call it in this context.
+
+    Source: Chen et al. 2016, "Training deep nets with sublinear memory cost".
+    """
+    global _recomputes
+    previous, _recomputes = _recomputes, enabled
+    try:
+        yield
+    finally:
+        _recomputes = previous
+
+
+def recomputes() -> bool:
+    """Whether an encoder that is traced for training now computes its layers again in the backward pass."""
+    return _recomputes
 
 
 def fuses(training: bool) -> bool:

@@ -10,6 +10,7 @@ V vocabulary, T segment types, M sequences packed into one row, P positions of a
 in a layer that is computed only there.
 """
 
+import functools
 import math
 
 import keras
@@ -349,9 +350,13 @@ class Encoder(ConfiguredLayer):
                 x = ops.stop_gradient(x)
             seed = kernels.fold_in(dropout_seed, 4 * (number + 1))
             read = positions if number == len(self.config.block_order) - 1 else None
-            x, probabilities = self.blocks[block](
-                x, attention_bias, dropout_seed=seed, training=training, positions=read
+            call = functools.partial(
+                self.blocks[block], attention_bias=attention_bias, dropout_seed=seed, training=training, positions=read
             )
+            if training and kernels.recomputes() and not return_attention:
+                x = keras.remat(lambda x, call=call: call(x)[0])(x)
+            else:
+                x, probabilities = call(x)
             outputs.append(x)
             if return_attention:
                 attention.append(probabilities)

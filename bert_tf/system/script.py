@@ -81,6 +81,7 @@ def _mistake(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or (of_tensorflow and isinstance(error, errors.ResourceExhaustedError)):
         lower = ", ".join(f"--{name}" for name in _NEED_MEMORY if name in flags.FLAGS)
         more = " or raise --gradient_accumulation_steps" if "gradient_accumulation_steps" in flags.FLAGS else ""
+        more += ", or give --recompute" if "recompute" in flags.FLAGS and not flags.FLAGS.recompute else ""
         return f"out of memory: {f'lower {lower}{more}' if lower else 'this machine has too little'} ({message[:200]})"
     return message if ours and isinstance(error, _USER_ERRORS) else None
 

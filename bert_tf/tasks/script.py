@@ -240,8 +240,9 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
-    for name in ("freeze_layers", "layerwise_lr_decay", "classifier_dropout"):
-        if getattr(run, name) is not None and not task.trains_bert:
+    for name in ("freeze_layers", "layerwise_lr_decay", "classifier_dropout", "recompute"):
+        is_given = getattr(run, name) is not None and getattr(run, name) is not False
+        if is_given and not task.trains_bert:
             raise ValueError(f"--{name} is for models whose BERT is trained; here it is frozen, or there is none.")
     files, tokenizer = task.describe(run, newest)
     if run.layers:

@@ -64,6 +64,7 @@ class TrainingSettings:
 
     dtype: str = "float32"
     use_xla: bool = False
+    recompute: bool = False
     gradient_accumulation_steps: int = 1
     optimizer: str | None = None
     allow_unknown_config_keys: bool = False
@@ -84,7 +85,7 @@ class TrainingSettings:
     def plan_fields(self) -> dict:
         """The fields of a `step.TrainingPlan` that come from these settings."""
         names = (
-            "gradient_accumulation_steps", "seed", "use_xla", "skip_nonfinite_steps", "log_every_steps",
+            "gradient_accumulation_steps", "seed", "use_xla", "recompute", "skip_nonfinite_steps", "log_every_steps",
             "eval_every_steps", "keep_checkpoint_max",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names} | {"loss_scaling": self.dtype == "float16"}

@@ -33,6 +33,7 @@ class TrainingPlan:
       sum_loss: the gradient is that of the sum of the examples' losses, or of the tokens' where these are classified;
         the log still has their mean.
       use_xla: compile forward and backward.
+      recompute: see `kernels.recomputation`.
       skip_nonfinite_steps: skip and count steps with a NaN or infinite loss, instead of stopping.
       iterations_per_loop: maximum steps in one call of the graph.
       save_checkpoints_steps, log_every_steps, eval_every_steps: in steps; eval_every_steps=0 means never.
@@ -50,6 +51,7 @@ class TrainingPlan:
     clip_norm: float = 1.0
     sum_loss: bool = False
     use_xla: bool = False
+    recompute: bool = False
     skip_nonfinite_steps: bool = False
     iterations_per_loop: int = 1000
     save_checkpoints_steps: int = 1000
@@ -144,7 +146,7 @@ def _make_replica_gradients(model, variables: list, objective, replicas: int, pl
 
     def part_gradients(features, totals, dropout_seed, loss_scale):
         """Forward and backward of one micro-batch; the losses of all parts of a batch add up to its loss."""
-        with tf.GradientTape() as tape:
+        with tf.GradientTape() as tape, kernels.recomputation(plan.recompute):
             outputs = model(features, training=True, dropout_seed=dropout_seed)
             sums = objective.sums(outputs, features)
             loss = objective.loss(sums, totals)

@@ -32,9 +32,30 @@ def mirrored(replicas):
     return tf.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(replicas)], cross_device_ops=operations)
 
 
-def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps=100):
+def make_batches(batch_size, steps, seed=0):
+    """Batches whose rows have different numbers of predictions, so that a mean of means would be wrong."""
+    generator = np.random.default_rng(seed)
+    shape, length, predictions = (steps, batch_size), 16, 4
+    ids = generator.integers(5, CONFIG["vocab_size"], (*shape, length))
+    lengths = generator.integers(8, length + 1, shape)[..., None]
+    positions = np.sort(generator.integers(1, 8, (*shape, predictions)))
+    counts = generator.integers(0, predictions + 1, shape)[..., None]
+    features = {
+        "input_ids": ids,
+        "input_mask": np.arange(length) < lengths,
+        "segment_ids": np.broadcast_to(np.arange(length) > 5, ids.shape),
+        "masked_lm_positions": positions,
+        "masked_lm_ids": np.take_along_axis(ids, positions, -1),
+        "next_sentence_labels": generator.integers(0, 2, (*shape, 1)),
+    }
+    features = {name: value.astype("int32") for name, value in features.items()}
+    return {**features, "masked_lm_weights": (np.arange(predictions) < counts).astype("float32")}
+
+
+def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps=100, layers=1):
     keras.utils.set_random_seed(1)
-    config = BertConfig.from_dict({**CONFIG, "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout})
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    config = BertConfig.from_dict({**CONFIG, **rates, "num_hidden_layers": layers})
     with strategy.scope():
         model = BertForPreTraining(config, dtype=dtype)
         model.build()
@@ -45,7 +66,9 @@ def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps
 
 def run(strategy, batches, *, parts=1, scale=1.0, calls=1, **options):
     """Trains on all batches; returns the values by name and the results of each call."""
-    plan_options = {k: options.pop(k) for k in ("use_xla", "skip_nonfinite_steps", "loss_scaling") if k in options}
+    plan_options = {
+        k: options.pop(k) for k in ("use_xla", "recompute", "skip_nonfinite_steps", "loss_scaling") if k in options
+    }
     model, optimizer = build(strategy, **options)
     steps, batch_size = batches["input_ids"].shape[:2]
     plan = train_step.TrainingPlan(

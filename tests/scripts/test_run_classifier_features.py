@@ -61,6 +61,7 @@ def cases_of(folder) -> dict:
         "no features": {**predict, "init_checkpoint": folder / "encoder", "model_on_top": "cnn"},
         "too few layers": {**train, "features": "concat_last_four"},
         "odd": {**train, "hidden_size": 31},
+        "recomputed": {**train, "recompute": True},
         "without BERT": {
             key: value for key, value in {**train, "model": "cnn", "model_on_top": "cnn"}.items() if key != "features"
         },
@@ -157,6 +158,7 @@ REFUSED = {
     "no features": ["--model_on_top=cnn is for --features, and this is another model."],
     "too few layers": ["features=concat_last_four needs 4 layers, but the model has 1."],
     "odd": ["--hidden_size=31 must be a multiple of 2 for --model_on_top=bilstm."],
+    "recomputed": ["--recompute is for models whose BERT is trained; here it is frozen"],
     "without BERT": ["--model_on_top is for the feature-based way"],
 }
 

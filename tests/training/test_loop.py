@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.training_steps import CONFIG, assert_same, build, mirrored, one_device, run
+from helpers.training_steps import assert_same, build, make_batches, mirrored, one_device, run
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -20,27 +20,6 @@ from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints, loop, run_directory
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
-
-
-def make_batches(batch_size, steps, seed=0):
-    """Batches whose rows have different numbers of predictions, so that a mean of means would be wrong."""
-    generator = np.random.default_rng(seed)
-    shape, length, predictions = (steps, batch_size), 16, 4
-    ids = generator.integers(5, CONFIG["vocab_size"], (*shape, length))
-    lengths = generator.integers(8, length + 1, shape)[..., None]
-    positions = np.sort(generator.integers(1, 8, (*shape, predictions)))
-    counts = generator.integers(0, predictions + 1, shape)[..., None]
-    features = {
-        "input_ids": ids,
-        "input_mask": np.arange(length) < lengths,
-        "segment_ids": np.broadcast_to(np.arange(length) > 5, ids.shape),
-        "masked_lm_positions": positions,
-        "masked_lm_ids": np.take_along_axis(ids, positions, -1),
-        "next_sentence_labels": generator.integers(0, 2, (*shape, 1)),
-    }
-    features = {name: value.astype("int32") for name, value in features.items()}
-    return {**features, "masked_lm_weights": (np.arange(predictions) < counts).astype("float32")}
-
 
 # --- the same step, however it is cut ---------------------------------------------------------------------------------
 

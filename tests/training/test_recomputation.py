@@ -1,0 +1,79 @@
+"""Layers that the backward pass computes again: the same steps."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.slow import slow
+from helpers.tiny import TINY_CONFIG
+from helpers.training_steps import assert_same, make_batches, mirrored, one_device, run
+
+from bert_tf.models import kernels
+from bert_tf.models.albert.config import AlbertConfig
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.training.settings import TrainingSettings
+from bert_tf.training.step import TrainingPlan
+
+PRODUCTS_PER_LAYER = 8  # query, key, value, scores, context, output, and the two of the feed-forward network
+
+
+@pytest.mark.parametrize(
+    ("replicas", "parts", "use_xla", "dtype"),
+    [
+        (1, 1, False, None),
+        *slow((2, 2, False, "mixed_bfloat16"), (1, 2, True, None), (2, 1, True, "mixed_bfloat16")),
+    ],
+)
+def test_steps_are_the_same(replicas, parts, use_xla, dtype):
+    """Bit for bit, with dropout; XLA rounds as it fuses."""
+    batches, strategy = make_batches(batch_size=8, steps=3), one_device() if replicas == 1 else mirrored(replicas)
+    options = {"parts": parts, "use_xla": use_xla, "dtype": dtype, "dropout": 0.1, "layers": 3, "rate": 1e-3}
+    kept, _ = run(strategy, batches, **options)
+    recomputed, _ = run(strategy, batches, recompute=True, **options)
+    if use_xla:
+        assert_same(kept, recomputed, 1e-5)
+    else:
+        np.testing.assert_equal(recomputed, kept)
+
+
+def products(config, recompute: bool) -> tuple[int, list]:
+    """The number of matrix products in the graph of a classifier's gradients, and the gradients of one batch."""
+    model = BertForSequenceClassification(config, 2)
+    model.build()
+    values = [tf.ones_like(variable) * 0.01 for variable in model.trainable_variables]
+    for variable, value in zip(model.trainable_variables, values, strict=True):
+        variable.assign(value * tf.random.stateless_uniform(value.shape, [1, 2], 0.5, 1.5))
+    ids = np.random.default_rng(0).integers(5, config.vocab_size, (4, 16)).astype("int32")
+
+    @tf.function(autograph=False)
+    def gradients():
+        with tf.GradientTape() as tape, kernels.recomputation(recompute):
+            logits = model({"input_ids": ids}, training=True, dropout_seed=tf.constant([1, 2]))
+            loss = tf.reduce_mean(tf.square(logits - [1.0, 3.0]))
+        return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+    operations = gradients.get_concrete_function().graph.get_operations()
+    found = [tf.convert_to_tensor(gradient).numpy() for gradient in gradients()]
+    return sum(operation.type in ("MatMul", "BatchMatMulV2") for operation in operations), found
+
+
+@pytest.mark.parametrize("kind", [BertConfig, AlbertConfig])
+def test_each_layer_is_computed_once_more(kind):
+    config = kind(**{**TINY_CONFIG, "num_hidden_layers": 3})
+    count, expected = products(config, False)
+    more, found = products(config, True)
+    assert more == count + 3 * PRODUCTS_PER_LAYER
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-7)
+
+
+def test_the_flag_reaches_the_step():
+    assert TrainingPlan(num_train_steps=1, batch_size=1, **TrainingSettings(recompute=True).plan_fields).recompute
+
+
+def test_only_in_its_context():
+    assert not kernels.recomputes()
+    with kernels.recomputation(), pytest.raises(KeyError):
+        assert kernels.recomputes()
+        raise KeyError
+    assert not kernels.recomputes()
