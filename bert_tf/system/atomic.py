@@ -1,6 +1,7 @@
-"""Files that appear under their name only when they are complete."""
+"""Files that appear under their name only when they are complete, and on the disk: also after a power cut."""
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -33,6 +34,24 @@ def is_temporary_name(name: str) -> bool:
     return re.fullmatch(r"\..+\.[0-9a-f]{12}\.tmp", name, re.DOTALL) is not None
 
 
+def sync(path: str) -> None:
+    """Returns when a local file's content, or a folder's names, are on the disk. A remote file is, once it is closed.
+
+    Raises:
+      OSError: the disk is full or fails; names the path.
+    """
+    if is_remote(path):
+        return
+    descriptor = os.open(path or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system without it
+            raise OSError(error.errno, f"{path}: {os.strerror(error.errno)}") from error
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
     """Yields a temporary name for each path, in its directory; at the end all are renamed, in order.
@@ -54,10 +73,14 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
             with tf.io.gfile.GFile(name, "wb") as file:
                 file.write(b"")
         yield temporary
+        for name in temporary:
+            sync(name)
         for path in paths:
             check_may_write(path)
         for source, path in zip(temporary, paths, strict=True):
             tf.io.gfile.rename(source, path, overwrite=True)
+        for folder in {os.path.dirname(path) for path in paths}:
+            sync(folder)
     except BaseException:
         for name in temporary:
             if tf.io.gfile.exists(name):

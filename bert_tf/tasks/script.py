@@ -236,6 +236,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(run)}
         run_directory.check_removable(run.output_dir, settings)
     else:
+        if run.do_train:
+            checkpoints.check_newest(run.output_dir, run.resume_from_older)
         newest = checkpoints.latest_checkpoint(run.output_dir)
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
@@ -358,6 +360,8 @@ class _Run:
         task, run = self.task, self.run
         task.begin()
         loop.set_seed(self.seed, run.deterministic)
+        if run.do_train:
+            checkpoints.check_newest(self.output_dir, run.resume_from_older)
         run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head)
         if run.do_train:
             check_resumed(self.output_dir, self.recorded_settings())

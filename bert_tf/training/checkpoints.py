@@ -3,15 +3,18 @@
 A training run saves (`model.ckpt-<step>`) the original's own format: every variable by name, its Adam moments as
 `<name>/adam_m` and `<name>/adam_v`, and `global_step`. The original can continue from our files and we from its files.
 
-A checkpoint appears under its final name only when it is complete, and only then does the state file `checkpoint` name
-it, so a process killed at any moment leaves the previous one valid.
+A checkpoint appears under its final name only when it is complete and on the disk, and only then does the state file
+`checkpoint` name it, so a process killed at any moment, or a power cut, leaves the previous one valid. Where a disk has
+damaged the newest one, training goes on from the newest whole one.
 """
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.models.initialize import (
     Initialization,
@@ -24,9 +27,9 @@ from bert_tf.models.initialize import (
     training_variables,
 )
 from bert_tf.models.open_weights import open_weights
-from bert_tf.system.atomic import check_may_write, temporary_folder, write_text_file
+from bert_tf.system.atomic import check_may_write, sync, temporary_folder, write_text_file
 from bert_tf.system.literal_paths import names_in
-from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX, write_bundle
+from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX, DamagedError, open_bundle, write_bundle
 from bert_tf.weights.find import data_files, latest_checkpoint, saved_steps
 
 __all__ = [
@@ -45,6 +48,9 @@ __all__ = [
 ]
 
 _STATE_FILE = "checkpoint"
+_SET_ASIDE = "damaged."  # before the names of a damaged checkpoint's files
+
+Used = TypeVar("Used")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -59,6 +65,62 @@ def read_global_step(prefix: str) -> int:
 def has_optimizer_state(prefix: str) -> bool:
     """Whether a checkpoint has the Adam moments, without which training can't continue from it."""
     return any(name.endswith("/adam_m") for name in open_weights(prefix).shapes)
+
+
+def use_newest(output_dir: str, use: Callable[[str], Used], resume_from_older: bool) -> Used | None:
+    """Uses the newest checkpoint, or if that is damaged, the newest one that is not, with a warning that names both.
+
+    The damaged ones are then renamed, so that no later start takes them for checkpoints.
+
+    Args:
+      use: called with a prefix; raises DamagedError. resume_from_older: False: only the newest will do.
+
+    Returns:
+      What `use` returned; None if there is no checkpoint.
+
+    Raises:
+      DamagedError: the newest is damaged, and there is no whole one or it is not wanted. Nothing is renamed.
+    """
+    newest = latest_checkpoint(output_dir)
+    if newest is None:
+        return None
+    steps = saved_steps(output_dir)
+    own = next((step for step, prefix in steps.items() if prefix == newest), None)
+    older = [] if own is None else [steps[step] for step in sorted(steps, reverse=True) if step < own]
+    damaged = []
+    for prefix in (newest, *filter(data_files, older)):
+        try:
+            used = use(prefix)
+        except DamagedError as error:
+            if not resume_from_older:
+                raise
+            damaged.append((prefix, error))
+            continue
+        for path, error in damaged:
+            logging.warning("%s is damaged; going on from %s instead. %s", path, prefix, error)
+            _set_aside(path)
+        return used
+    raise DamagedError(f"{damaged[0][1]} {output_dir} has no whole checkpoint: start over in another directory.")
+
+
+def check_newest(output_dir: str, resume_from_older: bool) -> None:
+    """`use_newest` for the index alone, which is read before the rest.
+
+    Raises:
+      DamagedError: see `use_newest`.
+    """
+    use_newest(output_dir, open_bundle, resume_from_older)
+
+
+def _set_aside(prefix: str) -> None:
+    """Renames a checkpoint's files; of several workers that do it at once, the first."""
+    check_may_write(prefix)
+    folder, base = posixpath.split(prefix)
+    for name in [base + INDEX_SUFFIX, *map(posixpath.basename, data_files(prefix))]:
+        try:
+            tf.io.gfile.rename(posixpath.join(folder, name), posixpath.join(folder, _SET_ASIDE + name), overwrite=True)
+        except tf.errors.NotFoundError:
+            logging.info("%s was renamed by another worker.", name)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -84,12 +146,15 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     try:
         with temporary_folder(temporary):
             write_bundle(posixpath.join(temporary, "model"), {name: tensors[name] for name in names})
+            for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
+                sync(posixpath.join(temporary, "model" + suffix))
             check_may_write(prefix)
             # A prefix counts as a checkpoint only while it has an index: the old index goes first, the new comes last.
             if _exists(output_dir, posixpath.basename(prefix)):
                 _remove(prefix)
             for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
                 tf.io.gfile.rename(posixpath.join(temporary, "model" + suffix), prefix + suffix, overwrite=True)
+            sync(output_dir)
     except tf.errors.OpError as error:
         raise OSError(
             f"{prefix} could not be written: {error.message}. The checkpoints before it are untouched; free some space "

@@ -214,7 +214,7 @@ def build_and_restore(
     beginning = run.init_checkpoint
     if run.layers:
         beginning = teacher_layers.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
-    step = loop.restore(model, optimizer, output_dir, beginning, run.init_with_optimizer)
+    step = loop.restore(model, optimizer, output_dir, beginning, run.init_with_optimizer, run.resume_from_older)
     return model, optimizer, step
 
 

@@ -132,6 +132,12 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
         False,
         "Also take Adam moments and global_step from --init_checkpoint, to continue a run in a new output_dir.",
     )
+    flags.DEFINE_bool(
+        "resume_from_older",
+        True,
+        "If the newest checkpoint in output_dir is damaged, go on from the newest whole one, with a warning. "
+        "--noresume_from_older: stop instead.",
+    )
 
 
 def define_unknown_keys_flag() -> None:

@@ -176,7 +176,12 @@ def _steps_to_next(step: int, plan: TrainingPlan) -> int:
 
 
 def restore(
-    model, optimizer, output_dir: str, init_checkpoint: str | Weights | None, with_optimizer: bool = False
+    model,
+    optimizer,
+    output_dir: str,
+    init_checkpoint: str | Weights | None,
+    with_optimizer: bool = False,
+    resume_from_older: bool = True,
 ) -> int:
     """Restores what a run starts from, logs it in one line, and returns the step.
 
@@ -187,16 +192,21 @@ def restore(
       init_checkpoint: a path, or open weights.
       with_optimizer: take Adam moments and global_step from init_checkpoint as well, to continue a run in a new
         output_dir.
+      resume_from_older: see `checkpoints.use_newest`; only for training.
 
     Raises:
-      FileNotFoundError, ValueError: see `checkpoints.initialize`.
+      FileNotFoundError, ValueError: see `checkpoints.initialize` and `checkpoints.use_newest`.
     """
     model_only = initialize.model_variables(model)
     everything = checkpoints.training_variables(model, optimizer) if optimizer else model_only
-    newest = checkpoints.latest_checkpoint(output_dir)
-    if newest:
+
+    def resume(newest: str) -> tuple[str, int]:
         _restore_all(everything, initialize.weights_for(model, newest))
-        step = checkpoints.read_global_step(newest)
+        return newest, checkpoints.read_global_step(newest)
+
+    resumed = checkpoints.use_newest(output_dir, resume, resume_from_older and optimizer is not None)
+    if resumed:
+        newest, step = resumed
         ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if isinstance(init_checkpoint, str) else ""
         logging.info("Resuming at step %d from %s%s.", step, newest, ignored)
         return step

@@ -51,6 +51,8 @@ def pretrain(
       loop.NonFiniteLossError, SystemExit: see `loop.train`.
     """
     check_settings(settings)
+    if settings.do_train:
+        checkpoints.check_newest(settings.output_dir, training.resume_from_older)
     if settings.student_layers:
         if training.init_with_optimizer:
             raise ValueError("--init_with_optimizer: a student does not start from its teacher's optimizer state.")
@@ -115,7 +117,8 @@ def _run(
         training.dtype,
         ", XLA" if training.use_xla else "",
     )
-    step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), training.init_with_optimizer)
+    options = training.init_with_optimizer, training.resume_from_older
+    step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), *options)
     if chief and settings.do_train and step < (settings.stop_at_step or settings.num_train_steps):
         vocabulary = _missing_vocabulary(task)
         task.claim_output_dir()

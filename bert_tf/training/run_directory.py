@@ -56,10 +56,15 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
     """
     path = find_config(posixpath.join(output_dir, part))
     if checkpoints.latest_checkpoint(output_dir) and path:
-        old = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}
+        try:
+            old = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}
+            old_head = NO_HEAD if head == NO_HEAD else read_head(output_dir)
+        except ValueError as error:
+            logging.warning("%s: damaged, so it can't be compared with the configuration of this run.", error)
+            return
         new = config.to_dict()
         if head != NO_HEAD:
-            heads = (dataclasses.replace(one, starts=None, ends=None) for one in (read_head(output_dir), head))
+            heads = (dataclasses.replace(one, starts=None, ends=None) for one in (old_head, head))
             old, new = ({**values, **one.to_dict()} for values, one in zip((old, new), heads, strict=True))
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if keys:
@@ -145,13 +150,18 @@ _WITHOUT_EFFECT = {
     "use_best_model", "write_tf_records", "verbose_logging", "feature_cache_dir", "n_best_size", "max_answer_length",
     "question_head", "beam_size", "teacher", "generator_config_file",
     "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
-    "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "glue_submission", FINISHED,
+    "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "glue_submission", "resume_from_older", "recompute",
+    FINISHED,
 }  # fmt: skip
 
 
 def read_settings(output_dir: str) -> dict:
-    """Flags and versions of the run in a directory; empty if there is none."""
-    return read_json_if_there(posixpath.join(output_dir, _SETTINGS)) or {}
+    """Flags and versions of the run in a directory; empty if there is none, or with a warning if it is damaged."""
+    try:
+        return read_json_if_there(posixpath.join(output_dir, _SETTINGS)) or {}
+    except ValueError as error:
+        logging.warning("%s: damaged, so the settings of the earlier run are unknown.", error)
+        return {}
 
 
 def _with_versions(settings: dict) -> dict:
@@ -236,7 +246,7 @@ def _write_settings(output_dir: str, settings: dict) -> None:
 
 # What a fine-tuning run writes, and its folders; seed-<seed> has the same files.
 _WRITTEN = re.compile(
-    r"checkpoint|model\.ckpt-\d+\.(index|data-\d+-of-\d+)|bert_model\.safetensors|\w+_config\.json|"
+    r"checkpoint|(damaged\.)?model\.ckpt-\d+\.(index|data-\d+-of-\d+)|bert_model\.safetensors|\w+_config\.json|"
     r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|eval_results|question_answering|token_classification)\.json|"
     r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
     r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"

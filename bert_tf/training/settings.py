@@ -75,6 +75,7 @@ class TrainingSettings:
     log_every_steps: int = 100
     eval_every_steps: int = 0
     init_with_optimizer: bool = False
+    resume_from_older: bool = True
 
     @property
     def dtype_policy(self) -> str:

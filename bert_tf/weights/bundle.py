@@ -23,17 +23,21 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SHARDED_FROM_BYTES = 1 << 28
 
 
+class DamagedError(ValueError):
+    """A checkpoint can't be read, or only in part; the message names it."""
+
+
 def open_bundle(prefix: str):
     """A reader of a TensorFlow checkpoint.
 
     Raises:
-      ValueError: it is damaged or incomplete.
+      DamagedError: it is damaged or incomplete. ValueError: see `literal_paths.linked`.
     """
     readable, links = readable_prefix(prefix)
     try:
         reader = tf.train.load_checkpoint(readable)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{prefix}: can't be read as a TensorFlow checkpoint: {error}") from error
+        raise DamagedError(f"{prefix}: can't be read as a TensorFlow checkpoint: {error}") from error
     if links:
         weakref.finalize(reader, links.cleanup)  # it opens the files of values when they are needed
     return reader
@@ -56,17 +60,17 @@ def read_tensor(reader, prefix: str, name: str) -> np.ndarray:
     """One tensor of an open checkpoint.
 
     Raises:
-      ValueError: the file is damaged.
+      DamagedError: the file is damaged.
     """
     try:
         return np.asarray(reader.get_tensor(name))
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        base = posixpath.basename(prefix)
         # Only a run's own checkpoint has a predecessor.
-        advice = f"To continue from the checkpoint before it, delete {base}.*" if base.startswith("model.ckpt-") else ""
-        raise ValueError(
+        is_of_a_run = posixpath.basename(prefix).startswith("model.ckpt-")
+        advice = "Training goes on from the one before it, if there is one" if is_of_a_run else ""
+        raise DamagedError(
             f"{prefix}: {name} can't be read, the file is damaged or its .data is missing ({error}). "
-            f"{advice or 'Copy or download it again.'}"
+            f"{advice or 'Copy or download it again'}."
         ) from error
 
 

@@ -25,7 +25,7 @@ def latest_checkpoint(output_dir: str) -> str | None:
     if not left:
         return None
     logging.warning(
-        "The newest checkpoint named in %s no longer exists; %s is the newest one left.", output_dir, left[-1]
+        "%s names no checkpoint that is there; %s is the newest one left.", f"{output_dir}/checkpoint", left[-1]
     )
     return left[-1]
 

@@ -191,5 +191,5 @@ def test_a_cut_off_checkpoint_is_named(tmp_path):
     prefix = checkpoints.save(str(tmp_path), 1, initialize.model_variables(tiny_model()))
     data = tmp_path / "model.ckpt-1.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"model\.ckpt-1: .* delete model\.ckpt-1"):
+    with pytest.raises(ValueError, match=r"model\.ckpt-1: .* can't be read.* goes on from the one before it, if"):
         initialize.initialize(initialize.model_variables(tiny_model()), prefix)

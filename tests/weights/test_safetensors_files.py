@@ -1,7 +1,10 @@
-"""Safetensors files are written tensor by tensor with the bytes of the library's writer."""
+"""Safetensors files are written tensor by tensor with the bytes of the library's writer, and checked when read."""
+
+import json
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from bert_tf.weights.mapping import Weights, blocks, renamed
@@ -17,9 +20,16 @@ def random_tensors():
     return {**tensors, "global_step": np.array(7, np.int64)}
 
 
+def parts_of(path):
+    """The tensors' bytes, and the header, in which the library has metadata in any order."""
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    assert start % 8 == 0
+    return content[start:], json.loads(content[8:start])
+
+
 def test_the_bytes_are_the_librarys(tmp_path):
     tensors = random_tensors()
-    save_file(tensors, str(tmp_path / "theirs"), metadata=METADATA)
     shapes = {name: value.shape for name, value in tensors.items()}
     read = []
 
@@ -28,10 +38,15 @@ def test_the_bytes_are_the_librarys(tmp_path):
         return tensors[name]
 
     write_safetensors(str(tmp_path / "ours"), Weights("m", "tf1", shapes, dict.fromkeys(shapes, ""), reader), METADATA)
-    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
     assert sorted(read) == sorted(tensors)  # each once
     write_safetensors(str(tmp_path / "again"), tensors, METADATA)
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "ours").read_bytes()
+    with safe_open(tmp_path / "ours", framework="np") as file:
+        metadata = file.metadata()
+    assert metadata.keys() == {"format", "crc32c"}
+    save_file(tensors, str(tmp_path / "theirs"), metadata=metadata)
+    (ours, ours_header), (theirs, theirs_header) = map(parts_of, (tmp_path / "ours", tmp_path / "theirs"))
+    assert ours == theirs and ours_header == theirs_header
 
 
 def test_a_transposed_matrix(tmp_path):
@@ -56,3 +71,35 @@ def test_blocks_are_the_tensor():
     np.testing.assert_array_equal(np.concatenate(parts), tensor)
     assert [part.tobytes() for part in blocks(np.array(3.0))] == [np.array(3.0).tobytes()]
     assert list(blocks(np.zeros((0, 2)))) == []
+
+
+def test_every_flipped_bit_is_seen(tmp_path):
+    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.float32)}
+    tensors["global_step"] = np.array(7, np.int64)
+    path, changed = tmp_path / "file", tmp_path / "changed"
+    write_safetensors(str(path), tensors, METADATA)
+    content = path.read_bytes()
+    harmless = []
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        changed.write_bytes(flipped)
+        try:
+            shapes, metadata, read = open_safetensors(str(changed))
+            found = {name: read(name) for name in shapes}
+        except ValueError as error:
+            assert str(changed) in str(error)
+            continue
+        np.testing.assert_equal(found, tensors)
+        harmless.append((bit, metadata))
+    # The name under which the checksums are, without which there are none.
+    start = content.index(b"crc32c")
+    assert {bit // 8 for bit, _ in harmless} <= set(range(start, start + 6))
+    assert all(metadata.items() >= METADATA.items() for _, metadata in harmless)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"": 1}', '{"": "00000000", "a": "00000000"}'])
+def test_checksums_that_are_none(tmp_path, text):
+    save_file({"a": np.zeros(2, np.float32)}, tmp_path / "file", metadata={**METADATA, "crc32c": text})
+    with pytest.raises(ValueError, match=r"file is damaged: its header does not match its checksum; copy"):
+        open_safetensors(str(tmp_path / "file"))

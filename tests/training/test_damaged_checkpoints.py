@@ -1,0 +1,202 @@
+"""A run whose newest checkpoint is damaged goes on from the newest whole one, or stops, as it is told."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.pretraining_runs import assert_bit_identical, command, run, values, write_inputs
+from helpers.slow import slow
+
+from bert_tf.system import atomic
+from bert_tf.training import checkpoints
+from bert_tf.weights.bundle import DamagedError, open_bundle, read_tensor
+
+NAMES = ("a/kernel", "global_step")
+
+
+def flip(path: pathlib.Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "flipped": lambda path: flip(path, 8 * (path.stat().st_size // 2)),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-20]),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+}
+
+
+def save_steps(folder, *steps) -> None:
+    for step in steps:
+        tensors = {"a/kernel": np.full((20, 10), step, np.float32), "global_step": np.int64(step)}
+        checkpoints.save(str(folder), step, tensors)
+
+
+def read_all(prefix: str) -> dict:
+    reader = open_bundle(prefix)
+    return {name: read_tensor(reader, prefix, name) for name in NAMES}
+
+
+@pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_the_newest_whole_one_is_used(damage, suffix, tmp_path, caplog):
+    save_steps(tmp_path, 1, 2, 3)
+    DAMAGE[damage](tmp_path / f"model.ckpt-3.{suffix}")
+    assert checkpoints.use_newest(str(tmp_path), read_all, True)["global_step"] == 2
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
+    if damage == "missing":
+        assert f"names no checkpoint that is there; {tmp_path}/model.ckpt-2 is the newest one left" in caplog.text
+        return
+    assert f"{tmp_path}/model.ckpt-3 is damaged; going on from {tmp_path}/model.ckpt-2 instead. " in caplog.text
+    assert sorted(path.name for path in tmp_path.glob("*ckpt-3*")) == [
+        "damaged.model.ckpt-3.data-00000-of-00001",
+        "damaged.model.ckpt-3.index",
+    ]
+    save_steps(tmp_path, 3)
+    assert checkpoints.use_newest(str(tmp_path), read_all, True)["global_step"] == 3
+
+
+def test_several_damaged_ones(tmp_path, caplog):
+    save_steps(tmp_path, 1, 2, 3, 4)
+    for step, suffix in ((4, "index"), (3, "data-00000-of-00001")):
+        DAMAGE["zeroed"](tmp_path / f"model.ckpt-{step}.{suffix}")
+    assert checkpoints.use_newest(str(tmp_path), read_all, True)["global_step"] == 2
+    assert caplog.text.count("is damaged; going on from") == 2
+    assert sorted(checkpoints.saved_steps(str(tmp_path))) == [1, 2]
+
+
+@pytest.mark.parametrize("whole", [(), (1, 2)])
+def test_nothing_is_renamed_where_none_is_used(whole, tmp_path):
+    """None is whole, or an older one is not wanted."""
+    save_steps(tmp_path, 1, 2, 3)
+    for step in {1, 2, 3} - set(whole):
+        DAMAGE["cut off"](tmp_path / f"model.ckpt-{step}.data-00000-of-00001")
+    before = sorted(os.listdir(tmp_path))
+    message = r"model\.ckpt-3: a/kernel can't be read" + ("" if whole else r".*has no whole checkpoint: start over")
+    with pytest.raises(DamagedError, match=message):
+        checkpoints.use_newest(str(tmp_path), read_all, resume_from_older=not whole)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_without_a_checkpoint(tmp_path):
+    assert checkpoints.use_newest(str(tmp_path), read_all, True) is None
+    checkpoints.check_newest(str(tmp_path / "none"), True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_index_is_checked_before_anything_else(tmp_path):
+    save_steps(tmp_path, 1, 2)
+    DAMAGE["zeroed"](tmp_path / "model.ckpt-2.index")
+    with pytest.raises(DamagedError, match="model.ckpt-2: can't be read as a TensorFlow checkpoint"):
+        checkpoints.check_newest(str(tmp_path), False)
+    checkpoints.check_newest(str(tmp_path), True)
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
+
+
+@pytest.mark.parametrize("seed", [0, *slow(*range(1, 10))])
+def test_no_flipped_bit_is_silent(seed, tmp_path):
+    """15 of each file, so 150 of each over all seeds."""
+    save_steps(tmp_path / "whole", 1)
+    whole, draws = read_all(f"{tmp_path}/whole/model.ckpt-1"), np.random.default_rng(seed)
+    for suffix in ("index", "data-00000-of-00001"):
+        size = (tmp_path / "whole" / f"model.ckpt-1.{suffix}").stat().st_size
+        for number, bit in enumerate(draws.integers(8 * size, size=15)):
+            folder = tmp_path / f"{suffix}-{number}"
+            shutil.copytree(tmp_path / "whole", folder)
+            flip(folder / f"model.ckpt-1.{suffix}", int(bit))
+            try:
+                found = read_all(f"{folder}/model.ckpt-1")
+            except DamagedError as error:
+                assert f"{folder}/model.ckpt-1" in str(error)
+            else:
+                np.testing.assert_equal(found, whole)
+
+
+def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
+    """Values and index, then the folder, then the state file: after a power cut, what is named is there."""
+    done = []
+    rename = tf.io.gfile.rename
+
+    def noted_rename(source, target, **options):
+        rename(source, target, **options)
+        done.append(("named", os.path.basename(target)))
+
+    synced = os.fsync
+
+    def noted_sync(descriptor):
+        synced(descriptor)
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        done.append(("on the disk", "the folder" if path == str(tmp_path) else os.path.basename(path)))
+
+    monkeypatch.setattr(tf.io.gfile, "rename", noted_rename)
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    save_steps(tmp_path, 7)
+    state = done.pop(5)
+    assert state[0] == "on the disk" and atomic.is_temporary_name(state[1])
+    assert done == [
+        ("on the disk", "model.data-00000-of-00001"),
+        ("on the disk", "model.index"),
+        ("named", "model.ckpt-7.data-00000-of-00001"),
+        ("named", "model.ckpt-7.index"),
+        ("on the disk", "the folder"),
+        ("named", "checkpoint"),
+        ("on the disk", "the folder"),
+    ]
+
+
+# --- whole runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Inputs, an undisturbed run, and the folder of one that was stopped at step 3 of 4."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = write_inputs(tmp_path_factory.mktemp("data"))
+    flags = {"num_train_steps": 4, "save_checkpoints_steps": 1, "log_every_steps": 1}
+    assert run(command(data, folder / "whole", **flags)).returncode == 0
+    assert run(command(data, folder / "stopped", **flags, stop_at_step=3)).returncode == 0
+    return data, flags, values(folder / "whole", 4), folder / "stopped"
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "line"),
+    [
+        ("model.ckpt-3.data-00000-of-00001", "flipped", "/model.ckpt-3 is damaged; going on from "),
+        *slow(
+            ("model.ckpt-3.index", "zeroed", "/model.ckpt-3 is damaged; going on from "),
+            ("checkpoint", "zeroed", "/model.ckpt-3 is the newest one left"),
+            ("run.json", "zeroed", "run.json, line 1, column 1: not JSON"),
+            ("bert_config.json", "zeroed", "bert_config.json, line 1, column 1: not JSON"),
+            ("train_log.jsonl", "zeroed", ""),
+        ),
+    ],
+)
+def test_the_same_command_ends_with_the_same_bits(name, damage, line, stopped, tmp_path):
+    data, flags, whole, source = stopped
+    folder = tmp_path / "run"
+    shutil.copytree(source, folder)
+    DAMAGE[damage](folder / name)
+    result = run(command(data, folder, **flags))
+    assert result.returncode == 0 and line in result.stderr, result.stderr[-3000:]
+    assert_bit_identical(whole, values(folder, 4))
+    assert json.loads((folder / "run.json").read_text())["num_train_steps"] == 4
+
+
+@pytest.mark.slow
+def test_a_run_that_is_to_stop_stops_in_one_line(stopped, tmp_path):
+    data, flags, _, source = stopped
+    folder = tmp_path / "run"
+    shutil.copytree(source, folder)
+    DAMAGE["zeroed"](folder / "model.ckpt-3.data-00000-of-00001")
+    before = {path.name: path.read_bytes() for path in folder.glob("*ckpt*")}
+    result = run([*command(data, folder, **flags), "--noresume_from_older"])
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert f"{folder}/model.ckpt-3: " in result.stderr.splitlines()[-1]
+    assert {path.name: path.read_bytes() for path in folder.glob("*ckpt*")} == before
