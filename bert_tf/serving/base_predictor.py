@@ -31,22 +31,23 @@ class Answerer:
       path: a complete model directory: weights with an output layer, configuration, vocabulary; or what
         export_saved_model.py wrote (the directory of versions, or one of them).
       batch_size: rows or texts computed together.
+      trust: see `loaded_export.Export`.
 
     Raises:
-      FileNotFoundError, ValueError: no model there, or none for this task.
+      FileNotFoundError, ValueError: no model there, or none for this task; an export is not trusted.
     """
 
     tasks: tuple[str, ...]
     model_class: type
     action: str
 
-    def __init__(self, path: str, batch_size: int):
+    def __init__(self, path: str, batch_size: int, trust: bool = False):
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} must be at least 1")
         self.batch_size = batch_size
         self.export = self.tokenizer = self.files = self.model = None
         if found := loaded_export.find_export(path):
-            self.export = loaded_export.Export(found)
+            self.export = loaded_export.Export(found, trust)
             if self.export.task not in self.tasks:
                 other = TASKS[self.export.task].answerer if self.export.task in TASKS else None
                 advice = f": {other} opens it" if other and other[0].isupper() else ""

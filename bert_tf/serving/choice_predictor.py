@@ -27,6 +27,7 @@ class ChoicePredictor(Answerer):
       max_seq_length: longer rows lose the last tokens of the context or the choice, whichever is longer. Default: the
         length of training, if known, else the model's maximum.
       batch_size: questions computed together, each with all its choices.
+      trust: load an export whatever its graph may do, see `loaded_export.Export`.
 
     Raises:
       FileNotFoundError, ValueError: there is no model, or it is not for multiple choice.
@@ -36,8 +37,8 @@ class ChoicePredictor(Answerer):
     model_class = BertForMultipleChoice
     action = "choose"
 
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 8):
-        super().__init__(path, batch_size)
+    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 8, trust: bool = False):
+        super().__init__(path, batch_size, trust)
         if self.export:
             self.max_seq_length = self.exported_max_seq_length(max_seq_length)
         else:

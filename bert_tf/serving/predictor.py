@@ -26,6 +26,7 @@ class Predictor(Answerer):
       max_seq_length: longer texts lose their last tokens. Default: the length of training, if known, else the model's
         maximum.
       batch_size: texts computed together.
+      trust: load an export whatever its graph may do, see `loaded_export.Export`.
 
     Raises:
       FileNotFoundError, ValueError: there is no model, or it is not a classifier.
@@ -35,8 +36,8 @@ class Predictor(Answerer):
     model_class = BertForSequenceClassification
     action = "predict"
 
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32):
-        super().__init__(path, batch_size)
+    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, trust: bool = False):
+        super().__init__(path, batch_size, trust)
         if self.export:
             self.max_seq_length = self.exported_max_seq_length(max_seq_length)
             labels = tuple(self.export.description["labels"])

@@ -24,6 +24,7 @@ class QuestionAnswerer(Answerer):
         export_saved_model.py wrote (the directory of versions, or one of them). The settings of its training are read
         from question_answering.json, if present: whether there may be no answer, and the threshold for that.
       batch_size: windows (for an export, questions) computed together.
+      trust: load an export whatever its graph may do, see `loaded_export.Export`.
       settings: fields of `WindowSettings` and `PredictionSettings`, e.g. doc_stride=64, max_answer_length=10.
 
     Raises:
@@ -33,10 +34,10 @@ class QuestionAnswerer(Answerer):
     tasks = ("squad",)
     action = "answer"
 
-    def __init__(self, path: str, *, batch_size: int = 32, **settings):
+    def __init__(self, path: str, *, batch_size: int = 32, trust: bool = False, **settings):
         if settings and loaded_export.find_export(path):
             raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(sorted(settings))}")
-        super().__init__(path, batch_size)
+        super().__init__(path, batch_size, trust)
         if not self.export:
             chosen = settings_of(path, self.model.config, **settings)
             chosen.windows.check_room(self.tokenizer)

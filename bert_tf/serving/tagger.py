@@ -40,6 +40,7 @@ class Tagger(Answerer):
       max_seq_length: longer texts are tagged in windows of this many tokens. Default: the length of training, if known,
         else the model's maximum.
       batch_size: windows (for an export, texts) computed together.
+      trust: load an export whatever its graph may do, see `loaded_export.Export`.
 
     Attributes:
       labels: the tags in the order of their ids. scheme: "iob2", "bioes", or "plain" for tags that mark no entities.
@@ -51,8 +52,8 @@ class Tagger(Answerer):
     tasks = ("ner",)
     action = "tag"
 
-    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32):
-        super().__init__(path, batch_size)
+    def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, trust: bool = False):
+        super().__init__(path, batch_size, trust)
         if self.export:
             self.max_seq_length = self.exported_max_seq_length(max_seq_length)
             self.labels = list(self.export.description["labels"])
