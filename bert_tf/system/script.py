@@ -5,6 +5,7 @@ import ctypes
 import errno
 import math
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -53,6 +54,8 @@ def run(main) -> None:
             print(f"{os.path.basename(sys.argv[0])}: interrupted", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and _has_left(sys.stdout.fileno()):
+                raise
             message = _mistake(error)
             if message is None or show_all:
                 raise
@@ -63,7 +66,28 @@ def run(main) -> None:
         check_text(sys.argv[1:])
     except ValueError as error:
         sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
-    app.run(guarded, flags_parser=_parse)
+    with _reader_may_leave():
+        app.run(guarded, flags_parser=_parse)
+
+
+def _has_left(descriptor: int) -> bool:
+    """Whether nothing reads what is written to a pipe."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Ends the script without a word where the reader of its output has left, as in `--help | head`."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def _mistake(error: Exception) -> str | None:

@@ -1,6 +1,7 @@
 """Paths that flags name: errors appear before TensorFlow is imported."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -113,6 +114,22 @@ def test_one_line_for_what_the_machine_lacks(tmp_path, statement, line):
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith(line), result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("output", ["--help", "many lines", "a line"])
+def test_a_reader_that_has_left(tmp_path, output):
+    """`... | head`: no message, and the exit code of a program that SIGPIPE ended."""
+    (tmp_path / "work.py").write_text(
+        "from bert_tf.system import script\n\ndef main(_):\n"
+        f"    print('{output}\\n' * {9999 if 'many' in output else 1})\n\nscript.run(main)\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, str(tmp_path / "work.py"), *([output] if output.startswith("--") else [])]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, text=True)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.slow
