@@ -384,7 +384,7 @@ def config_of_dict(values: Mapping) -> BertConfig:
       ValueError: no such family, or see `BertConfig.from_dict`.
     """
     name = values.get("model_type", BertConfig.model_type)
-    if name not in BertConfig.classes:
+    if not isinstance(name, str) or name not in BertConfig.classes:
         known = ", ".join(map(repr, BertConfig.classes))
         raise ValueError(f"model_type is {name!r}; the architectures of this project are {known}.")
     return BertConfig.classes[name].from_dict(values, allow_unknown=True)

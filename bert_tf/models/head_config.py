@@ -99,8 +99,8 @@ class HeadConfig:
           ValueError: a value can't be understood; names source and key.
         """
         names, numbered = values.get("architectures") or [], values.get("id2label") or {}
-        if not isinstance(names, list):
-            raise ValueError(f"{source}: architectures must be a list, not {names!r:.80}")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{source}: architectures must be a list of names, not {names!r:.80}")
         try:
             by_number = {int(number): str(label) for number, label in numbered.items()}
         except (AttributeError, TypeError, ValueError):

@@ -195,7 +195,7 @@ def read_config(layout: Layout, values: Mapping, source: str) -> BertConfig:
             )
     ours = {key: values.get(layout.keys.get(key, key), default) for key, default in layout.defaults.items()}
     activation = ours["hidden_act"]
-    if activation not in _ACTIVATIONS_IN:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS_IN:
         key = layout.keys.get("hidden_act", "hidden_act")
         raise ValueError(f"{source}: {key}={activation!r} is not one of {', '.join(_ACTIVATIONS_IN)}.")
     ours["hidden_act"] = _ACTIVATIONS_IN[activation]
@@ -217,7 +217,7 @@ def read_head(layout: Layout, values: Mapping, source: str) -> HeadConfig:
       ValueError: see `HeadConfig.from_config`.
     """
     values, names = dict(values), values.get("architectures")
-    if isinstance(names, list):
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
         names = [re.sub(f"^{layout.class_prefix}(?=For)", _CLASSES, name) for name in names]
         values["architectures"] = [name for name in names if name in CLASSIFIERS]
     head = HeadConfig.from_config(values, source)

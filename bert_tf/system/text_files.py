@@ -3,6 +3,7 @@
 TensorFlow is imported inside the functions: that takes seconds, and tokenizers and configurations work without it.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -51,6 +52,20 @@ def read_json_if_there(path: str) -> dict | None:
     import tensorflow as tf
 
     return read_json(path) if tf.io.gfile.exists(path) else None
+
+
+@contextlib.contextmanager
+def understood(path: str) -> Iterator[None]:
+    """What fails in this context because a value in a JSON file is not as expected is a ValueError that names the file.
+
+    For files of other programs, which have too many values to check each.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"{path}: a value in it, or in a JSON file beside it, is not of the expected kind ({error!r:.200})"
+        ) from error
 
 
 def parse_json(text: str, path: str, line: int | None = None, **options):

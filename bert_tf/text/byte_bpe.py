@@ -13,7 +13,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
-from bert_tf.system.text_files import read_json, read_json_if_there, read_text_lines
+from bert_tf.system.text_files import read_json, read_json_if_there, read_text_lines, understood
 from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, first_existing, is_there
 from bert_tf.text.library_tokenizer import (
     LibraryTokenizer,
@@ -26,6 +26,7 @@ from bert_tf.text.library_tokenizer import (
 )
 
 VOCAB, MERGES, ADDED_TOKENS = "vocab.json", "merges.txt", "added_tokens.json"
+_MOST_IDS = 1 << 31
 WORD_START = "\u0120"  # how a space is written
 _VERSION = "#version"
 # What the library's regular expressions call whitespace (Unicode: White_Space); `str.isspace` has four more.
@@ -108,7 +109,8 @@ class ByteBpeTokenizer(LibraryTokenizer):
                 f"{vocab_file} is no vocabulary of byte-level BPE: give the {VOCAB}, with {MERGES} beside it, or the "
                 f"{TOKENIZER}."
             )
-        return cls(vocab_file)
+        with understood(vocab_file):
+            return cls(vocab_file)
 
     def _check(self, values: dict, path: str) -> None:
         """Refuses the BPE of other models; takes add_prefix_space from the file unless it is known."""
@@ -165,7 +167,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
 
 def _read_vocab_and_merges(vocab, vocab_file: str, merges_file: str) -> tokenizers.Tokenizer:
-    if not all(isinstance(index, int) for index in vocab.values()):
+    if not all(type(index) is int and 0 <= index < _MOST_IDS for index in vocab.values()):
         raise ValueError(
             f"{vocab_file} is no vocabulary of byte-level BPE: that is one object of pieces and their ids."
         )

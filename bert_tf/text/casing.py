@@ -79,7 +79,7 @@ def read_casing(directory: str) -> Casing:
     path = posixpath.join(directory, TOKENIZER)
     if tf.io.gfile.exists(path):
         normalizer = read_json(path).get("normalizer") or {}
-        if normalizer.get("type") == "BertNormalizer":
+        if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
             return Casing(bool(normalizer.get("lowercase")), normalizer.get("strip_accents"), path)
     name = posixpath.basename(directory.rstrip("/"))
     released = casing_of_released_model(name)

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 import sentencepiece
 
-from bert_tf.system.text_files import read_json_if_there
+from bert_tf.system.text_files import read_json_if_there, understood
 from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, find_vocab_file, first_existing, is_there
 from bert_tf.text.library_tokenizer import (
     LibraryTokenizer,
@@ -306,7 +306,8 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
         """The tokenizer of a tokenizer.json, which says itself whether it lower-cases."""
-        return cls(vocab_file)
+        with understood(vocab_file):
+            return cls(vocab_file)
 
     def to_graph(self, split_unknown: bool = False):
         """There is no graph: between pieces of equal scores the library decides by sums in double precision, word by

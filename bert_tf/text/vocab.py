@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.system.text_files import read_json, read_text_lines
+from bert_tf.system.text_files import read_json, read_text_lines, understood
 
 MASK = "[MASK]"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK)
@@ -44,8 +44,9 @@ def _load_tokenizer_json(path: str) -> dict[str, int]:
     model = values.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or model.get("type") != "WordPiece":
         raise ValueError(f"{path} is not a tokenizer.json with a WordPiece vocabulary, as BERT needs.")
-    vocab = {**model["vocab"], **{token["content"]: token["id"] for token in values.get("added_tokens") or ()}}
-    ids = sorted(vocab.values())
+    with understood(path):
+        vocab = {**model["vocab"], **{token["content"]: token["id"] for token in values.get("added_tokens") or ()}}
+        ids = sorted(vocab.values())
     if ids != list(range(len(ids))):
         raise ValueError(f"{path}: the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}, each once.")
     return dict(sorted(vocab.items(), key=lambda item: item[1]))

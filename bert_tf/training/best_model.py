@@ -22,6 +22,17 @@ def read_results(output_dir: str) -> dict | None:
     return read_json_if_there(posixpath.join(output_dir, DIRECTORY, _RESULTS))
 
 
+def _check_numbers(results: object, names: tuple[str, ...], source: str) -> None:
+    """Checks the results of an evaluation that a file has.
+
+    Raises:
+      ValueError: they lack a number that is needed; names the source.
+    """
+    for name in names:
+        if not isinstance(results, dict) or not isinstance(results.get(name), int | float):
+            raise ValueError(f"{source} has no number for {name}; if it is damaged, remove it.")
+
+
 class BestModel:
     """Keeps `output_dir/best_model`, a complete model directory, and `output_dir/evaluations.jsonl`.
 
@@ -55,13 +66,23 @@ class BestModel:
         if tf.io.gfile.exists(self._path):
             for number, line in enumerate(read_text_lines(self._path), start=1):
                 values = parse_json(line, self._path, number)
+                _check_numbers(values, ("step",), f"{self._path}, line {number}")
                 self._evaluations[values["step"]] = values
 
     def forget_after(self, step: int) -> None:
-        """Drops evaluations of steps that a run resumed at `step` will repeat."""
+        """Drops evaluations of steps that a run resumed at `step` will repeat.
+
+        Raises:
+          ValueError: the results that are resumed lack the metric; names the file.
+        """
         self._evaluations = {number: values for number, values in self._evaluations.items() if number <= step}
         if step == 0:
             self._best = None  # nothing is resumed: a model found there belongs to another run
+        for values, path in (
+            *((values, self._path) for values in self._evaluations.values()),
+            *([(self._best, posixpath.join(self.directory, _RESULTS))] if self._best else ()),
+        ):
+            _check_numbers(values, ("step", self._metric), path)
 
     @property
     def steps(self) -> set[int]:

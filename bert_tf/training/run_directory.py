@@ -157,8 +157,12 @@ _WITHOUT_EFFECT = {
 
 def read_settings(output_dir: str) -> dict:
     """Flags and versions of the run in a directory; empty if there is none, or with a warning if it is damaged."""
+    path = posixpath.join(output_dir, _SETTINGS)
     try:
-        return read_json_if_there(posixpath.join(output_dir, _SETTINGS)) or {}
+        settings = read_json_if_there(path) or {}
+        if not isinstance(settings.get(FINISHED), int | None):
+            raise ValueError(f"{path}: {FINISHED} is not a number")
+        return settings
     except ValueError as error:
         logging.warning("%s: damaged, so the settings of the earlier run are unknown.", error)
         return {}

@@ -70,7 +70,7 @@ def test_damaged_files_are_named(tmp_path, text, problem):
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"architectures": "Bert"}, "c.json: architectures must be a list, not 'Bert'"),
+        ({"architectures": "Bert"}, "c.json: architectures must be a list of names, not 'Bert'"),
         ({"id2label": ["a"]}, "c.json: id2label must give a name for each number"),
         ({"id2label": {"a": 0}}, "c.json: id2label must give a name for each number"),
         ({"id2label": {"1000000000": "a"}}, "c.json: id2label must have numbers from 0 to 1,048,575, not"),

@@ -12,7 +12,7 @@ from helpers.pretraining_runs import assert_bit_identical, command, run, values,
 from helpers.slow import slow
 
 from bert_tf.system import atomic
-from bert_tf.training import checkpoints
+from bert_tf.training import checkpoints, run_directory
 from bert_tf.weights.bundle import DamagedError, open_bundle, read_tensor
 
 NAMES = ("a/kernel", "global_step")
@@ -149,6 +149,13 @@ def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
         ("named", "checkpoint"),
         ("on the disk", "the folder"),
     ]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"finished_step": "3"}', '{"finished_step": []}'])
+def test_damaged_settings_are_unknown_ones(content, tmp_path, caplog):
+    (tmp_path / "run.json").write_text(content)
+    assert run_directory.read_settings(str(tmp_path)) == {}
+    assert f"{tmp_path}/run.json" in caplog.text and "the settings of the earlier run are unknown" in caplog.text
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------
