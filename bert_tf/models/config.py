@@ -36,6 +36,7 @@ _SIZES = {
     "max_position_embeddings": 1 << 20,
     "type_vocab_size": 1 << 16,
 }
+_MOST_PARAMETERS = 10**11  # also if layers share them; a model of this size takes 400 GB
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 # What a token attends to: all tokens of its sequence, or itself and those before it.
@@ -350,6 +351,11 @@ class BertConfig:
                 f"hidden_size must be a multiple of num_attention_heads: {self.hidden_size} is not one of "
                 f"{self.num_attention_heads}"
             )
+        hidden, width = self.hidden_size, self.embedding_size
+        layer = hidden * (4 * hidden + 2 * self.intermediate_size)
+        tables = width * (self.vocab_size + self.max_position_embeddings + self.type_vocab_size + hidden)
+        if (parameters := self.num_hidden_layers * self.inner_group_num * layer + tables) > _MOST_PARAMETERS:
+            raise ValueError(f"these sizes make {parameters:,} parameters; there may be {_MOST_PARAMETERS:,}")
         for key in _PROBABILITIES:
             value = getattr(self, key)
             if not _is_number(value) or not 0 <= value < 1:
