@@ -147,7 +147,7 @@ def test_unknown_key_is_an_error_unless_allowed(tmp_path, caplog):
         ({"vocab_size": 10**400}, "vocab_size must be at most 16,777,216, not 1000"),
         ({"num_hidden_layers": 10**6}, "num_hidden_layers must be at most 4,096, not 1000000"),
         ({"max_position_embeddings": 10**9}, "max_position_embeddings must be at most 1,048,576"),
-        ({"hidden_size": 49152}, "these sizes make 117,442,904,064 parameters; there may be 100,000,000,000"),
+        ({"hidden_size": 49152}, "these sizes make 122,030,112,768 parameters; there may be 100,000,000,000"),
         ({"hidden_size": 770}, "hidden_size must be a multiple of num_attention_heads: 770 is not one of 12"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be a probability"),
         ({"hidden_dropout_prob": None}, "hidden_dropout_prob must be a probability"),
