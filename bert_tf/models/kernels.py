@@ -134,16 +134,22 @@ def fold_in(seed, number, word: int = 0):
     return seed + ops.stack([step, zero] if word == 0 else [zero, step])
 
 
-def random_bits(count, seed, index=None):
-    """Uniform uint32 [..., count] from int32 seeds [..., 2]: those of the elements 0 to count - 1, or of an index."""
+def random_bits(seed, rows, size):
+    """Uniform uint32 [..., size] for rows of a tensor whose last axis has `size` elements.
+
+    Args:
+      seed: int32 [2], or [..., 2] with as many leading axes as rows has, which broadcast.
+      rows: int32 [...], the numbers of the rows, counted over all axes but the last.
+    """
     seed = ops.cast(seed, "uint32")
     # Two keys, one added before and one mixed in between the rounds: with a single key, the masks of two seeds would
     # be shifted copies of each other.
-    first_key = _mix(_mix(seed[..., 0:1], 16, 0x7FEB352D), 15, 0x846CA68B)
-    second_key = _mix(_mix(ops.bitwise_xor(seed[..., 1:2], first_key), 16, 0x21F0AAAD), 15, 0xD35A2D97)
-    index = ops.cast(ops.arange(count, dtype="int32") if index is None else index, "uint32")
-    bits = _mix(index + first_key, 16, 0x85EBCA6B)
-    bits = _mix(ops.bitwise_xor(bits, second_key), 13, 0xC2B2AE35)
+    first_key = _mix(_mix(seed[..., 0], 16, 0x7FEB352D), 15, 0x846CA68B)
+    second_key = _mix(_mix(ops.bitwise_xor(seed[..., 1], first_key), 16, 0x21F0AAAD), 15, 0xD35A2D97)
+    # The elements' numbers. The key comes first: XLA would make numbers without it a constant of the tensor's size.
+    starts = ops.cast(rows * size, "uint32") + first_key
+    bits = _mix(starts[..., None] + ops.cast(ops.arange(size, dtype="int32"), "uint32"), 16, 0x85EBCA6B)
+    bits = _mix(ops.bitwise_xor(bits, second_key[..., None]), 13, 0xC2B2AE35)
     return _mix(bits, 16, 0x9E3779B1)
 
 
@@ -160,12 +166,12 @@ def keep_mask(shape, rate: float, seed, rows=None):
     Returns:
       Boolean tensor of `shape`, True where the element is kept.
     """
-    count = math.prod(shape) if all(isinstance(size, int) for size in shape) else ops.prod(ops.stack(list(shape)))
+    *leading, size = shape
+    if rows is None:
+        static = all(isinstance(length, int) for length in leading)
+        rows = ops.arange(math.prod(leading) if static else ops.prod(ops.stack(leading)), dtype="int32")
     threshold = ops.cast(min(round(rate * 2**32), 2**32 - 1), "uint32")
-    index = None
-    if rows is not None:
-        index = ops.reshape(rows[..., None] * shape[-1] + ops.arange(shape[-1], dtype="int32"), (-1,))
-    return ops.reshape(ops.greater_equal(random_bits(count, seed, index), threshold), shape)
+    return ops.reshape(ops.greater_equal(random_bits(seed, rows, size), threshold), shape)
 
 
 def _apply_dropout(x, rate, seed, rows=None):
@@ -384,9 +390,10 @@ def sample(logits, seeds):
 
 def _sample(logits, seeds):
     _, predictions, size = ops.shape(logits)
-    bits = ops.right_shift(random_bits(predictions * size, seeds), ops.cast(8, "uint32"))
+    bits = random_bits(seeds[:, None], ops.arange(predictions, dtype="int32")[None], size)
+    bits = ops.right_shift(bits, ops.cast(8, "uint32"))
     uniform = ops.cast(ops.cast(bits, "int32"), "float32") * 2.0**-24  # all that float32 tells apart below 1
-    return gumbel_argmax(logits, ops.reshape(uniform, (-1, predictions, size)))
+    return gumbel_argmax(logits, uniform)
 
 
 # --- fused forms ---------------------------------------------------------------------------------------------------
