@@ -10,6 +10,7 @@ damaged the newest one, training goes on from the newest whole one.
 
 import posixpath
 import re
+import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -29,7 +30,7 @@ from bert_tf.models.initialize import (
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import check_may_write, sync, temporary_folder, write_text_file
 from bert_tf.system.literal_paths import names_in
-from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX, DamagedError, open_bundle, write_bundle
+from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX, DamagedError, open_bundle, value_of, write_bundle
 from bert_tf.weights.find import data_files, latest_checkpoint, saved_steps
 
 __all__ = [
@@ -171,6 +172,65 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     for name in dropped:
         _remove(posixpath.join(output_dir, name))
     return prefix
+
+
+class Writer:
+    """Saves checkpoints in a thread, one after the other, while training goes on.
+
+    As a context manager it waits at the end for the one that is being written.
+
+    Args:
+      output_dir, keep_max: see `save`.
+    """
+
+    def __init__(self, output_dir: str, keep_max: int):
+        self._output_dir, self._keep_max = output_dir, keep_max
+        self._thread, self._error = None, None
+
+    def save(self, step: int, tensors: Mapping) -> None:
+        """`save`, of the values that the tensors have now.
+
+        On a CPU these are copied only if training changes them before they are written; from other devices they are
+        copied to the host's memory here.
+
+        Raises:
+          OSError: the checkpoint before it could not be written.
+        """
+        self.join()
+        with tf.device("CPU:0"):
+            values = {name: tf.identity(value_of(tensor)) for name, tensor in tensors.items()}
+        self._thread = threading.Thread(target=self._write, args=(step, values), name=f"save step {step}")
+        self._thread.start()
+
+    def join(self) -> None:
+        """Waits until the last checkpoint is written.
+
+        Raises:
+          OSError: it could not be written.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _write(self, step: int, values: dict) -> None:
+        try:
+            logging.info("Saved %s", save(self._output_dir, step, values, self._keep_max))
+        except Exception as error:  # for the thread that trains
+            self._error = error
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind, error, _) -> None:
+        try:
+            self.join()
+        except OSError as of_writing:
+            if error is None:
+                raise
+            logging.error("%s", of_writing)
 
 
 def remove_superseded(output_dir: str, keep_max: int) -> None:

@@ -89,11 +89,15 @@ def train(
         logging.info("Nothing to train: this run was stopped early at step %d.", step)
         return step
     chief = is_chief(strategy)
-    calls = _Calls(model, optimizer, objective, strategy, plan, training_batches(step), output_dir)
     saved_step = step
-    if plan.save_first and checkpoints.latest_checkpoint(output_dir) is None:
-        calls.save(step, chief)
-    with _stop_signals() as stopped_by, TrainingLog(output_dir, plan, step, active=chief) as log:
+    with (
+        _stop_signals() as stopped_by,
+        TrainingLog(output_dir, plan, step, active=chief) as log,
+        checkpoints.Writer(output_dir, plan.keep_checkpoint_max) as writer,
+    ):
+        calls = _Calls(model, optimizer, objective, strategy, plan, training_batches(step), output_dir, writer)
+        if plan.save_first and checkpoints.latest_checkpoint(output_dir) is None:
+            calls.save(step, chief)
         while step < plan.last_step:
             result = calls.run(step)
             step += int(result["steps"] + result["skipped"])
@@ -104,6 +108,8 @@ def train(
             if step % plan.save_checkpoints_steps == 0 or at_end or stopped_by:
                 calls.save(step, chief)
                 saved_step = step
+            if stopped_by:
+                writer.join()
             if signal.SIGTERM in stopped_by:
                 logging.warning("SIGTERM: saved step %d, leaving with exit code %d.", saved_step, EXIT_CODE_TERMINATED)
                 raise SystemExit(EXIT_CODE_TERMINATED)
@@ -124,8 +130,10 @@ def train(
 class _Calls:
     """Consecutive calls of the training graph, with what one passes on to the next: loss scale and seconds per step."""
 
-    def __init__(self, model, optimizer, objective, strategy, plan: TrainingPlan, batches, output_dir: str):
+    def __init__(self, model, optimizer, objective, strategy, plan: TrainingPlan, batches, output_dir: str,
+                 writer: checkpoints.Writer):  # fmt: skip
         self._model, self._optimizer, self._plan, self._output_dir = model, optimizer, plan, output_dir
+        self._writer = writer
         self._scale_state = _read_loss_scale(output_dir, plan)
         self._iterator = iter(batches)
         self._run_steps = make_train_function(model, optimizer, objective, strategy, plan)
@@ -151,6 +159,7 @@ class _Calls:
         done = int(result["steps"] + result["skipped"])
         self._seconds_per_step = (time.monotonic() - started) / max(done, 1)
         if failed:
+            self._writer.join()
             raise NonFiniteLossError(
                 f"The loss or the gradient of step {step + done - 1} is NaN or infinite. Nothing of this step was "
                 f"applied; the newest checkpoint is {checkpoints.latest_checkpoint(self._output_dir)}. Lower "
@@ -165,8 +174,7 @@ class _Calls:
         if self._plan.loss_scaling:
             tensors |= {"loss_scale": self._scale_state[0], "loss_scale_good_steps": self._scale_state[1]}
         if chief:
-            path = checkpoints.save(self._output_dir, step, tensors, self._plan.keep_checkpoint_max)
-            logging.info("Saved %s", path)
+            self._writer.save(step, tensors)
 
 
 def _steps_to_next(step: int, plan: TrainingPlan) -> int:

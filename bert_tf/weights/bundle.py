@@ -83,7 +83,7 @@ def write_bundle(prefix: str, tensors: Mapping) -> None:
     shards = _shards(tensors)
     prefixes = [prefix] if len(shards) == 1 else [f"{prefix}_shard_{number}" for number in range(len(shards))]
     for path, names in zip(prefixes, shards, strict=True):
-        values = [_value(tensors[name]) for name in names]
+        values = [value_of(tensors[name]) for name in names]
         tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=[""] * len(values), tensors=values)
         del values
     if len(shards) > 1:
@@ -111,7 +111,8 @@ def _shards(tensors: Mapping) -> list[list[str]]:
     return shards
 
 
-def _value(tensor):
+def value_of(tensor) -> tf.Tensor:
+    """What a checkpoint keeps of a variable, an array or a scalar."""
     if isinstance(tensor, keras.Variable):
         value = tf.convert_to_tensor(tensor.value)
         # The original's global_step is int64; Keras counts steps in int32.
