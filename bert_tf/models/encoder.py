@@ -215,8 +215,8 @@ class BertEncoder(NamedInputs, keras.Model):
             number of the sequence that a token belongs to, from 1, 0 for padding: a token sees only tokens of its own
             number, and input_mask is ignored; `position_ids` [B, S], the token's position in its sequence;
             `pooled_positions` [B, M], where the sequences begin.
-          dropout_seed: int32 [2]. The same seed gives the same dropout masks; if None, the model's own generator
-            gives one per call.
+          dropout_seed: int32 [2], or [3] for a part of a batch (`kernels.at_row`). The same seed gives the same dropout
+            masks; if None, the model's own generator gives one per call.
           return_all_layers: also return every intermediate layer.
           return_attention: also return the attention probabilities.
           read_positions: int [B, P], the tokens whose output is read; P is 0 where only `pooled_output` is. Of the last

@@ -10,7 +10,8 @@ Every function has two forms that give the same numbers:
 `set_fused(False)` switches to the plain form, and so does a TPUStrategy in scope: a TPU compiles the whole step.
 
 Dropout masks are a pure function of (seed, element index): a counter-based integer hash. Both forms draw the same mask,
-the backward pass draws it again instead of storing it, and a resumed run repeats it without saved generator state.
+the backward pass draws it again instead of storing it, and a resumed run repeats it without saved generator state. The
+index counts from the first row of the whole batch, so that the masks don't depend on how the batch is split.
 
 Shape legend: B batch, S sequence length, Q queries, H hidden size, N attention heads, X any leading axes.
 """
@@ -121,24 +122,40 @@ def _mix(value, shift, multiplier):
 
 
 def fold_in(seed, number, word: int = 0):
-    """A separate seed for layer, replica or micro-batch `number`, from the seed [2] of one training step.
+    """A separate seed for layer or replica `number`, from the seed of one training step.
 
     None stays None. `number` (int or int32 scalar tensor) is mixed into a tensor rather than compiled in, so that all
-    layers share one program. Layers go into word 0, replicas and micro-batches into word 1.
+    layers share one program. Layers go into word 0, replicas (of Keras `fit`) into word 1.
     """
     if seed is None:
         return None
     golden_ratio = int(np.uint32(0x9E3779B9).view("int32"))  # multiples of it, modulo 2^32, are far apart
     step = ops.cast(number, "int32") * ops.cast(golden_ratio, "int32")
     zero = ops.zeros_like(step)
-    return seed + ops.stack([step, zero] if word == 0 else [zero, step])
+    words = [step, zero] if word == 0 else [zero, step]
+    return seed + ops.stack(words + [zero] * (seed.shape[0] - 2))
+
+
+def at_row(seed, row):
+    """The seed [2] of a step for the part of its batch that begins at a row: int32 [3]."""
+    return ops.concatenate([seed, ops.reshape(ops.cast(row, "int32"), (1,))])
+
+
+def first_row(seed):
+    """The row at which the part of the batch begins, by its seed; 0 if that is for the whole batch, or None."""
+    return 0 if seed is None or seed.shape[0] == 2 else seed[2]
+
+
+def of_several_rows(seed, count: int):
+    """The seed for an input that has `count` rows for each row of the batch (choices of a question)."""
+    return seed if seed is None or seed.shape[0] == 2 else ops.concatenate([seed[:2], seed[2:] * count])
 
 
 def random_bits(seed, rows, size):
     """Uniform uint32 [..., size] for rows of a tensor whose last axis has `size` elements.
 
     Args:
-      seed: int32 [2], or [..., 2] with as many leading axes as rows has, which broadcast.
+      seed: int32 [2 or more], or with as many leading axes as rows has, which broadcast; two words of it are read.
       rows: int32 [...], the numbers of the rows, counted over all axes but the last.
     """
     seed = ops.cast(seed, "uint32")
@@ -153,13 +170,20 @@ def random_bits(seed, rows, size):
     return _mix(bits, 16, 0x9E3779B1)
 
 
+def _product(sizes):
+    """The product of sizes, static if all of them are."""
+    if all(isinstance(size, int) for size in sizes):
+        return math.prod(sizes)
+    return ops.prod(ops.cast(ops.stack(list(sizes)), "int32"))
+
+
 def keep_mask(shape, rate: float, seed, rows=None):
     """Draws a dropout mask.
 
     Args:
       shape: static or dynamic shape of the mask.
       rate: probability of a zero, in [0, 1).
-      seed: int32 tensor [2].
+      seed: int32 tensor [2], or [3] from `at_row`, where the first axis of `shape` is the rows of a part of the batch.
       rows: int32, the shape without its last axis: which rows of a larger tensor these are, counted over all its axes
         but the last. Each gets the mask that it has there. None: this is the whole tensor.
 
@@ -168,8 +192,7 @@ def keep_mask(shape, rate: float, seed, rows=None):
     """
     *leading, size = shape
     if rows is None:
-        static = all(isinstance(length, int) for length in leading)
-        rows = ops.arange(math.prod(leading) if static else ops.prod(ops.stack(leading)), dtype="int32")
+        rows = ops.arange(_product(leading), dtype="int32") + first_row(seed) * _product(leading[1:])
     threshold = ops.cast(min(round(rate * 2**32), 2**32 - 1), "uint32")
     return ops.reshape(ops.greater_equal(random_bits(seed, rows, size), threshold), shape)
 

@@ -32,10 +32,15 @@ def truncated_normal(standard_deviation: float | None) -> keras.initializers.Ini
     return keras.initializers.TruncatedNormal(stddev=standard_deviation)
 
 
-def row_numbers(positions, length, groups: int = 1):
-    """int32 [B, groups, P]: which rows of a tensor [B, groups, length, ...] are those at positions [B, P]."""
+def row_numbers(positions, length, groups: int = 1, first=0):
+    """int32 [B, groups, P]: which rows of a tensor [B, groups, length, ...] are those at positions [B, P].
+
+    Args:
+      first: where the tensor begins in a larger one, along the first axis.
+    """
     batch = ops.shape(positions)[0]
-    offsets = ops.reshape(ops.arange(batch * groups, dtype="int32") * length, (batch, groups, 1))
+    numbers = ops.arange(batch * groups, dtype="int32") + first * groups
+    offsets = ops.reshape(numbers * length, (batch, groups, 1))
     return ops.expand_dims(ops.cast(positions, "int32"), 1) + offsets
 
 
@@ -180,7 +185,7 @@ class SelfAttention(ConfiguredLayer):
             1.0 / math.sqrt(size),
             rate=self.config.attention_probs_dropout_prob,
             seed=dropout_seed,
-            rows=None if positions is None else row_numbers(positions, length, heads),
+            rows=None if positions is None else row_numbers(positions, length, heads, kernels.first_row(dropout_seed)),
             training=training,
         )  # [B, N, Q, S]
         context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, Q, N, D]
@@ -298,7 +303,7 @@ class TransformerBlock(ConfiguredLayer):
         """
         rows = None
         if positions is not None:
-            rows = row_numbers(positions, ops.shape(x)[1])[:, 0]
+            rows = row_numbers(positions, ops.shape(x)[1], first=kernels.first_row(dropout_seed))[:, 0]
             if attention_bias.shape[2] != 1:
                 attention_bias = gather_positions(attention_bias[:, 0], positions)[:, None]
         x, probabilities = self.attention(

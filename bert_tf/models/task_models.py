@@ -384,7 +384,8 @@ class BertForMultipleChoice(ClassifierModel):
             raise ValueError(f"input_ids must be [batch, choices, sequence]; got shape {shape}.")
         choices = ops.shape(inputs["input_ids"])[1]
         flat = {name: ops.reshape(value, (-1, *ops.shape(value)[2:])) for name, value in inputs.items()}
-        return ops.reshape(self.classify(flat, training, dropout_seed, pooled=True), (-1, choices))
+        seed = kernels.of_several_rows(dropout_seed, choices)
+        return ops.reshape(self.classify(flat, training, seed, pooled=True), (-1, choices))
 
     def get_config(self) -> dict:
         config = super().get_config()

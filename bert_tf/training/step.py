@@ -162,9 +162,9 @@ def _make_replica_gradients(model, variables: list, objective, replicas: int, pl
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
 
         def part(number):
-            number = replica * parts + number
-            features = {name: _rows(tensor, number * part_size, part_size) for name, tensor in batch.items()}
-            return part_gradients(features, totals, kernels.fold_in(seed, number, word=1), loss_scale)
+            first = (replica * parts + number) * part_size
+            features = {name: _rows(tensor, first, part_size) for name, tensor in batch.items()}
+            return part_gradients(features, totals, kernels.at_row(seed, first), loss_scale)
 
         first = part(0)
         return first if parts == 1 else _add_parts(part, parts, first)

@@ -197,3 +197,36 @@ def test_lengths_known_only_at_run_time():
 
     specs = {name: tf.TensorSpec([None] * len(value.shape), value.dtype) for name, value in features.items()}
     assert float(tf.function(call, [specs])(features)) == pytest.approx(float(call(features)), rel=1e-6)
+
+
+# --- parts of a batch -------------------------------------------------------------------------------------------------
+
+SPANS = {**ROWS, "start_positions": np.array([1, 2, 3], "int32"), "end_positions": np.array([4, 2, 5], "int32")}
+WHOLE_SEQUENCES = {
+    "questions": (lambda: task_models.BertForQuestionAnswering(config_of("bert")), SPANS),
+    "tags": (
+        lambda: task_models.BertForTokenClassification(config_of("distilbert"), 3),
+        {**ROWS, "label_ids": (IDS % 3).astype("int32")},
+    ),
+}
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("case", [*ALL, *WHOLE_SEQUENCES])
+def test_the_rows_of_a_part_have_their_masks_of_the_whole_batch(monkeypatch, case, few):
+    monkeypatch.setitem(globals(), "CASES", {**CASES, **WHOLE_SEQUENCES})
+    monkeypatch.setattr(encoder, "reads_few", lambda *sizes: few)
+    model, features = created(case)
+
+    @tf.function(autograph=False)
+    def sums(features, seed):
+        return model.objective.sums(model(features, training=True, dropout_seed=seed), features)
+
+    def added(seed_of):
+        rows = [{name: value[row : row + 1] for name, value in features.items()} for row in range(BATCH)]
+        parts = [sums(part, seed_of(row)) for row, part in enumerate(rows)]
+        return tf.nest.map_structure(lambda *values: sum(map(float, values)), *parts)
+
+    whole = tf.nest.map_structure(float, sums(features, tf.constant(SEED)))
+    assert added(lambda row: kernels.at_row(SEED, row)) == pytest.approx(whole, rel=1e-4, abs=1e-5)
+    assert added(lambda row: tf.constant(SEED)) != pytest.approx(whole, rel=1e-4, abs=1e-5)

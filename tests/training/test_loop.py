@@ -55,11 +55,13 @@ def test_accumulation_equals_the_whole_batch(parts):
 
 @pytest.mark.slow
 def test_replicas_draw_different_dropout_masks_and_repeat_them():
-    """Two replicas draw the same masks as two micro-batches on one device, and these differ from each other."""
+    """Two replicas, or two micro-batches, draw the masks of the whole batch, and these differ from row to row."""
     batches = make_batches(batch_size=8, steps=5)
+    whole, _ = run(one_device(), batches, dropout=0.3, rate=1e-3)
     on_replicas, _ = run(mirrored(2), batches, dropout=0.3, rate=1e-3)
     in_parts, _ = run(one_device(), batches, dropout=0.3, parts=2, rate=1e-3)
-    assert_same(on_replicas, in_parts, 1e-5)
+    assert_same(on_replicas, whole, 1e-5)
+    assert_same(in_parts, whole, 1e-5)
     # Both halves are equal: with the same masks, the whole batch's step would equal that of one half.
     half = {name: value[:, :4] for name, value in batches.items()}
     doubled = {name: np.concatenate([value, value], 1) for name, value in half.items()}
@@ -98,7 +100,8 @@ def three_steps(replicas, parts, use_xla, dtype):
     """How three steps change the weights, as one vector, and the sums of the metrics."""
     batches, strategy = make_batches(batch_size=8, steps=3), one_device() if replicas == 1 else mirrored(replicas)
     before = checkpoints.model_variables(build(strategy, dtype=dtype)[0])
-    after, (result,) = run(strategy, batches, parts=parts, use_xla=use_xla, dtype=dtype, rate=1e-3)
+    options = {"dtype": dtype, "rate": 1e-3, "dropout": 0.1}
+    after, (result,) = run(strategy, batches, parts=parts, use_xla=use_xla, **options)
     return np.concatenate([(after[name] - value.numpy()).ravel() for name, value in before.items()]), result
 
 
