@@ -33,6 +33,7 @@ EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 # One call of the graph should last no longer than this many seconds: it can be neither interrupted nor watched.
 _SECONDS_PER_CALL = 5.0
 _FIRST_LOSS_SCALE = 2.0**15
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -99,7 +100,7 @@ def train(
         if plan.save_first and checkpoints.latest_checkpoint(output_dir) is None:
             calls.save(step, chief)
         while step < plan.last_step:
-            result = calls.run(step)
+            result = calls.run(step, stopped_by)
             step += int(result["steps"] + result["skipped"])
             log.add(step, result)
             at_end = step >= plan.last_step
@@ -138,26 +139,31 @@ class _Calls:
         self._iterator = iter(batches)
         self._run_steps = make_train_function(model, optimizer, objective, strategy, plan)
         self._seconds_per_step = math.inf  # unknown: the first call runs one step
-        # Workers synchronize in every step, and TensorFlow matches their messages by position within the call. So all
-        # workers must make calls of the same length, which timing each on its own clock would not give.
-        self._by_the_clock = not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self._average = _make_average(strategy)
 
-    def run(self, step: int) -> dict[str, float]:
+    def run(self, step: int, stopped_by: list) -> dict[str, float]:
         """Runs as many steps from `step` on as fit into one call; returns the result of the training function.
+
+        Args:
+          stopped_by: signals that this worker has received; those of other workers are added, so that all of them stop
+            at the same step.
 
         Raises:
           NonFiniteLossError: see `train`.
         """
         count = min(self._plan.iterations_per_loop, _steps_to_next(step, self._plan))
-        if self._by_the_clock:
-            count = min(count, max(1, int(_SECONDS_PER_CALL / self._seconds_per_step)))
+        count = min(count, max(1, int(_SECONDS_PER_CALL / self._seconds_per_step)))
         started = time.monotonic()
         result = self._run_steps(self._iterator, tf.constant(count), *self._scale_state)
         self._scale_state = (result.pop("loss_scale"), result.pop("good_steps"))
         failed = bool(result.pop("failed"))
         result = {name: float(value) for name, value in result.items()}
         done = int(result["steps"] + result["skipped"])
-        self._seconds_per_step = (time.monotonic() - started) / max(done, 1)
+        # Workers synchronize in every step, and TensorFlow matches their messages by position within the call. So all
+        # must make calls of the same length, and agree on the time and on the end.
+        seconds = (time.monotonic() - started) / max(done, 1)
+        self._seconds_per_step, *stops = self._average(seconds, *(float(number in stopped_by) for number in _STOPS))
+        stopped_by += [number for number, stop in zip(_STOPS, stops, strict=True) if stop and number not in stopped_by]
         if failed:
             self._writer.join()
             raise NonFiniteLossError(
@@ -175,6 +181,22 @@ class _Calls:
             tensors |= {"loss_scale": self._scale_state[0], "loss_scale_good_steps": self._scale_state[1]}
         if chief:
             self._writer.save(step, tensors)
+
+
+def _make_average(strategy: tf.distribute.Strategy) -> Callable[..., list[float]]:
+    """A function of numbers that gives the mean of each over all workers, which call it at the same time."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return lambda *values: list(values)
+
+    @tf.function(autograph=False)
+    def average(values):
+        def add(values):  # of a tensor that is on the replica's device
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.identity(values))
+
+        return strategy.experimental_local_results(strategy.run(add, args=(values,)))[0]
+
+    return lambda *values: average(tf.constant(values, tf.float32)).numpy().tolist()
 
 
 def _steps_to_next(step: int, plan: TrainingPlan) -> int:
@@ -280,7 +302,7 @@ def _stop_signals():
             logging.warning("Interrupted: the run ends after this step, with a checkpoint. Ctrl-C again: at once.")
         received.append(number)
 
-    previous = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.signal(number, note) for number in _STOPS}
     try:
         yield received
     finally:
