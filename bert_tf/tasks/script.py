@@ -267,6 +267,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     with contextlib.ExitStack() as stack:
         if run.do_train and task.is_chief:
             stack.enter_context(run_directory.owned(run.output_dir, run.plan_fields["keep_checkpoint_max"]))
+        stack.enter_context(distribution.naming_lost_workers(strategy))
         return _execute(task, run, strategy, num_train_steps, teacher)
 
 

@@ -4,8 +4,11 @@ Each strategy is TensorFlow's own; this module adds checks, so that a wrong flag
 devices found, instead of a run on fewer devices than intended.
 """
 
+import contextlib
 import json
 import os
+import re
+from collections.abc import Iterator
 
 import tensorflow as tf
 from absl import logging
@@ -231,3 +234,28 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     if resolver is None or resolver.task_type is None:
         return True
     return resolver.task_type == "chief" or (resolver.task_type == "worker" and resolver.task_id == 0)
+
+
+class WorkerLostError(OSError):
+    """Another worker has ended or can't be reached; the message names it."""
+
+
+@contextlib.contextmanager
+def naming_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """In this context, the failure of an operation because of another worker is a WorkerLostError.
+
+    A process that ends is noticed at once, a machine that no longer answers by TensorFlow's own check of health.
+    """
+    try:
+        yield
+    except (tf.errors.AbortedError, tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
+        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            raise
+        cluster = json.loads(os.environ["TF_CONFIG"])
+        workers, own = cluster["cluster"]["worker"], cluster["task"]["index"]
+        found = {int(number) for number in re.findall(r"/job:worker/replica:\d+/task:(\d+)", error.message)} - {own}
+        lost = ", ".join(f"worker {number} ({workers[number]})" for number in sorted(found) if number < len(workers))
+        raise WorkerLostError(
+            f"{lost or 'another worker'} has ended or can't be reached: start all workers again with the same command, "
+            "which goes on from the newest checkpoint."
+        ) from error

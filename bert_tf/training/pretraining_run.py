@@ -71,6 +71,7 @@ def pretrain(
     with contextlib.ExitStack() as stack:
         if chief and settings.do_train:
             stack.enter_context(run_directory.owned(settings.output_dir, training.keep_checkpoint_max))
+        stack.enter_context(distribution.naming_lost_workers(strategy))
         return _run(settings, training, devices, strategy, config, config_name)
 
 

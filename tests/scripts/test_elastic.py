@@ -1,12 +1,17 @@
 """A run goes on with another number of replicas and micro-batches, and ends as if nothing had happened."""
 
 import json
+import re
+import signal
+import time
 
 import numpy as np
 import pytest
-from helpers.pretraining_runs import command, flags_of, run, write_inputs
+from helpers.pretraining_runs import command, flags_of, run, two_workers, values, write_inputs
 from helpers.script_cases import kill_at_checkpoint, weights_of
 from helpers.tiny import ONE_LAYER
+
+from bert_tf.training import checkpoints, loop
 
 STEPS = 20
 
@@ -55,3 +60,55 @@ def packed_records(folder) -> dict:
     sizes = {**json.loads((folder / "bert_config.json").read_text()), "vocab_size": len(vocab.read_text().splitlines())}
     (folder / "bert_config.json").write_text(json.dumps(sizes))
     return {"input_file": folder / "packed.tfrecord", "vocab_file": vocab}
+
+
+# --- several workers --------------------------------------------------------------------------------------------------
+
+
+def wait_for_steps(folder, processes):
+    """Waits until training has begun."""
+    deadline = time.monotonic() + 240
+    while not (folder / "train_log.jsonl").exists():
+        assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1])
+def test_sigterm_on_one_of_two_workers_stops_both_at_the_same_step(number, tmp_path):
+    data = write_inputs(tmp_path)
+    flags = {"num_train_steps": 1_000_000, "save_checkpoints_steps": 1_000_000, "log_every_steps": 20}
+    arguments = command(data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags)
+    with two_workers(arguments, tmp_path) as processes:
+        wait_for_steps(tmp_path / "out", processes)
+        processes[number].send_signal(signal.SIGTERM)
+        codes = [process.wait(timeout=120) for process in processes]
+    logs = [(tmp_path / f"worker-{number}.log").read_text() for number in range(2)]
+    assert codes == [loop.EXIT_CODE_TERMINATED] * 2, "".join(logs)[-3000:]
+    saved = [re.search(r"SIGTERM: saved step (\d+), leaving with exit code 143", log)[1] for log in logs]
+    assert saved[0] == saved[1] and values(tmp_path / "out", int(saved[0]))["global_step"] == int(saved[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "how"), [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)])
+def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(number, how, tmp_path):
+    data = write_inputs(tmp_path)
+    flags = {"num_train_steps": 100_000, "save_checkpoints_steps": 10, "log_every_steps": 10}
+    arguments = command(data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags)
+    with two_workers(arguments, tmp_path) as processes:
+        wait_for_steps(tmp_path / "out", processes)
+        processes[number].send_signal(how)
+        started = time.monotonic()
+        assert processes[1 - number].wait(timeout=60) == 1
+        assert time.monotonic() - started < 60
+    last = (tmp_path / f"worker-{1 - number}.log").read_text().splitlines()[-1]
+    assert re.search(rf"error: worker {number} \(localhost:\d+\) has ended or can't be reached: start all", last), last
+    step = max(checkpoints.saved_steps(str(tmp_path / "out")))
+    shorter = command(
+        data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags, stop_at_step=step + 5
+    )
+    with two_workers(shorter, tmp_path) as processes:
+        assert [process.wait(timeout=240) for process in processes] == [0, 0]
+    log = (tmp_path / "worker-0.log").read_text()
+    assert f"Resuming at step {step} from" in log
+    assert values(tmp_path / "out", step + 5)["global_step"] == step + 5

@@ -1,11 +1,8 @@
 """run_pretraining.py as users run it: resuming after any end, several devices, bad input."""
 
-import contextlib
 import json
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,12 +11,10 @@ import numpy as np
 import pytest
 from helpers import warm
 from helpers.paths import ROOT
-from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, values
+from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, two_workers, values
 from helpers.script_cases import arguments_of, run_cases, selected_cases
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, write_pretraining_records
-
-from bert_tf.training import loop
 
 
 @pytest.fixture(scope="module")
@@ -137,41 +132,6 @@ def test_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
     assert again.returncode == 0, again.stderr[-3000:]
     assert "Resuming at step 20 from" in again.stderr
     assert values(tmp_path, 40)["global_step"] == 40
-
-
-@contextlib.contextmanager
-def two_workers(arguments, folder):
-    """The processes of a cluster on this machine, which write worker-0.log and worker-1.log; they end with it."""
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(2)]
-    addresses = [f"localhost:{server.getsockname()[1]}" for server in sockets]
-    for server in sockets:
-        server.close()
-    processes = []
-    try:
-        for number in range(2):
-            cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
-            environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TF_CONFIG": json.dumps(cluster)}
-            with open(folder / f"worker-{number}.log", "w") as log:
-                processes.append(warm.Popen(arguments, env=environment, stdout=log, stderr=log))
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1])
-def test_sigterm_on_one_of_two_workers_stops_both_at_the_same_step(number, data, tmp_path):
-    flags = {"num_train_steps": 1_000_000, "save_checkpoints_steps": 1_000_000, "log_every_steps": 20}
-    arguments = command(data, tmp_path / "out", distribution_strategy="multi_worker_mirrored", **flags)
-    with two_workers(arguments, tmp_path) as processes:
-        wait_for(tmp_path / "out" / "train_log.jsonl", processes[0], 240)
-        processes[number].send_signal(signal.SIGTERM)
-        codes = [process.wait(timeout=120) for process in processes]
-    logs = [(tmp_path / f"worker-{number}.log").read_text() for number in range(2)]
-    assert codes == [loop.EXIT_CODE_TERMINATED] * 2, "".join(logs)[-3000:]
-    saved = [re.search(r"SIGTERM: saved step (\d+), leaving with exit code 143", log)[1] for log in logs]
-    assert saved[0] == saved[1] and values(tmp_path / "out", int(saved[0]))["global_step"] == int(saved[0])
 
 
 @pytest.mark.slow
