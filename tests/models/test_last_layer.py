@@ -211,7 +211,7 @@ WHOLE_SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("few", [True, *slow(False)])
 @pytest.mark.parametrize("case", [*ALL, *WHOLE_SEQUENCES])
 def test_the_rows_of_a_part_have_their_masks_of_the_whole_batch(monkeypatch, case, few):
     monkeypatch.setitem(globals(), "CASES", {**CASES, **WHOLE_SEQUENCES})
