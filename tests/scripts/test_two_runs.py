@@ -53,7 +53,7 @@ def test_two_runs_in_one_folder(data, tmp_path):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     first = warm.Popen(endless, env=environment, stdout=warm.DEVNULL, stderr=warm.PIPE, text=True)
     try:
-        wait_for(tmp_path / "eval", first)  # the last before the first steps, during which it writes nothing
+        wait_for(tmp_path / "checkpoint", first)  # of step 0: the last before the first steps, during which it is quiet
         stop(first.pid)  # stopped or not, it lives
         before = contents(tmp_path)
         message = one_line(run(endless))
