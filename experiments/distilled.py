@@ -15,8 +15,6 @@ import time
 
 from absl import flags, logging
 
-from bert_tf.models import pretrained, teacher_layers
-from bert_tf.models.head_config import HeadConfig
 from bert_tf.system import script as system_script
 from bert_tf.system.atomic import write_text_file
 from experiments.ablation_tables import cell, estimate
@@ -58,6 +56,9 @@ def fine_tuning_run(values, task: str, name: str, start: dict[str, str], num_see
 
 def write_layers(teacher: str, layers: list[int], output_dir: str) -> None:
     """Writes some layers of a model as one of its own, without its head."""
+    from bert_tf.models import pretrained, teacher_layers
+    from bert_tf.models.head_config import HeadConfig
+
     weights, files = pretrained.read_model(teacher)
     files.config = teacher_layers.shallower(files.config, layers)
     files.head = HeadConfig()

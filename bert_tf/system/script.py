@@ -23,7 +23,7 @@ _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 # import. Scripts that need one themselves (plots) import it later.
 _NEEDLESS = ("matplotlib", "pandas", "sklearn")
 # FloatingPointError: the loss is NaN or infinite. Python itself never raises it.
-_USER_ERRORS = ValueError | FloatingPointError
+_USER_ERRORS = ValueError | FloatingPointError | RuntimeError
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
 _NEED_MEMORY = (
     "train_batch_size", "eval_batch_size", "predict_batch_size", "batch_size", "max_seq_length", "shuffle_window",
@@ -35,9 +35,9 @@ _OUTPUTS = ("output_dir", "output_file", "export_dir", "to")
 def run(main) -> None:
     """`absl.app.run(main)`, but a user's mistake gives a one-line message and exit code 1, not a traceback.
 
-    A mistake is a ValueError or FloatingPointError raised by this project's own code, what the system refuses (a file
-    that can't be opened or written, a full disk), and too little memory. Other errors are shown with their traceback,
-    as are all with --verbosity=1.
+    A mistake is a ValueError, FloatingPointError or RuntimeError (a device that is not there) raised by this project's
+    own code, what the system refuses (a file that can't be opened or written, a full disk), and too little memory.
+    Other errors are shown with their traceback, as are all with --verbosity=1.
     """
     # Hides TensorFlow's notes on how it was built; errors are still shown.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -107,7 +107,7 @@ def _mistake(error: Exception) -> str | None:
         more = " or raise --gradient_accumulation_steps" if "gradient_accumulation_steps" in flags.FLAGS else ""
         more += ", or give --recompute" if "recompute" in flags.FLAGS and not flags.FLAGS.recompute else ""
         return f"out of memory: {f'lower {lower}{more}' if lower else 'this machine has too little'} ({message[:200]})"
-    return message if ours and isinstance(error, _USER_ERRORS) else None
+    return message if ours and isinstance(error, _USER_ERRORS) and not isinstance(error, RecursionError) else None
 
 
 def _parse(argv: list[str]) -> list[str]:

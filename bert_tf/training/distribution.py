@@ -251,10 +251,10 @@ def naming_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     except (tf.errors.AbortedError, tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             raise
-        cluster = json.loads(os.environ["TF_CONFIG"])
-        workers, own = cluster["cluster"]["worker"], cluster["task"]["index"]
-        found = {int(number) for number in re.findall(r"/job:worker/replica:\d+/task:(\d+)", error.message)} - {own}
-        lost = ", ".join(f"worker {number} ({workers[number]})" for number in sorted(found) if number < len(workers))
+        config = json.loads(os.environ["TF_CONFIG"])
+        found = re.findall(r"/job:(chief|worker)/replica:\d+/task:(\d+)", error.message)
+        tasks = {(kind, int(number)) for kind, number in found} - {(config["task"]["type"], config["task"]["index"])}
+        lost = ", ".join(f"{kind} {number} ({config['cluster'][kind][number]})" for kind, number in sorted(tasks))
         raise WorkerLostError(
             f"{lost or 'another worker'} has ended or can't be reached: start all workers again with the same command, "
             "which goes on from the newest checkpoint."

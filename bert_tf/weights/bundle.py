@@ -67,7 +67,7 @@ def read_tensor(reader, prefix: str, name: str) -> np.ndarray:
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         # Only a run's own checkpoint has a predecessor.
         is_of_a_run = posixpath.basename(prefix).startswith("model.ckpt-")
-        advice = "Training goes on from the one before it, if there is one" if is_of_a_run else ""
+        advice = "A run that has not finished goes on from the one before it, if there is one" if is_of_a_run else ""
         raise DamagedError(
             f"{prefix}: {name} can't be read, the file is damaged or its .data is missing ({error}). "
             f"{advice or 'Copy or download it again'}."
