@@ -173,6 +173,8 @@ def odd_server():
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
+            # A connection closed over unread input is reset, and the client may then lose the answer.
+            self.rfile.read(int(self.headers["Content-Length"]))
             name = urllib.parse.unquote(self.path.split("/")[3].removesuffix(":predict"))
             body, _ = ODD_ANSWERS.get(name, (json.dumps({"outputs": [self.path + " \x9b2J\u202e"]}).encode(), ""))
             if name == "dripping headers":
@@ -209,7 +211,9 @@ def run_client(*flags):
 
 @pytest.mark.parametrize("model", ODD_ANSWERS)
 def test_odd_answers_end_in_one_line(odd_server, model):
-    flags = ("--rest", "--input=text=a", "--timeout=0.5", "--max_answer_mb=1")
+    # Only the servers that drip are to be cut off by the clock, however busy the machine is.
+    timeout = 0.5 if "dripping" in model else 60
+    flags = ("--rest", "--input=text=a", f"--timeout={timeout}", "--max_answer_mb=1")
     code, output, (line,) = run_client(f"--server={odd_server}", f"--model={model}", *flags)
     assert code == 1 and not output
     assert line.startswith("serve_client.py: error: ") and line.isprintable()
