@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from helpers.outputs import assert_close
 from helpers.paths import ROOT
+from helpers.slow import slow
 
 from bert_tf.models import kernels, task_models
 from bert_tf.models.electra.discriminator import ElectraDiscriminator
@@ -71,7 +72,7 @@ def test_fused_and_plain_kernels_give_the_same_numbers(family):
         np.testing.assert_allclose(one, other, atol=2e-5 * max(1.0, np.abs(other).max()), err_msg=variable.path)
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", *slow("mixed_float16")])
 def test_mixed_precision(family, dtype):
     plain, model = classifier(family), classifier(family, dtype=dtype)
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}

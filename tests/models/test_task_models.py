@@ -459,7 +459,7 @@ np.savez(result, **arrays)
 """
 
 
-@pytest.mark.parametrize(("names", "epochs"), [("classifier", 0), *slow(("classifier,squad,bert_model", 10))])
+@pytest.mark.parametrize(("names", "epochs"), slow(("classifier", 0), ("classifier,squad,bert_model", 10)))
 def test_on_jax(golden, tmp_path, names, epochs):
     pytest.importorskip("jax", reason="jax is not installed (requirements-dev.txt)")
     folder = golden / "model" / "config1"

@@ -8,6 +8,7 @@ import sys
 import pytest
 from helpers import warm
 from helpers.paths import ROOT
+from helpers.slow import slow
 
 from bert_tf.system import checks
 
@@ -95,7 +96,7 @@ def test_one_line_for_a_loss_that_is_nan(tmp_path, run):
 @pytest.mark.parametrize(
     ("statement", "line"),
     [
-        ("tf.zeros([10**7, 10**7])", "work.py: error: out of memory: this machine has too little ({{fun"),
+        *slow(("tf.zeros([10**7, 10**7])", "work.py: error: out of memory: this machine has too little ({{fun")),
         ("np.zeros(10**17)", "work.py: error: out of memory: this machine has too little (Unable to allo"),
         (
             "flags.DEFINE_integer('batch_size', 1, ''); bytearray(1 << 60)",

@@ -57,7 +57,7 @@ def products(config, recompute: bool) -> tuple[int, list]:
     return sum(operation.type in ("MatMul", "BatchMatMulV2") for operation in operations), found
 
 
-@pytest.mark.parametrize("kind", [BertConfig, AlbertConfig])
+@pytest.mark.parametrize("kind", [BertConfig, *slow(AlbertConfig)])
 def test_each_layer_is_computed_once_more(kind):
     config = kind(**{**TINY_CONFIG, "num_hidden_layers": 3})
     count, expected = products(config, False)
