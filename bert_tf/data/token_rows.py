@@ -90,12 +90,21 @@ def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return np.fromiter((index for row in rows for index in row), np.int32, int(offsets[-1])), offsets
 
 
-def padded_lengths(max_seq_length: int, step: int = 32) -> list[int]:
-    """The few lengths that batches are padded to: multiples of `step`, and max_seq_length."""
-    return [*range(step, max_seq_length, step), max_seq_length]
+def padded_lengths(max_seq_length: int) -> list[int]:
+    """The lengths that batches are padded to: multiples of 8 up to 128, of 16 up to 256, of 32 up to 512, and so on.
+
+    The last is max_seq_length. Finer lengths would compute less padding, but each is one more shape to compile
+    (docs/benchmarks.md#padding).
+    """
+    lengths, length = [], 0
+    while length < max_seq_length:
+        length += 1 << max(3, length.bit_length() - 4)
+        lengths.append(min(length, max_seq_length))
+    return lengths
 
 
-def _pad_to(longest: int, allowed: Sequence[int]) -> int:
+def padded_length(longest: int, allowed: Sequence[int]) -> int:
+    """The first of the lengths allowed, in ascending order, that holds the longest row of a batch."""
     return next(length for length in allowed if length >= longest)
 
 
@@ -138,20 +147,18 @@ def training_batches(
     start_step: int,
     max_seq_length: int,
     static_padding: bool = False,
-    length_step: int = 32,
 ):
     """An endless tf.data.Dataset of batches {name: [B, ...]} from a step on.
 
     Args:
       static_padding: pad every batch to max_seq_length, and don't batch similar lengths together.
-      length_step: see `padded_lengths`.
     """
-    allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length, length_step)
+    allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length)
     lengths = rows.lengths
 
     def batches():
         for chosen in training_rows(lengths, batch_size, seed, start_step, 1 if static_padding else 50):
-            yield rows.batch(chosen, _pad_to(int(lengths[chosen].max()), allowed))
+            yield rows.batch(chosen, padded_length(int(lengths[chosen].max()), allowed))
 
     width = max_seq_length if static_padding else None
     return _dataset(batches, rows, batch_size, width).prefetch(_PREFETCHED)
@@ -163,19 +170,17 @@ def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def evaluation_batches(
-    rows: TokenRows, *, batch_size: int, max_seq_length: int, static_padding: bool = False, length_step: int = 32
-):
+def evaluation_batches(rows: TokenRows, *, batch_size: int, max_seq_length: int, static_padding: bool = False):
     """A tf.data.Dataset of all rows in the order of `evaluation_rows`; copies of a row pad the last batch."""
     import tensorflow as tf
 
-    allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length, length_step)
+    allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length)
     lengths = rows.lengths
 
     def batches():
         for chosen in evaluation_rows(lengths, batch_size):
             full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))])
-            yield rows.batch(full, _pad_to(int(lengths[full].max()), allowed))
+            yield rows.batch(full, padded_length(int(lengths[full].max()), allowed))
 
     width = max_seq_length if static_padding else None
     dataset = _dataset(batches, rows, batch_size, width)

@@ -13,7 +13,6 @@ from bert_tf.tasks.classification.encode import EncodedExamples, encode_examples
 from bert_tf.text.tokenizer import Tokenizer
 
 _SORTED_BATCHES = 50  # within so many batches, texts that are padded to one length go together
-_LENGTH_STEP = 32
 
 
 def as_dataset(
@@ -53,7 +52,7 @@ def as_dataset(
       label_names: the names in the order of the classes, as `model.labels` has them.
       batch_size: texts a batch; the last batch may be short.
       max_length: tokens of a text or pair, special tokens included; what is longer loses its last tokens, and how many
-        texts do is logged. A batch is padded to its longest text, rounded up to a multiple of 32.
+        texts do is logged. A batch is padded to its longest text, rounded up to one of `token_rows.padded_lengths`.
       seed: shuffle the texts with this seed, differently in each epoch. None keeps their order, as `predict` needs.
 
     Returns:
@@ -78,12 +77,11 @@ def as_dataset(
         raise ValueError(f"{len(texts)} texts and {len(y)} labels: there must be as many of both")
     examples = [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
     encoded = encode_examples(examples, Task("", (), None), tokenizer, max_length)
-    widths, epochs = token_rows.padded_lengths(max_length, _LENGTH_STEP), itertools.count()
+    widths, epochs = token_rows.padded_lengths(max_length), itertools.count()
 
     def batches() -> Iterator:
-        for rows in _order(encoded, batch_size, seed, next(epochs)):
-            longest = int(encoded.lengths[rows].max())
-            features = encoded.batch(rows, next(width for width in widths if width >= longest))
+        for rows in _order(encoded, batch_size, widths, seed, next(epochs)):
+            features = encoded.batch(rows, token_rows.padded_length(int(encoded.lengths[rows].max()), widths))
             yield features if y is None else (features, y[rows])
 
     specs = {name: tf.TensorSpec([None, None], tf.int32) for name in encoded.batch([0], 1)}
@@ -94,7 +92,9 @@ def as_dataset(
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
 
 
-def _order(encoded: EncodedExamples, batch_size: int, seed: int | None, epoch: int) -> list[np.ndarray]:
+def _order(
+    encoded: EncodedExamples, batch_size: int, widths: Sequence[int], seed: int | None, epoch: int
+) -> list[np.ndarray]:
     """The rows of each batch of an epoch."""
     count = len(encoded)
     if seed is None:
@@ -104,8 +104,8 @@ def _order(encoded: EncodedExamples, batch_size: int, seed: int | None, epoch: i
     for start in range(0, count, window):
         part = rows[start : start + window]
         # By the padded length only: by the exact one a batch might have examples of one class.
-        steps = -(-encoded.lengths[part] // _LENGTH_STEP)
-        rows[start : start + window] = part[np.argsort(steps, kind="stable")]
+        padded = np.searchsorted(widths, encoded.lengths[part])
+        rows[start : start + window] = part[np.argsort(padded, kind="stable")]
     batches = [rows[start : start + batch_size] for start in range(0, count, batch_size)]
     return [batches[number] for number in permutation(len(batches), seed, epoch, 1)]
 

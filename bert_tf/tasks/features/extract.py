@@ -36,10 +36,8 @@ _PAIR_SEPARATOR = " ||| "
 _SPACES = re.compile("[\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 
 _WINDOW_BYTES = 256 << 20  # of values; padding is 23 % of the tokens of English sentences with it, in BERT-Base
-# The fused kernels are compiled for each length, half a second or so: fewer batches than this are done sooner without,
-# more have lengths that are multiples of the step.
+# The fused kernels are compiled for each length, half a second or so: fewer batches than this are done sooner without.
 _BATCHES_FOR_FUSED = 200
-_FUSED_LENGTH_STEP = 8
 
 
 def parse_layers(text: str, num_hidden_layers: int) -> tuple[int, ...]:
@@ -238,7 +236,7 @@ def compute_window(
     batch_size: int,
     max_seq_length: int,
     static_padding: bool = False,
-    length_step: int = 1,
+    few_lengths: bool = False,
     fill: bool = False,
     on_progress: Callable[[int], object] = lambda lines: None,
 ) -> np.ndarray:
@@ -247,11 +245,12 @@ def compute_window(
     Args:
       compute: from `make_layers_function`. size: L, H.
       static_padding: pad all batches to max_seq_length, and leave the lines in their order.
-      length_step: other batches are padded to a multiple of it.
+      few_lengths: pad other batches to one of `token_rows.padded_lengths`, instead of to their longest line.
       fill: make a last, smaller batch as large as the others by copies of its last line.
       on_progress: called with the number of lines after each batch.
     """
     rows, offsets = window.rows, window.rows.offsets
+    allowed = [max_seq_length] if static_padding else few_lengths and token_rows.padded_lengths(max_seq_length)
     values = np.empty((int(offsets[-1]), *size), np.float32)
     if static_padding:
         batches = [np.arange(len(rows))[start : start + batch_size] for start in range(0, len(rows), batch_size)]
@@ -259,7 +258,7 @@ def compute_window(
         batches = token_rows.evaluation_rows(rows.lengths, batch_size)
     for chosen in batches:
         longest = int(rows.lengths[chosen].max())
-        length = max_seq_length if static_padding else min(-(-longest // length_step) * length_step, max_seq_length)
+        length = token_rows.padded_length(longest, allowed) if allowed else longest
         full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))]) if fill else chosen
         output = compute(rows.batch(full, length))
         for place, row in enumerate(chosen.tolist()):
@@ -386,7 +385,7 @@ def extract_features(
                 batch_size=batch_size,
                 max_seq_length=max_seq_length,
                 static_padding=static_padding,
-                length_step=_FUSED_LENGTH_STEP if fused else 1,
+                few_lengths=fused,
                 fill=fused or static_padding or replicas > 1,
                 on_progress=bar.update,
             )

@@ -19,8 +19,6 @@ from bert_tf.tasks.squad.windows import Windows, WindowSettings
 from bert_tf.text import casing
 from bert_tf.text.tokenizer import Tokenizer
 
-# Batches are padded to a multiple of this.
-LENGTH_STEP = 32
 SETTINGS_FILE = "question_answering.json"
 
 
@@ -40,7 +38,6 @@ def predict_scores(
         batch_size=batch_size,
         max_seq_length=max_seq_length,
         static_padding=static_padding,
-        length_step=LENGTH_STEP,
     )
     lengths = np.full(len(windows), max_seq_length) if static_padding else windows.lengths
     return collect_scores(token_rows.rows_and_outputs(windows, batch_size, predict(batches)), lengths)

@@ -177,7 +177,7 @@ class SquadTask(FineTuningTask):
         return question_heads.from_pretrained(path, dtype=dtype)
 
     def training_batches(self, **arguments):
-        return token_rows.training_batches(self.train_rows, length_step=outputs.LENGTH_STEP, **arguments)
+        return token_rows.training_batches(self.train_rows, **arguments)
 
     def begin(self):
         self.chosen = self.answering  # with the threshold that the last evaluation chose

@@ -85,7 +85,7 @@ def test_an_export_makes_the_same_rows(small, max_seq_length):
 
 def test_batches(small):
     rows = encode_examples(random_examples(21, 5), small, 32)
-    arguments = {"batch_size": 4, "max_seq_length": 32, "length_step": 8}
+    arguments = {"batch_size": 4, "max_seq_length": 32}
     seen = []
     batches = list(token_rows.evaluation_batches(rows, **arguments))
     for batch in batches:

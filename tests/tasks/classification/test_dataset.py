@@ -35,14 +35,14 @@ def labels_of(dataset) -> np.ndarray:
 
 
 def test_rows_are_the_tokenizers(english):
-    expected = english(TEXTS, max_length=12)
-    dataset = as_dataset(TEXTS, tokenizer=english, max_length=12, batch_size=2)
+    expected = english(TEXTS, max_length=8)
+    dataset = as_dataset(TEXTS, tokenizer=english, max_length=8, batch_size=2)
     assert len(dataset) == 3
     for name in expected:
         assert np.concatenate([batch[name].numpy() for batch in dataset]).tolist() == expected[name].tolist()
     pairs = ["a pair", "", "b", "c " * 30, ""]
-    expected = english(TEXTS, pairs, max_length=12)
-    [batch] = as_dataset(TEXTS, pairs=pairs, tokenizer=english, max_length=12)
+    expected = english(TEXTS, pairs, max_length=8)
+    [batch] = as_dataset(TEXTS, pairs=pairs, tokenizer=english, max_length=8)
     assert {name: values.numpy().tolist() for name, values in batch.items()} == {
         name: values.tolist() for name, values in expected.items()
     }
@@ -53,7 +53,7 @@ def test_a_batch_is_as_wide_as_its_longest_text_needs(english):
     widths = [
         batch["input_ids"].shape[1] for batch in as_dataset(texts, tokenizer=english, batch_size=1, max_length=80)
     ]
-    assert widths == [32, 64, 80]
+    assert widths == [8, 48, 80]
 
 
 def test_shuffling_is_of_seed_and_epoch(english):

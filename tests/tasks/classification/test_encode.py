@@ -189,9 +189,16 @@ def test_batches_are_as_long_as_their_examples_need():
     static = token_rows.training_batches(
         encoded, batch_size=4, seed=1, start_step=0, max_seq_length=128, static_padding=True
     )
-    assert {batch["input_ids"].shape[1] for batch in dynamic.take(20)} == {32}
+    assert {batch["input_ids"].shape[1] for batch in dynamic.take(20)} == {8, 16, 24, 32}
     assert static.element_spec["input_ids"].shape == (4, 128)
-    assert token_rows.padded_lengths(100) == [32, 64, 96, 100]
+
+
+def test_padded_lengths():
+    assert token_rows.padded_lengths(30) == [8, 16, 24, 30]
+    lengths = token_rows.padded_lengths(300)
+    assert lengths == [*range(8, 128, 8), *range(128, 256, 16), 256, 288, 300]
+    assert token_rows.padded_lengths(5) == [5] and token_rows.padded_lengths(288)[-2:] == [256, 288]
+    assert [token_rows.padded_length(longest, lengths) for longest in (1, 8, 9, 129, 289)] == [8, 8, 16, 144, 300]
 
 
 def test_metrics_equal_scikit_learns():
