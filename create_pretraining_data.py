@@ -235,8 +235,9 @@ flags.DEFINE_enum(
 flags.DEFINE_string(
     "beam_runner",
     None,
-    "Make the shards with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, ... Needs "
-    "pip install 'bert-tf[beam]'; all workers must be able to reach text, vocabulary and output.",
+    "Make the shards with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, DaskRunner, ... "
+    "Needs pip install 'bert-tf[beam]', for Dask 'bert-tf[dask]'; all workers must be able to reach text, vocabulary "
+    "and output.",
 )
 flags.DEFINE_multi_string(
     "beam_option", [], "A further option for Beam; can be repeated: --beam_option=--project=my-project"

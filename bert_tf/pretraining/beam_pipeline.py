@@ -1,7 +1,8 @@
-"""Shards of pre-training data on Apache Beam: Dataflow, Flink, Spark, or this machine (DirectRunner).
+"""Shards of pre-training data on Apache Beam: Dataflow, Flink, Spark, Dask, or this machine (DirectRunner).
 
-Apache Beam is an optional extra: `pip install -e .[beam]`. Workers need this package and its requirements, and must
-reach the text, the vocabulary and the output by the same names as this machine (gs://..., a shared file system).
+Apache Beam is an optional extra: `pip install -e .[beam]`, with Dask `.[dask]`. Workers need this package and its
+requirements, and must reach the text, the vocabulary and the output by the same names as this machine (gs://..., a
+shared file system).
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,11 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.pretraining.shard import ShardJob, make_shard
+
+# Beam finds this runner only by its whole name.
+_DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
+# By default, up to 128 shards would be one piece of work, for one worker.
+_DASK_PARTITIONS = ("--dask_partition_size", "--dask_npartitions")
 
 
 def _make(shard: int, job: ShardJob) -> tuple[int, int]:
@@ -22,11 +28,11 @@ def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequ
     """Makes shards of a job in a Beam pipeline and waits for its end; the job says where files and summaries go.
 
     Args:
-      runner: "DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", ...
+      runner: "DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "DaskRunner", ...
       options: further options of Beam: ["--project=...", "--region=..."].
 
     Raises:
-      ValueError: Apache Beam is not installed, or does not know the runner or an option.
+      ValueError: Apache Beam or Dask is not installed, or Beam does not know the runner or an option.
       RuntimeError: the pipeline failed.
     """
     try:
@@ -35,6 +41,8 @@ def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequ
     except ImportError as error:
         raise ValueError(f"--beam_runner={runner} needs Apache Beam: pip install 'bert-tf[beam]' ({error})") from error
     logging.info("%d shards by Apache Beam %s, %s", len(shards), beam.__version__, runner)
+    if runner == "DaskRunner":
+        runner, options = _DASK, _with_dask(options)
     pipeline_options = PipelineOptions([f"--runner={runner}", "--job_name=bert-pretraining-data", *options])
     with beam.Pipeline(options=pipeline_options) as pipeline:
         _ = (
@@ -44,3 +52,17 @@ def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequ
             | "Spread" >> beam.Reshuffle()
             | "Make" >> beam.Map(_make, job)
         )
+
+
+def _with_dask(options: Sequence[str]) -> list[str]:
+    """The options of a pipeline on Dask, in which each shard is a piece of work of its own.
+
+    Raises:
+      ValueError: Dask is not installed.
+    """
+    try:
+        import dask.distributed  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"--beam_runner=DaskRunner needs Dask: pip install 'bert-tf[dask]' ({error})") from error
+    given = any(option.startswith(_DASK_PARTITIONS) for option in options)
+    return [*options] if given else [*options, f"{_DASK_PARTITIONS[0]}=1"]

@@ -17,7 +17,7 @@ from helpers import warm
 from helpers.paths import ROOT
 from helpers.pretraining_records_read import LETTERS, UNMASKED_FEATURES, contents, read_records
 
-from bert_tf.pretraining import create, packing
+from bert_tf.pretraining import beam_pipeline, create, packing
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
@@ -389,6 +389,67 @@ def test_beam_that_is_missing_is_named(corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(ValueError, match="--beam_runner=FlinkRunner needs Apache Beam: pip install .bert-tf.beam"):
         make(corpus, tmp_path / "out", num_shards=2, beam_runner="FlinkRunner")
+
+
+@pytest.fixture
+def dask_cluster(tmp_path):
+    """A scheduler on loopback and two workers: the scheduler's file, and the workers."""
+    pytest.importorskip("distributed", reason="needs the extra: pip install bert-tf[dask]")
+    folder, processes = tmp_path / "dask", []
+    folder.mkdir()
+    file = folder / "scheduler.json"
+
+    def start(name, *flags):
+        path = folder / f"{name}.py"
+        path.write_text(f"from distributed.cli.dask_{name} import main\nmain()\n")
+        command = [sys.executable, str(path), "--host=127.0.0.1", f"--scheduler-file={file}", "--no-dashboard", *flags]
+        processes.append(warm.Popen(command, stderr=warm.DEVNULL, cwd=str(folder)))
+
+    start("scheduler", "--port=0")
+    wait_until(file.exists, processes[0])
+    for _ in range(2):
+        start("worker", "--nthreads=1", "--no-nanny")
+    try:
+        yield file, processes[1:]
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.slow  # small forms: test_dask_has_a_piece_of_work_for_each_shard, test_beam_makes_the_same_shards
+def test_a_dask_cluster_that_loses_a_worker_makes_the_same_shards(corpus, tmp_path, dask_cluster):
+    file, (first, _) = dask_cluster
+    for number in range(3):
+        write_corpus(tmp_path / "text" / f"{number}.txt", documents=3000, seed=number)
+    make(corpus, tmp_path / "local", num_shards=12, num_workers=1)
+    folder = tmp_path / "cluster"
+    flags = ["--num_shards=12", "--beam_runner=DaskRunner", f"--beam_option=--dask_scheduler_file={file}"]
+    process = run_script(corpus, folder, *flags)
+    wait_until(lambda: len(list(folder.glob("out.tfrecord-*"))) >= 3, process)
+    first.send_signal(signal.SIGKILL)
+    done = len(list(folder.glob("out.tfrecord-*")))
+    _, log = process.communicate(timeout=300)
+    assert process.returncode == 0, log[-3000:]
+    assert done < 12, "too late to test anything"
+    mine, theirs = contents(folder), contents(tmp_path / "local")
+    assert all(mine[name] == theirs[name] for name in theirs if name.startswith("out"))
+    assert {name for name in mine if not name.endswith(".tmp")} == set(theirs)
+    (tmp_path / "text" / "1.txt").write_bytes(b"abc\n\nab \xff c\n")
+    process = run_script(corpus, tmp_path / "refused", *flags)
+    _, log = process.communicate(timeout=300)
+    line = log.strip().split("\n")[-1]
+    assert process.returncode == 1 and "1.txt, line 3: not UTF-8 at byte offset" in line, log[-3000:]
+    assert line.startswith("create_pretraining_data.py: error: ") and "Traceback" not in log
+
+
+def test_dask_has_a_piece_of_work_for_each_shard(monkeypatch):
+    pytest.importorskip("distributed", reason="needs the extra: pip install bert-tf[dask]")
+    assert beam_pipeline._with_dask(["--a=b"]) == ["--a=b", "--dask_partition_size=1"]
+    assert beam_pipeline._with_dask(["--dask_npartitions=2"]) == ["--dask_npartitions=2"]
+    monkeypatch.setitem(sys.modules, "dask.distributed", None)
+    with pytest.raises(ValueError, match="--beam_runner=DaskRunner needs Dask: pip install .bert-tf.dask"):
+        beam_pipeline._with_dask([])
 
 
 # ---- unmasked, packed, compressed ------------------------------------------------------------------------------------
