@@ -17,7 +17,7 @@ import sys
 from absl import flags, logging
 
 from bert_tf.models.formats import FORMATS
-from bert_tf.system import script
+from bert_tf.system import checks, script
 
 FLAGS = flags.FLAGS
 
@@ -95,6 +95,8 @@ flags.DEFINE_bool("overwrite", False, "Replace existing files of the target.")
 
 def main(_):
     logging.set_verbosity(logging.INFO)
+    if FLAGS.report_file:
+        checks.check_output_file(FLAGS.report_file, "--report_file")
     # On SIGTERM, temporary files are still removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # TensorFlow is imported here, so that --help and flag errors appear at once.

@@ -11,7 +11,7 @@ serve and query it.
 
 from absl import flags, logging
 
-from bert_tf.system import script
+from bert_tf.system import checks, script
 
 FLAGS = flags.FLAGS
 
@@ -68,6 +68,7 @@ def main(_):
         for name in ("dtype", "freeze", "version", "text_pairs", "top_k", "warm_up"):
             if not FLAGS[name].using_default_value:
                 raise ValueError(f"--{name} is for --format=saved_model, not for {FLAGS.format}")
+    checks.check_output_dir(FLAGS.export_dir, "--export_dir")
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
     from bert_tf.serving import compare_export, detect_task, export, export_tflite

@@ -21,7 +21,7 @@ flags.DEFINE_string("server", "localhost:8500", "host:port; TensorFlow Serving u
 flags.DEFINE_string("model", None, "Name of the model on the server (--model_name, or in model.config).")
 flags.DEFINE_bool("rest", False, "Use REST (HTTP) instead of gRPC.")
 flags.DEFINE_string("signature", "serving_default", "Signature; the export's export.json lists them.")
-flags.DEFINE_integer("version", None, "Version of the model; if unset, the newest one served.")
+flags.DEFINE_integer("version", None, "Version of the model; if unset, the newest one served.", lower_bound=0)
 flags.DEFINE_multi_string("input", [], "name=value of one example, once for each input of the signature.")
 flags.DEFINE_string("input_file", None, 'Examples: JSON objects, one per line: {"text": "..."}; instead of --input.')
 flags.DEFINE_integer("batch_size", 32, "Examples of --input_file sent together.", lower_bound=1)

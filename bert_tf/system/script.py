@@ -29,7 +29,8 @@ _NEED_MEMORY = (
     "train_batch_size", "eval_batch_size", "predict_batch_size", "batch_size", "max_seq_length", "shuffle_window",
     "num_workers",
 )  # fmt: skip
-_OUTPUTS = ("output_dir", "output_file", "export_dir", "to")
+# They may be empty, as commands pass on variables that are set on Google's cloud only.
+_OF_THE_CLOUD = ("tpu_name", "tpu_zone", "gcp_project", "master")
 
 
 def run(main) -> None:
@@ -113,15 +114,17 @@ def _mistake(error: Exception) -> str | None:
 def _parse(argv: list[str]) -> list[str]:
     """Reads the flags, and returns what is not a flag; a wrong one ends the script with one line that names it.
 
-    Refused is also what makes no sense in any script: numbers that are not finite, and outputs without a name.
+    Refused is also what makes no sense in any script: numbers that are not finite, and texts that are empty, since a
+    variable without a value or a command that failed would otherwise go unnoticed.
     """
     try:
         rest = flags.FLAGS(argv)
         for name, value in flags.FLAGS.flag_values_dict().items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise flags.Error(f"--{name}={value} must be a finite number.")
-            if value == "" and name in _OUTPUTS:
-                raise flags.Error(f"--{name} is empty: did the command that should have printed a path fail?")
+            empty = value in ("", [], [""]) and value != flags.FLAGS[name].default and name not in _OF_THE_CLOUD
+            if empty:
+                raise flags.Error(f"--{name} is empty: did the command that should have printed its value fail?")
     except flags.Error as error:
         sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(str(error).splitlines())}")
     return rest

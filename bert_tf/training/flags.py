@@ -34,7 +34,10 @@ def define_device_flags() -> None:
     flags.DEFINE_string("gcp_project", None, "Google Cloud project of the TPU; if unset, this machine's.")
     flags.DEFINE_string("master", None, "Address of the TensorFlow master; --tpu_name is the usual way to give it.")
     flags.DEFINE_integer(
-        "num_tpu_cores", 8, "Cores of the TPU. TensorFlow 2 detects them automatically; a difference is logged."
+        "num_tpu_cores",
+        8,
+        "Cores of the TPU. TensorFlow 2 detects them automatically; a difference is logged.",
+        lower_bound=1,
     )
 
 

@@ -66,9 +66,9 @@ def pretrain(
     loop.set_seed(training.seed, training.deterministic)
     chief = distribution.is_chief(strategy)
     _check_output_dir(settings, config)
-    if chief:
-        tf.io.gfile.makedirs(settings.output_dir)
     with contextlib.ExitStack() as stack:
+        if chief:
+            stack.enter_context(run_directory.removed_if_refused(settings.output_dir))
         if chief and settings.do_train:
             stack.enter_context(run_directory.owned(settings.output_dir, training.keep_checkpoint_max))
         stack.enter_context(distribution.naming_lost_workers(strategy))

@@ -88,6 +88,19 @@ def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
             tf.io.gfile.remove(posixpath.join(output_dir, name))
 
 
+@contextlib.contextmanager
+def removed_if_refused(output_dir: str) -> Iterator[None]:
+    """Creates output_dir, and removes it again if it is new and an error comes before a run is recorded in it."""
+    new = not tf.io.gfile.exists(output_dir)
+    tf.io.gfile.makedirs(output_dir)
+    try:
+        yield
+    except Exception:
+        if new and not tf.io.gfile.exists(posixpath.join(output_dir, _SETTINGS)):
+            remove_folder(output_dir)
+        raise
+
+
 # --- one run at a time ------------------------------------------------------------------------------------------------
 
 _LOCK = "run.lock"

@@ -262,8 +262,6 @@ def checked_settings(
     Raises:
       ValueError, FileNotFoundError: a setting makes no sense, or a file does not exist; names the flag.
     """
-    if "init_checkpoint" in given and values["init_checkpoint"] == "":
-        raise ValueError("--init_checkpoint is empty: did the command that should have printed a path fail?")
     run, own = settings_of(FineTuningSettings, values, given), settings_of(kind, values, given)
     run.check()
     own.check(run)

@@ -77,7 +77,6 @@ def cases_of(script, folder) -> tuple[dict, dict]:
         "no teacher any more": ({**training, "output_dir": out / "whole"}, "holds a run with the teacher *; there is"),
         "a teacher now": ({**taught, "output_dir": out / "without"}, "holds a run without a teacher; now there is --"),
         "not trained": ({**taught, "teacher": folder / "encoder"}, "--teacher: *encoder has no output layer for this"),
-        "empty": ({**taught, "teacher": ""}, "--teacher is empty: did the command"),
         "not there": ({**taught, "teacher": folder / "nothing"}, "--teacher=*nothing"),
         "vocabulary": ({**taught, "teacher": save_teacher(folder / "words", script, vocab=[*PIECES[:-1], "new"])},
                        "words does not read the student's rows: its token 99 is 'new', the student's 'w92'."),

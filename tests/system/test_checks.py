@@ -183,7 +183,7 @@ def test_ctrl_c_ends_in_one_line(tmp_path):
     [
         ("run_classifier", "--output_dir=x --learning_rate=nan", "--learning_rate=nan must be a finite number."),
         ("run_classifier", "--output_dir=x --num_train_epochs=inf", "--num_train_epochs=inf must be a finite number."),
-        ("run_ner", "--output_dir=", "--output_dir is empty: did the command that should have printed a path fail?"),
+        ("run_ner", "--output_dir=", "--output_dir is empty: did the command that should have printed its value fail?"),
         ("run_squad", "--output_dir=x --null_score_diff_threshold=-inf", "--null_score_diff_threshold=-inf must be a "),
         ("run_swag", "--output_dir=x --clip_norm=inf", "--clip_norm=inf must be a finite number."),
         ("create_pretraining_data", "--input_file=x --output_file=y --vocab_file=z --short_seq_prob=nan", "--short"),

@@ -92,6 +92,10 @@ class ClassificationSettings:
     def _check_own_files(self, run: FineTuningSettings) -> None:
         if not self.text_a:
             raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
+        if self.data_dir:
+            raise ValueError(
+                "--data_dir is for GLUE's tasks; --task_name=custom has --train_file, --dev_file, --test_file."
+            )
         if (run.do_train or run.do_eval) and not self.label:
             raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
         task = Task("custom", None, None)

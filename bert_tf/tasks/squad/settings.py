@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_tf.system.checks import check_input_files
+from bert_tf.system.checks import check_input_files, check_output_dir
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -53,6 +53,8 @@ class SquadSettings:
             train_file=self.train_file, dev_file=self.dev_file or self.predict_file, predict_file=self.predict_file
         )
         run.check_dev_set(run.do_eval, ": give --do_eval")
+        if self.feature_cache_dir:
+            check_output_dir(self.feature_cache_dir, "--feature_cache_dir")
         for needed, name in (
             (run.do_train, "train_file"),
             (run.do_eval, self.dev_flag),
