@@ -99,6 +99,9 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
         updated = [(g, s, v) for g, s, v in zip(gradients, squares, variables, strict=True) if g is not None]
         gradients, squares, _ = zip(*updated, strict=True)
         if replicas > 1:
+            # TensorFlow fixes the shape of what it gathers at the first step, but the rows of a table's gradient are as
+            # many as the tokens, which differ from batch to batch.
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
             add = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
             sums, gradients, squares = _map_values(add, (sums, gradients, squares))
         # Clip after the sum, so that any number of replicas gives the same step.

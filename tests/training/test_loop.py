@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.training_steps import assert_same, build, make_batches, mirrored, one_device, run
+from helpers.training_steps import CONFIG, assert_same, build, make_batches, mirrored, one_device, run
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
 from bert_tf.training import checkpoints, loop, run_directory
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
@@ -150,6 +150,34 @@ def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
         np.testing.assert_allclose(predict(batch)[name], value, atol=1e-5)
     for name, value in PretrainingObjective.sums(model(batch), batch).items():
         np.testing.assert_allclose(evaluate(batch)[name], value, rtol=1e-5)
+
+
+def classified(strategy) -> dict:
+    """The weights of a classifier after three steps on batches of different lengths."""
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = BertForSequenceClassification(BertConfig.from_dict({**CONFIG, "num_hidden_layers": 1}), num_labels=2)
+        model.build()
+        optimizer = create_optimizer("adamw", 1e-3, 3, 0)
+        optimizer.build(model.trainable_variables)
+
+    def batches():
+        for number, width in enumerate((8, 16, 8)):
+            ids = np.random.default_rng(number).integers(5, CONFIG["vocab_size"], (4, width)).astype("int32")
+            ones = np.ones_like(ids)
+            yield {"input_ids": ids, "input_mask": ones, "segment_ids": 0 * ones, "label_ids": ids[:, 0] % 2}
+
+    wide, one = tf.TensorSpec([4, None], tf.int32), tf.TensorSpec([4], tf.int32)
+    specs = {"input_ids": wide, "input_mask": wide, "segment_ids": wide, "label_ids": one}
+    plan = train_step.TrainingPlan(num_train_steps=3, batch_size=4, seed=3)
+    train = train_step.make_train_function(model, optimizer, model.objective, strategy, plan)
+    train(iter(tf.data.Dataset.from_generator(batches, output_signature=specs)), 3, tf.constant(1.0), tf.constant(0))
+    return {name: v.numpy() for name, v in checkpoints.model_variables(model).items()}
+
+
+def test_batches_of_several_lengths_on_two_replicas():
+    """The gradient of a table has a row for each token, so another number of rows in each of these steps."""
+    assert_same(classified(one_device()), classified(mirrored(2)), 1e-5)
 
 
 # --- precision --------------------------------------------------------------------------------------------------------
