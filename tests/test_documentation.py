@@ -64,7 +64,8 @@ OTHER_PROGRAMS_FLAGS = {
     "allow_version_labels_for_unavailable_models", "batching_parameters_file", "enable_batching", "json", "logdir",
     "model_config_file", "model_config_file_poll_wait_seconds", "rm", "scope", "tensorflow_inter_op_parallelism",
     "tensorflow_intra_op_parallelism", "project", "region", "temp_location", "sdk_container_image", "flink_master",
-    "environment_type", "environment_config", "spark_master_url", "help",
+    "environment_type", "environment_config", "spark_master_url", "help", "direct_running_mode", "direct_num_workers",
+    "dask_client_address", "dask_scheduler_file", "nthreads", "nworkers",
 }  # fmt: skip
 
 
