@@ -134,8 +134,8 @@ def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
 
 def _finished(figure, path: str | None):
     """The figure, laid out; written as a PNG, complete or not at all, if there is a path."""
-    figure.draw_without_rendering()  # fixes the fonts and settings of texts now, not when the figure is shown
     if path is None:
+        figure.draw_without_rendering()  # fixes the fonts and settings of texts now, not when the figure is shown
         return figure
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=120)
