@@ -90,15 +90,19 @@ def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return np.fromiter((index for row in rows for index in row), np.int32, int(offsets[-1])), offsets
 
 
-def padded_lengths(max_seq_length: int) -> list[int]:
+def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
     """The lengths that batches are padded to: multiples of 8 up to 128, of 16 up to 256, of 32 up to 512, and so on.
 
     The last is max_seq_length. Finer lengths would compute less padding, but each is one more shape to compile
     (docs/benchmarks.md#padding).
+
+    Args:
+      whole_step: the whole step is compiled, not only its fused kernels, which takes far longer for each length: begin
+        with multiples of 32.
     """
     lengths, length = [], 0
     while length < max_seq_length:
-        length += 1 << max(3, length.bit_length() - 4)
+        length += 1 << max(5 if whole_step else 3, length.bit_length() - 4)
         lengths.append(min(length, max_seq_length))
     return lengths
 
@@ -147,13 +151,15 @@ def training_batches(
     start_step: int,
     max_seq_length: int,
     static_padding: bool = False,
+    whole_step: bool = False,
 ):
     """An endless tf.data.Dataset of batches {name: [B, ...]} from a step on.
 
     Args:
       static_padding: pad every batch to max_seq_length, and don't batch similar lengths together.
+      whole_step: see `padded_lengths`.
     """
-    allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length)
+    allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length, whole_step)
     lengths = rows.lengths
 
     def batches():

@@ -435,7 +435,11 @@ class _Run:
 
         def training_batches(first_step: int) -> tf.data.Dataset:
             return task.training_batches(
-                batch_size=run.train_batch_size, seed=self.seed, start_step=first_step, **run.padding
+                batch_size=run.train_batch_size,
+                seed=self.seed,
+                start_step=first_step,
+                whole_step=run.use_xla,
+                **run.padding,
             )
 
         step = loop.train(

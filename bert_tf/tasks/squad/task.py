@@ -8,7 +8,6 @@ import random
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data import token_rows
 from bert_tf.models import question_heads
 from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
@@ -175,9 +174,6 @@ class SquadTask(FineTuningTask):
 
     def create_teacher(self, path, dtype):
         return question_heads.from_pretrained(path, dtype=dtype)
-
-    def training_batches(self, **arguments):
-        return token_rows.training_batches(self.train_rows, **arguments)
 
     def begin(self):
         self.chosen = self.answering  # with the threshold that the last evaluation chose

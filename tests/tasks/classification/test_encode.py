@@ -198,6 +198,7 @@ def test_padded_lengths():
     lengths = token_rows.padded_lengths(300)
     assert lengths == [*range(8, 128, 8), *range(128, 256, 16), 256, 288, 300]
     assert token_rows.padded_lengths(5) == [5] and token_rows.padded_lengths(288)[-2:] == [256, 288]
+    assert token_rows.padded_lengths(600, whole_step=True) == [*range(32, 512, 32), 512, 576, 600]
     assert [token_rows.padded_length(longest, lengths) for longest in (1, 8, 9, 129, 289)] == [8, 8, 16, 144, 300]
 
 
