@@ -1,0 +1,79 @@
+"""One flipped bit in a record file or in its kept index is noticed, or changes nothing that is read."""
+
+import gzip
+import os
+
+import numpy as np
+import pytest
+from helpers.slow import slow
+from helpers.tiny import write_pretraining_records
+
+from bert_tf.data import gzip_records, record_index, records
+
+FEATURES = records.pretraining_features(16, 3)
+# 75 bits of each form: 150 of record files, with and without a kept index, and 150 of kept indexes.
+BITS = [(0, 5), *slow((1, 35), (2, 35))]
+
+
+def replace(path, content: bytes) -> None:
+    """Changes a file as a failing disk does: its time stays."""
+    before = os.stat(path)
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def read(path, index_file, *, skip=False) -> list[dict]:
+    """All records, twice: in order, and in the order of training."""
+    index = records.index_records([str(path)], FEATURES, skip_corrupt_records=skip, cache_file=str(index_file))
+    with records.explained_errors(index, FEATURES):
+        batches = [*records.evaluation_batches(index, FEATURES, batch_size=4, repeat=False, max_steps=None)]
+        trained = records.training_batches(index, FEATURES, batch_size=4, seed=0, shuffle_window=8)
+        batches += trained.take(index.total_records // 4)
+    return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
+
+
+@pytest.fixture(params=["plain", "gzip"])
+def whole(request, tmp_path, monkeypatch):
+    """(file, kept index, what is read)."""
+    monkeypatch.setattr(record_index, "RECORDS_PER_BLOCK", 4)
+    path, index_file = tmp_path / "records.tfrecord", tmp_path / "index.npz"
+    write_pretraining_records(path, 12)
+    if request.param == "gzip":
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    return path, index_file, read(path, index_file)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize(("seed", "count"), BITS)
+def test_of_a_record_file(whole, seed, count, indexed):
+    path, index_file, expected = whole
+    content, index, noticed = path.read_bytes(), index_file.read_bytes(), 0
+    for bit in np.random.default_rng(seed).integers(8 * len(content), size=count):
+        replace(path, flipped(content, int(bit)))
+        if not indexed:
+            index_file.unlink()
+        try:
+            found = read(path, index_file)
+        except (records.RecordError, gzip_records.GzipDamage) as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            noticed += 1
+        else:
+            np.testing.assert_equal(found, expected)
+        replace(path, content)
+        index_file.write_bytes(index)
+    assert noticed
+
+
+@pytest.mark.parametrize(("seed", "count"), BITS)
+def test_of_a_kept_index(whole, seed, count):
+    path, index_file, expected = whole
+    content = index_file.read_bytes()
+    for bit in np.random.default_rng(seed).integers(8 * len(content), size=count):
+        index_file.write_bytes(flipped(content, int(bit)))
+        np.testing.assert_equal(read(path, index_file), expected)
