@@ -4,11 +4,9 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import struct
-import zipfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -24,7 +22,7 @@ from bert_tf.data.gzip_records import (
     masked_crc32c,
     next_member,
 )
-from bert_tf.system.atomic import write_file
+from bert_tf.system.kept_arrays import load_arrays, save_arrays
 from bert_tf.system.progress import progress_bar
 
 RECORDS_PER_BLOCK = 1024
@@ -292,34 +290,25 @@ def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
 def _load_index(
     cache_file: str, key: str, files: Sequence[str], sizes: Sequence[int], times: Sequence[int]
 ) -> RecordIndex | None:
-    if not tf.io.gfile.exists(cache_file):
+    stored = load_arrays(cache_file)
+    if stored is None:
         return None
-    try:
-        with tf.io.gfile.GFile(cache_file, "rb") as stream:
-            stored = np.load(io.BytesIO(stream.read()), allow_pickle=False)
-        if stored["key"].item() != key:
-            logging.info("%s was made from other files or an older state of these; indexing again", cache_file)
-            return None
-        skipped = tuple(stored["skipped"].tolist())
-        compressed = tuple(stored["compressed"].tolist())
-        return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, compressed, *stored["blocks"])
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, tf.errors.OpError) as error:
-        logging.warning("cannot use %s (%s); indexing again", cache_file, error)
+    if stored["key"].item() != key:
+        logging.info("%s was made from other files or an older state of these; indexing again", cache_file)
         return None
+    skipped = tuple(stored["skipped"].tolist())
+    compressed = tuple(stored["compressed"].tolist())
+    return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, compressed, *stored["blocks"])
 
 
 def _save_index(cache_file: str, key: str, index: RecordIndex) -> None:
-    content = io.BytesIO()
-    np.savez(
-        content,
-        key=np.array(key),
-        skipped=np.array(index.skipped, np.int64),
-        compressed=np.array(index.compressed, bool),
-        blocks=np.stack(index.blocks()),
-    )
+    arrays = {
+        "key": np.array(key), "skipped": np.array(index.skipped, np.int64), "blocks": np.stack(index.blocks()),
+        "compressed": np.array(index.compressed, bool),
+    }  # fmt: skip
     # Several workers may write it at the same time: each uses its own temporary name, and the last rename wins.
     try:
-        write_file(cache_file, content.getvalue())
+        save_arrays(cache_file, arrays)
     except tf.errors.OpError as error:
         logging.warning("cannot save the index of the records in %s (%s); continuing without it", cache_file, error)
 

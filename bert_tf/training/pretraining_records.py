@@ -1,16 +1,14 @@
 """The records of a pre-training run: those that its flags name."""
 
 import dataclasses
-import io
 import posixpath
 
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.data import records
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.settings import PretrainingSettings
-from bert_tf.system.atomic import write_file
+from bert_tf.system.kept_arrays import load_arrays, save_arrays
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 
 
@@ -34,19 +32,16 @@ class OpenedRecords:
 def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
     """How often each token is in unmasked records: int64 [vocab_size]; padding counts, too. Kept for the next start."""
     cache_file = opened.cache_folder and posixpath.join(opened.cache_folder, f"{opened.flag}.tokens.npz")
-    if cache_file and tf.io.gfile.exists(cache_file):
-        with tf.io.gfile.GFile(cache_file, "rb") as file, np.load(io.BytesIO(file.read())) as stored:
-            if str(stored["fingerprint"]) == opened.index.fingerprint and len(stored["counts"]) == vocab_size:
-                return stored["counts"]
+    stored = load_arrays(cache_file) if cache_file else None
+    if stored and str(stored["fingerprint"]) == opened.index.fingerprint and len(stored["counts"]) == vocab_size:
+        return stored["counts"]
     counts = np.zeros(vocab_size, np.int64)
     batches = records.evaluation_batches(opened.index, opened.features, batch_size=256, repeat=False, max_steps=None)
     with records.explained_errors(opened.index, opened.features):
         for batch in batches:
             counts += np.bincount(np.reshape(batch["input_ids"], -1), minlength=vocab_size)[:vocab_size]
     if cache_file:
-        content = io.BytesIO()
-        np.savez_compressed(content, counts=counts, fingerprint=opened.index.fingerprint)
-        write_file(cache_file, content.getvalue())
+        save_arrays(cache_file, {"counts": counts, "fingerprint": np.array(opened.index.fingerprint)})
     return counts
 
 

@@ -6,7 +6,6 @@ choice of the best window for each token are the original's. Arrays hold all win
 
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import posixpath
@@ -17,7 +16,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans
-from bert_tf.system.atomic import write_file
+from bert_tf.system.kept_arrays import load_arrays, save_arrays
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
@@ -349,14 +348,10 @@ def cached_windows(
     import tensorflow as tf
 
     path = posixpath.join(cache_dir, f"windows-{_content_hash(examples, tokenizer, settings, is_training)}.npz")
-    if tf.io.gfile.exists(path):
-        try:
-            with tf.io.gfile.GFile(path, "rb") as file, np.load(io.BytesIO(file.read()), allow_pickle=False) as content:
-                windows = _windows_of(dict(content), settings.answer_from == "offsets", is_training, tokenizer.pad_id)
-            logging.info("%d windows from %s.", len(windows), path)
-            return windows
-        except Exception as error:  # whatever a damaged file leads to
-            logging.warning("%s can't be read (%s): made again.", path, error)
+    if stored := load_arrays(path):
+        windows = _windows_of(stored, settings.answer_from == "offsets", is_training, tokenizer.pad_id)
+        logging.info("%d windows from %s.", len(windows), path)
+        return windows
     windows = build_windows(examples, tokenizer, settings, is_training)
     none = np.zeros(0, np.int32)
     labels = list(windows.labels.values()) or [np.zeros(len(windows), np.int32)] * 2
@@ -367,10 +362,8 @@ def cached_windows(
         "ends": none if windows.ends is None else windows.ends, "example_index": windows.example_index,
         "doc_span_index": windows.doc_span_index, "is_impossible": windows.is_impossible,
     }  # fmt: skip
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
     tf.io.gfile.makedirs(cache_dir)
-    write_file(path, buffer.getvalue())
+    save_arrays(path, arrays)
     return windows
 
 

@@ -1,0 +1,30 @@
+"""Arrays kept in a file (.npz) for the next start: read whole, or made again."""
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+from absl import logging
+
+from bert_tf.system.atomic import write_file
+
+
+def load_arrays(path: str) -> dict[str, np.ndarray] | None:
+    """The arrays that `save_arrays` wrote, by name; None if the file is not there, or damaged, which is logged."""
+    import tensorflow as tf
+
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file, np.load(io.BytesIO(file.read()), allow_pickle=False) as stored:
+            return dict(stored)  # which checks their checksums
+    except Exception as error:  # a damaged archive has many ways to fail
+        logging.warning("%s can't be read (%s): made again.", path, error)
+        return None
+
+
+def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays, complete or not at all."""
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    write_file(path, content.getvalue())
