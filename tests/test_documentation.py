@@ -537,7 +537,7 @@ def test_what_a_family_needs_is_counted():
 def test_flags_named_in_pages_exist():
     defined = set()
     for path in [*ROOT.glob("*.py"), *(ROOT / "bert_tf").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"),
-                 *(ROOT / "experiments").glob("*.py")]:  # fmt: skip
+                 *(ROOT / "experiments").glob("*.py"), ROOT / "tests" / "kill_campaign.py"]:  # fmt: skip
         text = path.read_text()
         defined |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", text)) | set(re.findall(r"\"--(\w+)\"", text))
     defined |= {f"no{name}" for name in defined}
