@@ -9,6 +9,7 @@ from absl import logging
 from bert_tf import BertForPreTraining, FullTokenizer, fill_mask
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.settings import PretrainingSettings
+from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.settings import TrainingSettings
 
@@ -81,3 +82,26 @@ def test_settings_that_contradict_each_other_write_nothing(records, tmp_path):
     with pytest.raises(ValueError, match=r"other\.txt is not the vocabulary that the records were made with"):
         pretrain(wrong)
     assert not list((tmp_path / "model").glob("*.json")) and not list((tmp_path / "model").glob("model.ckpt*"))
+
+
+@pytest.mark.parametrize(
+    ("there", "left"),
+    [({}, None), ({"mine.txt": "x"}, {"mine.txt", "index.npz"}), ({"run.json": "{}"}, {"run.json", "index.npz"})],
+)
+def test_a_refused_run_removes_only_a_folder_that_it_made(tmp_path, there, left):
+    folder = tmp_path / "a" / "out"
+    if there:
+        folder.mkdir(parents=True)
+        for name, text in there.items():
+            (folder / name).write_text(text)
+    with pytest.raises(ValueError, match="refused"), run_directory.removed_if_refused(str(folder)):
+        (folder / "index.npz").write_text("")
+        raise ValueError("refused")
+    assert {path.name for path in folder.iterdir()} == left if left else not folder.exists()
+
+
+def test_a_run_that_is_recorded_keeps_its_folder(tmp_path):
+    with pytest.raises(ValueError, match="later"), run_directory.removed_if_refused(str(tmp_path / "out")):
+        (tmp_path / "out" / "run.json").write_text("{}")
+        raise ValueError("later")
+    assert (tmp_path / "out" / "run.json").exists()

@@ -250,7 +250,8 @@ def compute_window(
       on_progress: called with the number of lines after each batch.
     """
     rows, offsets = window.rows, window.rows.offsets
-    allowed = [max_seq_length] if static_padding else few_lengths and token_rows.padded_lengths(max_seq_length)
+    allowed = token_rows.padded_lengths(max_seq_length) if few_lengths else range(1, max_seq_length + 1)
+    allowed = [max_seq_length] if static_padding else allowed
     values = np.empty((int(offsets[-1]), *size), np.float32)
     if static_padding:
         batches = [np.arange(len(rows))[start : start + batch_size] for start in range(0, len(rows), batch_size)]
@@ -258,7 +259,7 @@ def compute_window(
         batches = token_rows.evaluation_rows(rows.lengths, batch_size)
     for chosen in batches:
         longest = int(rows.lengths[chosen].max())
-        length = token_rows.padded_length(longest, allowed) if allowed else longest
+        length = token_rows.padded_length(longest, allowed)
         full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))]) if fill else chosen
         output = compute(rows.batch(full, length))
         for place, row in enumerate(chosen.tolist()):
