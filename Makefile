@@ -1,4 +1,4 @@
-# make install | test | test-slow | test-kill | demo | docs | lint | bench | clean
+# make install | test | test-slow | test-all | test-kill | demo | docs | lint | bench | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: install test test-slow test-kill demo docs lint format bench clean
+.PHONY: install test test-slow test-all test-kill demo docs lint format bench clean
 install: $(STAMP)
 
 $(STAMP): requirements.txt pyproject.toml
@@ -31,6 +31,10 @@ test: $(DEV_STAMP)
 # The long tests, each of which has a small form in `make test`, and again those that hold numbers against the originals';
 # here TensorFlow and XLA compile with their default settings.
 test-slow: $(DEV_STAMP)
+	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "(slow or numbers) and not exhaustive"
+
+# The same with all cases of tests that have many of one kind: an hour or more.
+test-all: $(DEV_STAMP)
 	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "slow or numbers"
 
 # Scripts killed at random moments and started again leave what undisturbed runs leave.

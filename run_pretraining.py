@@ -159,8 +159,8 @@ flags.DEFINE_float("keep_rate", 0.1, "For unmasked records: share of the predict
 flags.DEFINE_float(
     "generator_size",
     0.25,
-    "For --objective=electra: width of the generator, as a share of the model's; it has as many layers. If unset, "
-    "that of the generator in --init_checkpoint, if there is one.",
+    "For --objective=electra: width of the generator, as a share of the model's (more than 0, at most 1); it has as "
+    "many layers. If unset, that of the generator in --init_checkpoint, if there is one.",
 )
 flags.DEFINE_string(
     "generator_config_file",
@@ -193,6 +193,12 @@ flags.DEFINE_enum(
     "roberta for a RoBERTa, bert for all others. --objective=electra has a rule of its own.",
 )
 flags.DEFINE_bool("skip_corrupt_records", False, "Skip and count damaged records, instead of stopping.")
+flags.DEFINE_bool(
+    "verify_records",
+    False,
+    "Read all records at the start and verify their checksums, even if create_pretraining_data.py left an index beside "
+    "each file; without this flag they are verified when they are used.",
+)
 
 # Distillation; the defaults are those of DistilBERT's authors.
 training_flags.define_teacher_flags(

@@ -20,7 +20,7 @@ FRAME_BYTES = 16  # before each payload: length (8 bytes) and its checksum (4); 
 
 LARGEST_RECORD = 1 << 26  # bytes; records are read whole
 
-_MAGIC = b"\x1f\x8b\x08"
+MAGIC = b"\x1f\x8b\x08"
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -42,13 +42,17 @@ def masked_crc32c(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def is_frame_head(head: bytes) -> bool:
+    """Whether these are the first 12 bytes of a record's frame: a length, and its checksum."""
+    return len(head) == 12 and struct.unpack("<I", head[8:])[0] == masked_crc32c(head[:8])
+
+
 def is_gzip(name: str) -> bool:
     """Whether a file is gzip-compressed, by its first bytes."""
     with tf.io.gfile.GFile(name, "rb") as file:
         head = file.read(12)
     # The length of a first record may look like gzip's magic number, but then its checksum matches.
-    framed = len(head) == 12 and struct.unpack("<I", head[8:])[0] == masked_crc32c(head[:8])
-    return head[:2] == _MAGIC[:2] and not framed
+    return head[:2] == MAGIC[:2] and not is_frame_head(head)
 
 
 def _decompressed(name: str, member: int) -> Iterator[tuple[int, int, bytes]]:
@@ -131,7 +135,7 @@ def next_member(name: str, member: int, size: int) -> int | None:
         file.seek(at)
         while at < size and (chunk := file.read(_CHUNK_BYTES)):
             window = tail + chunk
-            found = window.find(_MAGIC)
+            found = window.find(MAGIC)
             while found >= 0:
                 place = at - len(tail) + found
                 try:
@@ -139,7 +143,7 @@ def next_member(name: str, member: int, size: int) -> int | None:
                         return place
                 except GzipDamage:
                     pass
-                found = window.find(_MAGIC, found + 1)
+                found = window.find(MAGIC, found + 1)
             at += len(chunk)
             tail = window[-2:]
     return None

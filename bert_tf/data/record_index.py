@@ -1,6 +1,8 @@
-"""An index of the records in TFRecord files: built once, with all checksums verified, and cached for the next start."""
+"""An index of the records in TFRecord files, cached for the next start.
 
-import concurrent.futures
+What the writer left beside a file (written_index.py) is taken over; other files are read once, with all checksums.
+"""
+
 import contextlib
 import dataclasses
 import hashlib
@@ -18,19 +20,21 @@ from bert_tf.data.gzip_records import (
     GzipDamage,
     GzipReader,
     gzip_records,
+    is_frame_head,
     is_gzip,
     masked_crc32c,
     next_member,
 )
+from bert_tf.data.written_index import RECORDS_PER_BLOCK, block_misfit, index_path, read_written_index, spread
 from bert_tf.system.kept_arrays import load_arrays, save_arrays
 from bert_tf.system.progress import progress_bar
-
-RECORDS_PER_BLOCK = 1024
+from bert_tf.system.threads import in_threads
 
 _BATCHES_AT_ONCE = 64  # of a file that is scanned
 _READ_BUFFER_BYTES = 256 * 1024
-_INDEX_THREADS = 8
-_CACHE_VERSION = 2
+_SCANNING_THREADS = 8
+CHECKED_FILES = 16  # of those with an index beside them, one block of each
+_CACHE_VERSION = 3
 
 
 class RecordError(ValueError):
@@ -94,58 +98,102 @@ class RecordIndex:
 # --- Finding the records ----------------------------------------------------------------------------------------------
 
 
-def find_records(files: Sequence[str], skip_corrupt_records: bool, cache_file: str | None) -> RecordIndex:
+def find_records(
+    files: Sequence[str], skip_corrupt_records: bool, cache_file: str | None, verify: bool = False
+) -> RecordIndex:
     """The index of TFRecord files, from `cache_file` if that was made from exactly these files.
 
+    Args:
+      verify: read all records now, also those of files with an index beside them.
+
     Raises:
-      RecordError: a record is corrupt or truncated (without `skip_corrupt_records`), or a file is a directory.
+      RecordError: a record that is read is corrupt or truncated (without `skip_corrupt_records`), or a file is a
+        directory.
     """
-    sizes, times = [], []
-    for name in files:
-        if (stat := tf.io.gfile.stat(name)).is_directory:
+    stats = in_threads(tf.io.gfile.stat, files)
+    for name, stat in zip(files, stats, strict=True):
+        if stat.is_directory:
             raise RecordError(f"{name} is a directory, not a TFRecord file")
-        sizes.append(int(stat.length))
-        times.append(int(stat.mtime_nsec))
+    sizes, times = [int(stat.length) for stat in stats], [int(stat.mtime_nsec) for stat in stats]
+    verify = verify or skip_corrupt_records  # only reading shows which are corrupt
     key = json.dumps(
-        [_CACHE_VERSION, RECORDS_PER_BLOCK, bool(skip_corrupt_records), list(zip(files, sizes, times, strict=True))]
+        [
+            _CACHE_VERSION,
+            RECORDS_PER_BLOCK,
+            bool(skip_corrupt_records),
+            bool(verify),
+            list(zip(files, sizes, times, strict=True)),
+        ]
     )
     index = _load_index(cache_file, key, files, sizes, times) if cache_file else None
     if index is None:
-        index = _scan_files(files, sizes, times, skip_corrupt_records)
+        found = {} if verify else _written_blocks(files, sizes)
+        index = _scan_files(files, sizes, times, skip_corrupt_records, found)
         if cache_file:
             _save_index(cache_file, key, index)
     return index
 
 
+# Blocks (byte offset, inner offset, records) of a file int64 [blocks, 3], the number of records skipped, and whether it
+# is compressed.
+_FileBlocks = tuple[np.ndarray, int, bool]
+
+
+def _written_blocks(files: Sequence[str], sizes: Sequence[int]) -> dict[int, _FileBlocks]:
+    """File number -> its blocks, for the files with an index beside them that fits."""
+    read = in_threads(read_written_index, files, sizes)
+    found = {number: index for number, (index, _) in enumerate(read) if index}
+    problems = {number: problem for number, (_, problem) in enumerate(read) if problem}
+    numbers = [number for number in found if number not in problems]
+    checked = [numbers[place] for place in spread(len(numbers), CHECKED_FILES)] if numbers else []
+    misfits = in_threads(block_misfit, [files[number] for number in checked], [found[number] for number in checked])
+    problems |= {number: misfit for number, misfit in zip(checked, misfits, strict=True) if misfit}
+    for number, problem in problems.items():
+        logging.warning("%s %s: reading all of %s", index_path(files[number]), problem, files[number])
+        found.pop(number, None)
+    if found:
+        logging.info(
+            "%d of %d record files have an index beside them; --verify_records reads them nevertheless",
+            len(found),
+            len(files),
+        )
+    return {
+        number: (np.stack([index.offsets, np.zeros_like(index.offsets), index.counts], axis=1), 0, index.compressed)
+        for number, index in found.items()
+    }
+
+
 def _scan_files(
-    files: Sequence[str], sizes: Sequence[int], times: Sequence[int], skip_corrupt_records: bool
+    files: Sequence[str],
+    sizes: Sequence[int],
+    times: Sequence[int],
+    skip_corrupt_records: bool,
+    found: dict[int, _FileBlocks],
 ) -> RecordIndex:
-    with (
-        # The bar appears after two seconds.
-        progress_bar(total=sum(sizes), desc="indexing records", unit="B", unit_scale=True, delay=2) as progress,
-        concurrent.futures.ThreadPoolExecutor(min(_INDEX_THREADS, len(files) or 1)) as pool,
-    ):
-        scans = [
-            pool.submit(_scan_file, name, size, skip_corrupt_records, progress)
-            for name, size in zip(files, sizes, strict=True)
-        ]
-        try:
-            results = [scan.result() for scan in scans]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    rows = [(number, *block) for number, (blocks, *_) in enumerate(results) for block in blocks]
-    columns = np.array(rows, np.int64).reshape(-1, 4).T
-    skipped = tuple(skipped for _, skipped, _ in results)
-    compressed = tuple(compressed for *_, compressed in results)
-    return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, compressed, *columns)
+    """The index of all files; those that are not `found` are read."""
+    missing = [number for number in range(len(files)) if number not in found]
+    # The bar appears after two seconds.
+    total = sum(sizes[number] for number in missing)
+    with progress_bar(total=total, desc="indexing records", unit="B", unit_scale=True, delay=2) as progress:
+
+        def scan(number: int) -> _FileBlocks:
+            return _scan_file(files[number], sizes[number], skip_corrupt_records, progress)
+
+        found |= zip(missing, in_threads(scan, missing, threads=_SCANNING_THREADS), strict=True)
+    per_file = [found[number] for number in range(len(files))]
+    counts = np.array([len(blocks) for blocks, *_ in per_file], np.int64)
+    columns = np.concatenate([np.empty((0, 3), np.int64), *(blocks for blocks, *_ in per_file)]).T
+    skipped = tuple(skipped for _, skipped, _ in per_file)
+    compressed = tuple(compressed for *_, compressed in per_file)
+    numbers = np.repeat(np.arange(len(files)), counts)
+    return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, compressed, numbers, *columns)
 
 
-def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, ...]], int, bool]:
-    """Blocks (byte offset, inner offset, records) of a file, the number of records skipped, and whether it is gzip."""
+def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress) -> _FileBlocks:
     compressed = size > 0 and is_gzip(name)
     scan = _scan_gzip if compressed else _scan_plain
-    return *scan(name, size, skip_corrupt_records, progress), compressed
+    blocks, skipped = scan(name, size, skip_corrupt_records, progress)
+    return np.array(blocks, np.int64).reshape(-1, 3), skipped, compressed
 
 
 def _scan_plain(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, ...]], int]:
@@ -317,14 +365,27 @@ def _save_index(cache_file: str, key: str, index: RecordIndex) -> None:
 
 
 def first_payload(index: RecordIndex, block: int) -> bytes:
-    """The first record of a block."""
+    """The first record of a block.
+
+    Raises:
+      RecordError: it is damaged; names file and place.
+    """
     number, offset, inner, _ = (int(value) for value in index.blocks(block))
+    name, size = index.files[number], index.file_sizes[number]
     if index.compressed[number]:
-        return next(gzip_records(index.files[number], offset, inner))[-1]
-    with tf.io.gfile.GFile(index.files[number], "rb") as stream:
+        try:
+            return next(gzip_records(name, offset, inner))[-1]
+        except GzipDamage as damage:
+            raise RecordError(str(damage)) from damage
+    with tf.io.gfile.GFile(name, "rb") as stream:
         stream.seek(offset)
-        length = struct.unpack("<Q", stream.read(12)[:8])[0]
-        return stream.read(min(length, index.file_sizes[number]))  # where it is damaged, reading the block says so
+        head = stream.read(12)
+        length = struct.unpack("<Q", head[:8])[0] if is_frame_head(head) else size
+        content = stream.read(length + 4) if length < size else b""
+    payload, checksum = content[:-4], content[-4:]
+    if len(payload) != length or masked_crc32c(payload) != int.from_bytes(checksum, "little"):
+        raise RecordError(f"{name}: the record at byte {offset} is {damage_at(name, offset, size)[1]}")
+    return payload
 
 
 def open_at(name, offset) -> tf.data.Dataset:

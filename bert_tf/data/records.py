@@ -12,7 +12,6 @@ version, which `Generator.permutation` does not promise.
 Shape legend: B batch.
 """
 
-import concurrent.futures
 import contextlib
 import itertools
 import os
@@ -35,10 +34,10 @@ from bert_tf.data.record_index import (
     window_reader,
 )
 from bert_tf.system.progress import progress_bar
+from bert_tf.system.threads import in_threads
 
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
 
-_CHECKING_THREADS = 8
 _PARSERS = max(2, min(8, os.cpu_count() or 2))
 _PREFETCHED = 8  # batches
 _plain = tf.autograph.experimental.do_not_convert  # AutoGraph is not needed and takes longer than everything else
@@ -127,23 +126,26 @@ def features_of(
     vocab_size: int | None = None,
     segments: int = 2,
     model_name: str = "the model",
+    no_masked: str = "",
 ) -> tuple[Features, int | None]:
     """The features in the records of an index, detected from the first record of each file, with their limits.
 
     Args:
       vocab_size: the number of token ids; None: any are read. segments: that of segment ids.
       model_name: where messages say that these two come from.
+      no_masked: why masked examples can't be used, if so; begins the message.
 
     Returns:
       `pretraining_features` and None, or `unmasked_features` and the pairs per row (M), or `electra_features` and 1.
 
     Raises:
-      RecordError: two files are of different kinds (names both), or a record does not match the two lengths.
+      RecordError: two files are of different kinds (names both), or a record does not match the two lengths, or
+        `no_masked`.
     """
     first_name = first_kind = first_words = None
-    for block in index.first_blocks:
-        name = index.files[index.file_number[block]]
-        example = _parsed(first_payload(index, block))
+    first_payloads = _first_payloads(index)
+    for name, (_, payload) in first_payloads.items():
+        example = _parsed(payload)
         values = example.features.feature if isinstance(example, tf.train.Example) else {}
         lengths, words = values.get("segment_lengths"), "word_continuations" in values
         pairs = lengths and max(1, len(lengths.int64_list.value) // 2)
@@ -167,6 +169,8 @@ def features_of(
         features = unmasked_features(max_seq_length, first_pairs, first_words)
     elif first_kind == _ELECTRA_KIND:
         features, first_pairs = electra_features(max_seq_length), 1
+    elif no_masked:
+        raise RecordError(f"{no_masked}: make them with create_pretraining_data.py --masking=dynamic.")
     else:
         features = pretraining_features(max_seq_length, max_predictions_per_seq)
     tokens = vocab_size, f"vocab_size={vocab_size} in {model_name}: was the data made with another vocabulary?"
@@ -184,7 +188,7 @@ def features_of(
         name: LimitedFeature(feature, *limits[name]) if name in limits else feature
         for name, feature in features.items()
     }
-    _check_first_records(index, features)
+    _check_first_records(first_payloads, features)
     return features, first_pairs
 
 
@@ -201,9 +205,13 @@ def index_records(
     features: Features | None,
     *,
     skip_corrupt_records: bool = False,
+    verify: bool = False,
     cache_file: str | None = None,
 ) -> RecordIndex:
-    """Finds every record of `files`, verifying all checksums, and compares the first of each file with `features`.
+    """Finds every record of `files`, and compares the first of each file with `features`.
+
+    Files that have an index beside them, as create_pretraining_data.py writes it, are not read for it; their checksums
+    are verified when their records are used.
 
     Args:
       files: TFRecord files, uncompressed or gzip-compressed, whatever their names.
@@ -211,6 +219,7 @@ def index_records(
       skip_corrupt_records: skip and count unreadable records, instead of stopping. After a damaged payload, reading
         resumes at the next record; after a damaged length or a truncation, the rest of the file is lost. In a gzip
         file, a damaged member is skipped completely.
+      verify: read all records of all files now, and verify all checksums.
       cache_file: where to cache the index for the next start; it is rebuilt if a file's name, size or modification time
         differs.
 
@@ -219,7 +228,7 @@ def index_records(
         first record lacks some of `features`.
     """
     files = [os.fspath(name) for name in files]
-    index = find_records(files, skip_corrupt_records, cache_file)
+    index = find_records(files, skip_corrupt_records, cache_file, verify)
     for name, skipped in zip(files, index.skipped, strict=True):
         if skipped:
             logging.warning("%s: skipped %d corrupt or truncated records (--skip_corrupt_records)", name, skipped)
@@ -230,7 +239,7 @@ def index_records(
     if empty:
         logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
     if features is not None:
-        _check_first_records(index, features)
+        _check_first_records(_first_payloads(index), features)
     logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(index.file_sizes) / 1e6)
     return index
 
@@ -238,16 +247,18 @@ def index_records(
 # --- Comparing a record with the flags --------------------------------------------------------------------------------
 
 
-def _check_first_records(index: RecordIndex, features: Features) -> None:
-    def check(block: int) -> str | None:
-        name, offset = index.files[index.file_number[block]], int(index.byte_offset[block])
-        problem = record_problem(first_payload(index, block), features)
-        return problem and f"{name}: the first record (byte {offset}) {problem}"
+def _first_payloads(index: RecordIndex) -> dict[str, tuple[int, bytes]]:
+    """File name -> byte offset and payload of its first record, for files that have any."""
+    blocks = index.first_blocks
+    payloads = in_threads(lambda block: first_payload(index, block), blocks)
+    names = [index.files[index.file_number[block]] for block in blocks]
+    return dict(zip(names, zip(index.byte_offset[blocks].tolist(), payloads, strict=True), strict=True))
 
-    with concurrent.futures.ThreadPoolExecutor(_CHECKING_THREADS) as pool:
-        for problem in pool.map(check, index.first_blocks):
-            if problem:
-                raise RecordError(problem)
+
+def _check_first_records(first_payloads: Mapping[str, tuple[int, bytes]], features: Features) -> None:
+    for name, (offset, payload) in first_payloads.items():
+        if problem := record_problem(payload, features):
+            raise RecordError(f"{name}: the first record (byte {offset}) {problem}")
 
 
 def _parsed(payload: bytes) -> tf.train.Example | Exception:
@@ -399,7 +410,7 @@ def training_batches(
         raise ValueError(f"{batch_size=} and {shuffle_window=} must be at least 1, {start_step=} at least 0")
 
     def windows():
-        return _shuffled_windows(index, seed, shuffle_window, start_step * batch_size)
+        return shuffled_windows(index, seed, shuffle_window, start_step * batch_size)
 
     rows = tf.TensorSpec([None], tf.int64)
     read = window_reader(index)
@@ -471,7 +482,7 @@ def evaluation_batches(
     return dataset.with_options(_options()).prefetch(_PREFETCHED)
 
 
-def _shuffled_windows(
+def shuffled_windows(
     index: RecordIndex, seed: int, shuffle_window: int, start_record: int
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields `index.blocks` of each window and the order of its records.

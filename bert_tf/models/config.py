@@ -263,7 +263,11 @@ class BertConfig:
         of_head = {key: extra.pop(key) for key in KEYS_IN_CONFIG if key in extra}
         unknown = sorted(str(key) for key in extra if key not in cls.idle_keys)
         if unknown and not allow_unknown:
+            others = [c for c in cls.classes.values() if c is not cls and {*unknown} <= {*c.keys()}]
             hint = ""
+            if others:
+                titles = " and ".join(f"{other.title} ({other.file_name})" for other in others)
+                hint = f" {titles} has {', '.join(unknown)}: the name of the file says the family."
             if "model_type" in extra or "architectures" in of_head:
                 hint = ' It looks like a Hugging Face config: note that their "gelu" is "gelu_erf" here.'
             raise ValueError(

@@ -45,9 +45,12 @@ def vocabulary_divergence(
 def _sums_and_gradients(own, theirs, weights, temperature: float, factors: tuple[float, float], training: bool):
     """The sums of `vocabulary_divergence`, and float32 gradients of the first with respect to `own`."""
     own, theirs = ([ops.stop_gradient(x) for x in tensors] for tensors in (own, theirs))
-    counted = weights > 0
-    order = ops.argsort(ops.cast(ops.logical_not(counted), "int32"))
-    count = ops.sum(ops.cast(counted, "int32"))
+    # Those with a weight first. A sort would do, but on TPUs its result has a size that is not known beforehand.
+    counted = ops.cast(weights > 0, "int32")
+    count = ops.sum(counted)
+    places = ops.where(counted > 0, ops.cumsum(counted), count + ops.cumsum(1 - counted)) - 1
+    total = ops.shape(weights)[0]
+    order = ops.scatter(places[:, None], ops.arange(total, dtype="int32"), (total,))
 
     def sorted_rows(x):
         return ops.pad(ops.take(x, order, axis=0), [(0, _ROWS)] + [(0, 0)] * (len(x.shape) - 1))
@@ -86,5 +89,5 @@ def _sums_and_gradients(own, theirs, weights, temperature: float, factors: tuple
     start = [ops.zeros_like(ops.cast(x, "float32")) for x in (inputs, own[1], own[2])] if training else []
     _, sums, *gradients = ops.while_loop(lambda start, *_: start < count, body, (0, ops.zeros((2,)), *start))
     if training:
-        gradients[0] = ops.take(gradients[0], ops.argsort(order), axis=0)
+        gradients[0] = ops.take(gradients[0], places, axis=0)
     return ops.concatenate([ops.sum(sums * ops.convert_to_tensor(factors), keepdims=True), sums]), gradients

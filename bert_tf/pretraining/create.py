@@ -174,13 +174,13 @@ def _check_tokenizer(tokenizer: Tokenizer, settings: InstanceSettings, words: st
         )
     if settings.rows == "electra" and not isinstance(tokenizer, FullTokenizer):
         raise ValueError(
-            "--rows=electra makes ELECTRA's rows, of word pieces (vocab.txt), and not those of a "
-            f"{type(tokenizer).__name__}, as this --vocab_file needs."
+            "--rows=electra makes ELECTRA's rows, of word pieces (vocab.txt), but this --vocab_file is "
+            f"{tokenizer.vocab_kind}."
         )
     if settings.nsp and len(tokenizer.between_tokens) > 1:
         raise ValueError(
-            f"--nsp: models with the rows of {type(tokenizer).__name__} have one segment, and no next sentence to "
-            "predict: give --nsp=false."
+            f"--nsp: models of {tokenizer.vocab_kind} have one segment, and no next sentence to predict: give "
+            "--nsp=false."
         )
 
 
@@ -419,7 +419,7 @@ def _check_output_files(output_file: str, job: ShardJob, read_files: Sequence[st
     if not job.output_files:
         raise ValueError(f"--output_file names no file: {output_file!r}")
     read_keys, written_keys = set(map(_same_file_key, read_files)), set()
-    for path in (path for shard in range(job.num_shards) for path in job.outputs(shard)):
+    for path in (path for shard in range(job.num_shards) for path in job.files(shard)):
         key = _same_file_key(path)
         if key in read_keys:
             raise ValueError(f"--output_file={output_file}: {path} would overwrite a file that is read")

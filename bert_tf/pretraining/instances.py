@@ -239,14 +239,21 @@ def write_planned(
     ]
 
 
-def log_instances(instances: Sequence[TrainingInstance], inv_vocab: Mapping[int, str]) -> None:
-    """Logs instances to read: mistakes in the data are best seen by eye."""
+def log_instances(
+    instances: Sequence[TrainingInstance], inv_vocab: Mapping[int, str], next_sentence: str = "random"
+) -> None:
+    """Logs instances to read: mistakes in the data are best seen by eye.
+
+    Args:
+      next_sentence: see `InstanceSettings`.
+    """
+    other = ", not in order" if next_sentence == "order" else ", second part random"
     for number, instance in enumerate(instances):
         masked = zip(instance.masked_lm_positions, instance.masked_lm_labels(inv_vocab), strict=True)
         logging.info(
             "Instance %d%s\n  tokens: %s\n  masked: %s\n  input_ids: %s\n  segment_ids: %s",
             number,
-            ", second part random"
+            other
             if instance.is_random_next
             else ", second part follows"
             if instance.second_start < len(instance.token_ids)

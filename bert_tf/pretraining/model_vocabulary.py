@@ -45,6 +45,7 @@ def find_vocabulary(
     """Vocabulary and casing of a model to be pre-trained: vocab_file, else init_checkpoint's, else that of the records.
 
     Args:
+      init_checkpoint: where the model starts, or its teacher.
       record_files: flag -> the files that it names. config: of the model.
       from_teacher: init_checkpoint is what --teacher names, which must have the vocabulary of the records.
 

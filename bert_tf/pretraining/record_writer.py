@@ -20,11 +20,12 @@ Shape legend: S max_seq_length, P max_predictions_per_seq, M pairs per row.
 import gzip
 from collections.abc import Iterator
 
+import google_crc32c
 import numpy as np
 import tensorflow as tf
 
 # Of a gzip file, each block of records is a separate member, so that a reader can begin at any of them.
-from bert_tf.data.record_index import RECORDS_PER_BLOCK
+from bert_tf.data.written_index import RECORDS_PER_BLOCK, WrittenIndex
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, gather
 from bert_tf.pretraining.instances import Instances
 from bert_tf.system.numba_compile import compiled
@@ -377,15 +378,25 @@ def plain_blocks(instances: Instances, numbers: np.ndarray) -> Iterator[bytes]:
         yield buffer[:used].tobytes()
 
 
-def write_blocks(path: str, blocks: Iterator[bytes], compression: str | None = None) -> None:
-    """Writes blocks of framed records to a file on any file system.
+def write_blocks(path: str, blocks: Iterator[bytes], rows: int, compression: str | None = None) -> WrittenIndex:
+    """Writes blocks of framed records to a file on any file system; returns the file's index.
 
     Args:
+      rows: records in all blocks together; all blocks but the last have `RECORDS_PER_BLOCK`.
       compression: None or "gzip": each block becomes a gzip member.
 
     Raises:
       tf.errors.OpError: the file can't be written.
     """
+    sizes, checksums = [], []
     with tf.io.gfile.GFile(path, "wb") as file:
         for block in blocks:
-            file.write(gzip.compress(block, 6, mtime=0) if compression == "gzip" else block)
+            content = gzip.compress(block, 6, mtime=0) if compression == "gzip" else block
+            file.write(content)
+            sizes.append(len(content))
+            checksums.append(google_crc32c.value(content))
+    counts = np.full(len(sizes), RECORDS_PER_BLOCK)
+    counts[-1:] = rows - RECORDS_PER_BLOCK * (len(sizes) - 1)
+    return WrittenIndex(
+        *(np.array(column, np.int64) for column in (sizes, counts, checksums)), bool(compression and sizes)
+    )

@@ -87,6 +87,7 @@ class PretrainingSettings(LanguageTeacherSettings):
     disallow_correct: bool = False
     generator_temperature: float = 1.0
     skip_corrupt_records: bool = False
+    verify_records: bool = False
 
     @property
     def is_left_to_right(self) -> bool:
@@ -132,7 +133,8 @@ def check_settings(settings: PretrainingSettings) -> None:
     if settings.bert_size:
         config_of_size(settings.bert_size)
     elif not (settings.bert_config_file or settings.init_checkpoint or settings.student_layers):
-        raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
+        of_layers = ", or --student_layers for a student made of the teacher's layers" if settings.teacher else ""
+        raise ValueError(f"Give --bert_config_file, or --init_checkpoint with a configuration beside it{of_layers}.")
     if settings.is_left_to_right:
         for name in settings.given_mask_flags():
             raise ValueError(f"--{name} is for --objective=mlm: under --objective=ltr nothing is masked.")
@@ -175,7 +177,7 @@ def _check_electra(settings: PretrainingSettings) -> None:
         )
     if settings.nsp:
         raise ValueError("--nsp is not for --objective=electra, which predicts no next sentence.")
-    if settings.generator_size is not None and settings.generator_size > 1:
+    if settings.generator_size is not None and not 0 < settings.generator_size <= 1:
         raise ValueError(
             f"--generator_size={settings.generator_size:g} is a share of the model's width, more than 0 and at most 1."
         )
@@ -185,10 +187,8 @@ def _check_electra(settings: PretrainingSettings) -> None:
             f"{settings.generator_config_file} both give the generator's size: leave one out."
         )
     checks.check_file(settings.generator_config_file, "--generator_config_file")
-    for name in ("generator_size", "generator_temperature"):
-        value = getattr(settings, name)
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"--{name}={value:g} must be more than 0.")
+    if not 0 < settings.generator_temperature < math.inf:
+        raise ValueError(f"--generator_temperature={settings.generator_temperature:g} must be more than 0.")
     for name in ("gen_weight", "disc_weight"):
         if not 0 <= getattr(settings, name) < math.inf:
             raise ValueError(f"--{name}={getattr(settings, name):g} must be at least 0.")
@@ -253,7 +253,7 @@ class InstanceSettings:
             if not holds:
                 raise ValueError(f"--{name}={getattr(self, name)} must be {rule}")
         check_mask_rates(self.mask_rate, self.random_rate, self.keep_rate)
-        if self.next_sentence == "order" and not self.nsp:
+        if self.rows == "pairs" and self.next_sentence == "order" and not self.nsp:
             raise ValueError("--next_sentence=order: there is no next sentence with --nsp=false")
         if not self.favor_shorter_ngram and not self.ngram:
             raise ValueError("--favor_shorter_ngram says how long --ngram=3 masks are: give --ngram, too")

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data.written_index import WrittenIndex, beside, index_path
 from bert_tf.pretraining import record_writer
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
@@ -83,6 +84,11 @@ class ShardJob:
         """The record files of a shard."""
         return [shard_name(path, shard, self.num_shards) for path in self.output_files]
 
+    def files(self, shard: int) -> list[str]:
+        """All files of a shard: its record files, their indexes, and the summary."""
+        outputs = self.outputs(shard)
+        return [*outputs, *map(index_path, outputs), summary_path(outputs[0])]
+
     def seed(self, shard: int) -> int:
         """The seed of a shard: random_seed itself where there is only one, so that this is the original's."""
         if self.num_shards == 1:
@@ -109,14 +115,8 @@ def shard_name(path: str, shard: int, num_shards: int) -> str:
 
 
 def summary_path(output_file: str) -> str:
-    """Where the summary of a record file is: `data/a.tfrecord` -> `data/pretraining_data.a.json`.
-
-    Beside the file, but named so that the usual globs for records (data/a*, data/*.tfrecord) leave it out. The number
-    in a name such as a.tfrecord-00001 stays, since shards made by separate runs need a summary each.
-    """
-    directory, name = os.path.split(output_file)
-    name = re.sub(r"\.tf_?records?", "", name)
-    return os.path.join(directory, f"pretraining_data.{name}.json")
+    """Where the summary of a record file is: `data/a.tfrecord` -> `data/pretraining_data.a.json`."""
+    return beside(output_file, ".json")
 
 
 # The share of a shard's time that a stage takes -> a function that makes the stage's bar, called like `progress_bar`.
@@ -132,7 +132,7 @@ def make_shard(
     bars: Bars | None = None,
     log: bool = False,
 ) -> dict:
-    """Makes the record files of a shard and, last of all, their summary.
+    """Makes the record files of a shard, their indexes and, last of all, their summary.
 
     Files appear under their names when all of them are written; on an error earlier files stay.
 
@@ -155,13 +155,12 @@ def make_shard(
     begin, end = corpus.shard_range(shard, job.num_shards)
     tokenizer = job.tokenizer()
     outputs = job.outputs(shard)
-    sidecar = summary_path(outputs[0])
     for path in outputs:
         if os.path.dirname(path):
             tf.io.gfile.makedirs(os.path.dirname(path))
     # Opened before the long work, so that an output that can't be written fails at once.
     with (
-        written_together([*outputs, sidecar]) as (*temporary_records, temporary_sidecar),
+        written_together(job.files(shard)) as temporary,
         tempfile.TemporaryDirectory(prefix=f"bert_tf_{shard}_", dir=job.scratch_dir) as scratch,
         _explained_full_disk(scratch),
     ):
@@ -177,15 +176,16 @@ def make_shard(
             store, job.settings, vocabulary, tokenizer.unk_id, rng, numpy_rng, scratch, bars(_BUILDING_SHARE)
         )
         if log:
-            log_instances(instances[:INSTANCES_LOGGED], tokenizer.inv_vocab)
+            log_instances(instances[:INSTANCES_LOGGED], tokenizer.inv_vocab, job.settings.next_sentence)
         if not len(instances) and job.num_shards == 1:
             raise ValueError(no_rows(job))
-        counts, rows = _write(job, instances, rng, temporary_records, bars(_WRITING_SHARE))
+        temporary_records, temporary_indexes = temporary[: len(outputs)], temporary[len(outputs) : -1]
+        counts, indexes = _write(job, instances, rng, temporary_records, bars(_WRITING_SHARE))
         summary = {
             "fingerprint": job.fingerprint,
             **read_counts,
             **text_counts,
-            **_count_instances(instances, rows),
+            **_count_instances(instances, sum(int(index.counts.sum()) for index in indexes)),
             "output_files": dict(zip(outputs, counts, strict=True)),
             "output_bytes": {
                 path: tf.io.gfile.stat(temporary).length
@@ -193,8 +193,11 @@ def make_shard(
             },
         }
         del store, instances
-        with tf.io.gfile.GFile(temporary_sidecar, "wb") as file:
-            file.write((json.dumps(summary, indent=2, ensure_ascii=False) + "\n").encode())
+        contents = [index.to_bytes() for index in indexes]
+        contents.append((json.dumps(summary, indent=2, ensure_ascii=False) + "\n").encode())
+        for path, content in zip([*temporary_indexes, temporary[-1]], contents, strict=True):
+            with tf.io.gfile.GFile(path, "wb") as file:
+                file.write(content)
     return summary
 
 
@@ -279,9 +282,9 @@ def _add(one: dict, other: dict) -> dict:
 
 def _write(
     job: ShardJob, instances: Instances, rng: random.Random, paths: Sequence[str], bar: Callable
-) -> tuple[list[int], int]:
-    """Writes the records; returns how many instances each file holds, and how many rows there are in all."""
-    counts, total_rows = [], 0
+) -> tuple[list[int], list[WrittenIndex]]:
+    """Writes the records; returns how many instances each file holds, and its index."""
+    counts, indexes = [], []
     with bar(total=len(instances), desc="writing", unit="instances", unit_scale=True) as progress:
         for number, path in enumerate(paths):
             chosen = instances.order[number :: len(paths)].copy()
@@ -298,10 +301,9 @@ def _write(
                 blocks = record_writer.unmasked_blocks(instances, row_ends, chosen, job.pairs_per_row)
 
             written = _counted(blocks, len(row_ends), len(chosen), progress.update)
-            record_writer.write_blocks(path, written, job.compression)
+            indexes.append(record_writer.write_blocks(path, written, len(row_ends), job.compression))
             counts.append(len(chosen))
-            total_rows += len(row_ends)
-    return counts, total_rows
+    return counts, indexes
 
 
 def _counted(blocks: Iterator[bytes], rows: int, instances: int, update: Callable[[float], None]) -> Iterator[bytes]:
@@ -366,7 +368,7 @@ def alone(job: ShardJob, own_scratch: bool = True) -> Iterator[ShardJob]:
     with contextlib.ExitStack() as stack:
         locks = []
         for path in sorted({*job.output_files}):
-            held = run_lock.held(_lock_path(path), f"--output_file={path}", [path, summary_path(path)])
+            held = run_lock.held(_lock_path(path), f"--output_file={path}", [path, beside(path, "")])
             locks.append(stack.enter_context(held))
         for lock in locks:
             if lock.predecessor:
@@ -403,8 +405,7 @@ def _remove_scratch(owner: Owner) -> None:
 
 
 def _remove_temporary_files(job: ShardJob) -> None:
-    paths = [path for shard in range(job.num_shards) for path in job.outputs(shard)]
-    paths += [summary_path(job.outputs(shard)[0]) for shard in range(job.num_shards)]
+    paths = [path for shard in range(job.num_shards) for path in job.files(shard)]
     paths += map(_lock_path, job.output_files)
     for folder in {os.path.dirname(path) for path in paths}:
         names = {os.path.basename(path) for path in paths if os.path.dirname(path) == folder}
@@ -416,9 +417,9 @@ def _remove_temporary_files(job: ShardJob) -> None:
 def remove_shards(job: ShardJob) -> None:
     """Removes all files of a job."""
     for shard in range(job.num_shards):
-        outputs = job.outputs(shard)
-        for path in (*outputs, summary_path(outputs[0])):
-            tf.io.gfile.remove(path)
+        for path in job.files(shard):
+            if tf.io.gfile.exists(path):  # runs of older versions wrote no index
+                tf.io.gfile.remove(path)
 
 
 def no_text(job: ShardJob) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from bert_tf.system.checks import is_remote
 
 # Each is called with the path of a file before that is written; it raises if this process may not write it any more.
+# Worker processes get a copy.
 guards: list[Callable[[str], None]] = []
 
 

@@ -23,8 +23,13 @@ def load_arrays(path: str) -> dict[str, np.ndarray] | None:
         return None
 
 
-def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays, complete or not at all."""
+def arrays_as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The content of a file that `load_arrays` reads."""
     content = io.BytesIO()
     np.savez(content, **arrays)
-    write_file(path, content.getvalue())
+    return content.getvalue()
+
+
+def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays, complete or not at all."""
+    write_file(path, arrays_as_bytes(arrays))

@@ -3,7 +3,8 @@
 A run that finds the lock of a living process is refused; the lock of a dead one is taken over. On one machine the
 system says which it is: by process number and start time, since numbers are used again. The owner on another machine
 renews its lock every few seconds, and is dead when it has not for `LEASE_SECONDS` by the clock of the one that waits.
-The owner reads the lock before each write: a run that was stopped, and whose lock was taken over meanwhile, ends.
+The owner, and its worker processes, read the lock before each write: a run that was stopped, and whose lock was taken
+over meanwhile, ends.
 
 This holds on any file system of TensorFlow (gs://...), none of which has an operation that compares and replaces a
 file. So it does not exclude a write that had begun when the lock was taken over, and of two runs that start within the
@@ -59,6 +60,40 @@ class Owner:
         return f"process {self.pid} on {self.host} (started {self.started})"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Claim:
+    """What an owner, and the processes that it starts, check before a file is written.
+
+    Attributes:
+      path: of the lock file. named: the flag and its value. writes: beginnings of paths that the owner alone may write.
+      token: the owner's.
+    """
+
+    path: str
+    named: str
+    writes: tuple[str, ...]
+    token: str
+
+    def holds(self) -> bool:
+        """Whether the lock is still the owner's."""
+        found = read_owner(self.path)
+        return found is not None and found.token == self.token
+
+    def check(self, path: str) -> None:
+        """Checks before a file is written that the run still owns its place.
+
+        Raises:
+          LockedError: another run has taken it over.
+        """
+        if not _absolute(path).startswith(self.writes) or self.holds():
+            return
+        other = read_owner(self.path)
+        raise LockedError(
+            f"{self.named}: this run has lost {self.path}, {f'taken over by {other}' if other else 'which is gone'}: "
+            "it ends here and writes nothing more."
+        )
+
+
 class Lock:
     """A lock that this process owns.
 
@@ -67,8 +102,8 @@ class Lock:
     """
 
     def __init__(self, path: str, named: str, writes: Sequence[str]):
-        self._path, self._named, self._writes = path, named, tuple(map(_absolute, writes))
         self.owner, self.predecessor = _this_process(), None
+        self._claim = _Claim(path, named, tuple(map(_absolute, writes)), self.owner.token)
         self._ended = threading.Event()
         self._renewing = threading.Thread(target=self._renew, daemon=True)
         self._writing = threading.Lock()
@@ -79,63 +114,46 @@ class Lock:
         Raises:
           LockedError: a living run has it. tf.errors.OpError: it can't be written.
         """
-        self.predecessor = _dead_owner(self._path, self._named)
+        claim = self._claim
+        self.predecessor = _dead_owner(claim.path, claim.named)
         self._write()
         time.sleep(_SETTLE_SECONDS)
-        self.check(self._path)
+        claim.check(claim.path)
         if self.predecessor:
-            logging.info("%s: taken over from %s, which has ended.", self._named, self.predecessor)
-        atomic.guards.append(self.check)
+            logging.info("%s: taken over from %s, which has ended.", claim.named, self.predecessor)
+        atomic.guards.append(claim.check)
         self._renewing.start()
 
     def release(self) -> None:
         """Gives the lock back, unless another run has taken it over."""
         self._ended.set()
         self._renewing.join()
-        atomic.guards.remove(self.check)
-        if self._is_mine():
+        atomic.guards.remove(self._claim.check)
+        if self._claim.holds():
             import tensorflow as tf
 
-            tf.io.gfile.remove(self._path)
-
-    def check(self, path: str) -> None:
-        """Checks before a file is written that this run still owns its place.
-
-        Raises:
-          LockedError: another run has taken it over.
-        """
-        if not _absolute(path).startswith(self._writes) or self._is_mine():
-            return
-        other = read_owner(self._path)
-        raise LockedError(
-            f"{self._named}: this run has lost {self._path}, {f'taken over by {other}' if other else 'which is gone'}: "
-            "it ends here and writes nothing more."
-        )
+            tf.io.gfile.remove(self._claim.path)
 
     def note_scratch(self, folder: str) -> None:
         """Keeps the name of a folder of temporary files, so that a successor can remove it."""
         self.owner = dataclasses.replace(self.owner, scratch=folder)
         self._write()
 
-    def _is_mine(self) -> bool:
-        found = read_owner(self._path)
-        return found is not None and found.token == self.owner.token
-
     def _write(self) -> None:
         with self._writing:
-            atomic.write_text_file(self._path, json.dumps(dataclasses.asdict(self.owner)) + "\n")
+            atomic.write_text_file(self._claim.path, json.dumps(dataclasses.asdict(self.owner)) + "\n")
 
     def _renew(self) -> None:
         import tensorflow as tf
 
         while not self._ended.wait(_RENEW_SECONDS):
             try:
-                if not self._is_mine():
+                if not self._claim.holds():
                     return
                 self.owner = dataclasses.replace(self.owner, renewals=self.owner.renewals + 1)
                 self._write()
             except (OSError, tf.errors.OpError) as error:
-                logging.warning("%s could not be renewed: %s", self._path, error)
+                logging.warning("%s could not be renewed: %s", self._claim.path, error)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ LONGEST_LINE = 1 << 26  # bytes; lines are read whole
 LARGEST_JSON = 1 << 30  # bytes; JSON files are read whole
 
 _READ_BYTES = 1 << 20
-_ZSTD_STEP = 1 << 14  # compressed bytes at a time: fits into memory even if compressed a thousandfold
+_ZSTD_STEP = 1 << 9  # compressed bytes at a time: 4 of them may stand for 128 KB, so that this is 16 MB at most
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
 
 Progress = Callable[[int], None]
@@ -100,11 +100,14 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
     import tensorflow as tf
     from absl import logging
 
+    from bert_tf.system.threads import in_threads
+
     files = []
     for pattern in filter(None, (part.strip() for part in (patterns or "").split(","))):
         # File names may contain glob characters: if a file of exactly this name exists, it is used.
         paths = [pattern] if tf.io.gfile.exists(pattern) else sorted(tf.io.gfile.glob(pattern))
-        found = [path for path in paths if not tf.io.gfile.isdir(path)]
+        are_folders = in_threads(tf.io.gfile.isdir, paths)
+        found = [path for path, is_folder in zip(paths, are_folders, strict=True) if not is_folder]
         if not found:
             raise ValueError(f"{flag}: no file matches {pattern!r}")
         files.extend(found)

@@ -10,6 +10,8 @@ from concurrent.futures.process import BrokenProcessPool
 
 from absl import logging
 
+from bert_tf.system import atomic
+
 _POLL_SECONDS = 0.5
 _DEATHS_ALLOWED = 3  # in a row, without a finished task in between
 
@@ -28,8 +30,11 @@ def report_progress(amount: float) -> None:
         _report(amount)
 
 
-def _start_worker(counter, verbosity, shared: tuple) -> None:
-    """Sets up a new process: it adds progress to a counter shared with the parent, and ends with the parent."""
+def _start_worker(counter, verbosity, guards: list, shared: tuple) -> None:
+    """Sets up a new process: it adds progress to a counter shared with the parent, and ends with the parent.
+
+    It may write what the parent may write.
+    """
     global _report, _shared
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -38,6 +43,7 @@ def _start_worker(counter, verbosity, shared: tuple) -> None:
             counter.value += amount
 
     _report, _shared = report, shared
+    atomic.guards.extend(guards)
     logging.set_verbosity(verbosity)
 
 
@@ -92,8 +98,9 @@ def run_tasks(
     counter, shown = context.Value("d", 0.0), 0.0
     pending, deaths = list(range(len(tasks))), 0
     while pending:
+        start = (counter, logging.get_verbosity(), list(atomic.guards), shared)
         with concurrent.futures.ProcessPoolExecutor(
-            min(num_workers, len(pending)), context, _start_worker, (counter, logging.get_verbosity(), shared)
+            min(num_workers, len(pending)), context, _start_worker, start
         ) as pool:
             futures = {pool.submit(_run_in_worker, function, tasks[number]): number for number in pending}
             waiting = set(futures)

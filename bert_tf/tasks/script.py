@@ -246,6 +246,11 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         is_given = getattr(run, name) is not None and getattr(run, name) is not False
         if is_given and not task.trains_bert:
             raise ValueError(f"--{name} is for models whose BERT is trained; here it is frozen, or there is none.")
+    if run.teacher and task.trains_bert and not (run.layers or run.init_checkpoint or run.bert_config_file or newest):
+        raise ValueError(
+            "--teacher: there is no student. Give --student_layers for one made of the teacher's layers, or "
+            "--init_checkpoint or --bert_config_file for one of its own."
+        )
     files, tokenizer = task.describe(run, newest)
     if run.layers:
         files.config = teacher_layers.shallower(files.config, run.layers)
@@ -309,9 +314,10 @@ def warn_of_training_data(rows: TokenRows, tokenizer: Tokenizer, vocab_file: str
     """Warns of what makes a model bad without any other sign: hardly a step, or a vocabulary of other languages."""
     if num_train_steps < _FEW_STEPS:
         logging.warning(
-            "Only %d training steps: the model will hardly learn. A smaller --train_batch_size or more "
+            "Only %d training step%s: the model will hardly learn. A smaller --train_batch_size or more "
             "--num_train_epochs make more of them.",
             num_train_steps,
+            "" if num_train_steps == 1 else "s",
         )
     unknown = float(np.mean(rows.ids == tokenizer.unk_id))
     if unknown > _MANY_UNKNOWN:

@@ -157,7 +157,7 @@ def check_special_tokens(tokenizer: Tokenizer, vocab_file: str) -> None:
     needed = special_tokens_of(tokenizer)
     if missing := [token for token in needed if token not in tokenizer.vocab]:
         raise ValueError(
-            f"{vocab_file} lacks {', '.join(missing)}: rows of a {type(tokenizer).__name__} need {' '.join(needed)}. "
+            f"{vocab_file} lacks {', '.join(missing)}: rows of {tokenizer.vocab_kind} need {' '.join(needed)}. "
             "Take the file of the model itself."
         )
     tokenizer.pad_id = tokenizer.vocab[tokenizer.pad_token]

@@ -15,7 +15,7 @@ from absl import logging
 
 from bert_tf.models import kernels
 from bert_tf.system import script
-from bert_tf.training.settings import DeviceSettings
+from bert_tf.training.settings import MOST_VIRTUAL_CPUS, DeviceSettings
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 
@@ -124,11 +124,11 @@ def set_logical_cpu_devices(number: int) -> None:
     This makes nothing faster; it is for trying out a run with several replicas.
 
     Raises:
-      ValueError: `number` is less than one.
+      ValueError: `number` is not from 1 to MOST_VIRTUAL_CPUS.
       RuntimeError: TensorFlow is already running with another number.
     """
-    if number < 1:
-        raise ValueError(f"--num_virtual_cpus={number} must be at least 1")
+    if not 1 <= number <= MOST_VIRTUAL_CPUS:
+        raise ValueError(f"--num_virtual_cpus={number} must be from 1 to {MOST_VIRTUAL_CPUS}")
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or [None]) == number:
         return

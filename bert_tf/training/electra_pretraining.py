@@ -39,12 +39,6 @@ class ElectraTask(PretrainingTask):
     def __init__(
         self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
     ):
-        for opened in data.values():
-            if not opened.pairs:
-                raise ValueError(
-                    f"--{opened.flag} holds masked records, but ELECTRA masks its texts during training: make "
-                    "them with create_pretraining_data.py --masking=dynamic."
-                )
         super().__init__(settings, config, config_name, data)
         self.generator_config = self._configure_generator()
 

@@ -6,7 +6,7 @@ Only the scripts' `main` reads the values; this module defines the flags once so
 from absl import flags
 
 from bert_tf.models.teacher_settings import TEMPERATURE, WEIGHT
-from bert_tf.training.settings import DTYPE_POLICIES
+from bert_tf.training.settings import DTYPE_POLICIES, MOST_VIRTUAL_CPUS
 
 flags.disclaim_key_flags()  # --help of a script lists these flags as its own
 
@@ -27,6 +27,7 @@ def define_device_flags() -> None:
         None,
         "Split the CPU into this many devices, to try mirrored on a machine without GPUs. This makes nothing faster.",
         lower_bound=1,
+        upper_bound=MOST_VIRTUAL_CPUS,
     )
     flags.DEFINE_bool("use_tpu", False, "The original's name for --distribution_strategy=tpu.")
     flags.DEFINE_string("tpu_name", None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM.")

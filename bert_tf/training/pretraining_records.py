@@ -62,11 +62,14 @@ def open_all_records(
             files,
             None,
             skip_corrupt_records=settings.skip_corrupt_records,
+            verify=settings.verify_records,
             cache_file=cache_folder and posixpath.join(cache_folder, f"{flag}.index.npz"),
         )
+        no_masked = f"--{flag} holds masked records, but ELECTRA masks its texts during training"
         features = records.features_of(
             index, settings.max_seq_length, settings.max_predictions_per_seq, vocab_size=config.vocab_size,
             segments=max(2, config.type_vocab_size), model_name=config_name,
+            no_masked=no_masked if settings.objective == "electra" else "",
         )  # fmt: skip
         return OpenedRecords(flag, index, *features, cache_folder)
 

@@ -87,12 +87,14 @@ class PretrainingTask:
         """Vocabulary and casing of the model; see `model_vocabulary.find_vocabulary`, which logs and raises."""
         settings = self.settings
         files = {f"--{flag}": opened.index.files for flag, opened in self._data.items()}
+        # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
+        has_own = settings.init_checkpoint and not settings.student_layers
         return model_vocabulary.find_vocabulary(
             settings.vocab_file,
-            settings.init_checkpoint,
+            settings.init_checkpoint or settings.teacher,
             files,
             self.config,
-            from_teacher=bool(settings.student_layers),
+            from_teacher=bool(settings.teacher) and not has_own,
         )
 
     @property
@@ -192,9 +194,9 @@ class PretrainingTask:
                     "its own flags."
                 )
             return None
-        vocab_file = settings.vocab_file
-        if not vocab_file and settings.init_checkpoint:
-            vocab_file = pretrained.read_model(settings.init_checkpoint)[1].vocab_file
+        vocab_file, other_model = settings.vocab_file, settings.init_checkpoint or settings.teacher
+        if not vocab_file and other_model:
+            vocab_file = pretrained.read_model(other_model)[1].vocab_file
         if not vocab_file:
             raise ValueError(
                 "The records are unmasked (create_pretraining_data.py --masking=dynamic), to be masked during "

@@ -13,6 +13,7 @@ from bert_tf.system.checks import check_file
 from bert_tf.weights import released_models
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+MOST_VIRTUAL_CPUS = 256  # TensorFlow reserves memory and threads for each
 
 Settings = TypeVar("Settings")
 

@@ -7,12 +7,14 @@ import sys
 import pytest
 from helpers import warm
 from helpers.paths import ROOT
+from helpers.slow import exhaustive, slow
 
 from demo import folder as demo_folder
 from demo import report
 from demo.families import FAMILIES
 
 PNG_HEADER = b"\x89PNG\r\n\x1a\n"
+OFTEN = ("electra", "distilbert")  # of the descendants
 
 
 def run(output_dir, *arguments, cwd=ROOT):
@@ -61,8 +63,9 @@ def test_demo(tmp_path):
     assert json.loads((output / "results.json").read_text())["heldout"] == results["heldout"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "bert"])
+@pytest.mark.parametrize(
+    "family", [*slow(*OFTEN), *exhaustive(*(name for name in FAMILIES if name not in ("bert", *OFTEN)))]
+)
 def test_demo_of_a_descendant(tmp_path, family):
     result = run(tmp_path, "--quick", f"--family={family}")
     assert result.returncode == 0, result.stdout + result.stderr

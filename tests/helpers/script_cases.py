@@ -63,11 +63,11 @@ def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
     return outcomes, dict(part.split("\n", 1) for part in result.stderr.split("CASE ")[1:])
 
 
-def selected_cases(request, cases: dict, slow: set) -> dict:
-    """The cases that a file's selected tests need: those in `slow` are for its slow tests only."""
+def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dict:
+    """The cases that a file's selected tests need: those in `slow` are only for its tests with that marker."""
     assert slow <= set(cases), slow - set(cases)
     tests = (item for item in request.session.items if item.path == request.path)
-    if any(test.get_closest_marker("slow") for test in tests):
+    if any(test.get_closest_marker(marker) for test in tests):
         return cases
     return {name: values for name, values in cases.items() if name not in slow}
 

@@ -119,6 +119,15 @@ def test_what_is_not_of_the_model_is_left_out(caplog):
         BertConfig.from_dict({"vocab_size": 5, "num_labels": 3, **of_head})
 
 
+def test_unknown_key_of_another_family_names_its_file():
+    values = {"vocab_size": 5, "num_hidden_groups": 1}
+    with pytest.raises(ValueError, match=r"ALBERT \(albert_config\.json\) has num_hidden_groups: the name of the file"):
+        BertConfig.from_dict(values)
+    with pytest.raises(ValueError, match="unknown key") as error:
+        BertConfig.from_dict({**values, "hiden_size": 1})
+    assert "albert_config" not in str(error.value)
+
+
 def test_unknown_key_is_an_error_unless_allowed(tmp_path, caplog):
     path = write(tmp_path / "c.json", '{"vocab_size": 5, "hiden_size": 64}')
     with pytest.raises(ValueError, match=r"c\.json: unknown key hiden_size.*allow_unknown=True"):

@@ -83,7 +83,7 @@ CASES = {
 }
 
 
-FAST = ("packed", "electra", "classifier")
+FAST = ("packed",)
 ALL = [*FAST, *slow(*(case for case in CASES if case not in FAST))]
 
 

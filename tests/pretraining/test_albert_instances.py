@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import logging
 import random
+import re
 
 import numpy as np
 import pytest
@@ -87,6 +89,15 @@ def test_records_are_the_originals(tmp_path):
     assert summary["not_in_order"] == sum(record["next_sentence_labels"][0] for record in expected)
     assert "random_next" not in summary
     assert summary["flags"]["ngram"] == 3 and summary["flags"]["next_sentence"] == "order"
+
+
+def test_the_log_says_which_pairs_are_out_of_order(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="absl"):
+        make(tmp_path)
+    heads = re.findall(r"Instance \d+(.*)", caplog.text)
+    expected = [record["next_sentence_labels"][0] for record in read_setting(FOLDER, 1)[1]]
+    assert {*heads} == {", not in order", ", second part follows"}
+    assert heads == [", not in order" if label else ", second part follows" for label in expected[: len(heads)]]
 
 
 def test_the_seed_decides(tmp_path):

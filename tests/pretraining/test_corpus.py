@@ -359,6 +359,15 @@ def test_a_compressed_file_takes_little_memory(tmp_path):
         tracemalloc.stop()
 
 
+def test_a_text_compressed_very_far_is_read_in_small_parts(tmp_path):
+    """64 MB of zeros are 2 KB of zstd: what is in memory at once depends on the file's size, not on the text's."""
+    path = tmp_path / "zeros.zst"
+    path.write_bytes(COMPRESS[".zst"](bytes(1 << 26)))
+    assert path.stat().st_size < 1 << 12
+    parts = [len(chunk) for chunk in text_files.TextFile(str(path), "zstd").chunks()]
+    assert sum(parts) == 1 << 26 and max(parts) <= 1 << 24
+
+
 def test_without_zstandard(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     paths = written(tmp_path, [COMPRESS[".zst"](b"x")], suffix=".zst")

@@ -220,7 +220,9 @@ def test_records_are_those_of_the_plain_encoder(letters, tmp_path):
     for length, predictions in ((16, 3), (5, 1), (300, 60)):
         settings = InstanceSettings(length, predictions, dupe_factor=3)
         instances = create_instances(store, settings, VocabularyIds.of(tokenizer), random.Random(2), str(tmp_path))
-        record_writer.write_blocks(str(tmp_path / "out"), record_writer.masked_blocks(instances, instances.order))
+        record_writer.write_blocks(
+            str(tmp_path / "out"), record_writer.masked_blocks(instances, instances.order), len(instances)
+        )
         records = [record.numpy() for record in record_writer.tf.data.TFRecordDataset(str(tmp_path / "out"))]
         encode = plain.ExampleEncoder(length, predictions).encode
         assert records == [encode(instance) for instance in instances]

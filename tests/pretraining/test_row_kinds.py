@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.paths import GOLDEN
 from helpers.pretraining_records_read import read_records
+from helpers.slow import slow
 
 from bert_tf.pretraining import row_kernels, row_kinds
 from bert_tf.pretraining.corpus_formats import TextSettings
@@ -126,7 +127,7 @@ def test_sentences_end_with_their_tokens(rows, tmp_path):
     assert summary["flags"]["nsp"] is False and summary["flags"]["masking"] == "dynamic"
 
 
-@pytest.mark.parametrize("vocab_file", [BYTE_BPE, str(GOLDEN / "vocab.txt")])
+@pytest.mark.parametrize("vocab_file", [str(GOLDEN / "vocab.txt"), *slow(BYTE_BPE)])
 def test_the_text_is_there_once(vocab_file, tmp_path, monkeypatch):
     """Whatever the tokenizer, blocks of text and processes; sentences that are too long are cut, not lost."""
     text = FOLDER / "corpus_0.txt"
@@ -185,7 +186,7 @@ def test_lines_of_a_text(tmp_path):
     [
         ("sentences", {}, "--rows=sentences must be one of pairs, full_sentences, "),
         ("electra", {"nsp": True}, "--nsp=True: only --rows=pairs has pairs, not --rows=electra"),
-        ("lines", {"next_sentence": "order"}, "--next_sentence=order: "),
+        ("lines", {"next_sentence": "order"}, "--next_sentence=order: only --rows=pairs has pairs, not --rows=lines"),
         ("lines", {"short_seq_prob": 0.5}, "--short_seq_prob=0.5: only --rows=pairs draws"),
         ("electra", {"dupe_factor": 5}, "--dupe_factor=5: --rows=electra goes over the text once"),
         ("electra", {"masking": "static"}, "--masking=static: the records of --rows=electra are unmasked"),

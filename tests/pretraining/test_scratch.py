@@ -55,7 +55,7 @@ def test_scratch_is_private_and_removed_and_strangers_are_left_alone(make, tmp_p
     ((parent, name, mode, user),) = seen
     assert parent == tmp_path / "scratch" and mode == 0o700 and user == os.getuid()
     assert name.startswith("bert_tf_") and len(name) == len("bert_tf_") + 32
-    assert set(contents(tmp_path / "out")) == {"a.tfrecord", "pretraining_data.a.json"}
+    assert set(contents(tmp_path / "out")) == {"a.tfrecord", "pretraining_data.a.index.npz", "pretraining_data.a.json"}
     (tmp_path / "out" / "a.tfrecord").unlink()
     make()
     assert len(list((tmp_path / "scratch").iterdir())) == 4  # the strangers of both runs
@@ -74,7 +74,7 @@ def test_the_scratch_of_a_killed_run_is_removed_and_no_link_is_followed(make, tm
     assert not list((tmp_path / "scratch").iterdir())
     assert (tmp_path / "victim" / "file").exists()
     assert set(contents(tmp_path / "out")) == {
-        ".b.tfrecord.0123456789ab.tmp", "a.tfrecord", "pretraining_data.a.json",
+        ".b.tfrecord.0123456789ab.tmp", "a.tfrecord", "pretraining_data.a.index.npz", "pretraining_data.a.json",
     }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_two_runs_of_one_job_do_not_disturb_each_other(make, tmp_path, monkeypat
     monkeypatch.setattr(shard, "_tokenize", second)
     made = make()
     assert refused and made["instances"]
-    assert set(contents(tmp_path / "out")) == {"a.tfrecord", "pretraining_data.a.json"}
+    assert set(contents(tmp_path / "out")) == {"a.tfrecord", "pretraining_data.a.index.npz", "pretraining_data.a.json"}
 
 
 def test_a_run_that_lost_its_files_writes_nothing(make, tmp_path, monkeypatch):

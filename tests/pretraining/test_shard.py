@@ -60,8 +60,9 @@ def test_shards_do_not_depend_on_the_number_of_processes(corpus, tmp_path):
     two = make(corpus, tmp_path / "two", num_shards=5, num_workers=2)
     first, second = contents(tmp_path / "one"), contents(tmp_path / "two")
     names = {f"out.tfrecord-{shard:05d}-of-00005" for shard in range(5)}
-    assert set(first) == set(second) == names | {"pretraining_data.out.json"}
-    for name in names:
+    indexes = {f"pretraining_data.out-{shard:05d}-of-00005.index.npz" for shard in range(5)}
+    assert set(first) == set(second) == names | indexes | {"pretraining_data.out.json"}
+    for name in names | indexes:
         assert first[name] == second[name]
     assert len({first[name] for name in names}) == 5
     for summary in (one, two):
@@ -82,7 +83,7 @@ def test_a_finished_run_is_mended(corpus, tmp_path, damage, monkeypatch):
         with pytest.raises(TypeError):
             make(corpus, tmp_path / "out", **flags)
         monkeypatch.undo()
-        assert len(contents(tmp_path / "out")) == 8
+        assert len(contents(tmp_path / "out")) == 12
     else:
         make(corpus, tmp_path / "out", **flags)
     expected = make(corpus, tmp_path / "whole", **flags)

@@ -116,7 +116,7 @@ def test_every_family(golden, tmp_path):
         command = next(line for line in logs[name].splitlines() if "python run_pretraining.py" in line)
         assert command.endswith(ending) and f"--input_file={tmp_path / name}" in command
     assert "% not in order" in logs["albert"] and "full sentences" in logs["roberta"]
-    assert outcomes["refused"].startswith("ValueError: --nsp: models with the rows of ByteBpeTokenizer")
+    assert outcomes["refused"].startswith("ValueError: --nsp: models of byte-level BPE have one segment")
     assert outcomes["static"].startswith("ValueError: --masking=static: the records of --rows=electra are unmasked")
     assert not (tmp_path / "refused").exists()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.pretraining_runs import command, flags_of, run, two_workers, values, write_inputs
 from helpers.script_cases import kill_at_checkpoint, weights_of
+from helpers.slow import exhaustive, slow
 from helpers.tiny import ONE_LAYER
 
 from bert_tf.training import checkpoints, loop
@@ -20,8 +21,8 @@ def replicas(count: int) -> dict:
     return {"distribution_strategy": "mirrored", "num_virtual_cpus": count}
 
 
-@pytest.mark.slow  # In small: test_loop.py's replicas, and test_last_layer.py's parts of a batch.
-@pytest.mark.parametrize("packed", [False, True])
+# In small: test_loop.py's replicas, and test_last_layer.py's parts of a batch.
+@pytest.mark.parametrize("packed", [*slow(True), *exhaustive(False)])
 def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts(packed, tmp_path):
     data = write_inputs(tmp_path)
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}

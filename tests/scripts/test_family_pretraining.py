@@ -5,11 +5,13 @@ import pytest
 from helpers.paths import GOLDEN
 from helpers.pretraining_runs import assert_bit_identical, values
 from helpers.script_cases import results_of, run_cases
-from helpers.slow import slow
+from helpers.slow import exhaustive
 
 from bert_tf import BertForSequenceClassification
 from bert_tf.models.config import config_of_dict
 from bert_tf.pretraining.create import create_pretraining_data
+
+pytestmark = pytest.mark.slow  # in small: training/test_albert_pretraining.py
 
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
@@ -34,7 +36,7 @@ def flags_of(folder, output_dir, **flags) -> dict:
     }  # fmt: skip
 
 
-@pytest.fixture(params=["albert", *slow("electra", "roberta")])
+@pytest.fixture(params=["electra", *exhaustive("albert", "roberta")])
 def world(request, tmp_path):
     """The family's name, a folder with unmasked records, flags, and those of the same model without dropout."""
     keys, flags = FAMILIES[request.param]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.descendants import NAMES, save_model
 from helpers.script_cases import assert_in_order, results_of, run_cases
-from helpers.slow import slow
+from helpers.slow import exhaustive, slow
 from helpers.small_data import WORLDS, texts_of
 
 from bert_tf import ChoicePredictor, Predictor, QuestionAnswerer, Tagger
@@ -16,10 +16,11 @@ from bert_tf.models.pretrained import read_tokenizer
 
 FAMILIES = [name for name in NAMES if name != "bert"]
 RUNS = [(family, script) for family in FAMILIES for script in WORLDS]
-OFTEN = ("roberta", "run_classifier")
+OFTEN = [*zip(FAMILIES, WORLDS, strict=True)]  # each family and each script once
 
 
-@pytest.mark.parametrize(("family", "script"), [OFTEN, *slow(*(run for run in RUNS if run != OFTEN))])
+# In small: models/test_descendants.py.
+@pytest.mark.parametrize(("family", "script"), [*slow(*OFTEN), *exhaustive(*(run for run in RUNS if run not in OFTEN))])
 def test_a_fine_tuned_directory_is_complete(tmp_path, family, script):
     """It was trained from a directory of Hugging Face, evaluates without any other file, and answers in Python."""
     write, ending, own = WORLDS[script]

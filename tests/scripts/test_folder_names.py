@@ -3,9 +3,11 @@
 import pytest
 from helpers.pretraining_runs import assert_bit_identical, flags_of, write_inputs
 from helpers.script_cases import run_cases, weights_of
-from helpers.slow import slow
+from helpers.slow import exhaustive
 
-NAMES = slow(
+pytestmark = pytest.mark.slow  # in small: system/test_literal_paths.py
+
+NAMES = exhaustive(
     "[!a]", "a*b", "a?b", "a\\b", "\\*", "{a,b}", " a b ", "a\nb", "a\"'b", "$HOME", "ü日本", "a,b#c%20", "[", "**"
 )
 
@@ -15,7 +17,7 @@ def data(tmp_path_factory):
     return write_inputs(tmp_path_factory.mktemp("data"))
 
 
-@pytest.mark.parametrize("name", ["lr=[1e-4]\\?*", *NAMES])
+@pytest.mark.parametrize("name", ["lr=[1e-4]\\?*", "{a,b} ü日本", *NAMES])
 def test_a_run_resumes_in_a_folder_of_any_name(name, data, tmp_path):
     (tmp_path / "lr=1").mkdir()
     flags = {"save_checkpoints_steps": 2, "num_train_steps": 4, "log_every_steps": 2}

@@ -1,6 +1,7 @@
 """run_pretraining.py --teacher: the beginning of a student, what is saved, exact resume, replicas, refusals."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from helpers.slow import slow
 
 from bert_tf import BertForMaskedLM, BertForSequenceClassification
 from bert_tf.pretraining.create import create_pretraining_data
+
+pytestmark = pytest.mark.slow  # in small: models/test_language_distillation.py
 
 STEPS = 6
 # Without dropout, so that parts of a batch give the same as the whole.
@@ -35,6 +38,7 @@ def cases_of(folder) -> tuple[dict, dict]:
         "beginning": {**student, "learning_rate": 0, "num_train_steps": 1},
         "same": {**student, **same, "do_eval": True, "max_eval_steps": 2, "learning_rate": 0, "num_train_steps": 1},
         "own": {**own, "num_train_steps": 2},
+        "unnamed": {**own, "vocab_file": None, "input_file": f"{folder}/bare/rows.tfrecord", "num_train_steps": 1},
         "packed": {**smoothed, "input_file": f"{folder}/packed.tfrecord", "num_train_steps": 2},
         "bfloat16": {**smoothed, "dtype": "bfloat16", "use_xla": True, "num_train_steps": 2},
         "roberta": {**flags, "teacher": folder / "roberta", "student_layers": "0,1", "num_train_steps": 1,
@@ -67,7 +71,7 @@ def cases_of(folder) -> tuple[dict, dict]:
                   "--teacher has hidden_size 32, the student 16: they must agree (--alpha_cos=0 compares no vectors)."),
         "two starts": ({**student, "init_checkpoint": folder / "bert"}, "--student_layers: the student starts from"),
         "optimizer": ({**student, "init_with_optimizer": True}, "--init_with_optimizer: a student does not start from"),
-        "no start": (flags, "Give --bert_config_file, or --init_checkpoint"),
+        "no start": (flags, "Give --bert_config_file, or --init_checkpoint*, or --student_layers for a"),
         "objective": ({**student, "objective": "ltr"}, "--teacher is for --objective=mlm, not for --objective=ltr."),
         "next sentence": ({**student, "nsp": True}, "--nsp: a student predicts no next sentence; leave it out."),
         "alpha alone": ({**flags, "teacher": None, "alpha_ce": 1, "init_checkpoint": folder / "bert"},
@@ -103,6 +107,8 @@ def ran(request, tmp_path_factory):
     made = {"max_seq_length": 32, "show_progress": False, "num_workers": 1}
     create_pretraining_data(corpus, f"{folder}/rows.tfrecord", vocab, masking="dynamic", nsp=False, **made)
     create_pretraining_data(corpus, f"{folder}/masked.tfrecord", vocab, max_predictions_per_seq=8, **made)
+    (folder / "bare").mkdir()  # nothing beside them says which vocabulary they have
+    shutil.copy(folder / "rows.tfrecord", folder / "bare" / "rows.tfrecord")
     (folder / "more.txt").write_text((GOLDEN / "vocab.txt").read_text() + "[more]\n")
     (folder / "more").mkdir()
     create_pretraining_data(
@@ -182,6 +188,12 @@ def test_only_the_student_is_saved_and_can_be_used(ran):
     assert (out / "vocab.txt").read_bytes() == (folder / "bert" / "vocab.txt").read_bytes()
     assert recorded["student_family"] == "distilbert" and recorded["vocab_file"] == str(folder / "bert" / "vocab.txt")
     assert "BertForMaskedLM.from_pretrained" in logs["whole"]
+
+
+def test_a_student_of_a_configuration_has_the_vocabulary_of_its_teacher(ran):
+    folder, *_ = ran
+    vocabulary = folder / "out" / "unnamed" / "vocab.txt"
+    assert vocabulary.read_bytes() == (folder / "bert" / "vocab.txt").read_bytes()
 
 
 def test_what_is_logged_of_the_beginning(ran):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.descendants import save_model
 from helpers.script_cases import assert_in_order, kill_at_checkpoint, results_of, run_cases, weights_of
-from helpers.slow import slow
+from helpers.slow import exhaustive, slow
 from helpers.small_data import texts_of
 
 from bert_tf import QuestionAnswerer
@@ -32,10 +32,13 @@ def read(path):
     return json.loads(path.read_text())
 
 
-SLOW = slow(("electra", True, True), ("electra", False, True), ("albert", True, True))
+CASES = [
+    *slow(("electra", True, False), ("albert", True, True)),
+    *exhaustive(("electra", True, True), ("electra", False, True)),
+]
 
 
-@pytest.mark.parametrize(("family", "version_2", "everything"), [("electra", True, False), *SLOW])
+@pytest.mark.parametrize(("family", "version_2", "everything"), CASES)
 def test_a_joint_head_from_training_to_answers(tmp_path, family, version_2, everything):
     source = save_model(tmp_path / "encoder", family, task_models.BertModel)
     for seed, (name, count) in enumerate((("train", 32), ("dev", 11))):
@@ -129,8 +132,7 @@ def test_heads_that_do_not_fit(tmp_path):
         assert "" in [entry["text"] for entry in entries]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["electra", "albert"])
+@pytest.mark.parametrize("family", [*slow("electra"), *exhaustive("albert")])
 def test_a_killed_run_resumes(tmp_path, family):
     """It has weights, evaluations and head of an uninterrupted run; so has a run that goes on with BERT's head."""
     source = save_model(tmp_path / "encoder", family, task_models.BertModel)

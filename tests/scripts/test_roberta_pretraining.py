@@ -16,6 +16,8 @@ from bert_tf.system.text_files import list_files
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.learn_byte_bpe import learn_byte_bpe
 
+pytestmark = pytest.mark.slow  # in small: training/test_roberta_pretraining.py
+
 CORPUS = str(GOLDEN / "pretraining" / "corpus_*.txt")
 LENGTH = 48
 

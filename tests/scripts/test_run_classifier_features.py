@@ -11,6 +11,8 @@ from helpers.tiny import write_encoder
 from bert_tf import Predictor
 from bert_tf.serving import export
 
+pytestmark = pytest.mark.slow  # in small: models/test_feature_based.py
+
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *(f"w{number}" for number in range(93))]
 
 

@@ -128,6 +128,7 @@ def runs(data, request):
     return data, *run_cases("run_pretraining", cases)
 
 
+@pytest.mark.slow  # in small: training/test_electra_pretraining.py
 def test_the_originals_run_goes_on(runs):
     """Weights, moments and step are the original's; ours have the same names."""
     data, outcomes, logs = runs
@@ -146,6 +147,7 @@ def test_the_originals_run_goes_on(runs):
     assert kept["disc_weight"] == 50 and kept["max_predictions_per_seq"] == 4 and "mask_rate" not in kept
 
 
+@pytest.mark.slow  # in small: training/test_electra_pretraining.py
 def test_a_run_leaves_two_models(runs, tmp_path):
     """Each directory holds its part of the last checkpoint, with the configuration that the run had."""
     data = runs[0]
@@ -173,6 +175,7 @@ def test_a_run_leaves_two_models(runs, tmp_path):
             np.testing.assert_array_equal(value, own[name], err_msg=name)
 
 
+@pytest.mark.slow  # in small: training/test_electra_pretraining.py
 def test_the_same_generator_is_no_change(runs):
     """However its size is said. The rate is that of its schedule."""
     data, outcomes, logs = runs
@@ -183,6 +186,7 @@ def test_the_same_generator_is_no_change(runs):
     assert line["step"] == 2 and line["learning_rate"] == pytest.approx(1e-3 * (1 - 2 / 20) ** 2 * 2 / 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case, message",
     [
@@ -209,7 +213,7 @@ def test_what_is_refused(runs, case, message):
         ({"nsp": True}, "--nsp is not for --objective=electra"),
         ({"generator_size": 0.5, "generator_config_file": "x"}, "--generator_size=0.5 and --generator_config_file=x"),
         ({"generator_config_file": "none.json"}, "--generator_config_file=none.json: there is no such file."),
-        ({"generator_size": 0.0}, "--generator_size=0 must be more than 0."),
+        ({"generator_size": 0.0}, "--generator_size=0 is a share of the model's width, more than 0 and at most 1."),
         ({"generator_temperature": float("nan")}, "--generator_temperature=nan must be more than 0."),
         ({"gen_weight": -1.0}, "--gen_weight=-1 must be at least 0."),
     ],

@@ -8,6 +8,8 @@ from helpers.pretraining_runs import flags_of, values
 from helpers.script_cases import run_cases
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 
+pytestmark = pytest.mark.slow  # in small: the resumed run of test_run_pretraining.py
+
 SHORT, LAST = 9, 10
 SCHEDULE = {"num_train_steps": LAST, "num_warmup_steps": 2, "learning_rate": 1e-3, "log_every_steps": 1}
 

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from helpers.descendants import save_model
 from helpers.script_cases import assert_in_order, kill_at_checkpoint, run_cases, selected_cases, weights_of
-from helpers.slow import slow
+from helpers.slow import exhaustive, slow
 from helpers.small_data import PIECES, WORLDS, texts_of
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf.models import task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
+
+pytestmark = pytest.mark.slow  # in small: models/test_distillation.py
 
 SLOW = {
     "killed", "without", "layers again", "one device", "two devices", "seeds", "regression", "without BERT",
@@ -76,6 +78,8 @@ def cases_of(script, folder) -> tuple[dict, dict]:
                             "out/whole holds a run with the teacher *teacher; --teacher=*other has other weights."),
         "no teacher any more": ({**training, "output_dir": out / "whole"}, "holds a run with the teacher *; there is"),
         "a teacher now": ({**taught, "output_dir": out / "without"}, "holds a run without a teacher; now there is --"),
+        "no student": ({**{name: value for name, value in taught.items() if name != "init_checkpoint"}},
+                       "--teacher: there is no student. Give --student_layers for one made of the teacher's layers"),
         "not trained": ({**taught, "teacher": folder / "encoder"}, "--teacher: *encoder has no output layer for this"),
         "not there": ({**taught, "teacher": folder / "nothing"}, "--teacher=*nothing"),
         "vocabulary": ({**taught, "teacher": save_teacher(folder / "words", script, vocab=[*PIECES[:-1], "new"])},
@@ -125,7 +129,7 @@ def cases_of(script, folder) -> tuple[dict, dict]:
     return ran, refused
 
 
-@pytest.fixture(scope="module", params=["run_classifier", *slow("run_squad", "run_ner", "run_swag")])
+@pytest.fixture(scope="module", params=["run_classifier", *slow("run_squad"), *exhaustive("run_ner", "run_swag")])
 def ran(request, tmp_path_factory):
     """Folder of the output directories, outcomes by case, what each wrote to stderr, the messages expected."""
     script, folder = request.param, tmp_path_factory.mktemp(request.param)

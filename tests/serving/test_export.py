@@ -240,7 +240,7 @@ def test_regression_and_several_labels(tmp_path, clean_process):
 # ---- other tasks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("freeze", [False, *slow(True)])
+@pytest.mark.parametrize("freeze", slow(False, True))  # in small: the classifier above
 def test_encoder(tmp_path, clean_process, caplog, freeze):
     """It has no predictor class and is called by its signature."""
     folder = save(tmp_path / "model", BertModel)
@@ -266,6 +266,7 @@ def test_encoder(tmp_path, clean_process, caplog, freeze):
         assert row[mask == 1].tolist() == [101, *tokenizer.encode(text)[:62], 102]
 
 
+@pytest.mark.slow  # in small: test_fill_mask.py
 def test_masked_words(tmp_path, clean_process):
     folder = save(tmp_path / "model", models_task_models.BertForPreTraining)
     assert detect_task.task_in(folder) == "masked_lm"

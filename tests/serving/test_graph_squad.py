@@ -284,7 +284,7 @@ def test_equal_to_the_answerer(answerer, answer):
 
 
 # A family with a joint head, whether there may be no answer, and the best starts and ends.
-JOINT = [("electra", True, 20), *slow(("albert", True, 5), ("electra", False, 3), ("albert", True, 70))]
+JOINT = slow(("electra", True, 20), ("albert", True, 5), ("electra", False, 3), ("albert", True, 70))
 
 
 @pytest.mark.parametrize(("family", "version_2", "beam"), JOINT)

@@ -169,6 +169,7 @@ def test_models_of_other_tasks(tmp_path):
         Tagger(str(tmp_path / "nowhere"))
 
 
+@pytest.mark.slow  # in small: models/test_feature_based.py
 def test_a_tagger_on_features_of_a_frozen_bert(tmp_path):
     """Its directory and its export use the BiLSTMs, whose sizes are stored beside the weights."""
     labels = ner_data.tag_set("iob2", ["LOC", "PER"])

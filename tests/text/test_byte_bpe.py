@@ -246,7 +246,7 @@ def test_bad_files(tmp_path):
         ({"vocab__json": vocab, "merges__txt": "#version: 0.2\na\n"}, r"merges.txt, line 2: 'a' is no pair"),
         ({"vocab__json": vocab, "merges__txt": "zz qq\n"}, r"merges.txt, line 1: 'zz qq' is no pair of pieces"),
         ({"vocab__json": {t: i for t, i in vocab.items() if t not in ("<s>", "<mask>")}, "merges__txt": merges},
-         r"vocab.json lacks <s>, <mask>: rows of a ByteBpeTokenizer need <s> </s> <unk> <mask> <pad>"),
+         r"vocab.json lacks <s>, <mask>: rows of byte-level BPE need <s> </s> <unk> <mask> <pad>"),
         ({"tokenizer__json": values, "tokenizer_config__json": {"tokenizer_class": "DebertaTokenizer"}},
          r"tokenizer_config.json: tokenizer_class is DebertaTokenizer, a model that is not"),
         ({"vocab__json": vocab, "merges__txt": merges, "added_tokens__json": {"<x>": 700}},

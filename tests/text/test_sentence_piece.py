@@ -284,7 +284,7 @@ def test_bad_files(tmp_path, huggingface):
         ({}, b"", r"spiece.model is no SentencePiece model, or is damaged: take the .model file"),
         ({}, b"version https://git-lfs.github.com/spec/v1\n", r"spiece.model is no SentencePiece model"),
         ({}, model[: len(model) // 2], r"spiece.model is no SentencePiece model"),
-        ({}, without(model, "[MASK]"), r"spiece.model lacks \[MASK\]: rows of a SentencePieceTokenizer need \[CLS\]"),
+        ({}, without(model, "[MASK]"), r"spiece.model lacks \[MASK\]: rows of SentencePiece need \[CLS\]"),
         ({}, without(model, "[CLS]", "[SEP]"), r"spiece.model lacks \[CLS\], \[SEP\]"),
         ({"tokenizer__json": whole[: len(whole) // 2]}, None, r"tokenizer.json, line 1, column \d+: not JSON"),
         (

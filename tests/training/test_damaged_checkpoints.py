@@ -174,16 +174,14 @@ def stopped(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("name", "damage", "line"),
-    [
+    slow(  # in small: above
         ("model.ckpt-3.data-00000-of-00001", "flipped", "/model.ckpt-3 is damaged; going on from "),
-        *slow(
-            ("model.ckpt-3.index", "zeroed", "/model.ckpt-3 is damaged; going on from "),
-            ("checkpoint", "zeroed", "/model.ckpt-3 is the newest one left"),
-            ("run.json", "zeroed", "run.json, line 1, column 1: not JSON"),
-            ("bert_config.json", "zeroed", "bert_config.json, line 1, column 1: not JSON"),
-            ("train_log.jsonl", "zeroed", ""),
-        ),
-    ],
+        ("model.ckpt-3.index", "zeroed", "/model.ckpt-3 is damaged; going on from "),
+        ("checkpoint", "zeroed", "/model.ckpt-3 is the newest one left"),
+        ("run.json", "zeroed", "run.json, line 1, column 1: not JSON"),
+        ("bert_config.json", "zeroed", "bert_config.json, line 1, column 1: not JSON"),
+        ("train_log.jsonl", "zeroed", ""),
+    ),
 )
 def test_the_same_command_ends_with_the_same_bits(name, damage, line, stopped, tmp_path):
     data, flags, whole, source = stopped

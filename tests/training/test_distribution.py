@@ -139,6 +139,8 @@ distribution.set_logical_cpu_devices(3)
     )
     assert process.stdout.split() == ["2"], process.stderr
     assert "RuntimeError: --num_virtual_cpus=3 comes too late" in process.stderr
+    with pytest.raises(ValueError, match="--num_virtual_cpus=257 must be from 1 to 256"):
+        distribution.set_logical_cpu_devices(257)
     with pytest.raises(ValueError, match="--num_virtual_cpus=0"):
         distribution.set_logical_cpu_devices(0)
 

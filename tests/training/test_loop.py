@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.slow import slow
+from helpers.slow import exhaustive, slow
 from helpers.training_steps import CONFIG, assert_same, build, make_batches, mirrored, one_device, run
 
 from bert_tf.models import initialize, kernels
@@ -33,7 +33,7 @@ def whole_batches(optimizer="adamw"):
 
 @pytest.mark.parametrize(
     ("replicas", "optimizer"),
-    slow((2, "adamw"), (2, "lamb"), (4, "adamw"), (4, "lamb")),  # In small: in the matrix below.
+    [*slow((2, "adamw"), (4, "lamb")), *exhaustive((2, "lamb"), (4, "adamw"))],  # In small: in the matrix below.
 )
 def test_replicas_equal_one_device(replicas, optimizer):
     batches, expected, (whole,) = whole_batches(optimizer)
@@ -45,7 +45,7 @@ def test_replicas_equal_one_device(replicas, optimizer):
 
 
 # In small: test_optimization.py, with the original's numbers.
-@pytest.mark.parametrize("parts", slow(2, 4, 8))
+@pytest.mark.parametrize("parts", [*slow(4), *exhaustive(2, 8)])
 def test_accumulation_equals_the_whole_batch(parts):
     batches, expected, (whole,) = whole_batches()
     actual, (cut,) = run(one_device(), batches, parts=parts, rate=1e-3)
@@ -108,11 +108,12 @@ def three_steps(replicas, parts, use_xla, dtype):
 MATRIX = list(itertools.product((1, 2), (1, 2, 4), (False, True), (None, "mixed_bfloat16")))
 WHOLE = [cell for cell in MATRIX if cell[:3] == (1, 1, False)]
 IN_SMALL = (2, 2, False, "mixed_bfloat16")
+SLOW = [(2, 1, True, None), (1, 4, True, "mixed_bfloat16"), (2, 4, False, None), (1, 2, False, "mixed_bfloat16")]
 
 
 @pytest.mark.parametrize(
     ("replicas", "parts", "use_xla", "dtype"),
-    [IN_SMALL, *slow(*(cell for cell in MATRIX if cell not in (IN_SMALL, *WHOLE)))],
+    [IN_SMALL, *slow(*SLOW), *exhaustive(*(cell for cell in MATRIX if cell not in (IN_SMALL, *SLOW, *WHOLE)))],
 )
 def test_replicas_parts_xla_and_precision_together(replicas, parts, use_xla, dtype):
     """Each combination steps as one device does in one part without XLA, within its precision's rounding."""

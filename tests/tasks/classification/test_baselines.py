@@ -193,7 +193,7 @@ def ran(request, folder):
     return folder / "out", *run_cases("run_classifier", cases)
 
 
-@pytest.mark.parametrize(("case", "name"), [("bilstm", "BilstmClassifier"), *slow(("cnn", "CnnClassifier"))])
+@pytest.mark.parametrize(("case", "name"), slow(("bilstm", "BilstmClassifier"), ("cnn", "CnnClassifier")))
 def test_they_learn(ran, case, name):
     out, outcomes, logs = ran
     assert outcomes[case] == "done"

@@ -216,7 +216,7 @@ def test_labels_that_are_refused(tmp_path, model_class, arguments, message):
 # ---- model.export ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after", ["fit", *slow("nothing", "predict")])
+@pytest.mark.parametrize("after", slow("fit", "nothing", "predict"))  # in small: serving/test_export.py
 def test_a_model_is_exported_at_any_time(tmp_path, english, clean_process, after):
     config = BertConfig.from_dict({**CONFIG, "num_hidden_layers": 1})
     model = task_models.BertForSequenceClassification(config, num_labels=3, seed=1)

@@ -1,0 +1,54 @@
+"""For each script, what it reads, and flags with which it runs in a moment."""
+
+import json
+import pathlib
+
+from bert_tf import BertForSequenceClassification
+from helpers.descendants import save_model
+from helpers.small_data import PIECES, WORLDS, texts_of
+from helpers.tiny import ONE_LAYER, write_encoder, write_pretraining_records
+
+
+def write_world(script, folder) -> dict:
+    """Writes what a script reads, and returns flags with which it runs."""
+    write_encoder(folder, PIECES)
+    (folder / "text.txt").write_text("".join(" ".join(words) + ".\n" for words, *_ in texts_of(40, 0)))
+    (folder / "garbage").write_bytes(bytes(range(256)) * 9)
+    (folder / "empty").mkdir()
+    encoder = {"init_checkpoint": folder / "encoder"}
+    if script in (*WORLDS, "run_classifier_with_tfhub"):
+        write, ending, own = WORLDS[script.removesuffix("_with_tfhub")]
+        for seed, name in enumerate(("train", "dev", "test")):
+            write(folder / f"{name}.{ending}", list(texts_of(8, seed)))
+        start = {"bert_hub_module_handle": folder / "encoder"} if script.endswith("tfhub") else encoder
+        return {
+            **own, **start, "train_file": folder / f"train.{ending}", "dev_file": folder / f"dev.{ending}",
+            "predict_file" if script == "run_squad" else "test_file": folder / f"test.{ending}", "do_train": True,
+            "do_eval": True, "do_predict": True, "max_seq_length": 24, "output_dir": folder / "out",
+            "train_batch_size": 8, "num_train_epochs": 1,
+        }  # fmt: skip
+    if script == "run_pretraining":
+        write_pretraining_records(folder / "records.tfrecord", 8)
+        (folder / "config.json").write_text(json.dumps(ONE_LAYER))
+        return {
+            "input_file": folder / "records.tfrecord", "bert_config_file": folder / "config.json", "do_train": True,
+            "max_seq_length": 16, "max_predictions_per_seq": 3, "train_batch_size": 4, "num_train_steps": 1,
+            "num_warmup_steps": 0, "output_dir": folder / "out", "vocab_file": folder / "vocab.txt",
+        }  # fmt: skip
+    text = {"input_file": folder / "text.txt"}
+    if script == "export_saved_model":
+        save_model(folder / "model", "bert", BertForSequenceClassification)
+    return {
+        "create_pretraining_data": {**text, "vocab_file": folder / "vocab.txt", "output_file": folder / "out/data"},
+        "create_vocab": {**text, "output_file": folder / "out" / "vocab.txt", "vocab_size": 200},
+        "convert_checkpoint": {"from": folder / "encoder", "to": folder / "out", "format": "tf1"},
+        "export_saved_model": {"model_dir": folder / "model", "export_dir": folder / "out", "max_seq_length": 24},
+        "extract_features": {
+            **text, **encoder, "output_file": folder / "out.jsonl", "max_seq_length": 24, "layers": "-1",
+        },
+        "serve_client": {"server": "localhost:1", "model": "m", "input": "text=a", "timeout": 1},
+    }[script]  # fmt: skip
+
+
+def contents(folder: pathlib.Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
