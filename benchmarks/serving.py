@@ -8,7 +8,8 @@ the same weights. Each side is measured in a separate process, in turn: the expo
 (tf.saved_model.load, TensorFlow and tensorflow_text only), transformers with its fast tokenizer and dynamic padding.
 Batch 1: p50 and p99 of single requests. Batch 32: texts in the file's order, whatever their lengths.
 All take turns for --rounds rounds, since the speed of a machine varies; the table shows the medians, and the lowest and
-highest p50. Run nothing else at the same time.
+highest p50. For a classifier the last lines have the least time of the matrix products of the text of median length, at
+this machine's rate for so few rows. Run nothing else at the same time.
 """
 
 import concurrent.futures
@@ -146,6 +147,20 @@ def export(model_dir: str, folder: str, variant: str) -> str:
     )
 
 
+def print_limits(model_dir: str, rows: list[tuple]) -> None:
+    """Prints the least time for a text of median length, in both types, in a process of its own."""
+    from machine import Limit, encoder_flops
+
+    from bert_tf.models.pretrained import read_config, read_tokenizer
+
+    config, tokenizer = read_config(None, model_dir), read_tokenizer(model_dir)
+    length = round(statistics.median(int(tokenizer([text])["input_mask"].sum()) for (text,) in rows))
+    for dtype in ("float32", "bfloat16"):
+        limit = Limit(config, encoder_flops(config, [length], read=1), rows=length, dtype=dtype)
+        limit.measure()
+        print(f"{dtype}, {length} tokens: {limit}")
+
+
 def main(_):
     is_squad = FLAGS.squad_file is not None
     if is_squad:
@@ -185,6 +200,14 @@ def main(_):
         print(
             f"{name:32} {p50 * 1e3:8.2f} {lowest * 1e3:7.2f} {highest * 1e3:7.2f} {p99 * 1e3:8.2f} {throughput:20.1f}"
         )
+    for dtype in ("float32", "bfloat16"):
+        ours = [values for name, values in found.items() if name.startswith(f"bert_tf {dtype}")]
+        if ours:
+            peers = statistics.median(figure["p50"] for figure in found[f"transformers {dtype}"])
+            best = min(statistics.median(figure["p50"] for figure in figures) for figures in ours)
+            print(f"p50, {dtype}: the best of bert_tf is {best / peers:.2f} of transformers")
+    if not is_squad:
+        in_process(print_limits, FLAGS.model, rows)
 
 
 if __name__ == "__main__":
