@@ -41,6 +41,7 @@ _PUBLIC = {
     "QuestionAnswerer": ("serving.question_answerer", "Answers to questions about texts of any length"),
     "Tagger": ("serving.tagger", "Named entities and word tags in texts of any length"),
     "ChoicePredictor": ("serving.choice_predictor", "Which of several choices fits a context best"),
+    "Embedder": ("serving.embedder", "One vector for each text: the nearer, the more alike"),
     "fill_mask": ("serving.fill_mask", "The likeliest words for each [MASK]"),
     "LinearHead": ("models.heads", "A linear output layer with the original's names"),
     "MaskedLanguageModelHead": ("models.heads", "The output layer over the vocabulary"),

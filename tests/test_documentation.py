@@ -50,6 +50,7 @@ COMMANDS = {
     "pretraining": (["create_pretraining_data.py", "run_pretraining.py", "-m"], 1),
     "pretraining-descendants": (["create_pretraining_data.py", *["create_vocab.py"] * 2], 0),
     "questions": (["run_squad.py", "run_squad.py"], 1),
+    "sentences": ([], 1),
     "serving": (["export_saved_model.py"], 1),
     "tagging": (["run_ner.py"], 1),
     "vocabulary": (["create_vocab.py"] * 2, 0),
@@ -408,6 +409,13 @@ def test_distillation(environment, folder):
     run_commands(pretraining, environment, folder)
     assert "divergence = " in (folder / "distilbert" / "eval_results.txt").read_text()
     assert (folder / "mrpc_distilbert" / "best_model" / "distilbert_config.json").exists()
+
+
+@pytest.mark.slow
+def test_sentences(environment):
+    (program,) = blocks("sentences", "python")
+    program = program.replace("all-MiniLM-L6-v2", environment["BERT_BASE_DIR"])
+    run(["-c", f"{program}assert vectors.shape == (3, 32)"], environment)
 
 
 @pytest.mark.slow

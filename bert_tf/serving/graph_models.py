@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bert_tf.models import question_heads
 from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.models.sentence_vectors import SentenceSettings, normalized, pooled
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
 from bert_tf.serving.graph_squad import SquadServing
 from bert_tf.system import script
@@ -130,7 +131,28 @@ class ServedModel(tf.Module):
 
 
 class ServedEncoder(ServedModel):
-    """BertModel: `pooled_output` [B, H], `sequence_output` [B, S, H], and the ids and mask of the encoded text."""
+    """BertModel: `pooled_output` [B, H], `sequence_output` [B, S, H], and the ids and mask of the encoded text.
+
+    `embed` takes `text` and returns `vector` [B, H], as `Embedder` makes it.
+
+    Args:
+      sentences: how vectors are made.
+    """
+
+    def __init__(self, model, tokenizer, max_seq_length, sentences: SentenceSettings):
+        super().__init__(model, tokenizer, max_seq_length)
+        self._sentences = sentences
+
+    def vectors(self, text):
+        """string [B] -> `vector` float32 [B, H]."""
+        text = tf.strings.lower(text, "utf-8") if self._sentences.lower else text
+        features = self.encoder.features(text)
+        outputs = tf.cast(self.run(features)["sequence_output"], tf.float32)
+        vectors = pooled(outputs, features["input_mask"], self._sentences.pooling)
+        return {"vector": normalized(vectors) if self._sentences.normalize else vectors}
+
+    def signatures(self):
+        return {**super().signatures(), "embed": _signature(self.vectors, strings("text"))}
 
     def outputs(self, features):
         outputs = self.run(features)

@@ -8,11 +8,13 @@ import keras
 from bert_tf.models import task_models
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.models.sentence_vectors import read_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import detect_task, graph_models
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.table import TASKS
+from bert_tf.text.casing import directory_of
 from bert_tf.text.tokenizer import Tokenizer
 
 
@@ -54,7 +56,7 @@ def _classifier(source: _Source) -> graph_models.ServedModel:
 # All tasks that can be exported, in the order of the table of tasks.
 _GRAPHS: dict[str, Callable[[_Source], graph_models.ServedModel]] = {
     "encoder": lambda source: graph_models.ServedEncoder(
-        source.load(BertModel), source.tokenizer, source.max_seq_length
+        source.load(BertModel), source.tokenizer, source.max_seq_length, read_settings(directory_of(source.model_dir))
     ),
     "classification": _classifier,
     "regression": _classifier,

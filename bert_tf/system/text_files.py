@@ -22,14 +22,14 @@ _COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
 Progress = Callable[[int], None]
 
 
-def read_json(path: str, **options) -> dict:
+def read_json(path: str, kind: type = dict, **options):
     """The content of a JSON file that holds an object.
 
     Args:
-      options: passed to `json.loads`.
+      kind: list if it holds a list. options: passed to `json.loads`.
 
     Raises:
-      ValueError: not UTF-8, not JSON, not an object, or larger than LARGEST_JSON; names the file and the place.
+      ValueError: not UTF-8, not JSON, of another kind, or larger than LARGEST_JSON; names the file and the place.
     """
     import tensorflow as tf
 
@@ -42,8 +42,9 @@ def read_json(path: str, **options) -> dict:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 at byte offset {error.start}") from None
     values = parse_json(text, path, **options)
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} is not a JSON object but {type(values).__name__}")
+    if not isinstance(values, kind):
+        wanted = "object" if kind is dict else kind.__name__
+        raise ValueError(f"{path} is not a JSON {wanted} but {type(values).__name__}")
     return values
 
 

@@ -50,7 +50,14 @@ _CLASSIFIER = {
 }
 
 _ENTRIES = (
-    TaskEntry("encoder", "extract_features.py", None, None),
+    TaskEntry(
+        "encoder",
+        "extract_features.py",
+        None,
+        None,
+        answerer="Embedder",
+        answers='Embedder("{path}").encode(["A text.", "Another one."])',
+    ),
     TaskEntry("classification", **_CLASSIFIER),
     TaskEntry("regression", **_CLASSIFIER),
     TaskEntry(

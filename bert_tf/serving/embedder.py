@@ -1,0 +1,138 @@
+"""Vectors for texts: the nearer two are, the more alike are the texts.
+
+Shape legend: n texts, H hidden size.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data.token_rows import TokenRows, flatten
+from bert_tf.models import sentence_vectors
+from bert_tf.models.task_models import BertModel
+from bert_tf.serving.base_predictor import Answerer, list_of
+from bert_tf.serving.detect_task import choose_max_seq_length
+from bert_tf.text.casing import directory_of
+from bert_tf.training.settings import DTYPE_POLICIES
+
+LARGEST = 1 << 30  # tokens: no limit
+
+
+class Embedder(Answerer):
+    """One vector for each text, from a model directory of any format, or of sentence-transformers, or an export.
+
+    Threads may share it.
+
+        embedder = Embedder("all-MiniLM-L6-v2")
+        vectors = embedder.encode(["A man eats food.", "A man eats bread.", "The sky is blue."], normalize=True)
+        vectors @ vectors.T  # float32 [3, 3]: the cosine of each pair
+
+    Args:
+      path: a directory of sentence-transformers (modules.json), which says how vectors are made; any other model
+        directory; or what export_saved_model.py wrote (the directory of versions, or one of them).
+      pooling: of the encoder's outputs for all tokens the "mean" or, in each dimension, the "max"; or that for the
+        first token, "cls". Default: what the directory says, else "mean".
+      max_seq_length: longer texts lose their last tokens. Default: what the directory says, else the model's maximum.
+      batch_size: texts computed together.
+      dtype: arithmetic of the matrix products: "float32" or, with vectors to about 2 decimals, "bfloat16".
+      trust: load an export whatever its graph may do, see `loaded_export.Export`.
+
+    Raises:
+      FileNotFoundError, ValueError: there is no model, or it makes vectors in a way that is not known here; an export
+        is given another pooling or dtype.
+    """
+
+    tasks = ("encoder",)
+    model_class = BertModel
+    action = "embed"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        pooling: str | None = None,
+        max_seq_length: int | None = None,
+        batch_size: int = 32,
+        dtype: str | None = None,
+        trust: bool = False,
+    ):
+        if dtype not in (None, *DTYPE_POLICIES):
+            raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPE_POLICIES)}")
+        self._dtype = DTYPE_POLICIES[dtype or "float32"]
+        self.settings = sentence_vectors.read_settings(directory_of(path))
+        described = self.settings.described
+        super().__init__(self.settings.directory if described else path, batch_size, trust)
+        if self.export:
+            for name, value in (("pooling", pooling), ("dtype", dtype)):
+                if value is not None:
+                    raise ValueError(f"{name}={value!r}: what an export computes was decided when it was written")
+            if "embed" not in self.export.signatures:
+                raise ValueError(
+                    f"{path} was exported by an earlier version, without vectors of texts: export it again"
+                )
+            self.max_seq_length = self.exported_max_seq_length(max_seq_length)
+            self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
+            return
+        if pooling:
+            self.settings = dataclasses.replace(self.settings, pooling=pooling)
+        elif not described:
+            logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", path)
+        if max_seq_length is None and described:
+            max_seq_length = min(self.settings.max_seq_length or LARGEST, self.model.config.max_length)
+        self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
+        self.size = self.model.config.hidden_size
+        spec = tf.TensorSpec([None, None], tf.int32)
+        inputs = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), spec)
+        self._vectors = tf.function(self._compute, input_signature=[inputs], autograph=False)
+
+    def load_model(self, path):
+        return self.model_class.from_pretrained(path, dtype=self._dtype)
+
+    def _compute(self, inputs):
+        return sentence_vectors.sentence_vectors(self.model, inputs, self.settings.pooling, training=False)
+
+    def encode(self, texts: Sequence[str], normalize: bool | None = None) -> np.ndarray:
+        """float32 [n, H]: the vectors of texts, in their order.
+
+        Args:
+          texts: strings.
+          normalize: give all vectors the length 1, so that their product is their cosine. Default: what the directory
+            says, else False.
+
+        Raises:
+          TypeError: not a list of strings; names the place.
+        """
+        texts = list_of(texts, "texts", "strings")
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"texts[{number}] must be a string, not {text!r:.80}")
+        vectors = np.empty((len(texts), self.size), np.float32)
+        if not texts:
+            return vectors
+        rows = None if self.export else self._rows(texts)
+        lengths = rows.lengths if rows else np.array([len(text) for text in texts])
+        for chosen in self.batches(lengths):
+            if rows:
+                vectors[chosen] = self._vectors(rows.batch(chosen, int(lengths[chosen].max()))).numpy()
+            else:
+                vectors[chosen] = self.export("embed", text=[texts[row] for row in chosen.tolist()])["vector"]
+        normalize = self.settings.normalize if normalize is None else normalize
+        return keras.ops.convert_to_numpy(sentence_vectors.normalized(vectors)) if normalize else vectors
+
+    def __call__(self, text: str, normalize: bool | None = None) -> np.ndarray:
+        """float32 [H]: the vector of one text."""
+        if not isinstance(text, str):
+            raise TypeError(f"the text must be a string, not {text!r:.80}; encode() takes a list of texts")
+        return self.encode([text], normalize)[0]
+
+    def _rows(self, texts: list[str]) -> TokenRows:
+        texts = [text.strip() for text in texts]
+        if self.settings.lower:
+            texts = [text.lower() for text in texts]
+        encoded = self.tokenizer.encode_batch(texts)
+        ids, offsets = flatten([self.tokenizer.build_inputs(own, None, self.max_seq_length)[0] for own in encoded])
+        return TokenRows(ids, offsets, np.diff(offsets).astype(np.int32), {}, pad_id=self.tokenizer.pad_id)

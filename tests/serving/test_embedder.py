@@ -1,0 +1,171 @@
+"""Embedder: vectors of texts, by a model's directory, a directory of sentence-transformers, and an export."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from helpers.exports import load_no_graphs, save
+from helpers.slow import slow
+
+from bert_tf.models import sentence_vectors
+from bert_tf.models.sentence_vectors import SentenceSettings, read_settings, settings_files
+from bert_tf.models.task_models import BertForMaskedLM, BertModel
+from bert_tf.serving import export
+from bert_tf.serving.embedder import Embedder
+
+TEXTS = ["A man eats food.", "", "김철수는 서울에 산다.", " Spaces around \n", "word " * 100, "A MAN"]
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("embedder") / "model", BertModel, {"num_hidden_layers": 1})
+
+
+def write_settings(folder, settings: SentenceSettings, hidden_size=32) -> None:
+    for name, content in settings_files(settings, hidden_size).items():
+        path = pathlib.Path(folder, name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+
+
+def described(folder, model_dir, **settings) -> str:
+    """A copy of the model as a directory of sentence-transformers."""
+    folder.mkdir()
+    for path in pathlib.Path(model_dir).iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    write_settings(folder, SentenceSettings(str(folder), **settings))
+    return str(folder)
+
+
+def plainly(model_dir, pooling, length=None, lower=False) -> np.ndarray:
+    """The vectors, a text at a time."""
+    embedder = Embedder(model_dir)
+    model, vectors = BertModel.from_pretrained(model_dir), []
+    for text in TEXTS:
+        text = text.lower() if lower else text
+        outputs = np.asarray(model(embedder.tokenizer([text], max_length=length or 64))["sequence_output"])[0]
+        vectors.append({"mean": outputs.mean(0), "max": outputs.max(0), "cls": outputs[0]}[pooling])
+    return np.array(vectors)
+
+
+@pytest.mark.parametrize("pooling", sentence_vectors.POOLINGS)
+def test_vectors_are_those_of_one_text_at_a_time(model_dir, pooling):
+    embedder = Embedder(model_dir, pooling=pooling, batch_size=4)
+    assert embedder.max_seq_length == 64 and embedder.size == 32
+    found, expected = embedder.encode(TEXTS), plainly(model_dir, pooling)
+    assert found.dtype == np.float32 and found.shape == (len(TEXTS), 32)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(embedder(TEXTS[0]), expected[0], atol=1e-5)
+    lengths = np.linalg.norm(embedder.encode(TEXTS, normalize=True), axis=1)
+    np.testing.assert_allclose(lengths, np.ones(len(TEXTS)), atol=1e-6)
+
+
+def test_what_a_directory_says_holds_unless_told_otherwise(model_dir, tmp_path):
+    folder = described(tmp_path / "st", model_dir, pooling="max", normalize=True, max_seq_length=8, lower=True)
+    embedder = Embedder(folder)
+    assert embedder.max_seq_length == 8
+    expected = plainly(model_dir, "max", 8, lower=True)
+    np.testing.assert_allclose(embedder.encode(TEXTS, normalize=False), expected, atol=1e-5)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-5)
+    other = Embedder(folder, pooling="cls", max_seq_length=16)
+    assert other.max_seq_length == 16
+    np.testing.assert_allclose(other.encode(TEXTS, False), plainly(model_dir, "cls", 16, lower=True), atol=1e-5)
+
+
+def test_files_of_sentence_transformers(tmp_path):
+    """Both forms of the pooling's file, and an encoder in a folder of its own."""
+    assert read_settings(str(tmp_path)) == SentenceSettings(str(tmp_path))
+    for settings in (
+        SentenceSettings(str(tmp_path), "cls", True, 128, True, described=True),
+        SentenceSettings(str(tmp_path), "max", described=True),
+    ):
+        write_settings(tmp_path, settings)
+        assert read_settings(str(tmp_path)) == settings
+    (tmp_path / "1_Pooling/config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "cls"}')
+    assert read_settings(str(tmp_path)).pooling == "cls"
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    modules[0] |= {"path": "0_BERT", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    assert read_settings(str(tmp_path)) == SentenceSettings(f"{tmp_path}/0_BERT", "cls", described=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("modules.json", "{", r"modules.json, line 1, column 2: not JSON"),
+        ("modules.json", "{}", r"modules.json is not a JSON list but dict"),
+        ("modules.json", "[]", r"modules.json has no Transformer"),
+        ("modules.json", '[{"type": "a.Transformer", "path": ""}]', r"modules.json has no Pooling"),
+        ("modules.json", '[{"type": "a.Pooling", "path": ""}]', r"Pooling is no step that vectors are made by here"),
+        ("modules.json", '[{"type": "Transformer", "path": "../x"}]', r"a path below this folder, not {'type'"),
+        ("modules.json", "[3]", r"each step needs a type, and a path below this folder, not 3"),
+        ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', r"config.json: the pooling is \['cls', 'max'\]"),
+        ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', r"is \['pooling_mode_lasttoken'\]; known is one"),
+        ("1_Pooling/config.json", '{"pooling_mode": 3}', r"the pooling is 3; known is one of mean, cls, max"),
+        ("sentence_bert_config.json", '{"max_seq_length": "x"}', r"sentence_bert_config.json: max_seq_length must be"),
+        ("sentence_bert_config.json", '{"max_seq_length": 0}', r"sentence_bert_config.json: max_seq_length must be"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, name, content, message):
+    write_settings(tmp_path, SentenceSettings(str(tmp_path)))
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_settings(str(tmp_path))
+
+
+def test_arguments_that_are_refused(model_dir, tmp_path):
+    with pytest.raises(ValueError, match="pooling='sum' is not one of mean, cls, max"):
+        Embedder(model_dir, pooling="sum")
+    with pytest.raises(ValueError, match="dtype='half' is not one of"):
+        Embedder(model_dir, dtype="half")
+    with pytest.raises(ValueError, match="--max_seq_length=65: the model takes 3 to 64"):
+        Embedder(model_dir, max_seq_length=65)
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        Embedder(str(tmp_path / "nowhere"))
+    embedder = Embedder(model_dir)
+    with pytest.raises(TypeError, match="texts must be a list of strings, not a single string"):
+        embedder.encode("A text.")
+    with pytest.raises(TypeError, match=r"texts\[1\] must be a string, not None"):
+        embedder.encode(["a", None])
+    with pytest.raises(TypeError, match="the text must be a string"):
+        embedder(["a"])
+    assert embedder.encode([]).shape == (0, 32)
+
+
+@pytest.mark.parametrize("settings", [{"pooling": "mean", "normalize": True}, *slow({"pooling": "max", "lower": True})])
+def test_exports_make_the_same_vectors(model_dir, tmp_path, clean_process, settings):
+    folder = described(tmp_path / "st", model_dir, **settings)
+    path = export.export_saved_model(folder, str(tmp_path / "out"), warm_up=False)
+    expected = Embedder(folder).encode(TEXTS)
+    np.testing.assert_allclose(clean_process(path, "embed", text=TEXTS)["vector"], expected, atol=1e-5)
+    embedder = Embedder(str(tmp_path / "out"), batch_size=4)
+    assert embedder.size == 32 and embedder.max_seq_length == 64
+    np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="pooling='cls': what an export computes was decided"):
+        Embedder(path, pooling="cls")
+
+
+def test_export_of_another_task_or_an_earlier_version(tmp_path, monkeypatch):
+    folder = save(tmp_path / "model", BertForMaskedLM, {"num_hidden_layers": 1})
+    path = export.export_saved_model(folder, str(tmp_path / "out"), warm_up=False)
+    load_no_graphs(monkeypatch)
+    with pytest.raises(ValueError, match="is an export for masked_lm, not for encoder"):
+        Embedder(path)
+
+
+def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch):
+    """Vectors of real sentences by real weights, in each pooling."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in (shared / "weights" / "minilm-l6-h384").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    lines = (shared / "data" / "glue" / "STS-B" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:31]
+    texts = [text for line in lines for text in line.split("\t")[7:9]] + [" ".join(["long"] * 300), "", "\u0007 É"]
+    for pooling in sentence_vectors.POOLINGS:
+        write_settings(folder, SentenceSettings(str(folder), pooling, pooling != "max", 256), 384)
+        expected = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts)
+        np.testing.assert_allclose(Embedder(str(folder)).encode(texts), expected, atol=1e-5)
