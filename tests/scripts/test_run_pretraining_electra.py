@@ -201,7 +201,8 @@ def test_the_same_generator_is_no_change(runs):
 )
 def test_what_is_refused(runs, case, message):
     data, outcomes, _ = runs
-    assert message in outcomes[case] and outcomes[case].startswith("ValueError: ") and "\n" not in outcomes[case]
+    kind, _, rest = outcomes[case].partition(": ")
+    assert kind in ("ValueError", "RecordError") and message in rest and "\n" not in rest
     assert not list((data / "none").glob("*config.json")) and not list((data / "none").glob("model*"))
 
 
