@@ -318,7 +318,7 @@ def test_resumed_reading_draws_the_same_masks(tmp_path):
             batch_size=8,
             seed=2,
             start_step=start,
-            prepare=lambda rows, step: dynamic_masking.mask_rows(rows, 2, step, settings),
+            prepare=lambda rows, step, first: dynamic_masking.mask_rows(rows, 2, step, settings, first),
         ).as_numpy_iterator()
 
     whole = [batch for batch, _ in zip(batches(0), range(40), strict=False)]
@@ -352,7 +352,7 @@ def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
                 batch_size=4,
                 repeat=False,
                 max_steps=None,
-                prepare=lambda rows, step: dynamic_masking.mask_rows(rows, seed, step, settings),
+                prepare=lambda rows, step, first: dynamic_masking.mask_rows(rows, seed, step, settings, first),
             ).as_numpy_iterator()
         )
 

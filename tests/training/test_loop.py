@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import exhaustive, slow
-from helpers.training_steps import CONFIG, assert_same, build, make_batches, mirrored, one_device, run
+from helpers.training_steps import CONFIG, assert_same, build, feed, make_batches, mirrored, one_device, run
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -172,7 +172,8 @@ def classified(strategy) -> dict:
     specs = {"input_ids": wide, "input_mask": wide, "segment_ids": wide, "label_ids": one}
     plan = train_step.TrainingPlan(num_train_steps=3, batch_size=4, seed=3)
     train = train_step.make_train_function(model, optimizer, model.objective, strategy, plan)
-    train(iter(tf.data.Dataset.from_generator(batches, output_signature=specs)), 3, tf.constant(1.0), tf.constant(0))
+    data = feed(strategy, tf.data.Dataset.from_generator(batches, output_signature=specs))
+    train(data, 3, tf.constant(1.0), tf.constant(0))
     return {name: v.numpy() for name, v in checkpoints.model_variables(model).items()}
 
 
@@ -253,7 +254,7 @@ def train_loop(tmp_path, batches, evaluate=None, **plan_options):
     plan = train_step.TrainingPlan(num_train_steps=steps, batch_size=batch_size, log_every_steps=2, **plan_options)
     dataset = tf.data.Dataset.from_tensor_slices(batches)
     return loop.train(
-        model, optimizer, PretrainingObjective, strategy, plan, lambda first: dataset.skip(first), str(tmp_path),
+        model, optimizer, PretrainingObjective, strategy, plan, lambda first, share: dataset.skip(first), str(tmp_path),
         evaluate,
     )  # fmt: skip
 
