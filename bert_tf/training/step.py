@@ -166,7 +166,7 @@ def _make_replica_gradients(model, variables: list, objective, replicas: int, pl
     def replica_gradients(share, totals, seed, loss_scale):
         for name, tensor in share.items():
             if tensor.shape[0] not in (None, parts * part_size):
-                raise ValueError(f"{name} has {tensor.shape[0]} rows, but a replica's share are {parts * part_size}")
+                raise ValueError(f"{name} has {tensor.shape[0]} rows, but a replica's share has {parts * part_size}")
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
 
         def part(number):

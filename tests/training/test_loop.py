@@ -95,6 +95,29 @@ def test_xla_step_equals_the_plain_one(replicas):
     assert_same(expected, actual, 2e-5)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_each_replica_is_given_only_its_rows(parts):
+    """Its counts are added up over the replicas; a whole batch is refused."""
+    seen = []
+
+    class Objective(PretrainingObjective):
+        @staticmethod
+        def totals(features):
+            seen.append({name: value.shape[0] for name, value in features.items()})
+            return PretrainingObjective.totals(features)
+
+    batches, strategy = make_batches(batch_size=8, steps=1), mirrored(2)
+    model, optimizer = build(strategy)
+    plan = train_step.TrainingPlan(num_train_steps=1, batch_size=8, gradient_accumulation_steps=parts)
+    train = train_step.make_train_function(model, optimizer, Objective, strategy, plan)
+    dataset = tf.data.Dataset.from_tensor_slices(batches)
+    result = train(feed(strategy, dataset), tf.constant(1), tf.constant(1.0), tf.constant(0))
+    assert seen and all(set(rows.values()) == {4} for rows in seen)
+    assert float(result["masked_lm_weight"]) == batches["masked_lm_weights"].sum()
+    with pytest.raises(ValueError, match="has 8 rows, but a replica's share has 4"):
+        train(iter(dataset), tf.constant(1), tf.constant(1.0), tf.constant(0))
+
+
 @functools.cache
 def three_steps(replicas, parts, use_xla, dtype):
     """How three steps change the weights, as one vector, and the sums of the metrics."""
