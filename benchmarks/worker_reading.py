@@ -37,6 +37,7 @@ flags.DEFINE_multi_integer("parts", [1, 2, 4, 64], "Numbers of workers, for the 
 flags.DEFINE_string("records_of_worker", None, "For the processes that this script starts: its file.")
 
 VOCAB_SIZE = 30522
+WINDOW = 2048  # of the shuffle; far smaller than usual, since whole windows are read ahead
 MASKING = dynamic_masking.Masking(
     2, 3, 4, np.arange(VOCAB_SIZE, dtype=np.int32), np.zeros(VOCAB_SIZE, bool), max_predictions_per_seq=77
 )
@@ -69,7 +70,7 @@ def batches_of(path: str, parsed: list[int]):
             return dynamic_masking.mask_rows(rows, 0, step, MASKING, first_row)
 
     return lambda share: records.training_batches(
-        index, features, batch_size=FLAGS.batch_size, seed=0, prepare=prepare, share=share
+        index, features, batch_size=FLAGS.batch_size, seed=0, shuffle_window=WINDOW, prepare=prepare, share=share
     )
 
 

@@ -428,7 +428,9 @@ def training_batches(
         row = 0  # of the window's first record, in its batch
         for *blocks, order in shuffled_windows(index, seed, shuffle_window, start_step * batch_size):
             in_batch = (row + np.arange(len(order))) % batch_size
-            yield *blocks, order[(in_batch >= rows_read.start) & (in_batch < rows_read.stop)]
+            wanted = (in_batch >= rows_read.start) & (in_batch < rows_read.stop)
+            if wanted.any():
+                yield *blocks, order[wanted]
             row = (row + len(order)) % batch_size
 
     rows = tf.TensorSpec([None], tf.int64)
