@@ -233,9 +233,10 @@ def test_float16_scales_the_loss_and_follows_float32():
     assert results[-1]["good_steps"] > 0
 
 
-def test_loss_scale_halves_on_overflow_and_the_step_is_left_out():
-    batches = make_batches(batch_size=4, steps=3)
-    _, (result,) = run(one_device(), batches, dtype="mixed_float16", loss_scaling=True, scale=2.0**40)
+@pytest.mark.parametrize("replicas", [1, *slow(2)])
+def test_loss_scale_halves_on_overflow_and_the_step_is_left_out(replicas):
+    batches, strategy = make_batches(batch_size=4, steps=3), one_device() if replicas == 1 else mirrored(2)
+    _, (result,) = run(strategy, batches, dtype="mixed_float16", loss_scaling=True, scale=2.0**40)
     assert (result["steps"], result["skipped"]) == (0, 3)
     assert result["loss_scale"] == 2.0**37
     assert not result["failed"]
