@@ -33,6 +33,7 @@ from bert_tf.data.record_index import (
     open_at,
     window_reader,
 )
+from bert_tf.data.shares import WHOLE, Share, parts_of_batches
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.threads import in_threads
 
@@ -76,8 +77,8 @@ class LimitedFeature(NamedTuple):
 
 
 Features = Mapping[str, tf.io.FixedLenFeature | UpToFeature | LimitedFeature]
-# Turns a batch as it was read, and its number, into the model's inputs.
-Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]
+# (rows of a batch as they were read, number of the batch, number in it of the first of them) -> the model's inputs.
+Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
 def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, tf.io.FixedLenFeature]:
@@ -389,6 +390,8 @@ def training_batches(
     start_step: int = 0,
     shuffle_window: int = SHUFFLE_WINDOW,
     prepare: Preparation | None = None,
+    prepares_whole_batches: bool = False,
+    share: Share = WHOLE,
 ) -> tf.data.Dataset:
     """Endless shuffled batches; the batch of step k is the same whatever step reading starts from.
 
@@ -401,30 +404,51 @@ def training_batches(
       seed: any integer; a different one gives a different order.
       start_step: the first step wanted, from 0.
       shuffle_window: records that are mixed with each other; they are in memory (serialized) at once.
-      prepare: called in the graph with each batch and its step, int64; its result becomes the batch.
+      prepare: called in the graph with the rows of each part of `share`, their step, and the number of the first of
+        them in the step's batch, both int64; its result takes their place.
+      prepares_whole_batches: `prepare` gets whole batches, whose rows depend on each other; those that are not in
+        `share` are read and dropped afterwards.
+      share: the rows of each batch that are wanted. The others are not parsed, but their bytes are read: the records
+        of all workers lie side by side in a window, and requests for single ones would take longer.
 
     Returns:
-      dataset of {name: [B, ...]}.
+      dataset of {name: [B / share.parts, ...]}: of the first batch each part of the share, then of the second, ...
+
+    Raises:
+      ValueError: a number is out of range, or a batch can't be divided into equal parts.
     """
     if batch_size < 1 or start_step < 0 or shuffle_window < 1:
         raise ValueError(f"{batch_size=} and {shuffle_window=} must be at least 1, {start_step=} at least 0")
 
+    read_share = WHOLE if prepares_whole_batches else share
+    rows_read = read_share.rows(batch_size)
+    part_size, parts = read_share.part_size(batch_size), read_share.count
+
     def windows():
-        return shuffled_windows(index, seed, shuffle_window, start_step * batch_size)
+        row = 0  # of the window's first record, in its batch
+        for *blocks, order in shuffled_windows(index, seed, shuffle_window, start_step * batch_size):
+            in_batch = (row + np.arange(len(order))) % batch_size
+            wanted = (in_batch >= rows_read.start) & (in_batch < rows_read.stop)
+            if wanted.any():
+                yield *blocks, order[wanted]
+            row = (row + len(order)) % batch_size
 
     rows = tf.TensorSpec([None], tf.int64)
     read = window_reader(index)
     dataset = tf.data.Dataset.from_generator(windows, output_signature=(rows,) * 5)
     dataset = dataset.map(_plain(lambda *window: tf.gather(read(*window[:4]), window[4])))
-    dataset = dataset.prefetch(1).rebatch(batch_size, drop_remainder=True)
+    dataset = dataset.prefetch(1).rebatch(part_size, drop_remainder=True)
 
-    def parse(step, serialized):
-        batch = _parse(tf.ensure_shape(serialized, [batch_size]), features)
-        return prepare(batch, step) if prepare else batch
+    def parse(number, serialized):
+        rows = _parse(tf.ensure_shape(serialized, [part_size]), features)
+        step, part = number // parts, read_share.first + number % parts
+        return prepare(rows, step, part * part_size) if prepare else rows
 
-    dataset = dataset.enumerate(start_step).map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
+    dataset = dataset.enumerate(start_step * parts).map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
+    if read_share != share:
+        dataset = parts_of_batches(dataset, share)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    return dataset.with_options(_options()).prefetch(_PREFETCHED)
+    return dataset.with_options(_options()).prefetch(_PREFETCHED * share.count)
 
 
 def evaluation_batches(
@@ -445,7 +469,8 @@ def evaluation_batches(
       repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small
         datasets count several times). False: each record at most once, and the last batch is padded with zeros.
       max_steps: maximum number of batches; None: all.
-      prepare: called in the graph with each padded batch and its number from 0, int64; its result becomes the batch.
+      prepare: called in the graph with each padded batch, its number from 0, int64, and 0, the number of its first row;
+        its result becomes the batch.
 
     Returns:
       dataset of {name: [B, ...]} with one more entry, "example_weights" float32 [B]: 1 for a record, 0 for padding.
@@ -474,7 +499,7 @@ def evaluation_batches(
             name: tf.where(tf.reshape(real, [batch_size] + [1] * (value.shape.rank - 1)), value, tf.zeros_like(value))
             for name, value in _parse(serialized, features).items()
         }
-        batch = prepare(batch, number) if prepare else batch
+        batch = prepare(batch, number, 0) if prepare else batch
         return {**batch, "example_weights": tf.cast(real, tf.float32)}
 
     dataset = dataset.enumerate().map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
@@ -565,6 +590,4 @@ def _options() -> tf.data.Options:
     options.deterministic = True
     # With autotuning, a dataset's end waits for the tuner's next wake-up, which may take as long as the dataset did.
     options.autotune.enabled = False
-    # Each worker takes its own part of the global batch.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import google_crc32c
 import numpy as np
 
+from bert_tf.data.shares import WHOLE, Share
 from bert_tf.text.tokenizer import Tokenizer
 
 _PREFETCHED = 4  # batches
@@ -152,22 +153,30 @@ def training_batches(
     max_seq_length: int,
     static_padding: bool = False,
     whole_step: bool = False,
+    share: Share = WHOLE,
 ):
-    """An endless tf.data.Dataset of batches {name: [B, ...]} from a step on.
+    """An endless tf.data.Dataset of a share's parts of each batch from a step on, {name: [B / share.parts, ...]}.
 
     Args:
       static_padding: pad every batch to max_seq_length, and don't batch similar lengths together.
       whole_step: see `padded_lengths`.
+      share: the rows of each batch that are wanted. They are as long as the whole batch.
+
+    Raises:
+      ValueError: a batch can't be divided into equal parts.
     """
     allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length, whole_step)
     lengths = rows.lengths
 
     def batches():
         for chosen in training_rows(lengths, batch_size, seed, start_step, 1 if static_padding else 50):
-            yield rows.batch(chosen, padded_length(int(lengths[chosen].max()), allowed))
+            length = padded_length(int(lengths[chosen].max()), allowed)
+            for part in share.slices(batch_size):
+                yield rows.batch(chosen[part], length)
 
     width = max_seq_length if static_padding else None
-    return _dataset(batches, rows, batch_size, width).prefetch(_PREFETCHED)
+    dataset = _dataset(batches, rows, share.part_size(batch_size), width)
+    return dataset.prefetch(_PREFETCHED * share.count)
 
 
 def evaluation_rows(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:

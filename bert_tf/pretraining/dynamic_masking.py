@@ -11,7 +11,8 @@ Shape legend: B batch, S sequence length, P predictions per row, M pairs per row
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -134,8 +135,8 @@ class Masking:
 
 
 @tf.autograph.experimental.do_not_convert
-def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) -> dict[str, tf.Tensor]:
-    """Masks a batch.
+def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking, first_row=0) -> dict[str, tf.Tensor]:
+    """Masks a batch, or consecutive rows of one.
 
     A pair of n tokens ([CLS] and [SEP]s counted) gets masked_lm_prob * n predictions, rounded half to even, at least 1
     and at most P. Where the pairs of a row together would get more than P, their counts are cut in proportion.
@@ -145,7 +146,7 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
         `B [SEP]` of each pair, 0 for absent ones and for the B of single sequences; `next_sentence_labels` [B, M];
         optionally `word_continuations` [B, S], 1 for a token that continues a word; else the vocabulary says it.
         B, S and M are static.
-      seed: any integer. step: number of the batch, int64.
+      seed: any integer. step: number of the batch, int64. first_row: number in the batch of the first of the rows.
 
     Returns:
       `input_ids`, `input_mask`, `segment_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and
@@ -162,7 +163,7 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
 
     # --- which tokens are predicted
     # One draw for all purposes, row by row, so that what a row gets does not depend on the size of the batch.
-    bits = random_bits([batch, length + 2 * predictions], seed, step)
+    bits = random_bits([batch, length + 2 * predictions], seed, step, first_row)
     order_bits, action_bits, token_bits = tf.split(bits, [length, predictions, predictions], axis=1)
     counts = _counts(lengths[:, ::2] + lengths[:, 1::2], masking)  # [B, M]
     candidate = real & (ids != masking.cls_id) & (ids != masking.sep_id)
@@ -371,16 +372,26 @@ def cumsum(values) -> tf.Tensor:
     return tf.cast(tf.matmul(tf.cast(values, tf.float32), triangle), tf.int32)
 
 
-def random_bits(shape, seed: int, step) -> tf.Tensor:
-    """Uniform int32 [B, ...]: for each example as many as in any batch of this step."""
-    return tf.random.stateless_uniform(
-        shape,
-        seed=tf.stack([tf.constant(_signed(seed), tf.int64), tf.cast(step, tf.int64)]),
-        minval=None,
-        maxval=None,
-        dtype=tf.int32,
-        alg="philox",
+def random_bits(shape: Sequence[int], seed: int, step, first_row=0) -> tf.Tensor:
+    """Uniform int32 [B, ...]: what `tf.random.stateless_uniform` by Philox draws for these rows of the step's batch.
+
+    Only these are drawn, so that a worker's share of a batch costs no more if the batch is larger.
+
+    Args:
+      shape: of the result, static. seed: any integer. step: number of the batch.
+      first_row: number in the batch of the first row.
+    """
+    step_seed = tf.stack([tf.constant(_signed(seed), tf.int64), tf.cast(step, tf.int64)])
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=step_seed)
+    size = math.prod(shape)
+    first = tf.cast(first_row, tf.int64) * math.prod(shape[1:])
+    # Each value of the counter, a number of 128 bits, gives four numbers.
+    low = counter[0] + tf.cast(first // 4, tf.uint64)
+    high = counter[1] + tf.cast(low < counter[0], tf.uint64)
+    bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[size + 3], key=key, counter=tf.stack([low, high]), alg=tf.random.Algorithm.PHILOX.value, dtype=tf.int32
     )
+    return tf.reshape(tf.slice(bits, [first % 4], [size]), shape)
 
 
 def scale_bits(bits: tf.Tensor, count) -> tf.Tensor:

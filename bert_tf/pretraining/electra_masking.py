@@ -33,11 +33,11 @@ def default_predictions(masked_lm_prob: float, max_seq_length: int) -> int:
 
 
 @tf.autograph.experimental.do_not_convert
-def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) -> dict[str, tf.Tensor]:
-    """Masks a batch.
+def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking, first_row=0) -> dict[str, tf.Tensor]:
+    """Masks a batch, or consecutive rows of one.
 
     Args:
-      rows, seed, step: as for `dynamic_masking.mask_rows`. A row of several sequences counts as one.
+      rows, seed, step, first_row: as for `dynamic_masking.mask_rows`. A row of several sequences counts as one.
       masking: its rates are not used.
 
     Returns:
@@ -46,7 +46,7 @@ def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) 
     """
     features = {name: value for name, value in arrange_rows(rows)[0].items() if name not in _OF_PAIRS}
     predictions = masking.max_predictions_per_seq
-    bits = random_bits([rows["input_ids"].shape[0], 2 * predictions + 2], seed, step)
+    bits = random_bits([rows["input_ids"].shape[0], 2 * predictions + 2], seed, step, first_row)
     position_bits, mask_bits, sampling_seeds = tf.split(bits, [predictions, predictions, 2], axis=1)
     candidate = candidates(features, masking)
     running = tf.cumsum(tf.cast(candidate, tf.int32), axis=1)

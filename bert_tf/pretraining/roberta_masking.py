@@ -52,11 +52,11 @@ def default_predictions(masked_lm_prob: float, max_seq_length: int, whole_words:
     return int(masked_lm_prob * max_seq_length * (1.5 if whole_words else 1)) + 1
 
 
-def draw(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) -> Draws:
+def draw(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking, first_row=0) -> Draws:
     """The draws of a batch; see `mask_rows`."""
     batch, length = rows["input_ids"].shape
     sequences = rows["segment_lengths"].shape[1] // 2
-    bits = random_bits([batch, sequences + 4 * length], seed, step)
+    bits = random_bits([batch, sequences + 4 * length], seed, step, first_row)
     rounding, order, change, keep, tokens = tf.split(bits, [sequences, *[length] * 4], axis=1)
     rounding, change, keep = (uniform(values, tf.float64) for values in (rounding, change, keep))
     tokens = tf.gather(tf.constant(masking.all_ids), scale_bits(tokens, len(masking.all_ids)))
@@ -65,9 +65,9 @@ def draw(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking) -> Dr
 
 @tf.autograph.experimental.do_not_convert
 def mask_rows(
-    rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking, draws: Draws | None = None
+    rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking, first_row=0, draws: Draws | None = None
 ) -> dict[str, tf.Tensor]:
-    """Masks a batch.
+    """Masks a batch, or consecutive rows of one.
 
     A sequence of n tokens (`<s>` and `</s>` counted) gets masked_lm_prob * n predictions, rounded up or down at random.
     Only what would be more than P in a row is left out. Of whole words, masked_lm_prob of the words are predicted; each
@@ -75,7 +75,7 @@ def mask_rows(
     first word of a text, which has no space before it, belongs to the special token.
 
     Args:
-      rows, seed, step: as for `dynamic_masking.mask_rows`. masking: its mask_rule is "roberta".
+      rows, seed, step, first_row: as for `dynamic_masking.mask_rows`. masking: its mask_rule is "roberta".
       draws: the random numbers, instead of those of seed and step.
 
     Returns:
@@ -85,7 +85,7 @@ def mask_rows(
     ids = features["input_ids"]
     length, sequences = ids.shape[1], starts.shape[1] - 1
     real = sequence < sequences
-    draws = draws or draw(rows, seed, step, masking)
+    draws = draws or draw(rows, seed, step, masking, first_row)
 
     begins = real
     if masking.do_whole_word_mask:

@@ -27,6 +27,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import token_rows
+from bert_tf.data.shares import Share
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import flops, task_models, teacher_layers
 from bert_tf.models.config import BertConfig
@@ -439,12 +440,13 @@ class _Run:
             task.write_beside_training(self.output_dir)
             self.write_records("train", task.train_rows)
 
-        def training_batches(first_step: int) -> tf.data.Dataset:
+        def training_batches(first_step: int, share: Share) -> tf.data.Dataset:
             return task.training_batches(
                 batch_size=run.train_batch_size,
                 seed=self.seed,
                 start_step=first_step,
                 whole_step=run.use_xla,
+                share=share,
                 **run.padding,
             )
 

@@ -8,11 +8,12 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data.shares import Share
 from bert_tf.models import kernels
 from bert_tf.system import script
 from bert_tf.training.settings import MOST_VIRTUAL_CPUS, DeviceSettings
@@ -234,6 +235,23 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     if resolver is None or resolver.task_type is None:
         return True
     return resolver.task_type == "chief" or (resolver.task_type == "worker" and resolver.task_id == 0)
+
+
+def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.data.Dataset]) -> Iterable:
+    """Batches for a loop around `strategy.run`: each replica gets its part of each, ahead of time and on its device.
+
+    Args:
+      batches: share -> endless dataset of the parts of each batch that are in it; called once in each process, or for
+        each host of a TPU, and only in the process whose share it is.
+    """
+
+    def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        count = context.num_replicas_in_sync // context.num_input_pipelines
+        parts = batches(Share(context.num_replicas_in_sync, context.input_pipeline_id * count, count))
+        # If they could end, each step would have to be ready for missing parts: its shapes would not be static.
+        return parts.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+
+    return strategy.distribute_datasets_from_function(of_worker)
 
 
 class WorkerLostError(OSError):

@@ -118,9 +118,9 @@ class ElectraTask(PretrainingTask):
         rate = electra_masking.MASK_RATE
         return {"mask_rule": "electra", "mask_rate": rate, "random_rate": 0.0, "keep_rate": 1 - rate}
 
-    def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step) -> dict[str, tf.Tensor]:
+    def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step, first_row) -> dict[str, tf.Tensor]:
         """See `electra_masking.mask_rows`."""
-        return electra_masking.mask_rows(rows, seed, step, self.masking)
+        return electra_masking.mask_rows(rows, seed, step, self.masking, first_row)
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ and no exact resume; here they all work together.
 """
 
 import contextlib
+import functools
 import math
 import signal
 import threading
@@ -19,9 +20,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data.shares import Share
 from bert_tf.models import initialize
 from bert_tf.training import checkpoints
-from bert_tf.training.distribution import is_chief
+from bert_tf.training.distribution import distribute, is_chief
 from bert_tf.training.log import TrainingLog
 from bert_tf.training.step import TrainingPlan, make_train_function
 from bert_tf.weights.bundle import open_bundle
@@ -59,7 +61,7 @@ def train(
     objective,
     strategy: tf.distribute.Strategy,
     plan: TrainingPlan,
-    training_batches: Callable[[int], tf.data.Dataset],
+    training_batches: Callable[[int, Share], tf.data.Dataset],
     output_dir: str,
     evaluate: Callable[[int], dict] | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -69,7 +71,7 @@ def train(
     The caller has built model and optimizer in the strategy's scope and called `claim_output_dir` and `restore`.
 
     Args:
-      training_batches: first step -> dataset of whole batches from that step on.
+      training_batches: first step, share -> dataset of the parts of each batch in the share, from that step on.
       evaluate: called with the step every `eval_every_steps`; its numbers are logged.
       should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
 
@@ -96,7 +98,8 @@ def train(
         TrainingLog(output_dir, plan, step, active=chief) as log,
         checkpoints.Writer(output_dir, plan.keep_checkpoint_max) as writer,
     ):
-        calls = _Calls(model, optimizer, objective, strategy, plan, training_batches(step), output_dir, writer)
+        batches = distribute(strategy, functools.partial(training_batches, step))
+        calls = _Calls(model, optimizer, objective, strategy, plan, batches, output_dir, writer)
         if plan.save_first and checkpoints.latest_checkpoint(output_dir) is None:
             calls.save(step, chief)
         while step < plan.last_step:

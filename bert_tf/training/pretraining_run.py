@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
+from bert_tf.data.shares import Share
 from bert_tf.models import initialize, pretrained
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
@@ -338,7 +339,7 @@ def _train(
         **training.plan_fields,
     )
 
-    def training_batches(first_step: int) -> tf.data.Dataset:
+    def training_batches(first_step: int, share: Share) -> tf.data.Dataset:
         return records.training_batches(
             opened.index,
             opened.features,
@@ -347,6 +348,8 @@ def _train(
             start_step=first_step,
             shuffle_window=settings.shuffle_window,
             prepare=task.labeller(opened, training.seed),
+            prepares_whole_batches=task.labels_whole_batches,
+            share=share,
         )
 
     with records.explained_errors(opened.index, opened.features):

@@ -25,8 +25,8 @@ from bert_tf.training import run_directory
 from bert_tf.training.pretraining_records import OpenedRecords, token_counts
 from bert_tf.weights.mapping import Weights
 
-# Rows and the number of their batch -> features.
-Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]
+# Rows, the number of their batch, and the number in it of the first of them -> features.
+Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
 class PretrainingTask:
@@ -162,17 +162,22 @@ class PretrainingTask:
     # --- labels ------------------------------------------------------------------------------------------------------
 
     def labeller(self, opened: OpenedRecords, seed: int) -> Labeller | None:
-        """A function that adds labels to a batch; None if the records already have them."""
+        """A function that adds labels to rows of a batch; None if the records already have them."""
         if not opened.pairs:
             return None
-        return lambda rows, step: self.mask_rows(rows, seed, step)
+        return lambda rows, step, first_row: self.mask_rows(rows, seed, step, first_row)
 
-    def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step) -> dict[str, tf.Tensor]:
+    @property
+    def labels_whole_batches(self) -> bool:
+        """Whether the labels of a row depend on the other rows of its batch."""
+        return self.token_weights is not None
+
+    def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step, first_row) -> dict[str, tf.Tensor]:
         """See `dynamic_masking.mask_rows`."""
         if self.token_weights is not None:
             return smoothed_masking.mask_rows(rows, seed, step, self.masking, self.token_weights)
         rule = roberta_masking if self.masking.mask_rule == "roberta" else dynamic_masking
-        return rule.mask_rows(rows, seed, step, self.masking)
+        return rule.mask_rows(rows, seed, step, self.masking, first_row)
 
     def _weigh_tokens(self, data: Mapping[str, OpenedRecords]) -> np.ndarray:
         """The weights of the tokens for --mask_smoothing, by how often they are in the data."""
@@ -294,7 +299,7 @@ class LeftToRightTask(PretrainingTask):
         return self.settings.max_seq_length - 1
 
     def labeller(self, opened: OpenedRecords, seed: int) -> Labeller:
-        return lambda rows, step: left_to_right.predict_next_tokens(rows)
+        return lambda rows, step, first_row: left_to_right.predict_next_tokens(rows)
 
     def advice(self, folder: str) -> str:
         return f"  python run_classifier.py --init_checkpoint={folder} --task_name=... --do_train --output_dir=..."

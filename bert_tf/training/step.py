@@ -2,8 +2,8 @@
 
 This structure works with every strategy (Keras `fit` supports none of it on several replicas): a loop in the graph
 around `strategy.run(step)`, micro-batches inside the step, XLA on forward and backward only, the sum over replicas
-before clipping. Every replica gets the whole batch and takes its rows, so that one plain iterator feeds them all and
-each knows the counts that a loss divides by. AutoGraph is off: nothing here needs it, and it doubles the tracing time.
+before clipping. Every replica gets its rows of a batch; the counts that a loss divides by are added up over all of
+them. AutoGraph is off: nothing here needs it, and it doubles the tracing time.
 """
 
 import dataclasses
@@ -81,28 +81,30 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
       objective: see `objectives.PretrainingObjective`.
 
     Returns:
-      step(batch, loss_scale) -> (sums, gradient norm, whether both are finite), the same on every replica. Each
-      replica gets the whole batch and takes its rows. A step that is not finite changes nothing except, if such steps
-      are skipped, the step count.
+      step(share, loss_scale) -> (sums, gradient norm, whether both are finite), the same on every replica. share: the
+      replica's rows of the batch. A step that is not finite changes nothing except, if such steps are skipped, the
+      step count.
     """
     variables = list(model.trainable_variables)
     replicas = strategy.num_replicas_in_sync
     skip = plan.skip_nonfinite_steps or plan.loss_scaling
     replica_gradients = _make_replica_gradients(model, variables, objective, replicas, plan)
 
-    def step(batch, loss_scale):
+    def step(share, loss_scale):
         context = tf.distribute.get_replica_context()
+        add = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
         # The counts of the whole batch make each replica's loss its exact share of the batch's loss.
-        totals = objective.totals(batch)
+        totals = objective.totals(share)
+        if replicas > 1:
+            totals = add(totals)
         seed = tf.stack([tf.constant(_signed(plan.seed)), tf.cast(optimizer.iterations.value, tf.int32)])
-        sums, gradients, squares = replica_gradients(batch, totals, seed, loss_scale)
+        sums, gradients, squares = replica_gradients(share, totals, seed, loss_scale)
         updated = [(g, s, v) for g, s, v in zip(gradients, squares, variables, strict=True) if g is not None]
         gradients, squares, _ = zip(*updated, strict=True)
         if replicas > 1:
             # TensorFlow fixes the shape of what it gathers at the first step, but the rows of a table's gradient are as
             # many as the tokens, which differ from batch to batch.
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-            add = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
             sums, gradients, squares = _map_values(add, (sums, gradients, squares))
         # Clip after the sum, so that any number of replicas gives the same step.
         norm = _global_norm(gradients, squares) / loss_scale
@@ -135,9 +137,9 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
 
 
 def _make_replica_gradients(model, variables: list, objective, replicas: int, plan: TrainingPlan) -> Callable:
-    """Builds gradients(batch, totals, seed, loss_scale) of a replica's share of the whole batch.
+    """Builds gradients(share, totals, seed, loss_scale) of a replica's rows of a batch.
 
-    The share is processed in `plan.gradient_accumulation_steps` parts, one after the other.
+    They are processed in `plan.gradient_accumulation_steps` parts, one after the other.
 
     Returns:
       A function that returns (sums, gradients, squares). The gradient of a variable that the loss does not depend on is
@@ -161,12 +163,15 @@ def _make_replica_gradients(model, variables: list, objective, replicas: int, pl
     if plan.use_xla:
         part_gradients = tf.function(part_gradients, jit_compile=True, autograph=False)
 
-    def replica_gradients(batch, totals, seed, loss_scale):
+    def replica_gradients(share, totals, seed, loss_scale):
+        for name, tensor in share.items():
+            if tensor.shape[0] not in (None, parts * part_size):
+                raise ValueError(f"{name} has {tensor.shape[0]} rows, but a replica's share has {parts * part_size}")
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
 
         def part(number):
-            first = (replica * parts + number) * part_size
-            features = {name: _rows(tensor, first, part_size) for name, tensor in batch.items()}
+            features = {name: _rows(tensor, number * part_size, part_size) for name, tensor in share.items()}
+            first = (replica * parts + number) * part_size  # in the whole batch
             return part_gradients(features, totals, kernels.at_row(seed, first), loss_scale)
 
         first = part(0)
@@ -224,7 +229,8 @@ def make_train_function(model, optimizer, objective, strategy, plan: TrainingPla
     Returns:
       train(iterator, steps, loss_scale, good_steps) -> dict of tensors, summed over the steps run: the objective's
       `sums`; `loss`, `steps`, `skipped`; and the last `gradient_norm`, `failed`, `loss_scale`, `good_steps`. It stops
-      early, before changing anything, at a step that is not finite, unless such steps are to be skipped.
+      early, before changing anything, at a step that is not finite, unless such steps are to be skipped. iterator: of
+      `distribution.distribute`, or on one device of a plain dataset.
     """
     step = make_replica_step(model, optimizer, objective, strategy, plan)
 

@@ -13,6 +13,7 @@ from helpers import warm
 from helpers.slow import slow
 
 from bert_tf.data import gzip_records, order, record_index, records
+from bert_tf.data.shares import Share
 
 FEATURES = {"number": tf.io.FixedLenFeature([2], tf.int64), "weight": tf.io.FixedLenFeature([], tf.float32)}
 
@@ -192,6 +193,73 @@ def test_fewer_records_than_a_batch(tmp_path):
         assert sorted(epoch.tolist()) == [0, 1, 2]
     later = records.training_batches(index, FEATURES, batch_size=8, seed=0, start_step=590)
     np.testing.assert_array_equal(numbers(later, 10), drawn[590:])
+
+
+# --- Shares of several workers ----------------------------------------------------------------------------------------
+
+
+SHARES = [Share(2, 1, 1), Share(12, 5, 3), *slow(Share(2, 0, 1), Share(4, 2, 2), Share(3, 0, 3))]
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize(("start", "window"), [(0, 20), (17, 20), (17, 1)])
+def test_a_share_has_its_rows_of_each_batch(three_files, share, start, window):
+    """Batches span windows and epochs, or windows have no row of a share; the preparation learns which rows it has."""
+
+    def prepare(rows, step, first):
+        return {**rows, "step": step, "first": first}
+
+    index = records.index_records(three_files, FEATURES)
+    settings = {"batch_size": 12, "seed": 5, "start_step": start, "shuffle_window": window, "prepare": prepare}
+    whole = numbers(records.training_batches(index, FEATURES, **settings), 20)
+    batches = records.training_batches(index, FEATURES, share=share, **settings)
+    size = 12 // share.parts
+    assert batches.element_spec["number"] == tf.TensorSpec([size, 2], tf.int32)
+    assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
+    parts = list(batches.take(20 * share.count))
+    firsts = list(range(share.first * size, (share.first + share.count) * size, size))
+    assert [int(part["step"]) for part in parts] == np.repeat(np.arange(start, start + 20), share.count).tolist()
+    assert [int(part["first"]) for part in parts] == firsts * 20
+    rows = np.concatenate([part["number"].numpy()[:, 0] for part in parts]).reshape(20, -1)
+    np.testing.assert_array_equal(rows, whole[:, firsts[0] : firsts[-1] + size])
+
+
+def test_only_the_records_of_a_share_are_parsed(three_files):
+    """Those of the other workers are no examples here."""
+    index = records.index_records(three_files, FEATURES)
+    settings = {"batch_size": 10, "seed": 5, "shuffle_window": 40}
+    epoch = numbers(records.training_batches(index, FEATURES, **settings), 10)
+    own = {*epoch[:, 5:].ravel().tolist()}
+    for name, (first, last) in zip(three_files, [(0, 50), (50, 51), (51, 100)], strict=True):
+        payloads = {number: example(number) for number in range(first, last)}
+        write(name, [value if number in own else b"\x07" * len(value) for number, value in payloads.items()])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ParseExample"):
+        numbers(records.training_batches(index, FEATURES, **settings), 10)
+    half = records.training_batches(index, FEATURES, share=Share(2, 1, 1), **settings)
+    np.testing.assert_array_equal(numbers(half, 10), epoch[:, 5:])
+
+
+def test_a_preparation_of_whole_batches_gets_them_whatever_the_share(three_files):
+    def prepare(rows, step, first):
+        everything = tf.reduce_sum(rows["number"])
+        return {**rows, "sum": tf.fill([rows["number"].shape[0]], everything), "first": tf.fill([12], first)}
+
+    index = records.index_records(three_files, FEATURES)
+    settings = {"batch_size": 12, "seed": 5, "prepare": prepare, "prepares_whole_batches": True}
+    whole = list(records.training_batches(index, FEATURES, **settings).take(20))
+    batches = records.training_batches(index, FEATURES, share=Share(4, 1, 2), **settings)
+    assert batches.element_spec["number"] == tf.TensorSpec([3, 2], tf.int32)
+    parts = list(batches.take(40))
+    for step, batch in enumerate(whole):
+        for name, value in batch.items():
+            own = np.concatenate([part[name] for part in parts[2 * step : 2 * step + 2]])
+            np.testing.assert_array_equal(own, value[3:9], err_msg=name)
+
+
+def test_parts_must_be_equal(three_files):
+    index = records.index_records(three_files, FEATURES)
+    with pytest.raises(ValueError, match="10 rows can't be divided into 4 equal parts"):
+        records.training_batches(index, FEATURES, batch_size=10, seed=0, share=Share(4, 0, 4))
 
 
 def test_wrong_arguments(three_files):

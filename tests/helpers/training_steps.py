@@ -1,14 +1,18 @@
 """A tiny pre-training model, and steps of it on one replica or several."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.data.shares import parts_of_batches
 from bert_tf.models.config import BertConfig
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints
 from bert_tf.training import step as train_step
+from bert_tf.training.distribution import distribute
 from bert_tf.training.optimization import create_optimizer
 
 CONFIG = {
@@ -64,6 +68,11 @@ def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps
     return model, optimizer
 
 
+def feed(strategy, batches: tf.data.Dataset):
+    """An iterator that gives each replica its rows of whole batches."""
+    return iter(distribute(strategy, functools.partial(parts_of_batches, batches)))
+
+
 def run(strategy, batches, *, parts=1, scale=1.0, calls=1, **options):
     """Trains on all batches; returns the values by name and the results of each call."""
     plan_options = {
@@ -75,7 +84,7 @@ def run(strategy, batches, *, parts=1, scale=1.0, calls=1, **options):
         num_train_steps=steps, batch_size=batch_size, gradient_accumulation_steps=parts, seed=3, **plan_options
     )
     function = train_step.make_train_function(model, optimizer, PretrainingObjective, strategy, plan)
-    iterator = iter(tf.data.Dataset.from_tensor_slices(batches).repeat())
+    iterator = feed(strategy, tf.data.Dataset.from_tensor_slices(batches).repeat())
     state, results = (tf.constant(scale), tf.constant(0)), []
     for _ in range(calls):
         result = function(iterator, tf.constant(steps // calls), *state)

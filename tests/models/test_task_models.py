@@ -13,6 +13,7 @@ import tensorflow as tf
 from helpers.losses import as_floats, softmax_losses
 from helpers.paths import ROOT
 from helpers.slow import slow
+from helpers.training_steps import feed
 
 from bert_tf.models import initialize, objectives
 from bert_tf.models.config import BertConfig
@@ -414,7 +415,7 @@ def test_two_replicas_and_two_micro_batches_make_the_same_steps(task):
             optimizer.build(model.trainable_variables)
         plan = TrainingPlan(num_train_steps=10, batch_size=8, gradient_accumulation_steps=parts, seed=5)
         run = make_train_function(model, optimizer, model.objective, strategy, plan)
-        iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+        iterator = feed(strategy, tf.data.Dataset.from_tensors(batch).repeat())
         sums = run(iterator, tf.constant(3), tf.constant(1.0), tf.constant(0))
         results.append((as_floats(sums), [np.asarray(v) for v in model.trainable_variables]))
     (one, one_weights), (two, two_weights) = results

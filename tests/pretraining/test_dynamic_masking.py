@@ -17,7 +17,7 @@ from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 
 from bert_tf.data import records
-from bert_tf.pretraining import dynamic_masking
+from bert_tf.pretraining import dynamic_masking, electra_masking, roberta_masking
 from bert_tf.system.example_bytes import example, int64_feature, pack
 
 # Every third token continues a word.
@@ -318,7 +318,7 @@ def test_resumed_reading_draws_the_same_masks(tmp_path):
             batch_size=8,
             seed=2,
             start_step=start,
-            prepare=lambda rows, step: dynamic_masking.mask_rows(rows, 2, step, settings),
+            prepare=lambda rows, step, first: dynamic_masking.mask_rows(rows, 2, step, settings, first),
         ).as_numpy_iterator()
 
     whole = [batch for batch, _ in zip(batches(0), range(40), strict=False)]
@@ -338,6 +338,29 @@ def test_resumed_reading_draws_the_same_masks(tmp_path):
     assert sum(map(len, seen.values())) > 0.95 * 320
 
 
+@pytest.mark.parametrize(("seed", "step"), [(0, 0), *slow((-1, 2**40), (2**63 + 5, 7))])
+@pytest.mark.parametrize("columns", [(5,), (8,), (3, 3)])
+def test_random_bits_of_some_rows_are_those_of_all_rows(seed, step, columns):
+    """And those that TensorFlow draws from the seed: a run that is resumed draws them again."""
+    signed = tf.constant([(seed + 2**63) % 2**64 - 2**63, step], tf.int64)
+    whole = tf.random.stateless_uniform([12, *columns], signed, None, None, tf.int32, alg="philox")
+    np.testing.assert_array_equal(dynamic_masking.random_bits([12, *columns], seed, step), whole)
+    for first, count in ((1, 3), (5, 7), (11, 1)):
+        bits = dynamic_masking.random_bits([count, *columns], seed, step, first)
+        np.testing.assert_array_equal(bits, whole[first : first + count])
+
+
+@pytest.mark.parametrize("rule", [dynamic_masking, *slow(roberta_masking, electra_masking)])
+def test_masks_of_some_rows_are_those_of_the_whole_batch(rule):
+    rows, settings = rows_of(packed_rows(12), 64, 4), masking(do_whole_word_mask=True)
+    whole = rule.mask_rows(rows, 3, 5, settings)
+    for first, last in ((0, 4), (4, 7), (7, 12)):
+        part = rule.mask_rows({name: value[first:last] for name, value in rows.items()}, 3, 5, settings, first)
+        assert part.keys() == whole.keys()
+        for name, value in part.items():
+            np.testing.assert_array_equal(value, whole[name][first:last], err_msg=name)
+
+
 def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
     index = records.index_records([write(tmp_path / "a", packed_rows(11), 4)], None)
     features, _ = records.features_of(index, 64, 20)
@@ -352,7 +375,7 @@ def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
                 batch_size=4,
                 repeat=False,
                 max_steps=None,
-                prepare=lambda rows, step: dynamic_masking.mask_rows(rows, seed, step, settings),
+                prepare=lambda rows, step, first: dynamic_masking.mask_rows(rows, seed, step, settings, first),
             ).as_numpy_iterator()
         )
 

@@ -42,7 +42,7 @@ def random_sequences(count, lengths, seed=0) -> list[list[int]]:
 
 
 def mask(rows, seed=1, step=0, draws=None, **settings) -> dict[str, np.ndarray]:
-    features = roberta_masking.mask_rows(rows, seed, step, masking(**settings), draws)
+    features = roberta_masking.mask_rows(rows, seed, step, masking(**settings), draws=draws)
     return {name: value.numpy() for name, value in features.items()}
 
 

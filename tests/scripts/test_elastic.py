@@ -3,14 +3,17 @@
 import json
 import re
 import signal
+import sys
 import time
 
 import numpy as np
 import pytest
+from helpers.paths import ROOT
 from helpers.pretraining_runs import command, flags_of, run, two_workers, values, write_inputs
-from helpers.script_cases import kill_at_checkpoint, weights_of
+from helpers.script_cases import arguments_of, kill_at_checkpoint, weights_of
 from helpers.slow import exhaustive, slow
-from helpers.tiny import ONE_LAYER
+from helpers.small_data import PIECES, WORLDS, texts_of
+from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf.training import checkpoints, loop
 
@@ -72,6 +75,31 @@ def wait_for_steps(folder, processes):
     while not (folder / "train_log.jsonl").exists():
         assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
         time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_two_workers_fine_tune_on_batches_of_several_lengths_as_two_replicas_do(tmp_path):
+    write, ending, own = WORLDS["run_classifier"]
+    write_encoder(tmp_path, PIECES)
+    for seed, (name, count) in enumerate((("train", 32), ("dev", 11))):
+        write(tmp_path / f"{name}.{ending}", list(texts_of(count, seed)))
+    flags = {
+        **own, "init_checkpoint": tmp_path / "encoder", "train_file": tmp_path / f"train.{ending}", "do_train": True,
+        "dev_file": tmp_path / f"dev.{ending}", "do_eval": True, "max_seq_length": 24, "train_batch_size": 8,
+        "predict_batch_size": 4, "num_train_epochs": 2, "learning_rate": 3e-3, "seed": 3,
+    }  # fmt: skip
+    script = [sys.executable, str(ROOT / "run_classifier.py")]
+    local = run([*script, *arguments_of({**flags, **replicas(2), "output_dir": tmp_path / "local"})])
+    assert local.returncode == 0, local.stderr[-3000:]
+    flags |= {"distribution_strategy": "multi_worker_mirrored", "output_dir": tmp_path / "cluster"}
+    with two_workers([*script, *arguments_of(flags)], tmp_path) as processes:
+        codes = [process.wait(timeout=240) for process in processes]
+    assert codes == [0, 0], (tmp_path / "worker-0.log").read_text()[-3000:]
+    expected, found = (weights_of(tmp_path / name / "model.ckpt-8") for name in ("local", "cluster"))
+    assert expected.keys() == found.keys()
+    for name in expected:
+        if "key/bias" not in name:
+            np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import exhaustive, slow
-from helpers.training_steps import CONFIG, assert_same, build, make_batches, mirrored, one_device, run
+from helpers.training_steps import CONFIG, assert_same, build, feed, make_batches, mirrored, one_device, run
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -95,6 +95,29 @@ def test_xla_step_equals_the_plain_one(replicas):
     assert_same(expected, actual, 2e-5)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_each_replica_is_given_only_its_rows(parts):
+    """Its counts are added up over the replicas; a whole batch is refused."""
+    seen = []
+
+    class Objective(PretrainingObjective):
+        @staticmethod
+        def totals(features):
+            seen.append({name: value.shape[0] for name, value in features.items()})
+            return PretrainingObjective.totals(features)
+
+    batches, strategy = make_batches(batch_size=8, steps=1), mirrored(2)
+    model, optimizer = build(strategy)
+    plan = train_step.TrainingPlan(num_train_steps=1, batch_size=8, gradient_accumulation_steps=parts)
+    train = train_step.make_train_function(model, optimizer, Objective, strategy, plan)
+    dataset = tf.data.Dataset.from_tensor_slices(batches)
+    result = train(feed(strategy, dataset), tf.constant(1), tf.constant(1.0), tf.constant(0))
+    assert seen and all(set(rows.values()) == {4} for rows in seen)
+    assert float(result["masked_lm_weight"]) == batches["masked_lm_weights"].sum()
+    with pytest.raises(ValueError, match="has 8 rows, but a replica's share has 4"):
+        train(iter(dataset), tf.constant(1), tf.constant(1.0), tf.constant(0))
+
+
 @functools.cache
 def three_steps(replicas, parts, use_xla, dtype):
     """How three steps change the weights, as one vector, and the sums of the metrics."""
@@ -172,7 +195,8 @@ def classified(strategy) -> dict:
     specs = {"input_ids": wide, "input_mask": wide, "segment_ids": wide, "label_ids": one}
     plan = train_step.TrainingPlan(num_train_steps=3, batch_size=4, seed=3)
     train = train_step.make_train_function(model, optimizer, model.objective, strategy, plan)
-    train(iter(tf.data.Dataset.from_generator(batches, output_signature=specs)), 3, tf.constant(1.0), tf.constant(0))
+    data = feed(strategy, tf.data.Dataset.from_generator(batches, output_signature=specs))
+    train(data, 3, tf.constant(1.0), tf.constant(0))
     return {name: v.numpy() for name, v in checkpoints.model_variables(model).items()}
 
 
@@ -209,9 +233,10 @@ def test_float16_scales_the_loss_and_follows_float32():
     assert results[-1]["good_steps"] > 0
 
 
-def test_loss_scale_halves_on_overflow_and_the_step_is_left_out():
-    batches = make_batches(batch_size=4, steps=3)
-    _, (result,) = run(one_device(), batches, dtype="mixed_float16", loss_scaling=True, scale=2.0**40)
+@pytest.mark.parametrize("replicas", [1, *slow(2)])
+def test_loss_scale_halves_on_overflow_and_the_step_is_left_out(replicas):
+    batches, strategy = make_batches(batch_size=4, steps=3), one_device() if replicas == 1 else mirrored(2)
+    _, (result,) = run(strategy, batches, dtype="mixed_float16", loss_scaling=True, scale=2.0**40)
     assert (result["steps"], result["skipped"]) == (0, 3)
     assert result["loss_scale"] == 2.0**37
     assert not result["failed"]
@@ -253,7 +278,7 @@ def train_loop(tmp_path, batches, evaluate=None, **plan_options):
     plan = train_step.TrainingPlan(num_train_steps=steps, batch_size=batch_size, log_every_steps=2, **plan_options)
     dataset = tf.data.Dataset.from_tensor_slices(batches)
     return loop.train(
-        model, optimizer, PretrainingObjective, strategy, plan, lambda first: dataset.skip(first), str(tmp_path),
+        model, optimizer, PretrainingObjective, strategy, plan, lambda first, share: dataset.skip(first), str(tmp_path),
         evaluate,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.training_steps import mirrored, one_device
+from helpers.training_steps import feed, mirrored, one_device
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -126,7 +126,7 @@ def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
     inputs = batch_for(model, folder)
     plan = TrainingPlan(num_train_steps=10, batch_size=4, gradient_accumulation_steps=parts, use_xla=use_xla)
     run = make_train_function(model, optimizer, model.objective, strategy, plan)
-    iterator = iter(tf.data.Dataset.from_tensors(inputs).repeat())
+    iterator = feed(strategy, tf.data.Dataset.from_tensors(inputs).repeat())
     steps = json.loads((folder / "squad_steps.json").read_text())["steps"]
     for expected in steps:
         result = run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))

@@ -97,7 +97,7 @@ def train(folder, steps: int, **options) -> None:
     plan = train_step.TrainingPlan(
         num_train_steps=steps, batch_size=4, log_every_steps=1, save_checkpoints_steps=2, eval_every_steps=3
     )
-    data = lambda first: tf.data.Dataset.from_tensor_slices(batches).repeat().skip(first)  # noqa: E731
+    data = lambda first, share: tf.data.Dataset.from_tensor_slices(batches).repeat().skip(first)  # noqa: E731
     loop.train(model, optimizer, PretrainingObjective, one_device(), plan, data, str(folder), **options)
 
 

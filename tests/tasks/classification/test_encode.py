@@ -11,6 +11,7 @@ from helpers.tiny import TINY_CONFIG
 from sklearn import metrics as sklearn_metrics
 
 from bert_tf.data import token_rows
+from bert_tf.data.shares import Share
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.task_models import BertForSequenceClassification
@@ -162,6 +163,20 @@ def test_training_batches_go_on_at_any_step():
         assert set(one) == {"input_ids", "input_mask", "segment_ids", "label_ids"}
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_a_share_of_a_batch_is_as_long_as_the_batch():
+    encoded = make_encoded(40)
+    settings = {"batch_size": 4, "seed": 1, "start_step": 3, "max_seq_length": 32}
+    whole = list(token_rows.training_batches(encoded, **settings).take(20))
+    second = token_rows.training_batches(encoded, share=Share(2, 1, 1), **settings)
+    both = token_rows.training_batches(encoded, share=Share(4, 2, 2), **settings)
+    assert second.element_spec["input_ids"].shape.as_list() == [2, None]
+    for batch, half, quarters in zip(whole, second.take(20), both.batch(2).take(20), strict=True):
+        for name, value in batch.items():
+            np.testing.assert_array_equal(half[name], value[2:], err_msg=name)
+            np.testing.assert_array_equal(np.concatenate(quarters[name]), value[2:], err_msg=name)
+    assert {batch["input_ids"].shape[1] for batch in whole} == {8, 16, 24, 32}
 
 
 @pytest.mark.parametrize("replicas", [2, *slow(1, 4)])
