@@ -18,18 +18,9 @@ from keras import ops
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig, config_of_dict
+from bert_tf.models.random_weights import add_random_weight
 
 _PACKAGE = "bert_tf"
-
-
-def truncated_normal(standard_deviation: float | None) -> keras.initializers.Initializer:
-    """Normal distribution, values beyond two standard deviations redrawn (original: create_initializer).
-
-    None: Glorot's uniform distribution, TensorFlow's default, instead.
-    """
-    if standard_deviation is None:
-        return keras.initializers.GlorotUniform()
-    return keras.initializers.TruncatedNormal(stddev=standard_deviation)
 
 
 def row_numbers(positions, length, groups: int = 1, first=0):
@@ -110,8 +101,7 @@ class Projection(keras.layers.Layer):
         self.initializer_range = initializer_range
 
     def build(self, input_shape):
-        initializer = truncated_normal(self.initializer_range)
-        self.kernel = self.add_weight(name="kernel", shape=(input_shape[-1], self.units), initializer=initializer)
+        self.kernel = add_random_weight(self, "kernel", (input_shape[-1], self.units), self.initializer_range)
         self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
         self.built = True
 
