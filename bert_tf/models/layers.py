@@ -23,6 +23,17 @@ from bert_tf.models.random_weights import add_random_weight
 _PACKAGE = "bert_tf"
 
 
+def leading_sizes(x, count: int) -> tuple:
+    """The sizes of the first `count` axes of x, for `ops.reshape`: the only unknown one is -1.
+
+    To compute it would take seven operations, which are traced, optimized and run in every layer.
+    """
+    sizes = tuple(x.shape)[:count]
+    if sizes.count(None) == 1 and 0 not in sizes:
+        return tuple(-1 if size is None else size for size in sizes)
+    return ops.shape(x)[:count]
+
+
 def row_numbers(positions, length, groups: int = 1, first=0):
     """int32 [B, groups, P]: which rows of a tensor [B, groups, length, ...] are those at positions [B, P].
 
@@ -112,7 +123,7 @@ class Projection(keras.layers.Layer):
             y = kernels.dense(rows, self.kernel, ops.convert_to_tensor(self.bias), activation)
         else:
             y = ops.matmul(rows, self.kernel)
-        return ops.reshape(y, (*ops.shape(x)[:-1], self.units))
+        return ops.reshape(y, (*leading_sizes(x, len(x.shape) - 1), self.units))
 
     def activated(self, x, activation: str, training: bool):
         """activation(x W + b)."""
@@ -159,11 +170,13 @@ class SelfAttention(ConfiguredLayer):
         """
         heads = self.config.num_attention_heads
         size = self.config.hidden_size // heads
-        batch, length = ops.shape(x)[:2]
+        rows = None
+        if positions is not None:
+            rows = row_numbers(positions, ops.shape(x)[1], heads, kernels.first_row(dropout_seed))
         read = x if read is None else read
 
         def split(y, order):
-            return ops.transpose(ops.reshape(y, (*ops.shape(y)[:2], heads, size)), order)
+            return ops.transpose(ops.reshape(y, (*leading_sizes(y, 2), heads, size)), order)
 
         # Three products, not one that is sliced: the gradient of a slice pads, which costs more than it saves.
         query = split(self.query(read), (0, 2, 1, 3))  # [B, N, Q, D]
@@ -175,11 +188,11 @@ class SelfAttention(ConfiguredLayer):
             1.0 / math.sqrt(size),
             rate=self.config.attention_probs_dropout_prob,
             seed=dropout_seed,
-            rows=None if positions is None else row_numbers(positions, length, heads, kernels.first_row(dropout_seed)),
+            rows=rows,
             training=training,
         )  # [B, N, Q, S]
         context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, Q, N, D]
-        return ops.reshape(context, (batch, ops.shape(read)[1], heads * size)), probabilities
+        return ops.reshape(context, (*leading_sizes(read, 2), heads * size)), probabilities
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
