@@ -19,7 +19,7 @@ from absl import logging
 
 from bert_tf.conversion import surgery
 from bert_tf.conversion.reference_models import REFERENCES
-from bert_tf.models import initialize, open_weights, pretrained
+from bert_tf.models import initialize, open_weights, pretrained, random_weights
 from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.electra.discriminator import ElectraDiscriminator
@@ -346,8 +346,9 @@ def our_outputs(weights: Weights, config: BertConfig, inputs: dict) -> dict[str,
     _free_models(weights)
     detects = REPLACED_TOKEN_HEAD in weights
     model = ElectraDiscriminator(config) if detects else BertForPreTraining(config)
-    model.build()
-    initialize.initialize(initialize.model_variables(model), weights)
+    with random_weights.drawn_late():
+        model.build()
+        initialize.initialize(initialize.model_variables(model), weights)
     outputs = model.encode(inputs)
     if detects:
         outputs["replaced_token_logits"] = model(select(inputs, model.known_inputs))

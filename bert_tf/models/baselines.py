@@ -15,7 +15,7 @@ from bert_tf.models import heads, kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.inputs import NamedInputs
-from bert_tf.models.layers import truncated_normal
+from bert_tf.models.random_weights import add_random_weight
 from bert_tf.models.task_models import classification_objective
 
 # --model -> the architecture's name in a trained model's head_config.json.
@@ -117,10 +117,8 @@ class BaselineClassifier(NamedInputs, keras.Model):
         size = self.config.hidden_size
 
         def table(name, rows):
-            initializer = truncated_normal(0.1)  # wider than BERT's 0.02, since no layer norm follows
-            return self.add_weight(
-                name=name, shape=(rows, size), initializer=initializer, autocast=False, dtype="float32"
-            )
+            # Wider than BERT's 0.02, since no layer norm follows.
+            return add_random_weight(self, name, (rows, size), 0.1, autocast=False, dtype="float32")
 
         self.word_embeddings = table("word_embeddings", self.config.vocab_size)
         self.token_type_embeddings = table("token_type_embeddings", self.config.type_vocab_size)

@@ -17,8 +17,8 @@ from bert_tf.models.layers import (
     Projection,
     attention_bias,
     gather_positions,
-    truncated_normal,
 )
+from bert_tf.models.random_weights import add_random_weight
 
 _PACKAGE = "bert_tf"
 
@@ -42,8 +42,7 @@ class Embeddings(ConfiguredLayer):
         # The tables stay in float32: to look up a few rows, a cast would go over the whole table.
         def table(name, rows):
             shape = (rows, config.embedding_size)
-            initializer = truncated_normal(config.initializer_range)  # one that is used again draws the same values
-            return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False, dtype="float32")
+            return add_random_weight(self, name, shape, config.initializer_range, autocast=False, dtype="float32")
 
         self.word_embeddings = table("word_embeddings", config.vocab_size)
         if config.type_vocab_size:

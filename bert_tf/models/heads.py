@@ -9,7 +9,8 @@ U outputs of a BiLSTM or of all convolutions.
 import keras
 from keras import ops
 
-from bert_tf.models.layers import ConfiguredLayer, LayerNorm, Projection, gather_positions, truncated_normal
+from bert_tf.models.layers import ConfiguredLayer, LayerNorm, Projection, gather_positions
+from bert_tf.models.random_weights import add_random_weight
 
 _PACKAGE = "bert_tf"
 
@@ -92,8 +93,7 @@ class LinearHead(keras.layers.Layer):
 
     def build(self, input_shape):
         shape = (self.num_outputs, input_shape[-1])
-        initializer = truncated_normal(self.initializer_range)
-        self.output_weights = self.add_weight(name="output_weights", shape=shape, initializer=initializer)
+        self.output_weights = add_random_weight(self, "output_weights", shape, self.initializer_range)
         self.output_bias = self.add_weight(name="output_bias", shape=(self.num_outputs,), initializer="zeros")
         self.built = True
 

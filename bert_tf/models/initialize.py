@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from absl import logging
 
+from bert_tf.models import random_weights
 from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.messages import some
@@ -123,6 +124,7 @@ def initialize(
         if not np.isfinite(value).all():
             raise ValueError(f"{path}: {name} has NaN or infinite values: the file is damaged, or its training failed.")
         variables[name].assign(value)
+        random_weights.has_value(variables[name])
     unused = sorted((set(shapes) - set(found)) | set(weights.unused))
     left_out = {name: weights.unused[name] for name in missing if name in weights.unused}
     return Initialization(path, found, missing, unused, left_out)
@@ -153,6 +155,7 @@ def draw_normal_weights(model: keras.Model) -> None:
             if variable.path in empty:
                 value = keras.ops.where((keras.ops.arange(len(value)) == empty[variable.path])[:, None], 0.0, value)
             variable.assign(value)
+            random_weights.has_value(variable)
 
 
 def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
@@ -164,9 +167,10 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     Raises:
       FileNotFoundError, ValueError: see `initialize`.
     """
-    if not model.built:
-        model.build()
-    result = initialize(model_variables(model), weights_for(model, checkpoint))
+    with random_weights.drawn_late():
+        if not model.built:
+            model.build()
+        result = initialize(model_variables(model), weights_for(model, checkpoint))
     log_initialization(result, model)
     return result
 

@@ -117,8 +117,8 @@ def _on_tpu() -> bool:
 
 def _mix(value, shift, multiplier):
     """One round of an integer hash: multiply, then fold the high bits into the low ones."""
-    value = value * ops.cast(multiplier, "uint32")
-    return ops.bitwise_xor(value, ops.right_shift(value, ops.cast(shift, "uint32")))
+    value = value * np.uint32(multiplier)
+    return ops.bitwise_xor(value, ops.right_shift(value, np.uint32(shift)))
 
 
 def fold_in(seed, number, word: int = 0):
@@ -129,11 +129,13 @@ def fold_in(seed, number, word: int = 0):
     """
     if seed is None:
         return None
-    golden_ratio = int(np.uint32(0x9E3779B9).view("int32"))  # multiples of it, modulo 2^32, are far apart
-    step = ops.cast(number, "int32") * ops.cast(golden_ratio, "int32")
-    zero = ops.zeros_like(step)
-    words = [step, zero] if word == 0 else [zero, step]
-    return seed + ops.stack(words + [zero] * (seed.shape[0] - 2))
+    # Multiples of the golden ratio, modulo 2^32, are far apart. One operation, since there are many layers.
+    golden_ratio = np.zeros(seed.shape[0], "uint32")
+    golden_ratio[word] = 0x9E3779B9
+    golden_ratio = golden_ratio.view("int32")
+    if isinstance(number, int):
+        return seed + golden_ratio * np.array(number).astype("int32")
+    return seed + golden_ratio * ops.cast(number, "int32")
 
 
 def at_row(seed, row):
@@ -193,7 +195,7 @@ def keep_mask(shape, rate: float, seed, rows=None):
     *leading, size = shape
     if rows is None:
         rows = ops.arange(_product(leading), dtype="int32") + first_row(seed) * _product(leading[1:])
-    threshold = ops.cast(min(round(rate * 2**32), 2**32 - 1), "uint32")
+    threshold = np.uint32(min(round(rate * 2**32), 2**32 - 1))
     return ops.reshape(ops.greater_equal(random_bits(seed, rows, size), threshold), shape)
 
 

@@ -18,18 +18,20 @@ from keras import ops
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig, config_of_dict
+from bert_tf.models.random_weights import add_random_weight
 
 _PACKAGE = "bert_tf"
 
 
-def truncated_normal(standard_deviation: float | None) -> keras.initializers.Initializer:
-    """Normal distribution, values beyond two standard deviations redrawn (original: create_initializer).
+def leading_sizes(x, count: int) -> tuple:
+    """The sizes of the first `count` axes of x, for `ops.reshape`: the only unknown one is -1.
 
-    None: Glorot's uniform distribution, TensorFlow's default, instead.
+    To compute it would take seven operations, which are traced, optimized and run in every layer.
     """
-    if standard_deviation is None:
-        return keras.initializers.GlorotUniform()
-    return keras.initializers.TruncatedNormal(stddev=standard_deviation)
+    sizes = tuple(x.shape)[:count]
+    if sizes.count(None) == 1 and 0 not in sizes:
+        return tuple(-1 if size is None else size for size in sizes)
+    return ops.shape(x)[:count]
 
 
 def row_numbers(positions, length, groups: int = 1, first=0):
@@ -110,8 +112,7 @@ class Projection(keras.layers.Layer):
         self.initializer_range = initializer_range
 
     def build(self, input_shape):
-        initializer = truncated_normal(self.initializer_range)
-        self.kernel = self.add_weight(name="kernel", shape=(input_shape[-1], self.units), initializer=initializer)
+        self.kernel = add_random_weight(self, "kernel", (input_shape[-1], self.units), self.initializer_range)
         self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
         self.built = True
 
@@ -122,7 +123,7 @@ class Projection(keras.layers.Layer):
             y = kernels.dense(rows, self.kernel, ops.convert_to_tensor(self.bias), activation)
         else:
             y = ops.matmul(rows, self.kernel)
-        return ops.reshape(y, (*ops.shape(x)[:-1], self.units))
+        return ops.reshape(y, (*leading_sizes(x, len(x.shape) - 1), self.units))
 
     def activated(self, x, activation: str, training: bool):
         """activation(x W + b)."""
@@ -169,11 +170,13 @@ class SelfAttention(ConfiguredLayer):
         """
         heads = self.config.num_attention_heads
         size = self.config.hidden_size // heads
-        batch, length = ops.shape(x)[:2]
+        rows = None
+        if positions is not None:
+            rows = row_numbers(positions, ops.shape(x)[1], heads, kernels.first_row(dropout_seed))
         read = x if read is None else read
 
         def split(y, order):
-            return ops.transpose(ops.reshape(y, (*ops.shape(y)[:2], heads, size)), order)
+            return ops.transpose(ops.reshape(y, (*leading_sizes(y, 2), heads, size)), order)
 
         # Three products, not one that is sliced: the gradient of a slice pads, which costs more than it saves.
         query = split(self.query(read), (0, 2, 1, 3))  # [B, N, Q, D]
@@ -185,11 +188,11 @@ class SelfAttention(ConfiguredLayer):
             1.0 / math.sqrt(size),
             rate=self.config.attention_probs_dropout_prob,
             seed=dropout_seed,
-            rows=None if positions is None else row_numbers(positions, length, heads, kernels.first_row(dropout_seed)),
+            rows=rows,
             training=training,
         )  # [B, N, Q, S]
         context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, Q, N, D]
-        return ops.reshape(context, (batch, ops.shape(read)[1], heads * size)), probabilities
+        return ops.reshape(context, (*leading_sizes(read, 2), heads * size)), probabilities
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import feature_based, initialize, open_weights, variable_names
+from bert_tf.models import feature_based, initialize, open_weights, random_weights, variable_names
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.electra.config import ElectraConfig
@@ -305,8 +305,9 @@ def from_pretrained(
         head = dataclasses.replace(head, hidden_act="gelu_erf")
     stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs)
     model = model_class(config, **{**{name: stored[name] for name in stored.keys() & taken.keys()}, **arguments})
-    model.build()
-    result = initialize.initialize(initialize.model_variables(model), weights)
+    with random_weights.drawn_late():
+        model.build()
+        result = initialize.initialize(initialize.model_variables(model), weights)
     initialize.log_initialization(result, model)
     setattr(model, _FILES_ATTRIBUTE, files)
     return model

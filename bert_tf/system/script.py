@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import gc
 import math
 import os
 import select
@@ -19,9 +20,10 @@ from bert_tf.system.literal_paths import check_text
 from bert_tf.system.messages import visible
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Packages that Keras imports if they are there, for what no script uses: a quarter of the time of its and TensorFlow's
+# Packages that TensorFlow and Keras import if they are there, for what no script uses: nearly half of the time of their
 # import. Scripts that need one themselves (plots) import it later.
-_NEEDLESS = ("matplotlib", "pandas", "sklearn")
+_NEEDLESS = ("cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn")
+_FINDS_TPUS = "googleapiclient"  # by name, in Google's cloud
 # FloatingPointError: the loss is NaN or infinite. Python itself never raises it.
 _USER_ERRORS = ValueError | FloatingPointError | RuntimeError
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
@@ -139,14 +141,39 @@ def start_tensorflow(num_virtual_cpus: int | None = None) -> None:
     What XLA compiles is kept for the next start (`compiled_programs.kept`), except with virtual CPUs: each would
     compile the same program, and one could read the file that another is writing.
     """
+    needless = _NEEDLESS if _wants_tpu() else (*_NEEDLESS, _FINDS_TPUS)
     with (
         contextlib.nullcontext() if num_virtual_cpus else compiled_programs.kept(),
         contextlib.nullcontext() if _has_cuda_driver() else _without_lines(b"failed call to cuInit"),
-        _not_found(*_NEEDLESS),
+        _not_found(*needless),
+        _made_to_stay(),
     ):
         import tensorflow as tf
 
         tf.config.list_physical_devices()
+
+
+def _wants_tpu() -> bool:
+    """Whether the script's flags ask for a TPU."""
+    values = flags.FLAGS
+    return "use_tpu" in values and (values.use_tpu or values.distribution_strategy == "tpu")
+
+
+@contextlib.contextmanager
+def _made_to_stay() -> Iterator[None]:
+    """What is made in this context stays until the process ends, so Python does not look for garbage in it.
+
+    An import makes hundreds of thousands of objects. To go through them again and again is a quarter of its time, and
+    once more a part of what comes after.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import flops, initialize, open_weights, pretrained, teacher_layers
+from bert_tf.models import flops, initialize, open_weights, pretrained, random_weights, teacher_layers
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.encoder import check_frozen_layers
@@ -178,6 +178,7 @@ def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float)
     return steps
 
 
+@random_weights.drawn_late()
 def build_and_restore(
     run: FineTuningSettings,
     strategy: tf.distribute.Strategy,

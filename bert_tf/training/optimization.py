@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedule of BERT (original: optimization.py; LAMB: You et al. 2019, algorithm 2).
 
-They are ordinary Keras optimizers, but `update_step` also takes two scalars that the training step needs: a factor for
-the gradient (clipping, loss scale), and whether to apply the update at all.
+They are ordinary Keras optimizers, but `update_step` also takes scalars that the training step needs: a factor for
+the gradient (clipping, loss scale), whether to apply the update at all, and the number of the step.
 """
 
 import functools
@@ -172,7 +172,11 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         self.second_moments = [self.add_variable_from_reference(v, name="adam_v") for v in variables]
         self.decayed = [not any(re.search(p, v.path) for p in self.excluded_patterns) for v in variables]
 
-    def update_step(self, gradient, variable, learning_rate, gradient_factor=1.0, apply_update=True):
+    def step_number(self):
+        """The number of the next step, from 1, float32."""
+        return ops.cast(self.iterations, "float32") + 1.0
+
+    def update_step(self, gradient, variable, learning_rate, gradient_factor=1.0, apply_update=True, step_number=None):
         """Updates one variable and its moments.
 
         Args:
@@ -180,13 +184,15 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
           gradient_factor: scalar by which the gradient is multiplied.
           apply_update: boolean scalar; where False, variable and moments keep their values, whatever the gradient
             holds (NaN included).
+          step_number: that of `step_number()`, which a caller with many variables reads only once.
         """
         index = self._get_variable_index(variable)
         m, v = self.first_moments[index], self.second_moments[index]
         gradient = ops.cast(ops.convert_to_tensor(gradient), variable.dtype)
         if self.layer_rates[index] != 1:
             learning_rate = ops.cast(learning_rate, "float32") * self.layer_rates[index]
-        scalars = (learning_rate, gradient_factor, apply_update, ops.cast(self.iterations, "float32") + 1.0)
+        step_number = self.step_number() if step_number is None else step_number
+        scalars = (learning_rate, gradient_factor, apply_update, step_number)
         update = _compiled_update if _use_compiled() else _update
         new = update(
             type(self)._direction,

@@ -10,12 +10,13 @@ import math
 import posixpath
 from collections.abc import Callable, Mapping
 
+import keras
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
 from bert_tf.data.shares import Share
-from bert_tf.models import initialize, pretrained
+from bert_tf.models import initialize, pretrained, random_weights
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
@@ -85,7 +86,7 @@ def _run(
     config_name: str,
 ) -> dict[str, float]:
     """The run of checked settings; see `pretrain`."""
-    chief, parts = distribution.is_chief(strategy), training.gradient_accumulation_steps
+    chief = distribution.is_chief(strategy)
     data = open_all_records(settings, config, config_name, chief)
     task = _kind_of_task(settings)(settings, config, config_name, data)
     if settings.do_train:
@@ -93,34 +94,7 @@ def _run(
     for opened in data.values():
         _check_first_batch(opened, task)
         _warn_of_order(opened, task)
-    with strategy.scope():
-        model = task.create_model(training.dtype_policy)
-        model.build()
-        if config.draws_normal_weights:
-            initialize.draw_normal_weights(model)
-        optimizer = None
-        if settings.do_train:
-            optimizer = optimization.create_optimizer(
-                training.optimizer,
-                settings.learning_rate,
-                settings.num_train_steps,
-                settings.num_warmup_steps,
-                dataclasses.replace(task.recipe(config), lr_decay_power=settings.lr_decay_power),
-            )
-            optimizer.build(model.trainable_variables)
-        trained = task.trained(model, training.dtype_policy)
-    logging.info(
-        "Model with %s parameters; batch %d = %d replicas x %d micro-batches x %d examples; %s%s.",
-        f"{model.count_params():,}",
-        settings.train_batch_size,
-        strategy.num_replicas_in_sync,
-        parts,
-        settings.train_batch_size // (strategy.num_replicas_in_sync * parts),
-        training.dtype,
-        ", XLA" if training.use_xla else "",
-    )
-    options = training.init_with_optimizer, training.resume_from_older
-    step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), *options)
+    model, optimizer, trained, step = _build_and_restore(task, training, strategy)
     if chief and settings.do_train and step < (settings.stop_at_step or settings.num_train_steps):
         vocabulary = _missing_vocabulary(task)
         task.claim_output_dir()
@@ -141,6 +115,43 @@ def _run(
         task.write_parts(model)
         _log_ending(task)
     return results
+
+
+@random_weights.drawn_late()
+def _build_and_restore(
+    task: PretrainingTask, training: TrainingSettings, strategy: tf.distribute.Strategy
+) -> tuple[keras.Model, keras.optimizers.Optimizer | None, keras.Model, int]:
+    """The model, its optimizer (None: no training), what is trained (the model, or more around it), and the step."""
+    settings = task.settings
+    with strategy.scope():
+        model = task.create_model(training.dtype_policy)
+        model.build()
+        if task.config.draws_normal_weights:
+            initialize.draw_normal_weights(model)
+        optimizer = None
+        if settings.do_train:
+            optimizer = optimization.create_optimizer(
+                training.optimizer,
+                settings.learning_rate,
+                settings.num_train_steps,
+                settings.num_warmup_steps,
+                dataclasses.replace(task.recipe(task.config), lr_decay_power=settings.lr_decay_power),
+            )
+            optimizer.build(model.trainable_variables)
+        trained = task.trained(model, training.dtype_policy)
+    logging.info(
+        "Model with %s parameters; batch %d = %d replicas x %d micro-batches x %d examples; %s%s.",
+        f"{model.count_params():,}",
+        settings.train_batch_size,
+        strategy.num_replicas_in_sync,
+        training.gradient_accumulation_steps,
+        settings.train_batch_size // (strategy.num_replicas_in_sync * training.gradient_accumulation_steps),
+        training.dtype,
+        ", XLA" if training.use_xla else "",
+    )
+    options = training.init_with_optimizer, training.resume_from_older
+    step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), *options)
+    return model, optimizer, trained, step
 
 
 def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:

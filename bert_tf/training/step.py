@@ -126,7 +126,7 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
                     group=False,
                 )
 
-        context.merge_call(apply, args=(gradients, learning_rate, factor, finite))
+        context.merge_call(apply, args=(gradients, learning_rate, factor, finite, optimizer.step_number()))
         if skip:
             optimizer.iterations.assign_add(1)
         else:

@@ -19,7 +19,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import initialize, kernels, open_weights, pretrained
+from bert_tf.models import initialize, kernels, open_weights, pretrained, random_weights
 from bert_tf.models.task_models import BertModel
 from bert_tf.models.variable_names import check_shapes
 from bert_tf.system.messages import named_by
@@ -423,10 +423,12 @@ def run(settings: FeatureSettings) -> Sizes:
         sizes = check_input(settings.input_file, tokenizer, settings.max_seq_length, settings.pooling)
     strategy = distribution.set_up_devices(settings)
     distribution.check_batch_size(settings.batch_size, strategy, 1, "batch_size")
-    with strategy.scope():
-        model = BertModel(files.config, dtype=DTYPE_POLICIES[settings.dtype])
-        model.build()
-    initialize.log_initialization(initialize.initialize(initialize.model_variables(model), weights), model)
+    with random_weights.drawn_late():
+        with strategy.scope():
+            model = BertModel(files.config, dtype=DTYPE_POLICIES[settings.dtype])
+            model.build()
+        result = initialize.initialize(initialize.model_variables(model), weights)
+    initialize.log_initialization(result, model)
     extract_features(
         model, tokenizer, settings.input_file, settings.output_file, layers=layers,
         max_seq_length=settings.max_seq_length, batch_size=settings.batch_size, output_format=settings.output_format,

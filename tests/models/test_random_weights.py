@@ -1,0 +1,109 @@
+"""Random weights that are drawn late, or not at all, have the numbers of those drawn at once."""
+
+import keras
+import numpy as np
+import pytest
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.models import initialize, random_weights
+from bert_tf.models.config import BertConfig
+from bert_tf.models.layers import Projection
+from bert_tf.models.task_models import BertForSequenceClassification, BertModel
+
+
+def new_model(kind=BertForSequenceClassification, **config):
+    keras.utils.set_random_seed(3)
+    model = kind(BertConfig.from_dict({**TINY_CONFIG, **config}))
+    model.build()
+    return model
+
+
+def bits(model) -> dict[str, bytes]:
+    return {name: variable.numpy().tobytes() for name, variable in initialize.model_variables(model).items()}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The shapes of the random weights that were drawn."""
+    shapes = []
+    for kind in (keras.initializers.TruncatedNormal, keras.initializers.GlorotUniform):
+        call = kind.__call__
+        monkeypatch.setattr(
+            kind,
+            "__call__",
+            lambda self, shape, dtype=None, call=call: shapes.append(tuple(shape)) or call(self, shape, dtype),
+        )
+    return shapes
+
+
+def test_the_same_numbers_when_drawn_late():
+    expected = bits(new_model())
+    with random_weights.drawn_late():
+        model = new_model()
+        assert not model.bert.embeddings.word_embeddings.numpy().any()
+        new_model()  # another model in the same context
+    assert bits(model) == expected
+
+
+@pytest.mark.parametrize("standard_deviation", [0.02, None])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_the_same_numbers_of_each_distribution(standard_deviation, dtype):
+    def kernel():
+        keras.utils.set_random_seed(5)
+        layer = Projection(6, standard_deviation, dtype=dtype)
+        layer.build((None, 8))
+        return layer.kernel
+
+    expected = kernel().numpy()
+    with random_weights.drawn_late():
+        late = kernel()
+    assert late.numpy().tobytes() == expected.tobytes() and expected.all()
+
+
+def test_weights_of_a_checkpoint_are_not_drawn(drawn):
+    keras.utils.set_random_seed(8)
+    encoder = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    encoder.build()
+    weights = initialize.model_weights(encoder)
+    at_once = new_model()
+    initialize.initialize(initialize.model_variables(at_once), weights)
+    drawn.clear()
+    with random_weights.drawn_late():
+        late = new_model()
+        initialize.initialize(initialize.model_variables(late), weights)
+    assert bits(late) == bits(at_once)
+    assert drawn == [(2, TINY_CONFIG["hidden_size"])]  # output_weights alone
+
+
+def test_from_pretrained_draws_only_what_is_new(drawn, tmp_path):
+    new_model(BertModel).save_pretrained(str(tmp_path))
+    drawn.clear()
+    model = BertForSequenceClassification.from_pretrained(str(tmp_path), num_labels=5)
+    assert drawn == [(5, TINY_CONFIG["hidden_size"])]
+    assert model.head.output_weights.numpy().all()
+
+
+def test_normal_weights_are_not_drawn_twice(drawn):
+    config = {"initializer_range": 0.5}
+    at_once = new_model(**config)
+    initialize.draw_normal_weights(at_once)
+    drawn.clear()
+    with random_weights.drawn_late():
+        late = new_model(**config)
+        initialize.draw_normal_weights(late)
+    assert bits(late) == bits(at_once) and not drawn
+
+
+def test_contexts_in_one_another_and_errors(drawn):
+    with random_weights.drawn_late():
+        outer = new_model()
+        with random_weights.drawn_late():
+            inner = new_model()
+        assert inner.head.output_weights.numpy().any() and not outer.head.output_weights.numpy().any()
+    assert bits(inner) == bits(outer)
+    drawn.clear()
+    with pytest.raises(KeyError), random_weights.drawn_late():
+        new_model()
+        raise KeyError
+    assert not drawn
+    assert np.array_equal(new_model().head.output_weights.numpy(), outer.head.output_weights.numpy())

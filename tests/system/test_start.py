@@ -1,0 +1,86 @@
+"""What a script does before its first step: it imports nothing that it does not need by then, in a real process."""
+
+import collections
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers.paths import ROOT
+from helpers.script_cases import arguments_of
+from helpers.small_data import PIECES, texts_of, write_classification
+from helpers.tiny import write_encoder
+
+from bert_tf.system import script
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+# Large packages that TensorFlow, Keras or the scripts can use, and that training needs at its end, or not at all.
+LATER = {"cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn", "tensorflow_datasets", "tensorflow_text",
+         "official", "tf_keras", "torch", "transformers", "numba", "googleapiclient"}  # fmt: skip
+
+SCRIPT = """
+import gc, sys
+from absl import app, flags
+from bert_tf.system import script
+from bert_tf.training import flags as training_flags
+
+training_flags.define_device_flags()
+
+def main(_):
+    script.start_tensorflow()
+    print("imported", *sorted({name.partition(".")[0] for name in sys.modules}))
+    print("frozen", gc.isenabled() and gc.get_freeze_count() > 100000)
+    import scipy.sparse, jax, pandas, googleapiclient.discovery
+    print("later", scipy.sparse.csr_matrix and jax.jit and pandas.DataFrame and True)
+    from tensorflow.python.tpu.client import client
+    print("finds_tpus", client._GOOGLE_API_CLIENT_INSTALLED)
+
+app.run(main)
+"""
+
+
+@pytest.mark.parametrize("flag", [None, pytest.param("--use_tpu", marks=pytest.mark.slow),
+                                  pytest.param("--distribution_strategy=tpu", marks=pytest.mark.slow)])  # fmt: skip
+def test_tensorflow_without_what_scripts_do_not_use(flag):
+    command = [sys.executable, "-c", SCRIPT, *([flag] if flag else [])]
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    found = {name: values for name, *values in map(str.split, result.stdout.splitlines())}
+    assert {"tensorflow", "keras"} < set(found["imported"])
+    assert LATER.intersection(found["imported"]) == ({"googleapiclient"} if flag else set())
+    assert found["frozen"] == ["True"]
+    assert found["later"] == ["True"]  # what was hidden can be imported afterwards
+    assert found["finds_tpus"] == [str(flag is not None)]
+
+
+def test_modules_that_are_there_already_stay(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bert_tf_hidden", None)
+    monkeypatch.delitem(sys.modules, "bert_tf_hidden")
+    with script._not_found("os", "bert_tf_hidden"):
+        assert sys.modules["os"] is os
+        with pytest.raises(ImportError):
+            import bert_tf_hidden  # noqa: F401
+    assert "bert_tf_hidden" not in sys.modules and sys.modules["os"] is os
+
+
+@pytest.mark.slow
+def test_what_is_imported_before_the_first_step(tmp_path):
+    write_encoder(tmp_path, PIECES)
+    write_classification(tmp_path / "train.csv", list(texts_of(16, 0)))
+    flags = {
+        "task_name": "custom", "train_file": tmp_path / "train.csv", "text_a": "text", "label": "verdict",
+        "init_checkpoint": tmp_path / "encoder", "do_train": True, "max_seq_length": 24, "train_batch_size": 8,
+        "output_dir": tmp_path / "run", "log_every_steps": 1,
+    }  # fmt: skip
+    command = [sys.executable, "-X", "importtime", str(ROOT / "run_classifier.py"), *arguments_of(flags)]
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    before, _, after = result.stderr.partition("train step 1:")
+    imported, later = (
+        {line.rpartition("|")[2].strip() for line in lines.splitlines() if line.startswith("import time:")}
+        for lines in (before, after)
+    )
+    # A module that was sought but not found is listed, too, but not the many that it would import.
+    numbers = collections.Counter(name.partition(".")[0] for name in imported)
+    assert numbers["keras"] > 100 and max(numbers[name] for name in LATER) < 4, numbers
+    assert "matplotlib.figure" in later

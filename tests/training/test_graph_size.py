@@ -1,0 +1,52 @@
+"""Tracing a step takes much of the time of a start: it happens once, and a layer or a variable adds few operations."""
+
+import tensorflow as tf
+from helpers.training_steps import build, make_batches, one_device
+
+from bert_tf.models.objectives import PretrainingObjective
+from bert_tf.training import step as train_step
+
+# 365 operations: forward, backward and the update of 16 variables, with dropout, for batches of unknown length.
+_MOST_OPERATIONS_PER_LAYER = 400
+_SCALE = (tf.constant(1.0), tf.constant(0))
+
+
+def make_step(layers: int):
+    strategy = one_device()
+    model, optimizer = build(strategy, dropout=0.1, layers=layers)
+    plan = train_step.TrainingPlan(num_train_steps=9, batch_size=4, seed=3)
+    return train_step.make_train_function(model, optimizer, PretrainingObjective, strategy, plan)
+
+
+def batches():
+    """An iterator whose batches' shapes are not known when the step is traced."""
+    values = make_batches(4, 9)
+    shapes = {name: tf.TensorSpec([None] * (value.ndim - 1), value.dtype) for name, value in values.items()}
+    steps = ({name: value[step] for name, value in values.items()} for step in range(9))
+    return iter(tf.data.Dataset.from_generator(lambda: steps, output_signature=shapes))
+
+
+def operations(layers: int) -> dict[str, int]:
+    """Type -> number of operations of a step."""
+    graph = make_step(layers).get_concrete_function(batches(), tf.constant(1), *_SCALE).graph.as_graph_def()
+    types = [node.op for function in (graph, *graph.library.function) for node in _nodes(function)]
+    return {kind: types.count(kind) for kind in set(types)}
+
+
+def _nodes(function):
+    return function.node if isinstance(function, tf.compat.v1.GraphDef) else function.node_def
+
+
+def test_a_layer_more_takes_few_operations():
+    two, three = operations(2), operations(3)
+    more = {kind: count - two.get(kind, 0) for kind, count in three.items()}
+    assert 0 < sum(more.values()) < _MOST_OPERATIONS_PER_LAYER, more
+    # For each of 16 variables: it and its two moments are read and written in the update, and it is read forward.
+    assert (more["ReadVariableOp"], more["AssignVariableOp"]) == (4 * 16, 3 * 16)
+
+
+def test_one_trace_for_any_number_of_steps():
+    step, iterator = make_step(1), batches()
+    for count in (1, 3, 2):
+        assert step(iterator, tf.constant(count), *_SCALE)["steps"] == count
+    assert step.experimental_get_tracing_count() == 1
