@@ -14,6 +14,7 @@ import posixpath
 
 from keras import ops
 
+from bert_tf.models.config import BertConfig
 from bert_tf.system.text_files import read_json
 
 POOLINGS = ("mean", "cls", "max")
@@ -51,6 +52,10 @@ class SentenceSettings:
     def __post_init__(self):
         if self.pooling not in POOLINGS:
             raise ValueError(f"pooling={self.pooling!r} is not one of {', '.join(POOLINGS)}")
+
+    def length_for(self, config: BertConfig) -> int | None:
+        """`max_seq_length`, or what the model can take if that is less."""
+        return self.max_seq_length and min(self.max_seq_length, config.max_length)
 
 
 def read_settings(directory: str) -> SentenceSettings:

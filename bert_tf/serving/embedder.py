@@ -19,8 +19,6 @@ from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.text.casing import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
-LARGEST = 1 << 30  # tokens: no limit
-
 
 class Embedder(Answerer):
     """One vector for each text, from a model directory of any format, or of sentence-transformers, or an export.
@@ -81,8 +79,8 @@ class Embedder(Answerer):
             self.settings = dataclasses.replace(self.settings, pooling=pooling)
         elif not described:
             logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", path)
-        if max_seq_length is None and described:
-            max_seq_length = min(self.settings.max_seq_length or LARGEST, self.model.config.max_length)
+        if max_seq_length is None:
+            max_seq_length = self.settings.length_for(self.model.config)
         self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
         self.size = self.model.config.hidden_size
         spec = tf.TensorSpec([None, None], tf.int32)

@@ -45,6 +45,13 @@ class _Source:
         return model_class.from_pretrained(self.model_dir, dtype=self.dtype, **arguments)
 
 
+def _encoder(source: _Source) -> graph_models.ServedModel:
+    sentences, model = read_settings(directory_of(source.model_dir)), source.load(BertModel)
+    length = sentences.length_for(model.config) if source.given_length is None else source.given_length
+    length = detect_task.choose_max_seq_length(source.files, length)
+    return graph_models.ServedEncoder(model, source.tokenizer, length, sentences)
+
+
 def _classifier(source: _Source) -> graph_models.ServedModel:
     arguments = {"problem_type": "regression"} if source.task == "regression" else {}
     length = source.max_seq_length
@@ -55,9 +62,7 @@ def _classifier(source: _Source) -> graph_models.ServedModel:
 
 # All tasks that can be exported, in the order of the table of tasks.
 _GRAPHS: dict[str, Callable[[_Source], graph_models.ServedModel]] = {
-    "encoder": lambda source: graph_models.ServedEncoder(
-        source.load(BertModel), source.tokenizer, source.max_seq_length, read_settings(directory_of(source.model_dir))
-    ),
+    "encoder": _encoder,
     "classification": _classifier,
     "regression": _classifier,
     "squad": lambda source: graph_models.ServedQuestionAnswering.from_pretrained(
