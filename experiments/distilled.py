@@ -102,7 +102,8 @@ def dev_set(values, task: str) -> list:
     from bert_tf.tasks.classification.glue import find_task
 
     described = find_task(task)
-    examples = read_examples(described, described.dev, os.path.join(values.glue_dir, task))
+    split, *_ = described.dev.values()
+    examples = read_examples(described, split, os.path.join(values.glue_dir, task))
     return [example.text_a if example.text_b is None else (example.text_a, example.text_b) for example in examples]
 
 

@@ -41,3 +41,18 @@ def test_table():
     assert lines[0] == "| | SST-2, % | SST-2, examples/s | MRPC, % | MRPC, examples/s |"
     assert lines[2] == "| teacher | 87.5 ± 1.0 | 120 | 87.5 ± 1.0 | 120 |" and len(lines) == 7
     assert "layers 0, 5" in lines[-1]
+
+
+def test_examples_of_the_dev_set(tmp_path):
+    (tmp_path / "MRPC").mkdir()
+    (tmp_path / "MRPC" / "dev.tsv").write_text("Quality\t1\t2\tone\tother\n1\t1\t2\tA text.\tIts pair.\n")
+    (tmp_path / "SST-2").mkdir()
+    (tmp_path / "SST-2" / "dev.tsv").write_text("sentence\tlabel\nA text.\t1\n")
+    values = types.SimpleNamespace(glue_dir=str(tmp_path))
+    assert distilled.dev_set(values, "MRPC") == [("A text.", "Its pair.")]
+    assert distilled.dev_set(values, "SST-2") == ["A text."]
+
+
+def test_speed(tmp_path):
+    model = save_model(tmp_path / "model", "bert", BertForSequenceClassification, num_labels=2)
+    assert distilled.sentences_per_second(model, ["A text.", "Another one."]) > 0
