@@ -338,7 +338,7 @@ def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
 def _load_index(
     cache_file: str, key: str, files: Sequence[str], sizes: Sequence[int], times: Sequence[int]
 ) -> RecordIndex | None:
-    stored = load_arrays(cache_file)
+    stored = load_arrays(cache_file, ("key", "skipped", "blocks", "compressed"))
     if stored is None:
         return None
     if stored["key"].item() != key:

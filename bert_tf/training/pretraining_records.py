@@ -32,7 +32,7 @@ class OpenedRecords:
 def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
     """How often each token is in unmasked records: int64 [vocab_size]; padding counts, too. Kept for the next start."""
     cache_file = opened.cache_folder and posixpath.join(opened.cache_folder, f"{opened.flag}.tokens.npz")
-    stored = load_arrays(cache_file) if cache_file else None
+    stored = load_arrays(cache_file, ("counts", "fingerprint")) if cache_file else None
     if stored and str(stored["fingerprint"]) == opened.index.fingerprint and len(stored["counts"]) == vocab_size:
         return stored["counts"]
     counts = np.zeros(vocab_size, np.int64)

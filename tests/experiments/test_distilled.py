@@ -45,7 +45,9 @@ def test_table():
 
 def test_examples_of_the_dev_set(tmp_path):
     (tmp_path / "MRPC").mkdir()
-    (tmp_path / "MRPC" / "dev.tsv").write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tA text.\tIts pair.\n")
+    (tmp_path / "MRPC" / "dev.tsv").write_text(
+        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tA text.\tIts pair.\n"
+    )
     (tmp_path / "SST-2").mkdir()
     (tmp_path / "SST-2" / "dev.tsv").write_text("sentence\tlabel\nA text.\t1\n")
     values = types.SimpleNamespace(glue_dir=str(tmp_path))

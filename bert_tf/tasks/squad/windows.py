@@ -332,6 +332,12 @@ def _windows_of(arrays: dict[str, np.ndarray], with_offsets: bool, is_training: 
 # --- kept between runs -----------------------------------------------------------------------------------------------
 
 
+_KEPT = (
+    "ids", "lengths", "second_starts", "labels", "words", "max_context", "starts", "ends", "example_index",
+    "doc_span_index", "is_impossible",
+)  # fmt: skip
+
+
 def cached_windows(
     examples: Sequence[SquadExample],
     tokenizer: Tokenizer,
@@ -348,7 +354,7 @@ def cached_windows(
     import tensorflow as tf
 
     path = posixpath.join(cache_dir, f"windows-{_content_hash(examples, tokenizer, settings, is_training)}.npz")
-    if stored := load_arrays(path):
+    if stored := load_arrays(path, _KEPT):
         windows = _windows_of(stored, settings.answer_from == "offsets", is_training, tokenizer.pad_id)
         logging.info("%d windows from %s.", len(windows), path)
         return windows
