@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import struct
 import sys
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import warm
+from helpers.record_files import write_records
 from helpers.slow import slow
 
 from bert_tf.data import gzip_records, order, record_index, records
@@ -28,17 +28,6 @@ def example(number: int, values: int = 2) -> bytes:
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
-def write(path, payloads) -> list[int]:
-    """Writes the records and returns the byte offset of each, followed by the file's length."""
-    offsets = [0]
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for payload in payloads:
-            writer.write(payload)
-            offsets.append(offsets[-1] + len(payload) + 16)
-    assert os.path.getsize(path) == offsets[-1]
-    return offsets
-
-
 def damage(path, offset: int) -> None:
     content = bytearray(path.read_bytes())
     content[offset] ^= 0x01
@@ -55,7 +44,7 @@ def three_files(tmp_path, small_blocks):
     """100 consecutively numbered records: 50 in the first file, 1 in the second, 49 in the third."""
     paths = [tmp_path / f"part-{k}.tfrecord" for k in range(3)]
     for path, (first, last) in zip(paths, [(0, 50), (50, 51), (51, 100)], strict=True):
-        write(path, [example(number) for number in range(first, last)])
+        write_records(path, [example(number) for number in range(first, last)])
     return [str(path) for path in paths]
 
 
@@ -185,7 +174,7 @@ def test_batches_are_static_and_int32(three_files):
 
 
 def test_fewer_records_than_a_batch(tmp_path):
-    write(tmp_path / "a", [example(number) for number in range(3)])
+    write_records(tmp_path / "a", [example(number) for number in range(3)])
     index = records.index_records([str(tmp_path / "a")], FEATURES)
     batches = records.training_batches(index, FEATURES, batch_size=8, seed=0)
     drawn = numbers(batches, 600)
@@ -232,7 +221,7 @@ def test_only_the_records_of_a_share_are_parsed(three_files):
     own = {*epoch[:, 5:].ravel().tolist()}
     for name, (first, last) in zip(three_files, [(0, 50), (50, 51), (51, 100)], strict=True):
         payloads = {number: example(number) for number in range(first, last)}
-        write(name, [value if number in own else b"\x07" * len(value) for number, value in payloads.items()])
+        write_records(name, [value if number in own else b"\x07" * len(value) for number, value in payloads.items()])
     with pytest.raises(tf.errors.InvalidArgumentError, match="ParseExample"):
         numbers(records.training_batches(index, FEATURES, **settings), 10)
     half = records.training_batches(index, FEATURES, share=Share(2, 1, 1), **settings)
@@ -318,8 +307,8 @@ def test_evaluation_repeated_as_the_original(three_files, batch_size):
 @pytest.fixture
 def one_file(tmp_path, small_blocks):
     """A good file of 5 records, and one of 30 (numbered from 100) with its offsets."""
-    write(tmp_path / "good", [example(number) for number in range(5)])
-    offsets = write(tmp_path / "bad", [example(100 + number) for number in range(30)])
+    write_records(tmp_path / "good", [example(number) for number in range(5)])
+    offsets = write_records(tmp_path / "bad", [example(100 + number) for number in range(30)])
     return tmp_path / "bad", offsets, [str(tmp_path / "good"), str(tmp_path / "bad")]
 
 
@@ -398,130 +387,12 @@ def test_empty_files(one_file, tmp_path):
 
 def test_checksum_of_a_length_field(tmp_path):
     """The masked CRC-32C of eight bytes, compared with TensorFlow's."""
-    write(tmp_path / "a", [example(7)])
+    write_records(tmp_path / "a", [example(7)])
     header = (tmp_path / "a").read_bytes()[:12]
     assert struct.unpack("<I", header[8:])[0] == gzip_records.masked_crc32c(header[:8])
 
 
 # --- Records that differ from the flags -------------------------------------------------------------------------------
-
-
-def pretraining_example(length: int, predictions: int, **changed) -> bytes:
-    ints = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), length)
-    ints |= {"masked_lm_positions": predictions, "masked_lm_ids": predictions, "next_sentence_labels": 1}
-    features = {
-        name: tf.train.Feature(int64_list=tf.train.Int64List(value=range(count))) for name, count in ints.items()
-    }
-    features["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0] * predictions))
-    features = {name: value for name, value in (features | changed).items() if value is not None}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-
-
-@pytest.mark.parametrize(
-    ("payload", "message"),
-    [
-        (pretraining_example(64, 20), "64 values in feature 'input_ids', expected 128.*--max_seq_length=64"),
-        (
-            pretraining_example(128, 76),
-            "76 values in feature 'masked_lm_positions', expected 20.*--max_predictions_per_seq=76",
-        ),
-        (pretraining_example(128, 20, segment_ids=None), "no feature 'segment_ids'; it has input_ids, input_mask"),
-        (
-            pretraining_example(
-                128, 20, masked_lm_weights=tf.train.Feature(int64_list=tf.train.Int64List(value=[1] * 20))
-            ),
-            "'masked_lm_weights' as int64_list, expected float_list",
-        ),
-        (pretraining_example(128, 20, input_mask=tf.train.Feature()), "0 values in feature 'input_mask'"),
-        (b"\xff\xff not an example", "is not a tf.train.Example"),
-    ],
-)
-def test_first_record_of_every_file_is_compared_with_the_flags(tmp_path, payload, message):
-    features = records.pretraining_features(128, 20)
-    write(tmp_path / "a", [pretraining_example(128, 20)])
-    write(tmp_path / "b", [payload])
-    assert records.index_records([str(tmp_path / "a")], features).total_records == 1
-    with pytest.raises(records.RecordError, match=rf"{tmp_path}/b: the first record .*{message}"):
-        records.index_records([str(tmp_path / "a"), str(tmp_path / "b")], features)
-
-
-def test_pretraining_features_are_read(tmp_path):
-    features = records.pretraining_features(16, 4)
-    write(tmp_path / "a", [pretraining_example(16, 4)])
-    index = records.index_records([str(tmp_path / "a")], features)
-    batch = next(iter(records.training_batches(index, features, batch_size=2, seed=0)))
-    assert {name: (value.dtype, tuple(value.shape)) for name, value in batch.items()} == {
-        "input_ids": (tf.int32, (2, 16)),
-        "input_mask": (tf.int32, (2, 16)),
-        "segment_ids": (tf.int32, (2, 16)),
-        "masked_lm_positions": (tf.int32, (2, 4)),
-        "masked_lm_ids": (tf.int32, (2, 4)),
-        "masked_lm_weights": (tf.float32, (2, 4)),
-        "next_sentence_labels": (tf.int32, (2, 1)),
-    }
-    assert batch["input_ids"].numpy().tolist() == [list(range(16))] * 2
-
-
-def masked_example(**changed) -> bytes:
-    """A record of 8 tokens and 2 predictions."""
-    ints = {
-        "input_ids": [5] * 8, "input_mask": [1] * 8, "segment_ids": [0] * 8, "masked_lm_positions": [1, 2],
-        "masked_lm_ids": [6, 7], "next_sentence_labels": [1],
-    }  # fmt: skip
-    return example_of({**ints, "masked_lm_weights": [1.0, 0.0], **changed})
-
-
-def unmasked_example(**changed) -> bytes:
-    """A record of a pair of 6 tokens."""
-    return example_of({"input_ids": [5] * 6, "segment_lengths": [4, 2], "next_sentence_labels": [0], **changed})
-
-
-def electra_example(**changed) -> bytes:
-    """A record of 8 tokens of ELECTRA's."""
-    return example_of({"input_ids": [5] * 8, "input_mask": [1] * 8, "segment_ids": [0] * 8, **changed})
-
-
-def example_of(values: dict[str, list]) -> bytes:
-    features = {
-        name: tf.train.Feature(float_list=tf.train.FloatList(value=value))
-        if isinstance(value[0], float)
-        else tf.train.Feature(int64_list=tf.train.Int64List(value=value))
-        for name, value in values.items()
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "values", "message"),
-    [
-        (masked_example, "input_ids", [5] * 7 + [100], "has 100 in feature 'input_ids', expected 0 to 99 (vocab_size="),
-        (masked_example, "input_ids", [5] * 7 + [-1], "has -1 in feature 'input_ids', expected 0 to 99"),
-        (masked_example, "input_ids", [5] * 7 + [2**32 + 5], "has 4294967301 in feature 'input_ids', expected 0 to 99"),
-        (masked_example, "input_mask", [2] * 8, "has 2 in feature 'input_mask', expected 0 to 1"),
-        (masked_example, "segment_ids", [2] * 8, "has 2 in feature 'segment_ids', expected 0 to 1 (type_vocab_size"),
-        (masked_example, "masked_lm_positions", [1, 8], "has 8 in feature 'masked_lm_positions', expected 0 to 7 (--m"),
-        (masked_example, "masked_lm_ids", [6, -7], "has -7 in feature 'masked_lm_ids', expected 0 to 99"),
-        (masked_example, "masked_lm_weights", [1.0, -1.0], "has -1.0 in feature 'masked_lm_weights', expected 0 to 1"),
-        (masked_example, "masked_lm_weights", [float("nan"), 0.0], "has nan in feature 'masked_lm_weights', expected"),
-        (masked_example, "next_sentence_labels", [2], "has 2 in feature 'next_sentence_labels', expected 0 to 1"),
-        (unmasked_example, "input_ids", [5] * 5 + [100], "has 100 in feature 'input_ids', expected 0 to 99"),
-        (unmasked_example, "segment_lengths", [7, -1], "has -1 in feature 'segment_lengths', expected 0 to 8"),
-        (unmasked_example, "segment_lengths", [4, 1], "has 6 input_ids, but its segment_lengths add up to 5"),
-        (unmasked_example, "next_sentence_labels", [-1], "has -1 in feature 'next_sentence_labels', expected 0 to 1"),
-        (electra_example, "input_ids", [5] * 7 + [100], "has 100 in feature 'input_ids', expected 0 to 99"),
-        (electra_example, "input_mask", [2**32 + 1] * 8, "has 4294967297 in feature 'input_mask', expected 0 to 1"),
-    ],
-)
-@pytest.mark.parametrize("place", ["first", "later"])
-def test_values_out_of_range_are_named(tmp_path, kind, name, values, message, place):
-    payloads = [kind(), kind(), kind(**{name: values}), kind()]
-    offsets = write(tmp_path / "a", payloads[2:] if place == "first" else payloads)
-    index = records.index_records([str(tmp_path / "a")], None)
-    record = "the first record (byte 0)" if place == "first" else f"record 2 (byte {offsets[2]})"
-    with pytest.raises(records.RecordError, match=re.escape(f"{tmp_path}/a: {record} {message}")):
-        features, _ = records.features_of(index, 8, 2, vocab_size=100)
-        with records.explained_errors(index, features):
-            next(iter(records.training_batches(index, features, batch_size=8, seed=0)))
 
 
 def failure(index) -> tf.errors.OpError:
@@ -532,7 +403,7 @@ def failure(index) -> tf.errors.OpError:
 
 
 def test_record_in_the_middle_differs_from_the_flags(tmp_path, small_blocks):
-    offsets = write(tmp_path / "a", [example(number, values=3 if number == 21 else 2) for number in range(40)])
+    offsets = write_records(tmp_path / "a", [example(number, values=3 if number == 21 else 2) for number in range(40)])
     index = records.index_records([str(tmp_path / "a")], FEATURES)
     text = records.explain_record_error(failure(index), index, FEATURES)
     assert text.startswith(f"{tmp_path}/a: record 21 (byte {offsets[21]}) has 3 values in feature 'number', expected 2")
@@ -541,7 +412,7 @@ def test_record_in_the_middle_differs_from_the_flags(tmp_path, small_blocks):
 @pytest.mark.parametrize("same_length", [True, False])
 def test_file_that_changes_after_indexing(tmp_path, small_blocks, same_length):
     path = tmp_path / "a"
-    write(path, [example(number) for number in range(40)])
+    write_records(path, [example(number) for number in range(40)])
     index = records.index_records([str(path)], FEATURES)
     if same_length:
         content = path.read_bytes()
@@ -556,7 +427,7 @@ def test_file_that_changes_after_indexing(tmp_path, small_blocks, same_length):
 
 def test_file_that_decays_after_indexing(tmp_path, small_blocks):
     path = tmp_path / "a"
-    offsets = write(path, [example(number) for number in range(40)])
+    offsets = write_records(path, [example(number) for number in range(40)])
     index = records.index_records([str(path)], FEATURES)
     damage(path, offsets[19] + 15)
     os.utime(path, ns=(index.file_times[0], index.file_times[0]))
@@ -613,7 +484,7 @@ def test_kept_index_is_made_anew_when_anything_differs(three_files, tmp_path, sc
     os.utime(three_files[0], ns=(5, 5))
     records.index_records(three_files[:2], FEATURES, cache_file=cache)
     assert len(scans) == 10
-    write(three_files[0], [example(number) for number in range(20)])
+    write_records(three_files[0], [example(number) for number in range(20)])
     second = records.index_records(three_files, FEATURES, cache_file=cache)
     assert len(scans) == 13
     assert second.total_records == 70
