@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from bert_tf.conversion.reference_models import model_garden_sizes
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.electra.config import ElectraConfig
@@ -54,14 +55,7 @@ def bert_peer_step(config: BertConfig, batches: tf.data.Dataset, dtype: str):
     from official.nlp.modeling import layers, models, networks
 
     tf_keras.mixed_precision.set_global_policy("mixed_bfloat16" if dtype == "bfloat16" else "float32")
-    sizes = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "max_sequence_length": config.max_position_embeddings,
-        "type_vocab_size": config.type_vocab_size,
-    }
+    sizes = model_garden_sizes(config)
     if isinstance(config, AlbertConfig):
         further = {"embedding_width": config.embedding_size, "intermediate_size": config.intermediate_size}
         encoder = networks.AlbertEncoder(**sizes, **further, dict_outputs=True)

@@ -215,15 +215,7 @@ class _OfficialCheckpoint:
 
         config = self.config
         numbered, edges = _encoder_edges(self.graph, self.prefix)
-        sizes = {
-            "vocab_size": config.vocab_size,
-            "hidden_size": config.hidden_size,
-            "num_layers": config.num_hidden_layers,
-            "num_attention_heads": config.num_attention_heads,
-            "max_sequence_length": config.max_position_embeddings,
-            "type_vocab_size": config.type_vocab_size,
-            **({"dict_outputs": True} if numbered else {}),
-        }
+        sizes = {**model_garden_sizes(config), **({"dict_outputs": True} if numbered else {})}
         if isinstance(config, AlbertConfig):
             own = {"intermediate_size": config.intermediate_size, "activation": self.activation}
             encoder = networks.AlbertEncoder(embedding_width=config.embedding_size, **own, **sizes)
@@ -234,6 +226,18 @@ class _OfficialCheckpoint:
         ids = tf.zeros([1, 1], tf.int32)
         encoder({"input_word_ids": ids, "input_mask": ids, "input_type_ids": ids}, training=False)
         return self.restore(encoder, edges)
+
+
+def model_garden_sizes(config: BertConfig) -> dict[str, int]:
+    """The arguments that all encoders of tf-models-official have in common."""
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "max_sequence_length": config.max_position_embeddings,
+        "type_vocab_size": config.type_vocab_size,
+    }
 
 
 def _encoder_edges(graph: ObjectGraph, path: str) -> tuple[bool, tuple[str, ...]]:

@@ -140,7 +140,12 @@ def start_tensorflow(num_virtual_cpus: int | None = None) -> None:
 
     What XLA compiles is kept for the next start (`compiled_programs.kept`), except with virtual CPUs: each would
     compile the same program, and one could read the file that another is writing.
+
+    Raises:
+      ValueError: the environment asks for another backend of Keras; the scripts' loop is TensorFlow's.
     """
+    if (backend := os.environ.get("KERAS_BACKEND") or "tensorflow") != "tensorflow":
+        raise ValueError(f"KERAS_BACKEND={backend}: the scripts run on TensorFlow; unset it. Models take any backend.")
     needless = _NEEDLESS if _wants_tpu() else (*_NEEDLESS, _FINDS_TPUS)
     with (
         contextlib.nullcontext() if num_virtual_cpus else compiled_programs.kept(),

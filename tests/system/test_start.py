@@ -84,3 +84,9 @@ def test_what_is_imported_before_the_first_step(tmp_path):
     numbers = collections.Counter(name.partition(".")[0] for name in imported)
     assert numbers["keras"] > 100 and max(numbers[name] for name in LATER) < 4, numbers
     assert "matplotlib.figure" in later
+
+
+def test_another_backend_of_keras_is_one_line(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(ValueError, match="KERAS_BACKEND=jax: the scripts run on TensorFlow; unset it"):
+        script.start_tensorflow()
