@@ -2,7 +2,7 @@
 
 import csv
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from absl import logging
 
@@ -51,6 +51,40 @@ def read_rows(
             blank += not line
         if blank:
             logging.info("%s: skipped %d blank lines.", path, blank)
+
+
+def named_rows(path: str, names: Sequence[str] | None, csv_delimiter: str | None) -> Iterator[tuple[int, dict]]:
+    """Line number (from 1) and fields by name of each row.
+
+    Args:
+      names: that the header must have; None: there is no header, and fields are named "0", "1", ... and also "-1",
+        "-2", ...
+    """
+    by_number = names is None
+    header, first_line, width = None, 0, 0
+    for line, row in read_rows(path, csv_delimiter, names):
+        if isinstance(row, dict):
+            if by_number:
+                raise ValueError(f"{path}, line {line}: JSON lines have no numbered columns; there are {quoted(row)}.")
+            yield line, row
+            continue
+        if not first_line:
+            first_line, width = line, len(row)
+            if not by_number:
+                header = row
+                repeated = {name for name in header if name and header.count(name) > 1}
+                if repeated:
+                    raise ValueError(f"{path}, line {line}: the column {min(repeated)!r} appears twice.")
+                continue
+        if len(row) != width:
+            raise ValueError(
+                f"{path}, line {line}: {len(row)} columns, but line {first_line} has {width}: every row must have as "
+                "many as the others."
+            )
+        if header is not None:
+            yield line, dict(zip(header, row, strict=True))
+        else:
+            yield line, {str(place): value for k, value in enumerate(row) for place in (k, k - width)}
 
 
 def parse_csv_delimiter(value: str | None) -> str | None:

@@ -81,7 +81,7 @@ class ChoicePredictor(Answerer):
 
     def _by_model(self, examples: list[ChoiceExample]) -> np.ndarray:
         rows = encode_examples(examples, self.tokenizer, self.max_seq_length)
-        logits = np.empty((len(examples), rows.num_choices), np.float32)
+        logits = np.empty((len(examples), rows.rows_per_example), np.float32)
         for chosen, output in self.outputs(rows):
             logits[chosen] = output
         return softmax(logits, -1)

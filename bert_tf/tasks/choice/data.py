@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import field_of, parse_csv_delimiter, quoted, read_rows, text_of
+from bert_tf.data.tables import field_of, named_rows, parse_csv_delimiter, quoted, text_of
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -110,7 +110,7 @@ def _examples(
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
     names = columns.header_names(labels_needed) if columns else []
     delimiter = parse_csv_delimiter(csv_delimiter)
-    for number, (line, row) in enumerate(_named_rows(path, None if by_number else names, delimiter)):
+    for number, (line, row) in enumerate(named_rows(path, None if by_number else names, delimiter)):
         columns = columns or _known_layout(list(row), path, labels_needed)
         example = _example(row, columns, first_label, number, path, line)
         if labels_needed and example.label is None:
@@ -127,40 +127,6 @@ def _examples(
             here, there = ("no", "one") if example.label is None else ("a", "none")
             raise ValueError(f"{path}, line {line}: {here} label, but line {first_line} has {there}.")
         yield example
-
-
-def _named_rows(path: str, names: Sequence[str] | None, csv_delimiter: str | None) -> Iterator[tuple[int, dict]]:
-    """Line number (from 1) and fields by name of each row.
-
-    Args:
-      names: that the header must have; None: there is no header, and fields are named "0", "1", ... and also "-1",
-        "-2", ...
-    """
-    by_number = names is None
-    header, first_line, width = None, 0, 0
-    for line, row in read_rows(path, csv_delimiter, names):
-        if isinstance(row, dict):
-            if by_number:
-                raise ValueError(f"{path}, line {line}: JSON lines have no numbered columns; there are {quoted(row)}.")
-            yield line, row
-            continue
-        if not first_line:
-            first_line, width = line, len(row)
-            if not by_number:
-                header = row
-                repeated = {name for name in header if name and header.count(name) > 1}
-                if repeated:
-                    raise ValueError(f"{path}, line {line}: the column {min(repeated)!r} appears twice.")
-                continue
-        if len(row) != width:
-            raise ValueError(
-                f"{path}, line {line}: {len(row)} columns, but line {first_line} has {width}: every row must have as "
-                "many choices as the others."
-            )
-        if header is not None:
-            yield line, dict(zip(header, row, strict=True))
-        else:
-            yield line, {str(place): value for k, value in enumerate(row) for place in (k, k - width)}
 
 
 def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:

@@ -7,28 +7,28 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import softmax
 
+from bert_tf.data.grouped_rows import GroupedRows
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks.choice.data import ChoiceExample
-from bert_tf.tasks.choice.encode import ChoiceRows
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import Task
 
 
-def evaluate(rows: ChoiceRows, logits: np.ndarray, batch_size: int) -> dict[str, float]:
+def evaluate(rows: GroupedRows, logits: np.ndarray, batch_size: int) -> dict[str, float]:
     """eval_accuracy, eval_loss (mean over the examples) and loss (mean over batches), see
     `metrics.evaluate`."""
-    task = Task("multiple choice", tuple(map(str, range(rows.num_choices))), None)
+    task = Task("multiple choice", tuple(map(str, range(rows.rows_per_example))), None)
     return classification_metrics.evaluate(task, logits, rows.labels["label_ids"], batch_size)
 
 
-def write_confusion_matrix(output_dir: str, rows: ChoiceRows, logits: np.ndarray, step: int) -> None:
+def write_confusion_matrix(output_dir: str, rows: GroupedRows, logits: np.ndarray, step: int) -> None:
     """Writes confusion_matrix.png: the positions of the right choices and of the chosen ones."""
     from bert_tf.training import plots
 
     labels, chosen = rows.labels["label_ids"], np.argmax(logits, -1)
     title = f"Place of the right choice, dev set, step {step}: accuracy {np.mean(chosen == labels):.3f}"
     path = posixpath.join(output_dir, "confusion_matrix.png")
-    plots.plot_confusion_matrix(labels, chosen, list(map(str, range(rows.num_choices))), path, title=title)
+    plots.plot_confusion_matrix(labels, chosen, list(map(str, range(rows.rows_per_example))), path, title=title)
 
 
 def write_predictions(output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray) -> list[str]:

@@ -36,10 +36,10 @@ class ChoiceTask(FineTuningTask):
                     csv_delimiter=own.csv_delimiter,
                 )  # fmt: skip
             rows = encode.encode_examples(examples, tokenizer, run.max_seq_length)
-            logging.info("%s: %d examples of %d choices", flag, len(rows), rows.num_choices)
-            if self.train_rows and rows.num_choices != self.train_rows.num_choices:
+            logging.info("%s: %d examples of %d choices", flag, len(rows), rows.rows_per_example)
+            if self.train_rows and rows.rows_per_example != self.train_rows.rows_per_example:
                 logging.warning(
-                    "%s has %d choices, --train_file %d.", flag, rows.num_choices, self.train_rows.num_choices
+                    "%s has %d choices, --train_file %d.", flag, rows.rows_per_example, self.train_rows.rows_per_example
                 )
             return ExampleSet(kind, rows, examples)
 
@@ -57,7 +57,7 @@ class ChoiceTask(FineTuningTask):
 
     def change_plan(self, plan, model):
         # An example is as many rows as it has choices.
-        choices = self.train_rows.num_choices
+        choices = self.train_rows.rows_per_example
         return dataclasses.replace(
             plan,
             tokens_per_example=plan.tokens_per_example * choices,

@@ -32,7 +32,7 @@ def test_rows(small):
         [2, A, B, C, D, E, 3, E, 3],
     ]
     assert rows.ids.tolist() == list(itertools.chain(*expected)) and rows.second_starts.tolist() == [4, 4, 7, 7]
-    assert (len(rows), rows.num_choices, rows.lengths.tolist(), rows.truncated) == (2, 2, [10, 9], 0)
+    assert (len(rows), rows.rows_per_example, rows.lengths.tolist(), rows.truncated) == (2, 2, [10, 9], 0)
     batch = rows.batch([1, 0, 1], 12)
     assert {name: values.shape for name, values in batch.items()} == {
         "input_ids": (3, 2, 12), "input_mask": (3, 2, 12), "segment_ids": (3, 2, 12), "label_ids": (3,),
