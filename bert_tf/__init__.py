@@ -17,6 +17,7 @@ _PUBLIC = {
     "BertForTokenClassification": ("models.task_models", "A class for every token, e.g. for named entities"),
     "BertForQuestionAnswering": ("models.task_models", "Where in a context the answer to a question begins and ends"),
     "BertForMultipleChoice": ("models.task_models", "Which of several choices is correct"),
+    "BertForSimilarity": ("models.similarity", "Vectors of texts, trained so that those of like texts are near"),
     "BertForMaskedLM": ("models.task_models", "The words hidden by [MASK]"),
     "ElectraDiscriminator": ("models.electra.discriminator", "Which words of a text a generator replaced"),
     "ElectraForQuestionAnswering": (

@@ -153,6 +153,7 @@ SCENARIOS = {
     "squad": fine_tuning("run_squad"),
     "ner": fine_tuning("run_ner"),
     "swag": fine_tuning("run_swag"),
+    "similarity": fine_tuning("run_similarity"),
     "classifier of two replicas": fine_tuning("run_classifier", **TWO_REPLICAS),
     "classifier in float16": fine_tuning("run_classifier", dtype="float16"),
     "classifier with seeds": fine_tuning("run_classifier", num_seeds=2, num_train_epochs=2),

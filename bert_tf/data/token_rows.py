@@ -91,6 +91,21 @@ def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return np.fromiter((index for row in rows for index in row), np.int32, int(offsets[-1])), offsets
 
 
+def rows_of_texts(
+    texts: Sequence[str], tokenizer: Tokenizer, max_seq_length: int, lower: bool = False
+) -> tuple[TokenRows, int]:
+    """A row [CLS] text [SEP] for each text, and how many texts lost tokens.
+
+    Args:
+      lower: lower-case the texts first, whatever the tokenizer does.
+    """
+    encoded = tokenizer.encode_batch([text.lower() for text in texts] if lower else list(texts))
+    ids, offsets = flatten([tokenizer.build_inputs(own, None, max_seq_length)[0] for own in encoded])
+    longest = max_seq_length - tokenizer.num_special_tokens(pair=False)
+    rows = TokenRows(ids, offsets, np.diff(offsets).astype(np.int32), {}, pad_id=tokenizer.pad_id)
+    return rows, sum(len(own) > longest for own in encoded)
+
+
 def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
     """The lengths that batches are padded to: multiples of 8 up to 128, of 16 up to 256, of 32 up to 512, and so on.
 

@@ -12,6 +12,7 @@ import posixpath
 from bert_tf.models.config import BertConfig
 from bert_tf.models.formats import HUGGINGFACE_CONFIG
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
+from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import (
@@ -30,6 +31,7 @@ class ModelFiles:
     Attributes:
       directory: where they are. config, head, casing: their content. config_file, vocab_file: paths.
       max_seq_length: of the examples that the model was fine-tuned on, if tokenizer_config.json has it.
+      sentences: how the model makes vectors of texts, if it was trained for that. Only who asks for it reads it.
     """
 
     directory: str
@@ -39,6 +41,7 @@ class ModelFiles:
     casing: Casing = dataclasses.field(default_factory=Casing)
     max_seq_length: int | None = None
     head: HeadConfig = NO_HEAD
+    sentences: SentenceSettings | None = None
 
 
 def read_model_files(

@@ -277,7 +277,8 @@ class ClassificationObjective:
         return {name: _divide(sums[name], sums["metric_examples"]) for name in (*cls.metric_names, "example_loss")}
 
 
-def _sum_names(metric_names: tuple) -> tuple:
+def sum_names(metric_names: tuple) -> tuple:
+    """The `sum_names` of an objective with one loss an example and these metrics."""
     return ("loss_sum", "examples", "metric_examples", "example_loss", *metric_names)
 
 
@@ -299,7 +300,7 @@ class RegressionObjective(ClassificationObjective):
     """
 
     metric_names = ("mean_absolute_error",)
-    sum_names = _sum_names(metric_names)
+    sum_names = sum_names(metric_names)
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
@@ -321,7 +322,7 @@ class MultiLabelObjective(ClassificationObjective):
     """
 
     metric_names = ("accuracy", "exact_match")
-    sum_names = _sum_names(metric_names)
+    sum_names = sum_names(metric_names)
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
@@ -349,7 +350,7 @@ class SpanObjective(ClassificationObjective):
 
     label_names = ("start_positions", "end_positions")
     metric_names = ("start_accuracy", "end_accuracy", "exact_match")
-    sum_names = _sum_names(metric_names)
+    sum_names = sum_names(metric_names)
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:

@@ -21,6 +21,7 @@ from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.families import BERT, FAMILIES, family_of, family_of_variables
 from bert_tf.models.formats import Format, format_named
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.sentence_settings import settings_files
 from bert_tf.models.variable_names import HIDDEN_LAYER
 from bert_tf.system.atomic import temporary_folder, write_file, write_text_file
 from bert_tf.system.messages import some
@@ -210,6 +211,8 @@ def _check_same_attention(config: BertConfig, config_file: str, weights: Weights
 def write_description(directory: str, files: ModelFiles, vocabulary: list[str] | None = None) -> None:
     """Writes the tokenizer's files and tokenizer_config.json, so that a directory can be used like any model directory.
 
+    And the files that say how vectors of texts are made, if that is known.
+
     Args:
       files: with a configuration. Without a vocabulary nothing is written but the casing, if it is known.
       vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces.
@@ -217,6 +220,11 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
     Raises:
       ValueError: the vocabulary does not fit the configuration; names the file.
     """
+    if files.sentences:
+        for name, content in settings_files(files.sentences, files.config.hidden_size).items():
+            file = posixpath.join(directory, name)
+            tf.io.gfile.makedirs(posixpath.dirname(file))
+            write_text_file(file, content)
     path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
     if not family_of(files.config).has_word_pieces:
         if files.vocab_file:
@@ -482,7 +490,7 @@ _MODEL_FILE = re.compile(
     r"(\w+_)?config\.json|vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer(_config)?\.json|"
     r"special_tokens_map\.json|added_tokens\.json|checkpoint|"
     r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
-    r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)"
+    r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)|modules\.json|sentence_bert_config\.json|[12]_\w+/config\.json"
 )
 
 
@@ -499,7 +507,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
         return []
     if not tf.io.gfile.isdir(directory):
         raise FileExistsError(f"{directory} is a file; a directory is needed.")
-    old = sorted(file for file in tf.io.gfile.listdir(directory) if _MODEL_FILE.fullmatch(file))
+    old = sorted(file for file in _files_in(directory) if _MODEL_FILE.fullmatch(file))
     if old and not overwrite:
         raise FileExistsError(
             f"{directory} already has files of a model ({some(old)}): give another target, or replace them all with "
@@ -514,14 +522,25 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     return old
 
 
+def _files_in(directory: str) -> list[str]:
+    """The names of the files in a directory and, with the folder's, in its folders."""
+    names = []
+    for name in sorted(entry.rstrip("/") for entry in tf.io.gfile.listdir(directory)):
+        path = posixpath.join(directory, name)
+        inner = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else None
+        names += [name] if inner is None else [posixpath.join(name, entry.rstrip("/")) for entry in sorted(inner)]
+    return names
+
+
 def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
     """Moves the written files to their final place and removes the `old` model's files; returns the names."""
-    names = sorted(tf.io.gfile.listdir(temporary))
+    names = _files_in(temporary)
     if not tf.io.gfile.exists(directory):
         tf.io.gfile.rename(temporary, directory)
         return names
     # The index of a checkpoint goes last: a prefix counts as a checkpoint only once it has an index.
     for name in sorted(names, key=lambda name: name.endswith((bundle.INDEX_SUFFIX, ".safetensors"))):
+        tf.io.gfile.makedirs(posixpath.dirname(posixpath.join(directory, name)))
         tf.io.gfile.rename(posixpath.join(temporary, name), posixpath.join(directory, name), overwrite=True)
     for name in set(old) - set(names):
         tf.io.gfile.remove(posixpath.join(directory, name))

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.token_rows import TokenRows, flatten
-from bert_tf.models import sentence_vectors
+from bert_tf.data.token_rows import rows_of_texts
+from bert_tf.models import sentence_settings, sentence_vectors
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.base_predictor import Answerer, list_of
 from bert_tf.serving.detect_task import choose_max_seq_length
@@ -61,7 +61,7 @@ class Embedder(Answerer):
         if dtype not in (None, *DTYPE_POLICIES):
             raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPE_POLICIES)}")
         self._dtype = DTYPE_POLICIES[dtype or "float32"]
-        self.settings = sentence_vectors.read_settings(directory_of(path))
+        self.settings = sentence_settings.read_settings(directory_of(path))
         described = self.settings.described
         super().__init__(self.settings.directory if described else path, batch_size, trust)
         if self.export:
@@ -111,7 +111,10 @@ class Embedder(Answerer):
         vectors = np.empty((len(texts), self.size), np.float32)
         if not texts:
             return vectors
-        rows = None if self.export else self._rows(texts)
+        rows = None
+        if not self.export:
+            stripped = [text.strip() for text in texts]
+            rows, _ = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
         lengths = rows.lengths if rows else np.array([len(text) for text in texts])
         for chosen in self.batches(lengths):
             if rows:
@@ -126,11 +129,3 @@ class Embedder(Answerer):
         if not isinstance(text, str):
             raise TypeError(f"the text must be a string, not {text!r:.80}; encode() takes a list of texts")
         return self.encode([text], normalize)[0]
-
-    def _rows(self, texts: list[str]) -> TokenRows:
-        texts = [text.strip() for text in texts]
-        if self.settings.lower:
-            texts = [text.lower() for text in texts]
-        encoded = self.tokenizer.encode_batch(texts)
-        ids, offsets = flatten([self.tokenizer.build_inputs(own, None, self.max_seq_length)[0] for own in encoded])
-        return TokenRows(ids, offsets, np.diff(offsets).astype(np.int32), {}, pad_id=self.tokenizer.pad_id)

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from bert_tf.models import question_heads
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.models.sentence_vectors import SentenceSettings, normalized, pooled
+from bert_tf.models.sentence_settings import SentenceSettings
+from bert_tf.models.sentence_vectors import normalized, pooled
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
 from bert_tf.serving.graph_squad import SquadServing
 from bert_tf.system import script

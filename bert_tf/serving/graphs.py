@@ -8,7 +8,7 @@ import keras
 from bert_tf.models import task_models
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.models.sentence_vectors import read_settings
+from bert_tf.models.sentence_settings import read_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import detect_task, graph_models
 from bert_tf.serving.graph_ner import ServedTagger

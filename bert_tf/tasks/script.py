@@ -71,6 +71,7 @@ class FineTuningTask(abc.ABC):
 
     Attributes:
       name: in the table of tasks. settings: the task's own, a dataclass. is_chief: whether this process writes files.
+      num_replicas: over which a batch is divided.
       main_metric: chooses the best model.
       files: what goes with the model; `head` says which task the model is trained for.
       train_rows: token rows to train on; None without --do_train.
@@ -84,7 +85,7 @@ class FineTuningTask(abc.ABC):
 
     def __init__(self, settings):
         self.settings = settings
-        self.is_chief = True
+        self.is_chief, self.num_replicas = True, 1
         self.main_metric = ""
         self.files: ModelFiles | None = None
         self.train_rows: TokenRows | None = None
@@ -92,8 +93,8 @@ class FineTuningTask(abc.ABC):
         self.test_sets: list[ExampleSet] = []
 
     @property
-    def output_layer(self) -> str:
-        """The variable without which a checkpoint can't evaluate or predict."""
+    def output_layer(self) -> str | None:
+        """The variable without which a checkpoint can't evaluate or predict; None: an encoder alone can."""
         return TASKS[self.name].output_layer
 
     @property
@@ -257,7 +258,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         files.config = teacher_layers.shallower(files.config, run.layers)
     run = fine_tuning.with_recipe(run, files.config, task.recipe_of(files.config))
     strategy = fine_tuning.set_up_devices(run)
-    task.is_chief = distribution.is_chief(strategy)
+    task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
     if run.do_train and task.is_chief:
         run_directory.check_free(run.output_dir)
     teacher = task.open_teacher(run, tokenizer) if run.teacher else None

@@ -52,7 +52,7 @@ _CLASSIFIER = {
 _ENTRIES = (
     TaskEntry(
         "encoder",
-        "extract_features.py",
+        "run_similarity.py",
         None,
         None,
         answerer="Embedder",

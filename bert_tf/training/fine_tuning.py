@@ -29,12 +29,12 @@ from bert_tf.training.step import TrainingPlan
 from bert_tf.weights.mapping import Weights
 
 
-def describe_model(values: FineTuningSettings, newest: str | None, head: str) -> tuple[ModelFiles, Tokenizer]:
+def describe_model(values: FineTuningSettings, newest: str | None, head: str | None) -> tuple[ModelFiles, Tokenizer]:
     """The files of a run's model, and its tokenizer, checked against each other and the weights.
 
     Args:
       newest: checkpoint in --output_dir, if any. head: name of the output layer's weights, e.g. "output_weights",
-        which evaluation and prediction need.
+        which evaluation and prediction need; None: they need none.
 
     Raises:
       FileNotFoundError, OSError, ValueError: a file is missing or damaged (the message begins with its flag); there
@@ -101,13 +101,13 @@ def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> 
     return new
 
 
-def _check_trained(weights: Weights | None, output_dir: str, head: str) -> None:
+def _check_trained(weights: Weights | None, output_dir: str, head: str | None) -> None:
     if weights is None:
         raise ValueError(
             f"Nothing to evaluate or predict with: --output_dir={output_dir} has no checkpoint and there is no "
             "--init_checkpoint."
         )
-    if head not in weights:
+    if head and head not in weights:
         raise ValueError(
             f"{weights.path} has no output layer for this task ({head}): fine-tune it first, with --do_train."
         )

@@ -174,13 +174,14 @@ def define_model_file_flags() -> None:
     )
 
 
-def define_fine_tuning_flags(has_classifier: bool = True) -> None:
+def define_fine_tuning_flags(has_classifier: bool = True, has_teacher: bool = True) -> None:
     """All flags that the fine-tuning scripts share: model, schedule, best model, device, precision, checkpoints.
 
     The defaults are those of the original's scripts.
 
     Args:
       has_classifier: whether the task's models have dropout before their output layer.
+      has_teacher: whether they can learn from a teacher.
     """
     flags.DEFINE_string("output_dir", None, "Directory for checkpoints and results. A run found there is resumed.")
     flags.DEFINE_bool(
@@ -209,17 +210,18 @@ def define_fine_tuning_flags(has_classifier: bool = True) -> None:
         "Share of the steps over which the learning rate rises from 0. If unset, 0.1; RoBERTa: 0.06.",
     )
     define_recipe_flags()
-    define_teacher_flags(
-        "the student starts from the teacher's embeddings and these of its layers, counted from 0, as 0,2,4,7,9,11, "
-        "instead of --init_checkpoint."
-    )
-    flags.DEFINE_float(
-        "distillation_weight",
-        WEIGHT,
-        "With --teacher: the share of the loss against the teacher's outputs; the rest is that against the labels.",
-        lower_bound=0.0,
-        upper_bound=1.0,
-    )
+    if has_teacher:
+        define_teacher_flags(
+            "the student starts from the teacher's embeddings and these of its layers, counted from 0, as "
+            "0,2,4,7,9,11, instead of --init_checkpoint."
+        )
+        flags.DEFINE_float(
+            "distillation_weight",
+            WEIGHT,
+            "With --teacher: the share of the loss against the teacher's outputs; the rest is that against the labels.",
+            lower_bound=0.0,
+            upper_bound=1.0,
+        )
     if has_classifier:
         flags.DEFINE_float(
             "classifier_dropout",

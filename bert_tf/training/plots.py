@@ -203,6 +203,28 @@ def plot_confusion_matrix(
         return _finished(figure, png)
 
 
+def plot_cosines(scores, cosines, png: str | None = None, *, title: str | None = None):
+    """Draws a dot for each pair of texts: the cosine of their vectors over the score that they should have.
+
+    Args:
+      scores, cosines: [n]. png: the file to write; None for none. title: e.g. "Dev set, step 540: Spearman 0.891".
+
+    Returns:
+      The matplotlib Figure.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_AS_WRITTEN):
+        figure = Figure(figsize=(5, 5), layout="constrained")
+        axes = figure.subplots()
+        axes.scatter(scores, cosines, s=6, alpha=0.4, linewidths=0)
+        axes.set(xlabel="score", ylabel="cosine of the vectors")
+        if title:
+            axes.set_title(title, wrap=True)
+        return _finished(figure, png)
+
+
 def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None, *, title: str | None = None):
     """Draws what each token attends to: a panel for each head, a row for each query token, dark where it attends.
 

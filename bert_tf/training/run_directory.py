@@ -267,10 +267,10 @@ _WRITTEN = re.compile(
     r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|eval_results|question_answering|token_classification)\.json|"
     r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
     r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"
-    r"predictions\.conll|(nbest_)?predictions\.json|null_odds\.json|(loss|confusion_matrix\w*)\.png|"
-    r"(train|eval\w*|predict\w*)\.tf_record"
+    r"predictions\.conll|(nbest_)?predictions\.json|null_odds\.json|(loss|similarity|confusion_matrix\w*)\.png|"
+    r"(train|eval\w*|predict\w*)\.tf_record|modules\.json|sentence_bert_config\.json"
 )
-_FOLDERS = re.compile(r"best_model|eval|seed-\d+")
+_FOLDERS = re.compile(r"best_model|eval|seed-\d+|1_Pooling")
 _FOREIGN_WEIGHTS = re.compile(r"(?!model\.ckpt-\d+\.index).*\.(index|safetensors|bin|h5|keras|pb)")
 
 
@@ -327,5 +327,5 @@ def _written_files(directory: str) -> Iterator[str]:
         if tf.io.gfile.isdir(path):
             if _FOLDERS.fullmatch(name):
                 yield from _written_files(path)
-        elif _WRITTEN.fullmatch(name):
+        elif _WRITTEN.fullmatch(name) or path.endswith("/1_Pooling/config.json"):
             yield path

@@ -41,6 +41,11 @@ def write_choices(path, texts):
     path.write_text("\n".join(lines) + "\n")
 
 
+def write_pairs(path, texts):
+    lines = [f"{' '.join(words)},{' '.join(reversed(words))} w{number}" for number, (words, *_) in enumerate(texts)]
+    path.write_text("\n".join(["anchor,positive", *lines]) + "\n")
+
+
 # script -> (function that writes a file, its suffix, the script's own flags)
 WORLDS = {
     "run_classifier": (write_classification, "csv", {"task_name": "custom", "text_a": "text", "label": "verdict"}),
@@ -49,5 +54,6 @@ WORLDS = {
         {"version_2_with_negative": True, "doc_stride": 8, "max_query_length": 4, "lstm_on_top": True},
     ),
     "run_ner": (write_tags, "conll", {}),
+    "run_similarity": (write_pairs, "csv", {"negatives_batch_size": 4}),
     "run_swag": (write_choices, "csv", {"context": "context", "choices": "choice", "question": "question"}),
 }  # fmt: skip

@@ -10,13 +10,13 @@ from helpers.script_cases import assert_in_order, results_of, run_cases
 from helpers.slow import exhaustive, slow
 from helpers.small_data import WORLDS, texts_of
 
-from bert_tf import ChoicePredictor, Predictor, QuestionAnswerer, Tagger
+from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
 
 FAMILIES = [name for name in NAMES if name != "bert"]
 RUNS = [(family, script) for family in FAMILIES for script in WORLDS]
-OFTEN = [*zip(FAMILIES, WORLDS, strict=True)]  # each family and each script once
+OFTEN = [*zip([*FAMILIES, "roberta"], WORLDS, strict=True)]  # each family and each script
 
 
 # In small: models/test_descendants.py.
@@ -66,6 +66,12 @@ def test_a_fine_tuned_directory_is_complete(tmp_path, family, script):
     elif script == "run_ner":
         lines = (tmp_path / "used" / "predictions.jsonl").read_text().splitlines()
         assert [json.loads(line)["tags"] for line in lines] == [row["tags"] for row in Tagger(str(best)).predict(texts)]
+    elif script == "run_similarity":
+        lines = (tmp_path / "used" / "predictions.jsonl").read_text().splitlines()
+        found = [json.loads(line)["cosine"] for line in lines]
+        texts += [f"{' '.join(reversed(text.split()))} w{number}" for number, text in enumerate(texts)]
+        vectors, partners = np.split(Embedder(str(best)).encode(texts, normalize=True), 2)
+        np.testing.assert_allclose((vectors * partners).sum(-1), found, atol=1e-4)
     else:
         assert set(ChoicePredictor(str(best))("w1 w2", ["a", "b"])) == {"choice", "text", "probabilities"}
 

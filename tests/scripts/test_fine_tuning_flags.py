@@ -13,6 +13,7 @@ SETTINGS = {
     "run_squad": "squad.settings.SquadSettings",
     "run_ner": "ner.settings.NerSettings",
     "run_swag": "choice.settings.ChoiceSettings",
+    "run_similarity": "similarity.settings.SimilaritySettings",
 }
 # The scripts have the original's own defaults here; only run_classifier.py has a separate batch size for evaluation.
 OF_SCRIPTS = {"run_squad": {"max_seq_length": 384}, "run_classifier": {"eval_batch_size": 8}}

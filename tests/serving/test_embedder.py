@@ -8,8 +8,7 @@ import pytest
 from helpers.exports import load_no_graphs, save
 from helpers.slow import slow
 
-from bert_tf.models import sentence_vectors
-from bert_tf.models.sentence_vectors import SentenceSettings, read_settings, settings_files
+from bert_tf.models.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
 from bert_tf.models.task_models import BertForMaskedLM, BertModel
 from bert_tf.serving import export
 from bert_tf.serving.embedder import Embedder
@@ -49,7 +48,7 @@ def plainly(model_dir, pooling, length=None, lower=False) -> np.ndarray:
     return np.array(vectors)
 
 
-@pytest.mark.parametrize("pooling", sentence_vectors.POOLINGS)
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_vectors_are_those_of_one_text_at_a_time(model_dir, pooling):
     embedder = Embedder(model_dir, pooling=pooling, batch_size=4)
     assert embedder.max_seq_length == 64 and embedder.size == 32
@@ -168,7 +167,7 @@ def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch):
         (folder / path.name).write_bytes(path.read_bytes())
     lines = (shared / "data" / "glue" / "STS-B" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:31]
     texts = [text for line in lines for text in line.split("\t")[7:9]] + [" ".join(["long"] * 300), "", "\u0007 É"]
-    for pooling in sentence_vectors.POOLINGS:
+    for pooling in POOLINGS:
         write_settings(folder, SentenceSettings(str(folder), pooling, pooling != "max", 256), 384)
         expected = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts)
         np.testing.assert_allclose(Embedder(str(folder)).encode(texts), expected, atol=1e-5)

@@ -97,6 +97,7 @@ def test_the_table_of_tasks_names_what_there_is():
         ("squad", "Squad"),
         ("ner", "Ner"),
         ("choice", "Choice"),
+        ("similarity", "Similarity"),
     ):
         module = importlib.import_module(f"bert_tf.tasks.{package}.task")
         assert getattr(module, f"{kind}Task").name in TASKS

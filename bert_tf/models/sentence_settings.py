@@ -1,0 +1,137 @@
+"""The files of sentence-transformers that say how a model makes vectors of texts.
+
+A directory of sentence-transformers has modules.json, a list of steps: the encoder, often in the directory itself; a
+pooling with its config.json; sometimes a normalization. Any other model directory has none of these files.
+"""
+
+import dataclasses
+import json
+import posixpath
+
+from bert_tf.models.config import BertConfig
+from bert_tf.system.text_files import read_json
+
+POOLINGS = ("mean", "cls", "max")
+
+_MODULES, _ENCODER_SETTINGS, _POOLING_SETTINGS = "modules.json", "sentence_bert_config.json", "config.json"
+_ENCODER, _POOLING, _NORMALIZATION = "Transformer", "Pooling", "Normalize"
+# Until 2025 a pooling's config.json had a key for each kind.
+_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceSettings:
+    """How a directory's model makes vectors.
+
+    Attributes:
+      directory: of the encoder.
+      pooling: one of POOLINGS: of all tokens the mean or, in each dimension, the largest value; or the first token.
+      normalize: whether vectors have the length 1.
+      max_seq_length: tokens of a text at most; None: what the model takes.
+      lower: texts are lower-cased before they are tokenized, whatever the tokenizer does.
+      described: whether files of sentence-transformers say so.
+
+    Raises:
+      ValueError: there is no such pooling.
+    """
+
+    directory: str
+    pooling: str = "mean"
+    normalize: bool = False
+    max_seq_length: int | None = None
+    lower: bool = False
+    described: bool = False
+
+    def __post_init__(self):
+        check_pooling(self.pooling)
+
+    def length_for(self, config: BertConfig) -> int | None:
+        """`max_seq_length`, or what the model can take if that is less."""
+        return self.max_seq_length and min(self.max_seq_length, config.max_length)
+
+
+def check_pooling(pooling: str) -> None:
+    """Refuses a pooling that is none of POOLINGS.
+
+    Raises:
+      ValueError: names it.
+    """
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling={pooling!r} is not one of {', '.join(POOLINGS)}")
+
+
+def read_settings(directory: str) -> SentenceSettings:
+    """The settings in the files of a directory; of one without them the mean, not normalized.
+
+    Raises:
+      ValueError: a file is damaged, or asks for more than an encoder, a pooling and a normalization; names it.
+    """
+    import tensorflow as tf
+
+    path = posixpath.join(directory, _MODULES)
+    if not tf.io.gfile.exists(path):
+        return SentenceSettings(directory)
+    folders = {}
+    for step in read_json(path, list):
+        kind, folder = (step.get(key) if isinstance(step, dict) else None for key in ("type", "path"))
+        if not isinstance(kind, str) or not isinstance(folder, str) or ".." in folder.split("/"):
+            raise ValueError(f"{path}: each step needs a type, and a path below this folder, not {step!r:.200}")
+        name = kind.rpartition(".")[2]
+        expected = (_ENCODER, _POOLING, _NORMALIZATION)[len(folders) :][:1]
+        if name not in expected:
+            raise ValueError(
+                f"{path}: {name} is no step that vectors are made by here, or not at this place; known are {_ENCODER}, "
+                f"{_POOLING} and {_NORMALIZATION}, in this order"
+            )
+        folders[name] = posixpath.join(directory, folder) if folder else directory
+    for name in (_ENCODER, _POOLING):
+        if name not in folders:
+            raise ValueError(f"{path} has no {name}")
+    encoder = folders[_ENCODER]
+    settings = _read_if_there(posixpath.join(encoder, _ENCODER_SETTINGS))
+    length, lower = settings.get("max_seq_length"), settings.get("do_lower_case", False)
+    if not isinstance(length, int | None) or not isinstance(lower, bool) or (length is not None and length < 1):
+        raise ValueError(
+            f"{posixpath.join(encoder, _ENCODER_SETTINGS)}: max_seq_length must be a number of tokens, do_lower_case "
+            "true or false"
+        )
+    pooling = _read_pooling(posixpath.join(folders[_POOLING], _POOLING_SETTINGS))
+    return SentenceSettings(encoder, pooling, _NORMALIZATION in folders, length, bool(lower), described=True)
+
+
+def _read_if_there(path: str) -> dict:
+    import tensorflow as tf
+
+    return read_json(path) if tf.io.gfile.exists(path) else {}
+
+
+def _read_pooling(path: str) -> str:
+    values = read_json(path)
+    kinds = values.get("pooling_mode")
+    if kinds is None:
+        kinds = [_KEYS.get(key, key) for key, value in values.items() if key.startswith("pooling_mode_") and value]
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if not isinstance(kinds, list) or len(kinds) != 1 or kinds[0] not in POOLINGS:
+        raise ValueError(f"{path}: the pooling is {kinds!r:.200}; known is one of {', '.join(POOLINGS)}")
+    return kinds[0]
+
+
+def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, str]:
+    """name -> content of the files that say to sentence-transformers, and to `read_settings`, how vectors are made."""
+    package = "sentence_transformers.models"
+    steps = [(_ENCODER, ""), (_POOLING, f"1_{_POOLING}")]
+    if settings.normalize:
+        steps.append((_NORMALIZATION, f"2_{_NORMALIZATION}"))
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{package}.{name}"}
+        for number, (name, path) in enumerate(steps)
+    ]
+    pooling = {"word_embedding_dimension": hidden_size}
+    pooling |= {key: kind == settings.pooling for key, kind in _KEYS.items()}
+    encoder = {"max_seq_length": settings.max_seq_length, "do_lower_case": settings.lower}
+    contents = {
+        _MODULES: modules,
+        posixpath.join(f"1_{_POOLING}", _POOLING_SETTINGS): pooling,
+        _ENCODER_SETTINGS: {key: value for key, value in encoder.items() if value is not None},
+    }
+    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}

@@ -1,0 +1,200 @@
+"""The model that learns vectors of texts: an example is two or three texts, and an objective says which are near.
+
+Source: Reimers and Gurevych 2019, "Sentence-BERT", section 3; negatives of the same batch: Henderson et al. 2017.
+
+Shape legend: B batch, N texts of an example, S sequence length, H hidden size, C candidates.
+"""
+
+from types import MappingProxyType
+
+import keras
+from keras import ops
+
+from bert_tf.models import kernels, objectives
+from bert_tf.models.base_models import Pretrained, TaskModel
+from bert_tf.models.inputs import select
+from bert_tf.models.objectives import ClassificationObjective, cross_entropy
+from bert_tf.models.sentence_settings import check_pooling
+from bert_tf.models.sentence_vectors import normalized, sentence_vectors
+
+LOSSES = ("cosine", "ranking", "triplet")
+RANKING_SCALE, TRIPLET_MARGIN = 20.0, 1.0
+
+_EXCLUDED = -1e9
+_TINY = 1e-12
+
+
+def cosines(one, other):
+    """[...]: the cosine of each two vectors [..., H]."""
+    return ops.sum(normalized(one) * normalized(other), axis=-1)
+
+
+class CosineObjective(ClassificationObjective):
+    """Squared error of the cosine of two texts, mean over the batch.
+
+    Outputs: vectors [B, 2, H]. Features: `scores` [B], the cosine that is wanted.
+    Metrics: `mean_absolute_error`, `example_loss`.
+    """
+
+    label_names = ("scores",)
+    metric_names = ("mean_absolute_error",)
+    sum_names = objectives.sum_names(metric_names)
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        scores = ops.reshape(ops.cast(features["scores"], "float32"), (-1,))
+        errors = cosines(outputs[:, 0], outputs[:, 1]) - scores
+        return errors * errors, {"mean_absolute_error": ops.abs(errors)}
+
+
+class RankingObjective(ClassificationObjective):
+    """Softmax cross-entropy of finding a text's partner among the partners of other texts of the batch.
+
+    The scores are cosines times `scale`. Candidates are the second texts of all examples and, where examples have
+    three, all third ones, but none that is another copy of the text or of its partner, or the partner of another copy.
+
+    Outputs: vectors [B, 2 or 3, H]. Features: `text_ids` [B, 2 or 3], equal numbers for equal texts;
+    optional `negatives_batch` [B], the candidates of an example are those of the examples with its number.
+    Metrics: `accuracy`, `example_loss`.
+    """
+
+    label_names = ("text_ids",)
+    optional_names = (*ClassificationObjective.optional_names, "negatives_batch")
+    scale = RANKING_SCALE
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        outputs, ids = ops.cast(outputs, "float32"), ops.cast(features["text_ids"], "int32")
+        others = outputs.shape[1] - 1
+
+        def of_candidates(values):
+            """[B, N - 1, ...] -> [C, ...]: first the second texts of all examples, then the third ones."""
+            return ops.concatenate([values[:, number] for number in range(others)], axis=0)
+
+        vectors = normalized(outputs)
+        logits = cls.scale * ops.matmul(vectors[:, 0], ops.transpose(of_candidates(vectors[:, 1:])))
+        count = ops.shape(ids)[0]
+        own = ops.equal(ops.arange(count)[:, None], ops.arange(count * others)[None, :])
+        candidates = of_candidates(ids[:, 1:])[None, :]
+        # A third text is a negative for all copies of its first one.
+        none = [-ops.ones_like(ids[:, 0])] * (others - 1)
+        firsts = ops.concatenate([ids[:, 0], *none], axis=0)[None, :]
+        excluded = ops.equal(firsts, ids[:, :1])
+        for number in (0, 1):
+            excluded = excluded | ops.equal(candidates, ids[:, number : number + 1])
+        for name, differs in (("negatives_batch", ops.not_equal), ("example_weights", lambda _, weights: weights == 0)):
+            if name in features:
+                values = ops.reshape(features[name], (-1,))
+                excluded = excluded | differs(values[:, None], ops.tile(values, (others,))[None, :])
+        logits = ops.where(excluded & ~own, _EXCLUDED, logits)
+        labels = ops.arange(count, dtype="int32")
+        right = ops.cast(ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), labels), "float32")
+        return cross_entropy(logits, labels), {"accuracy": right}
+
+
+class TripletObjective(ClassificationObjective):
+    """How much farther than `margin` less the second text is than the third, mean over the batch; Euclidean distances.
+
+    Outputs: vectors [B, 3, H]. Features: `text_ids` [B, 3], which only show the size of the batch.
+    Metrics: `accuracy` (the second text is nearer), `example_loss`.
+    """
+
+    label_names = ("text_ids",)
+    margin = TRIPLET_MARGIN
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        near, far = (
+            ops.sqrt(ops.sum(ops.square(outputs[:, 0] - outputs[:, number]), axis=-1) + _TINY) for number in (1, 2)
+        )
+        return ops.relu(near - far + cls.margin), {"accuracy": ops.cast(near < far, "float32")}
+
+
+def similarity_objective(loss: str, scale: float = RANKING_SCALE, margin: float = TRIPLET_MARGIN) -> type:
+    """The objective of a loss.
+
+    Args:
+      loss: one of LOSSES. scale, margin: of "ranking" and "triplet".
+
+    Raises:
+      ValueError: there is no such loss, or scale or margin is not positive.
+    """
+    if loss not in LOSSES:
+        raise ValueError(f"loss={loss!r} is not one of {', '.join(LOSSES)}")
+    if not scale > 0 or not margin > 0:
+        raise ValueError(f"scale={scale:g} and margin={margin:g} must be positive.")
+    if loss == "cosine":
+        return CosineObjective
+    if loss == "ranking":
+        return type("RankingObjective", (RankingObjective,), {"scale": scale})
+    return type("TripletObjective", (TripletObjective,), {"margin": margin})
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertForSimilarity(TaskModel):
+    """Encoder, pooled to one vector for each text, and an objective on the vectors of the texts of an example.
+
+        model = BertForSimilarity.from_pretrained("uncased_L-12_H-768_A-12", loss="cosine")
+        model.compile(optimizer=AdamWeightDecay(2e-5))
+        model.fit(rows)  # input_ids, input_mask, segment_ids [B, 2, S], scores [B]
+
+    `Embedder` opens what `save_pretrained` writes.
+
+    Args:
+      config: of any family, or its dict.
+      loss: "cosine", "ranking" or "triplet". scale, margin: see `RankingObjective` and `TripletObjective`.
+      pooling: see `sentence_settings.SentenceSettings`.
+      seed: see `BertModel`. dtype: Keras dtype policy.
+
+    Raises:
+      ValueError: see `similarity_objective`; there is no such pooling.
+    """
+
+    exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
+    encoder_inputs = ("input_ids", "input_mask", "segment_ids")
+
+    def __init__(
+        self,
+        config,
+        loss: str = "ranking",
+        *,
+        pooling: str = "mean",
+        scale: float = RANKING_SCALE,
+        margin: float = TRIPLET_MARGIN,
+        seed: int | None = None,
+        name="similarity",
+        **kwargs,
+    ):
+        check_pooling(pooling)
+        super().__init__(similarity_objective(loss, scale, margin), config, seed, name=name, **kwargs)
+        self.loss_name, self.pooling, self.scale, self.margin = loss, pooling, scale, margin
+
+    def build_head(self):
+        pass  # the pooling has no variables
+
+    @property
+    def tokens_read(self) -> int | None:
+        return 1 if self.pooling == "cls" else None
+
+    def call(self, inputs, training=False, dropout_seed=None):
+        """inputs: input_ids, input_mask and segment_ids as for `BertModel`, with an axis of texts: [B, N, S].
+
+        Returns:
+          float32 vectors [B, N, H], not normalized.
+
+        Raises:
+          ValueError: input_ids is not of rank 3.
+        """
+        inputs = {name: ops.convert_to_tensor(value) for name, value in select(inputs, self.encoder_inputs).items()}
+        shape = inputs["input_ids"].shape
+        if len(shape) != 3:
+            raise ValueError(f"input_ids must be [batch, texts, sequence]; got shape {tuple(shape)}.")
+        texts = shape[1] or ops.shape(inputs["input_ids"])[1]
+        flat = {name: ops.reshape(value, (-1, ops.shape(value)[2])) for name, value in inputs.items()}
+        seed = kernels.of_several_rows(dropout_seed, texts)
+        vectors = sentence_vectors(self.bert, flat, self.pooling, training=training, dropout_seed=seed)
+        return ops.reshape(vectors, (-1, texts, vectors.shape[-1]))
+
+    def get_config(self) -> dict:
+        own = {"loss": self.loss_name, "pooling": self.pooling, "scale": self.scale, "margin": self.margin}
+        return {**super().get_config(), **own}

@@ -1,0 +1,150 @@
+"""Texts that are compared, from files: pairs with a score, pairs that belong together, and triplets.
+
+CSV, TSV or JSON lines. Pairs that belong together may have a third text, which does not belong to the first.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from absl import logging
+
+from bert_tf.data.tables import field_of, named_rows, parse_csv_delimiter, quoted, text_of
+
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class SimilarityExample:
+    """Two texts, or three of which the last does not belong to the first; and how alike the two are, if known."""
+
+    guid: str
+    texts: tuple[str, ...]
+    score: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The columns of a file: names, or, for a file without header, numbers from 0 as text; None: there is none.
+
+    Attributes:
+      text_a, text_b: the texts. negative: the text that does not belong to the first. score: a number.
+    """
+
+    text_a: str
+    text_b: str
+    negative: str | None = None
+    score: str | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The columns of texts."""
+        return [name for name in (self.text_a, self.text_b, self.negative) if name]
+
+    @property
+    def all(self) -> list[str]:
+        """All columns."""
+        return [*self.texts, *([self.score] if self.score else ())]
+
+
+# Used if no column is named: the first layout that fits the file.
+KNOWN_LAYOUTS = (
+    Columns("sentence1", "sentence2", score="score"),  # STS-B
+    Columns("text_a", "text_b", score="score"),
+    Columns("anchor", "positive", "negative"),
+    Columns("anchor", "positive"),
+    Columns("query", "positive", "negative"),
+    Columns("query", "positive"),
+    Columns("question", "answer"),
+    Columns("sentence1", "sentence2"),
+    Columns("text_a", "text_b"),
+)
+
+
+def read_examples(
+    path: str,
+    columns: Columns | None = None,
+    *,
+    score_range: tuple[float, float] = (0.0, 1.0),
+    csv_delimiter: str | None = None,
+) -> list[SimilarityExample]:
+    """The examples of a file, in its order; scores are mapped from score_range to 0..1.
+
+    Args:
+      path: .csv, .jsonl, or else TSV; the first row of CSV and TSV is the header, unless columns are numbers.
+      columns: None: those of KNOWN_LAYOUTS that the file has.
+      csv_delimiter: of a .csv file, see `tables.parse_csv_delimiter`; None: the header tells.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: a row with another number of columns than the first, a column that is not there, a text without any
+        letter, a score that is no number or not in score_range, no example at all; names file and line.
+    """
+    import tensorflow as tf
+
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(f"{path} does not exist.")
+    examples = list(_examples(path, columns, score_range, csv_delimiter))
+    if not examples:
+        raise ValueError(f"{path} has no example.")
+    return examples
+
+
+def check_columns(
+    path: str, columns: Columns | None, score_range: tuple[float, float], csv_delimiter: str | None = None
+) -> None:
+    """Refuses a file whose first example is malformed; TensorFlow is not needed for a local file.
+
+    Raises:
+      ValueError: as of `read_examples`, whose arguments these are.
+    """
+    next(_examples(path, columns, score_range, csv_delimiter), None)
+
+
+def _examples(
+    path: str, columns: Columns | None, score_range: tuple[float, float], csv_delimiter: str | None
+) -> Iterator[SimilarityExample]:
+    by_number = columns is not None and bool(_INTEGER.fullmatch(columns.text_a))
+    names = columns.all if columns else []
+    delimiter = parse_csv_delimiter(csv_delimiter)
+    for number, (line, row) in enumerate(named_rows(path, None if by_number else names, delimiter)):
+        columns = columns or _known_layout(list(row), path)
+        texts = tuple(text_of(field_of(row, name, path, line), path, line) for name in columns.texts)
+        for name, text in zip(columns.texts, texts, strict=True):
+            if not text.strip():
+                raise ValueError(f"{path}, line {line}: {name} is empty.")
+        score = field_of(row, columns.score, path, line) if columns.score else None
+        yield SimilarityExample(
+            str(number), texts, None if columns.score is None else _score(score, score_range, path, line)
+        )
+
+
+def _known_layout(names: Sequence[str], path: str) -> Columns:
+    """The first of KNOWN_LAYOUTS whose columns are all among `names`."""
+    for layout in KNOWN_LAYOUTS:
+        if set(layout.all) <= set(names):
+            logging.info("%s: its columns are %s.", path, quoted(layout.all))
+            return layout
+    raise ValueError(
+        f"{path}: which column is what? There are {quoted(names)}, and not sentence1, sentence2 and score, nor anchor, "
+        "positive and negative: name them by --text_a, --text_b, --negative and --score."
+    )
+
+
+def _score(value, score_range: tuple[float, float], path: str, line: int) -> float:
+    """A score, mapped to 0..1."""
+    try:
+        score = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        hint = " (write numbers with a decimal point)" if "," in str(value) else ""
+        raise ValueError(f"{path}, line {line}: a number is expected as score, found {value!r}{hint}")
+    low, high = score_range
+    if not low <= score <= high:
+        raise ValueError(
+            f"{path}, line {line}: the score {score:g} is not in --score_range={low:g},{high:g}. Say what the lowest "
+            "and the highest score mean: nothing in common and the same, for STS-B 0,5."
+        )
+    return (score - low) / (high - low)

@@ -1,0 +1,70 @@
+"""Texts that are compared to token ids, a row for each text.
+
+Shape legend: n examples, N texts of each.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+from bert_tf.data import token_rows
+from bert_tf.data.grouped_rows import GroupedRows
+from bert_tf.tasks.similarity.data import SimilarityExample
+from bert_tf.text.tokenizer import Tokenizer
+
+
+def encode_examples(
+    examples: Sequence[SimilarityExample], tokenizer: Tokenizer, max_seq_length: int, lower: bool = False
+) -> GroupedRows:
+    """Token rows of examples with the same number of texts, each text for itself: [CLS] text [SEP].
+
+    Labels: text_ids int32 [n, N], equal numbers for equal texts; scores float32 [n], where examples have them.
+
+    Args:
+      max_seq_length: longer texts lose their last tokens.
+      lower: see `sentence_settings.SentenceSettings`.
+
+    Raises:
+      ValueError: max_seq_length has no room for a token beside the special ones.
+    """
+    special = tokenizer.num_special_tokens(pair=False)
+    if max_seq_length < special + 1:
+        raise ValueError(f"--max_seq_length={max_seq_length} has no room for a token beside {special} special ones.")
+    texts = [text.strip() for example in examples for text in example.texts]
+    rows, truncated = token_rows.rows_of_texts(texts, tokenizer, max_seq_length, lower)
+    if truncated:
+        logging.warning(
+            "%d of %d texts are longer than --max_seq_length=%d and lost their last tokens.",
+            truncated, len(rows), max_seq_length,
+        )  # fmt: skip
+    numbers = {}
+    ids = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
+    labels = {"text_ids": ids.reshape(len(examples), -1)}
+    if examples[0].score is not None:
+        labels["scores"] = np.array([example.score for example in examples], np.float32)
+    return GroupedRows(
+        rows.ids, rows.offsets, rows.second_starts, labels, len(examples[0].texts), truncated, pad_id=rows.pad_id
+    )
+
+
+def log_examples(rows: GroupedRows, tokenizer: Tokenizer, count: int = 2) -> None:
+    """Shows the first examples as the model will see them."""
+    for number in range(min(count, len(rows)) * rows.rows_per_example):
+        example, text = divmod(number, rows.rows_per_example)
+        tokens = tokenizer.convert_ids_to_tokens(rows.ids[rows.offsets[number] : rows.offsets[number + 1]].tolist())
+        score = f", score {rows.labels['scores'][example]:.3f}" if "scores" in rows.labels else ""
+        logging.info("Example %d, text %d%s: %s", example, text, score, " ".join(tokens))
+
+
+def write_records(path: str, rows: GroupedRows, max_seq_length: int) -> None:
+    """Writes a TFRecord file, a record for each text, the N of an example one after the other.
+
+    Features: those of `token_rows.write_records`, int64 scalars example and text, and where there are scores the float
+    score.
+    """
+    every = np.arange(len(rows.second_starts))
+    columns = {"example": every // rows.rows_per_example, "text": every % rows.rows_per_example}
+    if "scores" in rows.labels:
+        columns["score"] = np.repeat(rows.labels["scores"], rows.rows_per_example)
+    token_rows.write_records(path, rows.rows, max_seq_length, columns)

@@ -1,0 +1,155 @@
+"""Vectors of texts for the fine-tuning run: examples, model, metrics and files of run_similarity.py."""
+
+import dataclasses
+import posixpath
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data import token_rows
+from bert_tf.models.head_config import NO_HEAD
+from bert_tf.models.sentence_settings import SentenceSettings, read_settings
+from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
+from bert_tf.system.messages import named_by
+from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
+from bert_tf.tasks.similarity import data, encode, metrics, outputs
+from bert_tf.text.casing import directory_of
+from bert_tf.training import run_directory
+
+_TEXTS = {"cosine": "two texts", "ranking": "two or three texts", "triplet": "three texts"}
+
+
+class SimilarityTask(FineTuningTask):
+    """Vectors of texts that are alike are near.
+
+    Args:
+      settings: `SimilaritySettings`.
+    """
+
+    name = "encoder"
+
+    def load(self, run, files, tokenizer, newest):
+        own, earlier = self.settings, run_directory.read_settings(run.output_dir) if newest else {}
+        if earlier and "negatives_batch_size" not in earlier:
+            raise ValueError(f"--output_dir={run.output_dir} holds a run of another script: choose another directory.")
+        sentences = self._sentences(run, newest)
+        files.sentences = dataclasses.replace(sentences, max_seq_length=run.max_seq_length)
+        files.head = NO_HEAD
+        self.files = files
+
+        def read(kind: str) -> ExampleSet:
+            flag = f"--{kind}_file"
+            with named_by(flag):
+                examples = data.read_examples(
+                    getattr(own, f"{kind}_file"), own.columns, score_range=own.scores_between,
+                    csv_delimiter=own.csv_delimiter,
+                )  # fmt: skip
+            logging.info("%s: %d examples of %s", flag, len(examples), "two texts" if len(examples[0].texts) == 2
+                         else "three texts")  # fmt: skip
+            return ExampleSet(
+                kind, encode.encode_examples(examples, tokenizer, run.max_seq_length, sentences.lower), examples
+            )
+
+        self.main_metric = "eval_mrr_10"
+        if run.do_train:
+            self.train_rows = read("train").rows
+            self._choose_loss(run, earlier)
+        if run.do_eval:
+            self.dev_sets = [read("dev")]
+            if "scores" in self.dev_sets[0].rows.labels:
+                self.main_metric = "eval_spearman"
+        if run.do_predict:
+            self.test_sets = [read("test")]
+        if run.do_train:
+            encode.log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES)
+
+    def _sentences(self, run, newest: str | None) -> SentenceSettings:
+        """How vectors are made: as the flags say, else the directory of the weights."""
+        own, directory = self.settings, directory_of(newest or run.init_checkpoint or run.output_dir)
+        found = read_settings(directory)
+        pooling = found.pooling if own.pooling is None else own.pooling
+        normalize = found.normalize if own.normalize is None else own.normalize
+        if newest and found.described and pooling != found.pooling:
+            raise ValueError(
+                f"--pooling={pooling}: the run in --output_dir={run.output_dir} began with {found.pooling}. Choose "
+                "another directory."
+            )
+        logging.info("Pooling: %s%s.", pooling, "" if found.described or own.pooling else ", the default")
+        return dataclasses.replace(found, pooling=pooling, normalize=normalize)
+
+    def _choose_loss(self, run, earlier: dict) -> None:
+        """Settles loss and negatives_batch_size, and checks that the training data fits them."""
+        own, rows = self.settings, self.train_rows
+        loss = own.loss or ("cosine" if "scores" in rows.labels else "ranking")
+        if not own.loss:
+            logging.info("--loss=%s, since --train_file has %s scores.", loss, "no" if loss == "ranking" else "")
+        texts = rows.rows_per_example
+        if (loss == "cosine") != ("scores" in rows.labels) or (loss == "triplet" and texts == 2):
+            scores = "scores" if "scores" in rows.labels else "no scores"
+            raise ValueError(
+                f"--loss={loss} is for {_TEXTS[loss]} {'and a score' if loss == 'cosine' else 'without a score'}; "
+                f"--train_file has {texts} texts and {scores}."
+            )
+        if loss == "cosine" and texts == 3:
+            raise ValueError("--loss=cosine is for two texts and a score; leave out --negative.")
+        at_once, size = run.train_batch_size // self.num_replicas // run.gradient_accumulation_steps, None
+        if loss == "ranking":
+            size = own.negatives_batch_size or earlier.get("negatives_batch_size") or at_once
+            if at_once % size:
+                begun = "" if own.negatives_batch_size else ", as this run began"
+                raise ValueError(
+                    f"--negatives_batch_size={size}{begun}: a device computes {at_once} examples at once, which can't "
+                    "be divided by it (--train_batch_size over all devices and --gradient_accumulation_steps)."
+                )
+            if size == 1 and texts == 2:
+                raise ValueError("--loss=ranking needs other examples as negatives: --train_batch_size is too small.")
+            logging.info("Negatives of a text are those of %d examples.", size)
+        self.settings = dataclasses.replace(own, loss=loss, negatives_batch_size=size)
+
+    def create_model(self, dtype):
+        own = self.settings
+        return BertForSimilarity(
+            self.files.config, own.loss or "ranking", pooling=self.files.sentences.pooling,
+            scale=own.ranking_scale or RANKING_SCALE, margin=own.triplet_margin or TRIPLET_MARGIN, dtype=dtype,
+        )  # fmt: skip
+
+    def change_plan(self, plan, model):
+        texts = self.train_rows.rows_per_example
+        return dataclasses.replace(
+            plan,
+            tokens_per_example=plan.tokens_per_example * texts,
+            flops_per_example=plan.flops_per_example * texts,
+        )
+
+    def training_batches(self, *, batch_size, share, **arguments):
+        batches = token_rows.training_batches(self.train_rows, batch_size=batch_size, share=share, **arguments)
+        size = self.settings.negatives_batch_size
+        if not size:
+            return batches
+        numbers = tf.range(share.part_size(batch_size)) // size
+
+        def numbered(batch):
+            return {**batch, "negatives_batch": numbers}
+
+        return batches.map(tf.autograph.experimental.do_not_convert(numbered))
+
+    def write_records(self, path, rows, max_seq_length):
+        encode.write_records(path, rows, max_seq_length)
+
+    def score(self, examples, vectors, batch_size):
+        return metrics.evaluate(examples.rows, vectors)
+
+    def write_analysis(self, output_dir, examples, vectors, results):
+        if "scores" in examples.rows.labels:
+            outputs.write_picture(output_dir, examples.rows.labels["scores"], vectors, results)
+
+    def write_predictions(self, output_dir, examples, vectors):
+        paths = outputs.write_predictions(output_dir, examples.examples, vectors)
+        logging.info("Wrote the cosines of %d pairs to %s.", len(examples.rows), " and ".join(paths))
+
+    def score_predictions(self, output_dir, examples, vectors, step, batch_size):
+        if "scores" not in examples.rows.labels:
+            return
+        logging.info("Step %d, test:", step)
+        results = metrics.evaluate(examples.rows, vectors)
+        run_directory.write_test_results(posixpath.join(output_dir, "test_results.txt"), results, step)

@@ -1,0 +1,110 @@
+"""Texts that are compared, read from files; their rows; and the metrics."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_tf import FullTokenizer
+from bert_tf.tasks.similarity import encode, metrics
+from bert_tf.tasks.similarity.data import Columns, SimilarityExample, read_examples
+
+FILES = {
+    "sts.tsv": 'index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA "man.\tA man.\t5.000\n1\tx\t개가 짖는다\tДа\t0.0\n',
+    "pairs.csv": 'question,answer\n"Who, then?",Ada\nWhere?,"In \n Rome"\n',
+    "triplets.jsonl": json.dumps({"anchor": "a", "positive": "b", "negative": "c", "more": 1}) + "\n",
+    "numbers.csv": "a,b,3\nc,d,4\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_known_layouts(folder):
+    def texts(name, **arguments):
+        return [(*example.texts, example.score) for example in read_examples(str(folder / name), **arguments)]
+
+    assert texts("sts.tsv", score_range=(0, 5)) == [('A "man.', "A man.", 1.0), ("개가 짖는다", "Да", 0.0)]
+    assert texts("pairs.csv") == [("Who, then?", "Ada", None), ("Where?", "In \n Rome", None)]
+    assert texts("triplets.jsonl") == [("a", "b", "c", None)]
+    by_number = {"columns": Columns("0", "1", score="-1"), "score_range": (2, 6)}
+    assert texts("numbers.csv", **by_number) == [("a", "b", 0.25), ("c", "d", 0.5)]
+    assert texts("sts.tsv", columns=Columns("sentence2", "sentence1")) == [
+        ("A man.", 'A "man.', None), ("Да", "개가 짖는다", None)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments", "message"),
+    [
+        ("x.csv", "a,b\n1,2\n", {}, r"x.csv: which column is what\? There are 'a', 'b', and not sentence1"),
+        ("x.csv", "question,answer\nq, \n", {}, "x.csv, line 2: answer is empty"),
+        ("x.csv", "question,answer\n", {}, "x.csv has no example"),
+        ("x.csv", "sentence1,sentence2,score\na,b,6\n", {"score_range": (0, 5)},
+         r"line 2: the score 6 is not in --score_range=0,5\. Say what"),
+        ("x.csv", "sentence1;sentence2;score\na;b;0,5\n", {}, r"line 2: a number .* found '0,5' \(write numbers"),
+        ("x.jsonl", '{"text_a": "a", "text_b": "b", "score": true}\n', {}, "line 1: a number is expected as score"),
+        ("x.jsonl", '{"text_a": "a", "text_b": 3, "score": 1}\n', {}, "line 1: expected a string, found 3"),
+        ("x.csv", "a,b\n1,2\n", {"columns": Columns("a", "c")}, "line 2: no 'c'; found 'a', 'b'"),
+        ("x.tsv", "question\tanswer\na\tb\nc\n", {}, "line 3: 1 columns, but line 1 has 2"),
+        ("none.csv", None, {}, "none.csv does not exist"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(tmp_path, name, text, arguments, message):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read_examples(str(tmp_path / name), **arguments)
+
+
+def test_rows(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    examples = [
+        SimilarityExample("0", ("a", "b c"), 0.5),
+        SimilarityExample("1", (" b c ", "a b c a b c"), 1.0),
+    ]
+    rows = encode.encode_examples(examples, tokenizer, 6)
+    assert (len(rows), rows.rows_per_example, rows.truncated, rows.lengths.tolist()) == (2, 2, 1, [4, 6])
+    batch = rows.batch([1, 0], 6)
+    assert batch["input_ids"].tolist() == [
+        [[2, 6, 7, 3, 0, 0], [2, 5, 6, 7, 5, 3]], [[2, 5, 3, 0, 0, 0], [2, 6, 7, 3, 0, 0]]
+    ]  # fmt: skip
+    assert batch["segment_ids"].max() == 0 and batch["scores"].tolist() == [1.0, 0.5]
+    assert rows.labels["text_ids"].tolist() == [[0, 1], [1, 2]]
+    with pytest.raises(ValueError, match="--max_seq_length=2 has no room for a token"):
+        encode.encode_examples(examples, tokenizer, 2)
+
+
+def test_retrieval_beside_a_ranking_by_hand():
+    generator = np.random.default_rng(0)
+    count, size = 60, 4
+    first = generator.normal(size=(count, size))
+    vectors = np.stack([first, first + generator.normal(size=first.shape), generator.normal(size=first.shape)], axis=1)
+    ids = np.arange(3 * count).reshape(count, 3)
+    for copy, of in ((7, 3), (21, 3)):  # a text with three partners
+        ids[copy, 0], vectors[copy, 0] = ids[of, 0], vectors[of, 0]
+    ids[9, 1], vectors[9, 1] = ids[5, 1], vectors[5, 1]  # a partner of two texts
+    normal = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    texts = {int(ids[row, text]): normal[row, text] for row in range(count) for text in (1, 2)}
+    expected = {
+        name: [] for name in ("eval_accuracy_1", "eval_accuracy_5", "eval_accuracy_10", "eval_mrr_10", "eval_ndcg_10")
+    }
+    for query in dict.fromkeys(ids[:, 0].tolist()):
+        rows = np.flatnonzero(ids[:, 0] == query)
+        partners = set(ids[rows, 1].tolist())
+        order = sorted(texts, key=lambda text: -float(texts[text] @ normal[rows[0], 0]))[:10]
+        found = [text in partners for text in order]
+        for rank in (1, 5, 10):
+            expected[f"eval_accuracy_{rank}"].append(any(found[:rank]))
+        expected["eval_mrr_10"].append(1 / (1 + found.index(True)) if any(found) else 0.0)
+        gains = sum(1 / np.log2(2 + rank) for rank in range(10) if found[rank])
+        expected["eval_ndcg_10"].append(gains / sum(1 / np.log2(2 + rank) for rank in range(len(partners))))
+    results = metrics.retrieval(vectors.astype(np.float32), ids)
+    assert results == {name: pytest.approx(float(np.mean(values)), abs=1e-6) for name, values in expected.items()}
+    few = metrics.retrieval(vectors[:2, :2].astype(np.float32), ids[:2, :2])  # fewer texts than ranks
+    assert few["eval_accuracy_5"] == few["eval_accuracy_10"] == 1.0
