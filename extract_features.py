@@ -6,7 +6,7 @@
 One text per line, or two with ` ||| ` between them. The output is the original's: a JSON object for each line, with
 `linex_index` and, for each token, the values of the layers. That is 9 characters per number; for large inputs use
 --output_format=hdf5, npz or tfrecord, with 4 bytes per number, unrounded. For one row per word instead of one per word
-piece: --pooling=mean (or first, or max).
+piece: --pooling=mean (or first, or max). For one vector per line: --pooling=sentence.
 """
 
 from absl import flags, logging
@@ -24,7 +24,8 @@ flags.DEFINE_string("output_file", None, "File for the features; an existing fil
 flags.DEFINE_string(
     "layers",
     "-1,-2,-3,-4",
-    "Encoder layers to write, separated by commas: -1 is the last one, 0 the first.",
+    "Encoder layers to write, separated by commas: -1 is the last one, 0 the first. If unset, those; with "
+    "--pooling=sentence -1.",
 )
 flags.DEFINE_integer(
     "max_seq_length",
@@ -58,9 +59,10 @@ flags.DEFINE_enum(
 flags.DEFINE_enum(
     "pooling",
     "none",
-    ["none", "first", "mean", "max"],
+    ["none", "first", "mean", "max", "sentence"],
     "How to combine the pieces of a word (words are separated by spaces): the first piece's values, or mean or maximum "
-    "over the pieces. none: a row for each piece, as in the original.",
+    "over the pieces. none: a row for each piece, as in the original. sentence: one row for a line, made as the "
+    "model's directory says (sentence-transformers' files), else the mean over its pieces, [CLS] and [SEP] among them.",
 )
 flags.DEFINE_enum(
     "dtype",

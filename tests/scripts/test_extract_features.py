@@ -16,6 +16,7 @@ from helpers.script_cases import run_cases
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models.config import BertConfig
+from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.task_models import BertModel
 from bert_tf.tasks.features import extract
 from bert_tf.tasks.features.extract import encode_line, extract_features
@@ -200,6 +201,37 @@ def test_enough_lines_are_computed_by_the_fused_kernels(tiny, small, tmp_path, m
         )
         outputs.append(np.concatenate([values for _, values in read_json(path)[0]]))
     np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("sentences", [SentenceSettings(""), SentenceSettings("", "cls", True, lower=True)])
+def test_a_vector_for_a_line(tiny, small, tmp_path, sentences):
+    """That of the sequence's outputs, of each layer; [CLS] and [SEP] count."""
+    source, output = tmp_path / "input.txt", tmp_path / "output"
+    lines = ["abc w1 ||| w2", "", "W3 w4 w5"]
+    source.write_text("\n".join(lines) + "\n")
+    for output_format in ("hdf5", "json"):
+        extract_features(
+            tiny, small, str(source), str(output), layers=(-1, 0), max_seq_length=16, output_format=output_format,
+            pooling="sentence", sentences=sentences,
+        )  # fmt: skip
+        if output_format == "hdf5":
+            with h5py.File(output) as file:
+                found, names = file["values"][:], file["tokens"].asstr()[:].tolist()
+                assert file["offsets"][:].tolist() == [0, 1, 2, 3] and names == ["sentence"] * 3
+        else:
+            read, numbers = read_json(output)
+            assert numbers == [0, 1, 2] and [tokens for tokens, _ in read] == [["sentence"]] * 3
+            np.testing.assert_allclose(np.concatenate([values for _, values in read]), found, atol=1e-5)
+    for row, line in enumerate(lines):
+        encoded = encode_line(line.lower() if sentences.lower else line, small, 16)
+        batch = {"input_ids": np.array([encoded.ids])}
+        batch["segment_ids"] = (np.arange(len(encoded.ids)) >= encoded.second_start).astype(np.int32)[None]
+        layers = tiny(batch, return_all_layers=True)["encoder_layers"]
+        for place, layer in enumerate((-1, 0)):
+            outputs = np.asarray(layers[layer])[0]
+            expected = outputs[0] if sentences.pooling == "cls" else outputs.mean(0)
+            expected = expected / np.linalg.norm(expected) if sentences.normalize else expected
+            np.testing.assert_allclose(found[row, place], expected, atol=1e-5)
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import initialize, kernels, open_weights, pretrained, random_weights
+from bert_tf.models.sentence_settings import SentenceSettings, read_settings
+from bert_tf.models.sentence_vectors import normalized
 from bert_tf.models.task_models import BertModel
 from bert_tf.models.variable_names import check_shapes
 from bert_tf.system.messages import named_by
@@ -27,9 +29,13 @@ from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.tasks.features.files import Features, Sizes, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings
+from bert_tf.text.casing import directory_of
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
 from bert_tf.training import distribution, fine_tuning
 from bert_tf.training.settings import DTYPE_POLICIES
+
+WORD_POOLINGS = ("first", "mean", "max")
+SENTENCE = "sentence"  # the pooling, and the name of a line's only entry
 
 _PAIR_SEPARATOR = " ||| "
 # What the tokenizer takes for spaces: Zs, Zl, Zp and three control characters. It deletes all other controls.
@@ -68,7 +74,8 @@ class EncodedLine:
 
     Attributes:
       ids: of the tokens. second_start: position of b; the number of tokens where there is none.
-      words, sizes: names of [CLS], the words and [SEP], and of how many tokens each consists; None without pooling.
+      words, sizes: names of [CLS], the words and [SEP], and of how many tokens each consists; None without a pooling of
+        words.
     """
 
     ids: list[int]
@@ -95,12 +102,12 @@ def read_lines(path: str) -> Iterator[str]:
 def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str = "none") -> EncodedLine:
     """The tokens of a line `text` or `first ||| second`, as the original makes them.
 
-    With a pooling also the words, which are separated by spaces. A word without any token (control characters only)
-    becomes [UNK], so that every word has features.
+    With a pooling of words also these, which are separated by spaces. A word without any token (control characters
+    only) becomes [UNK], so that every word has features.
     """
     texts = line.strip().rpartition(_PAIR_SEPARATOR)
     texts = (texts[0], texts[2]) if texts[1] else (texts[2],)
-    words = [[word for word in _SPACES.split(text) if word] for text in texts] if pooling != "none" else None
+    words = [[word for word in _SPACES.split(text) if word] for text in texts] if pooling in WORD_POOLINGS else None
     if words is None:
         encoded = [tokenizer.encode(text) for text in texts]
         sizes = None
@@ -129,6 +136,14 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
     return EncodedLine(ids, second_start, all_words, all_sizes, truncated)
 
 
+def _encoded_lines(
+    path: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str, sentences: SentenceSettings | None
+) -> Iterator[EncodedLine]:
+    lower = sentences is not None and sentences.lower
+    for line in read_lines(path):
+        yield encode_line(line.lower() if lower else line, tokenizer, max_seq_length, pooling)
+
+
 @dataclasses.dataclass(frozen=True)
 class Window:
     """Consecutive lines that are computed together.
@@ -136,7 +151,7 @@ class Window:
     Attributes:
       first_line: number of the first, from 0. rows: their tokens.
       words: of all lines, [CLS] and [SEP] among them. word_starts: int64 [T + 1], their first tokens in `rows.ids`.
-      word_offsets: int64 [n + 1], the words of each line. All three are None without pooling.
+      word_offsets: int64 [n + 1], the words of each line. All three are None without a pooling of words.
     """
 
     first_line: int
@@ -175,7 +190,7 @@ def windows_of(lines: Iterator[EncodedLine], batch_size: int, most_tokens: int, 
         yield Window.of_lines(first, held, pad_id)
 
 
-def count(lines: Iterator[EncodedLine], tokenizer: Tokenizer) -> Sizes:
+def count(lines: Iterator[EncodedLine], tokenizer: Tokenizer, pooling: str = "none") -> Sizes:
     """How much the features of these lines will be."""
     number = tokens = entries = truncated = 0
     longest = 0
@@ -185,6 +200,8 @@ def count(lines: Iterator[EncodedLine], tokenizer: Tokenizer) -> Sizes:
         truncated += line.truncated
         entries += len(line.ids if line.words is None else line.words)
         longest = max(longest, *map(len, line.words or ("",)))
+    if pooling == SENTENCE:
+        return Sizes(number, tokens, number, len(SENTENCE), truncated)
     return Sizes(number, tokens, entries, longest or max(map(len, tokenizer.vocab)), truncated)
 
 
@@ -287,7 +304,26 @@ def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
     return sums / np.diff(starts)[:, None, None].astype(np.float32)
 
 
-def _features(window: Window, values: np.ndarray, tokenizer: Tokenizer, pooling: str) -> Features:
+def pool_lines(values: np.ndarray, offsets: np.ndarray, sentences: SentenceSettings) -> np.ndarray:
+    """One row of values for each line, as `sentences` say.
+
+    Args:
+      values: [tokens, L, H]. offsets: [n + 1], the first token of each line, and the number of tokens.
+
+    Returns:
+      [n, L, H]
+    """
+    vectors = pool(values, offsets, "first" if sentences.pooling == "cls" else sentences.pooling)
+    return np.asarray(normalized(vectors)) if sentences.normalize else vectors
+
+
+def _features(
+    window: Window, values: np.ndarray, tokenizer: Tokenizer, pooling: str, sentences: SentenceSettings | None
+) -> Features:
+    if pooling == SENTENCE:
+        count = len(window.rows)
+        vectors = pool_lines(values, window.rows.offsets, sentences)
+        return Features(window.first_line, np.arange(count + 1), [SENTENCE] * count, None, vectors)
     if pooling == "none":
         ids = window.rows.ids
         names = tokenizer.convert_ids_to_tokens(ids.tolist())
@@ -299,8 +335,14 @@ def _features(window: Window, values: np.ndarray, tokenizer: Tokenizer, pooling:
 # --- all together ----------------------------------------------------------------------------------------------------
 
 
-def check_input(input_file: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str = "none") -> Sizes:
-    """Reads a file of lines to its end, and returns how much there is.
+def check_input(
+    input_file: str,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    pooling: str = "none",
+    sentences: SentenceSettings | None = None,
+) -> Sizes:
+    """Reads a file of lines to its end, and returns how much there is; see `extract_features`.
 
     Raises:
       FileNotFoundError, ValueError: no such file, an empty one, not UTF-8 (names the line), or no room for any token.
@@ -308,8 +350,8 @@ def check_input(input_file: str, tokenizer: Tokenizer, max_seq_length: int, pool
     token_rows.check_room(tokenizer, max_seq_length)
     if not tf.io.gfile.exists(input_file) or tf.io.gfile.isdir(input_file):
         raise FileNotFoundError(f"{input_file} is not a file.")
-    lines = (encode_line(line, tokenizer, max_seq_length, pooling) for line in read_lines(input_file))
-    sizes = count(lines, tokenizer)
+    lines = _encoded_lines(input_file, tokenizer, max_seq_length, pooling, sentences)
+    sizes = count(lines, tokenizer, pooling)
     if not sizes.lines:
         raise ValueError(f"{input_file} is empty: it should hold one text per line.")
     logging.info("%s: %d lines, %d tokens.", input_file, sizes.lines, sizes.tokens)
@@ -332,18 +374,21 @@ def extract_features(
     batch_size: int = 32,
     output_format: str = "json",
     pooling: str = "none",
+    sentences: SentenceSettings | None = None,
     static_padding: bool = False,
     strategy: tf.distribute.Strategy | None = None,
     sizes: Sizes | None = None,
     window_bytes: int = _WINDOW_BYTES,
 ) -> Sizes:
-    """Writes the values of some layers for every token, or every word, of a file's lines.
+    """Writes the values of some layers for every token, every word, or every line of a file.
 
     Args:
       input_file: UTF-8 text, one text or `first ||| second` a line.
       output_file: replaced when all is done. output_format: one of `files.FORMATS`.
       layers: numbers of encoder layers; see `parse_layers`.
-      batch_size: lines computed together. pooling: "none", or how tokens become words: "first", "mean", "max".
+      batch_size: lines computed together.
+      pooling: "none", or how tokens become words: "first", "mean", "max"; or "sentence", one row for a line, with
+        sentences: how that is made.
       static_padding: pad all lines to max_seq_length, as the original did.
       sizes: the result of `check_input`, if it has been called before.
       window_bytes: most values held at a time, in bytes (twice: computed and written), except for a single batch.
@@ -352,19 +397,19 @@ def extract_features(
       FileNotFoundError, ValueError: see `check_input`, or the file changed meanwhile.
       tf.errors.OpError, OSError: output_file can't be written.
     """
-    sizes = sizes or check_input(input_file, tokenizer, max_seq_length, pooling)
+    sizes = sizes or check_input(input_file, tokenizer, max_seq_length, pooling, sentences)
     layers, hidden_size = tuple(layers), model.config.hidden_size
     fused = kernels.fused_enabled() and sizes.lines >= batch_size * _BATCHES_FOR_FUSED
     replicas = strategy.num_replicas_in_sync if strategy else 1
     shape = (batch_size, max_seq_length) if static_padding else (None, None)
     compute = make_layers_function(model, layers, strategy, shape=shape, fused=fused)
-    encoded = (encode_line(line, tokenizer, max_seq_length, pooling) for line in read_lines(input_file))
+    encoded = _encoded_lines(input_file, tokenizer, max_seq_length, pooling, sentences)
     windows = windows_of(encoded, batch_size, window_bytes // (4 * len(layers) * hidden_size), tokenizer.pad_id)
     lines = entries = 0
 
     def write_window(window: Window, values: np.ndarray) -> None:
         nonlocal lines, entries
-        features = _features(window, values, tokenizer, pooling)
+        features = _features(window, values, tokenizer, pooling, sentences)
         lines, entries = lines + len(features.offsets) - 1, entries + len(features.names)
         if lines > sizes.lines or entries > sizes.entries:
             raise ValueError(f"{input_file} changed while it was read.")
@@ -418,9 +463,15 @@ def run(settings: FeatureSettings) -> Sizes:
     )  # fmt: skip
     tokenizer = fine_tuning.make_tokenizer(files, settings)
     check_shapes(weights, files.config, files.config_file or "The configuration")
-    layers = parse_layers(settings.layers, files.config.num_hidden_layers)
+    layers = parse_layers(settings.layers_asked_for, files.config.num_hidden_layers)
+    sentences = None
+    if settings.pooling == SENTENCE:
+        with named_by("--init_checkpoint"):
+            sentences = read_settings(directory_of(settings.init_checkpoint))
+        length = ", of length 1" if sentences.normalize else ""
+        logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
     with named_by("--input_file"):
-        sizes = check_input(settings.input_file, tokenizer, settings.max_seq_length, settings.pooling)
+        sizes = check_input(settings.input_file, tokenizer, settings.max_seq_length, settings.pooling, sentences)
     strategy = distribution.set_up_devices(settings)
     distribution.check_batch_size(settings.batch_size, strategy, 1, "batch_size")
     with random_weights.drawn_late():
@@ -432,9 +483,9 @@ def run(settings: FeatureSettings) -> Sizes:
     extract_features(
         model, tokenizer, settings.input_file, settings.output_file, layers=layers,
         max_seq_length=settings.max_seq_length, batch_size=settings.batch_size, output_format=settings.output_format,
-        pooling=settings.pooling, strategy=strategy, sizes=sizes,
+        pooling=settings.pooling, sentences=sentences, strategy=strategy, sizes=sizes,
         static_padding=settings.static_padding or settings.strategy == "tpu",
     )  # fmt: skip
-    rows = "tokens" if settings.pooling == "none" else "words"
+    rows = {"none": "tokens", SENTENCE: "vectors"}.get(settings.pooling, "words")
     logging.info("Wrote %d %s of %d lines to %s.", sizes.entries, rows, sizes.lines, settings.output_file)
     return sizes

@@ -17,6 +17,7 @@ class FeatureSettings(DeviceSettings):
 
     Attributes:
       do_lower_case, strip_accents: None: as the model's directory says.
+      layers: None: the last four, as in the original, or of vectors of lines the last one.
     """
 
     input_file: str
@@ -27,13 +28,18 @@ class FeatureSettings(DeviceSettings):
     do_lower_case: bool | None = None
     strip_accents: bool | None = None
     allow_unknown_config_keys: bool = False
-    layers: str = "-1,-2,-3,-4"
+    layers: str | None = None
     pooling: str = "none"
     output_format: str = "json"
     max_seq_length: int = 128
     batch_size: int = 32
     dtype: str = "float32"
     static_padding: bool = False
+
+    @property
+    def layers_asked_for(self) -> str:
+        """The layers, also where they are not given."""
+        return self.layers or ("-1" if self.pooling == "sentence" else "-1,-2,-3,-4")
 
     def check(self) -> None:
         """Refuses contradictions, missing files, and an output that can't be written.
