@@ -50,7 +50,7 @@ COMMANDS = {
     "pretraining": (["create_pretraining_data.py", "run_pretraining.py", "-m"], 1),
     "pretraining-descendants": (["create_pretraining_data.py", *["create_vocab.py"] * 2], 0),
     "questions": (["run_squad.py", "run_squad.py"], 1),
-    "sentences": ([], 1),
+    "sentences": (["run_similarity.py"], 1),
     "serving": (["export_saved_model.py"], 1),
     "tagging": (["run_ner.py"], 1),
     "vocabulary": (["create_vocab.py"] * 2, 0),
@@ -101,6 +101,10 @@ def environment(tmp_path_factory):
         rows = [[str(number % 2), "1", "2", f"Sentence {number}.", "Another."] for number in range(count)]
         lines = ["\t".join(row) + "\r\n" for row in [[first, *header[1:]], *rows]]
         (glue / f"{name}.tsv").write_text("".join(lines), encoding="utf-8-sig", newline="")
+    (glue.parent / "STS-B").mkdir()
+    for name in ("train", "dev"):
+        rows = [f"{k}\tSentence {k}.\tAnother {k}.\t{k % 6}\n" for k in range(64)]
+        (glue.parent / "STS-B" / f"{name}.tsv").write_text("index\tsentence1\tsentence2\tscore\n" + "".join(rows))
     squad = tmp_path_factory.mktemp("squad")
     for version, count in (("1.1", 24), ("2.0", 48)):
         questions = []

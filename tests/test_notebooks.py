@@ -25,6 +25,7 @@ NAMES = {
     "ask_questions",
     "classify_reviews",
     "export_and_serve",
+    "find_similar_sentences",
     "look_inside",
     "pretrain_on_your_text",
 }
@@ -215,6 +216,36 @@ def test_look_inside(pretrained, tmp_path):
     pieces, sureness = values["tokens"][1:-1], values["probabilities"]
     assert sureness[pieces.index("known")] > 0.7 > 0.4 > sureness[pieces.index("the") - 1]
     assert values["bars"] == values["probabilities"]
+
+
+# ---- vectors of sentences --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_find_similar_sentences(tmp_path):
+    import keras
+
+    from bert_tf import BertConfig, BertModel
+
+    vocab_file = ROOT / "tests" / "golden" / "vocab.txt"
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
+    keras.utils.set_random_seed(0)
+    model = BertModel(BertConfig(vocab_size=len(vocab_file.read_text().splitlines()), **sizes))
+    model.build()
+    model.save_pretrained(str(tmp_path / "model"), vocab_file=str(vocab_file), do_lower_case=True)
+    places = [f"In {1800 + number} the {place} of the town was known." for number, place in enumerate(_PLACES)]
+    text = [*places, "Nobody who saw it forgot it again.", "nobody who saw it FORGOT it again.", "Too short."]
+    (tmp_path / "tales.txt").write_text("\n".join(text) + "\n")
+    values, printed = run_notebook(
+        "find_similar_sentences",
+        tmp_path,
+        {"TEXT": "tales.txt", "MODEL_DIR": "model", "QUESTIONS": places[:2], "NUM_NEIGHBORS": 2},
+        {"sentences": "sentences", "lengths": "np.linalg.norm(vectors, axis=-1).tolist()", "printed": "len(pairs)"},
+    )
+    assert sorted(values["sentences"]) == sorted(text[:-1]) and np.allclose(values["lengths"], 1, atol=1e-5)
+    for place in places[:2]:
+        assert f"{place}\n    1.00  {place}\n" in printed
+    assert "1.000  Nobody who saw it forgot it again." in printed or "1.000  nobody who saw it FORGOT" in printed
 
 
 # ---- classification --------------------------------------------------------------------------------------------------
