@@ -203,7 +203,7 @@ REFUSED = {
     "scale of triplets": "ValueError: --ranking_scale is for --loss=ranking; this is --loss=triplet.",
     "margin": "ValueError: --triplet_margin=-1 must be more than 0.",
     "negatives of scores": "ValueError: --negatives_batch_size is for --loss=ranking; this is --loss=cosine.",
-    "negatives of a file with scores": "ValueError: --negatives_batch_size is for --loss=ranking; this is --loss=cosine.",
+    "negatives of a file with scores": "ValueError: --negatives_batch_size is for --loss=ranking; this is",
     "negatives": "ValueError: --negatives_batch_size=5: a device computes 16 examples at once, which can't be divided",
     "range": "ValueError: --score_range=5,0 must be two numbers, the lower one first, as 0,5.",
     "words as range": "ValueError: --score_range=low,high must be two numbers",
