@@ -20,7 +20,7 @@ from bert_tf.system.checks import is_remote
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import read_json_if_there, read_text_lines
 
-SCRIPTS = pathlib.Path(__file__).resolve().parents[1]
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2]
 
 _LINES_OF_LOG = 15
 _SECONDS_BETWEEN_LOOKS = 0.5
