@@ -7,6 +7,8 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from bert_tf.pretraining.corpus import Corpus
+from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import read_text_lines
 
 Document = list[str]
@@ -95,17 +97,59 @@ def _has_broken_lines(lines: Sequence[str]) -> bool:
     return width <= 120 and full > 0.6 * len(followed) and ended < 0.5 * len(followed)
 
 
-def split_held_out(documents: Sequence[Document], every: int = 20) -> tuple[list[Document], list[Document]]:
-    """(training, held-out) documents: every `every`-th one is held out, at least the last.
+def all_documents(files: Sequence[str], show_progress: bool = True) -> Iterator[Document]:
+    """The documents of all text in files of any format that create_pretraining_data.py reads, also compressed.
+
+    Plain text is read as by `text_documents`; JSONL and WikiExtractor's output say themselves where a document ends. A
+    file of plain text is in memory at a time; of the others a document.
+
+    Raises:
+      ValueError: see `corpus.Corpus`; names the file and the line.
+    """
+    corpora = [Corpus([path]) for path in files]
+    total = sum(corpus.total_bytes for corpus in corpora)
+    with progress_bar(total=total, desc="reading texts", unit="B", unit_scale=True, disable=not show_progress) as bar:
+        for corpus in corpora:
+            lines = _lines_of(corpus.blocks(progress=bar.update))
+            if corpus.marks_documents:
+                for is_text, block in itertools.groupby(lines, bool):
+                    if is_text:
+                        yield [sentence for line in block for sentence in split_sentences(line)]
+            else:
+                yield from _documents_of_lines(list(lines))
+
+
+def _lines_of(pieces: Iterable[str]) -> Iterator[str]:
+    """The lines, stripped, of a text that comes in pieces."""
+    held = ""
+    for piece in pieces:
+        *lines, held = (held + piece).split("\n")
+        yield from map(str.strip, lines)
+    yield held.strip()
+
+
+def marked_held_out(documents: Iterable[Document], every: int = 20) -> Iterator[tuple[Document, bool]]:
+    """Each document, and whether it is held out: every `every`-th one is, at least the last.
 
     Raises:
       ValueError: there is only one document, or none.
     """
-    if len(documents) < 2:
-        raise ValueError(f"{len(documents)} documents can't be split into training and held-out ones.")
-    chosen = set(range(every - 1, len(documents), every)) or {len(documents) - 1}
-    training = [document for number, document in enumerate(documents) if number not in chosen]
-    return training, [documents[number] for number in sorted(chosen)]
+    count, last = 0, []
+    for document in documents:
+        if count:
+            yield last, count % every == 0
+        count, last = count + 1, document
+    if count < 2:
+        raise ValueError(f"{count} documents can't be split into training and held-out ones.")
+    yield last, count % every == 0 or count < every
+
+
+def split_held_out(documents: Iterable[Document], every: int = 20) -> tuple[list[Document], list[Document]]:
+    """(training, held-out) documents; see `marked_held_out`."""
+    parts: tuple[list[Document], list[Document]] = ([], [])
+    for document, is_held_out in marked_held_out(documents, every):
+        parts[is_held_out].append(document)
+    return parts
 
 
 def to_text(documents: Iterable[Document]) -> str:
