@@ -26,7 +26,7 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import Family, family_of
 from bert_tf.pretraining.shard import summary_path
 from bert_tf.system import run_lock
-from bert_tf.system.atomic import write_text_file
+from bert_tf.system.atomic import remove_folder, write_text_file
 from bert_tf.system.literal_paths import names_in
 from bert_tf.system.script_runs import Run, check_flags, do_runs, results_in, scores_in
 from bert_tf.system.text_files import read_json, read_json_if_there
@@ -59,17 +59,21 @@ def adapt(settings: DomainSettings) -> dict:
             f"--init_checkpoint={settings.init_checkpoint}."
         )
     folder = settings.output_dir
+    is_new = not tf.io.gfile.exists(_settings_path(settings))
     with run_lock.held(posixpath.join(folder, _LOCK), f"--output_dir={folder}", [folder.rstrip("/") + "/"]):
-        _claim(settings)
-        texts = make_texts(settings)
-        vocabulary = make_words(settings, start.tokenizer, start.files.config.title)
+        try:
+            _claim(settings)
+            texts = make_texts(settings)
+            vocabulary = make_words(settings, start.tokenizer, start.files.config.title)
+        except Exception:
+            if is_new:  # the corrected command is another job
+                _remove_preparations(settings)
+            raise
         do_runs([_conversion(settings, bool(vocabulary.words))], folder)
         vocab_file = start.family.tokenizer_class.find_file(posixpath.join(folder, "start"))
-        records = do_runs(_record_runs(settings, start, vocab_file, texts), folder)
-        rows = records["records-train"]["results"]["rows"]
+        rows = do_runs(_record_runs(settings, start, vocab_file, texts), folder)["records-train"]["results"]["rows"]
         model = posixpath.join(_pretrained(settings), "discriminator") if start.detects else _pretrained(settings)
-        runs = [_pretraining(settings, start, rows), *_evaluations(settings, start, texts)]
-        results = do_runs([*runs, *_fine_tunings(settings, model)], folder)
+        results = do_runs(_training_runs(settings, start, model, texts, rows), folder)
         content = report.create_content(settings, start.notes, model, texts, vocabulary, rows, results)
         report.write(folder, content)
     return content
@@ -163,7 +167,7 @@ def _claim(settings: DomainSettings) -> None:
       ValueError: it belongs to something else, or to a job with other texts; or the pre-training in it has begun with
         other flags. Names the flags.
     """
-    path = posixpath.join(settings.output_dir, "settings.json")
+    path = _settings_path(settings)
     now = {
         "texts": {"init_checkpoint": settings.init_checkpoint, "new_words": settings.new_words, **files_of(settings)},
         "pretraining": {
@@ -198,11 +202,37 @@ def _claim(settings: DomainSettings) -> None:
     write_text_file(path, json.dumps(now, indent=2) + "\n")
 
 
+def _settings_path(settings: DomainSettings) -> str:
+    return posixpath.join(settings.output_dir, "settings.json")
+
+
+def _remove_preparations(settings: DomainSettings) -> None:
+    """Removes what is there before the first script runs."""
+    remove_folder(posixpath.join(settings.output_dir, "text"))
+    for name in ("words.txt", "words.json", "settings.json"):
+        if tf.io.gfile.exists(path := posixpath.join(settings.output_dir, name)):
+            tf.io.gfile.remove(path)
+
+
 def _pretrained(settings: DomainSettings) -> str:
     return posixpath.join(settings.output_dir, "pretrained")
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def _training_runs(settings: DomainSettings, start: Start, model: str, texts: Iterable[str], rows: int) -> list[Run]:
+    """All but the preparations. What needs no training comes first, so that a mistake in the task's data shows early.
+
+    Args:
+      model: the directory to use at the end. rows: the number of records of the training text.
+    """
+    held_out = [name for name in texts if name != "train"]
+    before, after = ([_evaluation(settings, start, name, when) for name in held_out] for when in ("before", "after"))
+    if settings.train_file:
+        before.append(_fine_tuning(settings, "released", settings.init_checkpoint))
+        after.append(_fine_tuning(settings, "domain", model))
+    return [*before, _pretraining(settings, start, rows), *after]
 
 
 def _conversion(settings: DomainSettings, has_words: bool) -> Run:
@@ -245,11 +275,12 @@ def _record_run(settings: DomainSettings, name: str, vocab_file: str, kind: dict
         "max_seq_length": settings.max_seq_length, **kind,
     }  # fmt: skip
 
-    def read() -> dict:
-        summary = read_json(summary_path(output_file))
-        return {"rows": summary["rows"]}
-
-    return Run(f"records-{name}", "create_pretraining_data.py", flags, read)
+    return Run(
+        f"records-{name}",
+        "create_pretraining_data.py",
+        flags,
+        lambda: {"rows": read_json(summary_path(output_file))["rows"]},
+    )
 
 
 def _model_flags(settings: DomainSettings, start: Start) -> dict:
@@ -280,34 +311,20 @@ def _pretraining(settings: DomainSettings, start: Start, rows: int) -> Run:
     return Run("pretraining", "run_pretraining.py", flags, lambda: {"steps": steps}, tuple(settings.pretraining_flag))
 
 
-def _evaluations(settings: DomainSettings, start: Start, texts: Iterable[str]) -> list[Run]:
-    """Start and end on each held-out text."""
-    runs = []
-    for name in (name for name in texts if name != "train"):
-        for when, model in (("before", posixpath.join(settings.output_dir, "start")), ("after", _pretrained(settings))):
-            output_dir = posixpath.join(settings.output_dir, "evaluation", f"{name}-{when}")
-            flags = {
-                **_model_flags(settings, start), "eval_input_file": _records_path(settings, name),
-                "init_checkpoint": model, "output_dir": output_dir, "do_eval": True,
-            }  # fmt: skip
-            further = tuple(settings.pretraining_flag)
-            runs.append(_evaluation(f"evaluation-{name}-{when}", flags, output_dir, further))
-    return runs
-
-
-def _evaluation(name: str, flags: dict, output_dir: str, further: tuple[str, ...]) -> Run:
-    return Run(name, "run_pretraining.py", flags, lambda: results_in(output_dir), further)
-
-
-def _fine_tunings(settings: DomainSettings, model: str) -> list[Run]:
-    """The user's task, from the released weights and from the domain's model; none if there is no task."""
-    if not settings.train_file:
-        return []
-    starts = {"released": settings.init_checkpoint, "domain": model}
-    return [_fine_tuning(settings, name, model) for name, model in starts.items()]
+def _evaluation(settings: DomainSettings, start: Start, name: str, when: str) -> Run:
+    """A held-out text, by the model "before" or "after" the training."""
+    output_dir = posixpath.join(settings.output_dir, "evaluation", f"{name}-{when}")
+    model = {"before": posixpath.join(settings.output_dir, "start"), "after": _pretrained(settings)}[when]
+    flags = {
+        **_model_flags(settings, start), "eval_input_file": _records_path(settings, name), "init_checkpoint": model,
+        "output_dir": output_dir, "do_eval": True,
+    }  # fmt: skip
+    further = tuple(settings.pretraining_flag)
+    return Run(f"evaluation-{name}-{when}", "run_pretraining.py", flags, lambda: results_in(output_dir), further)
 
 
 def _fine_tuning(settings: DomainSettings, name: str, model: str) -> Run:
+    """The user's task, from the model of this name."""
     output_dir = posixpath.join(settings.output_dir, "fine_tuning", name)
     flags = {
         "task_name": "custom", "train_file": settings.train_file, "dev_file": settings.dev_file,

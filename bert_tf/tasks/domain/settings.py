@@ -6,7 +6,8 @@ import re
 from bert_tf.models.recipe import check_learning_rate
 from bert_tf.pretraining.settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
-from bert_tf.training.settings import DTYPE_POLICIES
+from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.training.settings import DTYPE_POLICIES, FineTuningSettings
 from bert_tf.weights import released_models
 
 USUAL_SEEDS = 3
@@ -96,8 +97,13 @@ class DomainSettings:
         missing = [name for name in needed if getattr(self, name) is None]
         if given and missing:
             raise ValueError(f"--{given[0]} is for a fine-tuning, which needs --{missing[0]}, too.")
-        checks.check_file(self.train_file, "--train_file")
-        checks.check_file(self.dev_file, "--dev_file")
+        if given:
+            further = dict(value.removeprefix("--").split("=", 1) for value in self.fine_tuning_flag if "=" in value)
+            task = ClassificationSettings(
+                task_name="custom", train_file=self.train_file, dev_file=self.dev_file, text_a=self.text_a,
+                label=self.label, text_b=further.get("text_b"), csv_delimiter=further.get("csv_delimiter"),
+            )  # fmt: skip
+            task.check(FineTuningSettings(output_dir=self.output_dir, do_train=True, do_eval=True))
 
 
 def _check_further(name: str, values: tuple[str, ...], own: dict[str, bool]) -> None:
