@@ -61,8 +61,8 @@ def adapt(settings: DomainSettings) -> dict:
     folder = settings.output_dir
     is_new = not tf.io.gfile.exists(_settings_path(settings))
     with run_lock.held(posixpath.join(folder, _LOCK), f"--output_dir={folder}", [folder.rstrip("/") + "/"]):
+        _claim(settings)
         try:
-            _claim(settings)
             texts = make_texts(settings)
             vocabulary = make_words(settings, start.tokenizer, start.files.config.title)
         except Exception:
