@@ -34,8 +34,8 @@ def create_content(
 
     Returns:
       `init_checkpoint`, `model`, `notes`, `texts`; `new_words` with `word`, `count`, `pieces`; `pieces_per_word`
-      `before` and `after`; `training` with `records`, `steps`, `train_batch_size`, `learning_rate`, `seconds`;
-      `losses`: text -> `before` and `after` -> results; `fine_tuning`: start -> metric -> a value for each seed, empty
+      `before` and `after`; `training` with `records`, `steps`, `train_batch_size`, `learning_rate`, `seconds` (of its
+      last start); `losses`: text -> `before` and `after` -> results; `fine_tuning`: start -> metric -> a value for each seed, empty
       without a task.
     """
     training = results["pretraining"]
@@ -94,19 +94,23 @@ def create_page(content: dict) -> str:
         _words_part(content),
         _losses_part(content),
         _fine_tuning_part(content["fine_tuning"]) if content["fine_tuning"] else "",
-        f"\n## What lies where\n{_places(content)}",
+        f"{_heading('What lies where')}\n{_places(content)}",
     ]
     return "\n".join(filter(None, parts)) + "\n"
+
+
+def _heading(title: str) -> str:
+    return f"\n{'#' * 2} {title}"
 
 
 def _words_part(content: dict) -> str:
     words, pieces = content["new_words"], content["pieces_per_word"]
     if not words:
-        return "\n## New words\nNone."
+        return f"{_heading('New words')}\nNone."
     rows = [f"| {new['word']} | {new['count']:,} | {' '.join(new['pieces'])} |" for new in words[:_WORDS_SHOWN]]
     return "\n".join(
         [
-            "\n## New words",
+            _heading("New words"),
             f"{len(words)} words that were cut into several pieces now are one each: {pieces['after']:.3f} pieces per "
             f"word of the training text instead of {pieces['before']:.3f}. The first, by what they save:\n",
             "| word | times | was |\n|---|---|---|",
@@ -124,7 +128,7 @@ def _losses_part(content: dict) -> str:
         for metric in metrics
     ]
     lines = [
-        "\n## Before and after, on text that it was not trained on",
+        _heading("Before and after, on text that it was not trained on"),
         f"| |{header}\n|---|{'---|---|' * len(losses)}",
         *rows,
         "\n![Losses](domain.png)\n",
@@ -147,7 +151,7 @@ def _fine_tuning_part(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> st
     count = len(scores["released"][metrics[0]])
     return "\n".join(
         [
-            "\n## Fine-tuning, from both starts",
+            _heading("Fine-tuning, from both starts"),
             f"| |{''.join(f' {metric} |' for metric in metrics)}\n|---|{'---|' * len(metrics)}",
             *rows,
             f"\nMean over {count} seeds, lowest to highest: what differs less may be chance."
