@@ -37,7 +37,7 @@ def write_world(folder) -> dict:
         "input_file": folder / "tales.jsonl", "other_text": folder / "news.txt", "new_words": 5, "max_seq_length": 32,
         "num_train_steps": 60, "train_batch_size": 8, "learning_rate": 1e-2, "train_file": folder / "train.csv",
         "dev_file": folder / "dev.csv", "text_a": "text", "label": "verdict", "num_seeds": 1,
-        "fine_tuning_flag": "--num_train_epochs=1",
+        "fine_tuning_flag": "--num_train_epochs=2",
     }  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def kill_while_it_trains(command, folder) -> int:
         process = warm.Popen(command, stderr=log, env=ENVIRONMENT)
     trained = folder / "out" / "pretrained"
     end = time.monotonic() + 400
-    while not (trained / "model.ckpt-10.index").exists():
+    while newest_step(trained) < 10:
         assert process.poll() is None and time.monotonic() < end, (folder / "killed.log").read_text()[-3000:]
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
@@ -61,7 +61,11 @@ def kill_while_it_trains(command, folder) -> int:
     os.kill(child, signal.SIGKILL)
     while pathlib.Path(f"/proc/{child}/stat").exists() and not is_zombie(child):
         time.sleep(0.02)
-    return max(int(path.stem.rpartition("-")[2]) for path in trained.glob("model.ckpt-*.index"))
+    return newest_step(trained)
+
+
+def newest_step(folder) -> int:
+    return max((int(path.stem.rpartition("-")[2]) for path in folder.glob("model.ckpt-*.index")), default=0)
 
 
 def is_zombie(pid: int) -> bool:
@@ -102,6 +106,7 @@ def test_refused_in_one_line(tmp_path):
     model = save_model(tmp_path / "model", "bert", BertForPreTraining)
     (tmp_path / "text.txt").write_text("A sentence.\n")
     flags = {"init_checkpoint": model, "input_file": tmp_path / "text.txt", "output_dir": tmp_path / "out"}
+    flags["max_seq_length"] = 32
     cases = {
         "--dev_file=dev.csv": "--dev_file is for a fine-tuning, which needs --train_file, too",
         "--pretraining_flag=--nosuch=1": "--pretraining_flag: run_pretraining.py: error: Unknown command line flag",

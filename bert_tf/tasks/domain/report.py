@@ -35,8 +35,8 @@ def create_content(
     Returns:
       `init_checkpoint`, `model`, `notes`, `texts`; `new_words` with `word`, `count`, `pieces`; `pieces_per_word`
       `before` and `after`; `training` with `records`, `steps`, `train_batch_size`, `learning_rate`, `seconds` (of its
-      last start); `losses`: text -> `before` and `after` -> results; `fine_tuning`: start -> metric -> a value for each seed, empty
-      without a task.
+      last start); `losses`: text -> `before` and `after` -> results; `fine_tuning`: start -> metric -> a value for each
+      seed, empty without a task.
     """
     training = results["pretraining"]
     return {
