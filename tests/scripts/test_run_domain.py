@@ -13,9 +13,11 @@ from helpers import warm
 from helpers.descendants import save_model
 from helpers.paths import ROOT
 from helpers.script_cases import arguments_of
+from helpers.slow import exhaustive, slow
 from helpers.small_data import texts_of, write_classification
 
-from bert_tf import BertForPreTraining, BertForSequenceClassification, read_tokenizer
+from bert_tf import BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel, read_tokenizer
+from bert_tf.models.electra.discriminator import ElectraDiscriminator
 
 ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
 
@@ -100,6 +102,28 @@ def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
     assert start.config.vocab_size == 30523 and start.count_params() > 30523 * 32
     again = warm.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert again.returncode == 0 and again.stdout == result.stdout
+
+
+@pytest.mark.parametrize(
+    ("family", "model_class"),
+    [
+        *slow(("electra", ElectraDiscriminator)),
+        *exhaustive(("albert", BertForPreTraining), ("roberta", BertForMaskedLM), ("distilbert", BertForMaskedLM)),
+    ],
+)
+def test_other_families(tmp_path, family, model_class):
+    flags = write_world(tmp_path)
+    model = save_model(tmp_path / "other", family, model_class)
+    names = ("output_dir", "input_file", "new_words", "max_seq_length", "train_batch_size")
+    flags = {"init_checkpoint": model, "num_train_steps": 6, **{name: flags[name] for name in names}}
+    result = warm.run(command_of(flags), capture_output=True, text=True, env=ENVIRONMENT)
+    assert result.returncode == 0, result.stderr[-5000:]
+    content = json.loads((tmp_path / "out" / "domain.json").read_text())
+    has_words = family in ("electra", "distilbert")
+    assert [new["word"] for new in content["new_words"]] == ["zorblax"] * has_words
+    metric = {"electra": "disc_loss", "albert": "sentence_order_accuracy"}.get(family, "masked_lm_loss")
+    assert {metric, "masked_lm_loss"} <= set(content["losses"]["heldout"]["after"])
+    assert BertModel.from_pretrained(content["model"]).config.model_type == family
 
 
 def test_refused_in_one_line(tmp_path):
