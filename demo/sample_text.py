@@ -1,115 +1,20 @@
-"""Text in the form that create_pretraining_data.py reads (sentences in documents), from other sources.
-
-`text_documents` reads any text files; `docstring_documents` collects the English prose in the installed Python
-packages, so that real text is available on every machine. A document is a list of sentences.
-"""
+"""The English prose in the installed Python packages, so that real text is available on every machine."""
 
 import ast
 import concurrent.futures
 import hashlib
 import inspect
-import itertools
 import multiprocessing
 import os
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
+from bert_tf.pretraining.documents import Document, split_sentences
 from bert_tf.system.progress import progress_bar
-from bert_tf.system.text_files import read_text_lines
 
-Document = list[str]
-
-_SHORTEST_DOCUMENT, _LONGEST_DOCUMENT = 20, 200  # in sentences, for text whose documents are not marked
 _FILES_PER_TASK = 50
-
-# --- sentences -------------------------------------------------------------------------------------------------------
-
-_SENTENCE_END = re.compile(r"""[.!?…؟۔।]+["'”’»)\]]*\s+|[。！？]+["'”’»」』）]*\s*""")
-# A full stop after one of these does not end a sentence.
-_ABBREVIATION = re.compile(
-    r"(?:\b(?i:e\.g|i\.e|etc|cf|vs|al|fig|eq|ref|resp|approx|dr|mr|mrs|ms|st|pp|vol|ed)|\b[A-Z])\.$"
-)
-
-
-def split_sentences(text: str) -> list[str]:
-    """The sentences of a paragraph, by punctuation: simple and language-independent, so sometimes wrong."""
-    sentences, start = [], 0
-    for match in _SENTENCE_END.finditer(text):
-        following = text[match.end() : match.end() + 1]
-        if following.islower() or _ABBREVIATION.search(text, start, match.start() + 1):
-            continue
-        sentences.append(text[start : match.end()].strip())
-        start = match.end()
-    return [sentence for sentence in (*sentences, text[start:].strip()) if sentence]
-
-
-# --- anybody's text --------------------------------------------------------------------------------------------------
-
-
-def text_documents(files: Sequence[str], max_bytes: int) -> list[Document]:
-    """Documents of plain text files, from the beginning of each file in equal shares, up to max_bytes.
-
-    A file may have one sentence or one paragraph per line, or paragraphs with broken lines and blank lines between
-    them, which is detected. A document ends at the end of a file and at a blank line, but not before it has 20
-    sentences; it is cut after 200.
-
-    Args:
-      files: paths, see `bert_tf.system.text_files.list_files`.
-
-    Raises:
-      ValueError: a file is not UTF-8 (names file, line and byte offset).
-    """
-    import tensorflow as tf
-
-    sizes = {path: tf.io.gfile.stat(path).length for path in files}
-    # Smallest first: whatever a file leaves of its share goes to the others.
-    shares, left = {}, max_bytes
-    for number, path in enumerate(sorted(sizes, key=sizes.get)):
-        shares[path] = min(sizes[path], left // (len(sizes) - number))
-        left -= shares[path]
-    documents = []
-    for path, share in shares.items():
-        lines = []
-        for line in read_text_lines(path):
-            share -= len(line.encode()) + 1
-            if share < -1:  # the last line may have no newline
-                break
-            lines.append(line.strip())
-        documents.extend(_documents_of_lines(lines))
-    return documents
-
-
-def _documents_of_lines(lines: Sequence[str]) -> Iterator[Document]:
-    broken = _has_broken_lines(lines)
-    document: Document = []
-    for is_text, block in itertools.groupby(lines, bool):
-        if not is_text:
-            continue
-        for unit in [" ".join(block)] if broken else block:
-            document += split_sentences(unit)
-        while len(document) >= _LONGEST_DOCUMENT:
-            yield document[:_LONGEST_DOCUMENT]
-            document = document[_LONGEST_DOCUMENT:]
-        if len(document) >= _SHORTEST_DOCUMENT:
-            yield document
-            document = []
-    if document:
-        yield document
-
-
-def _has_broken_lines(lines: Sequence[str]) -> bool:
-    """Whether lines are broken at a fixed width, rather than at the end of a sentence or paragraph."""
-    followed = [line for line, following in itertools.pairwise(lines) if line and following]
-    if not followed:
-        return False
-    lengths = sorted(map(len, followed))
-    width = lengths[len(lengths) * 9 // 10]
-    full = sum(length >= 0.7 * width for length in lengths)
-    ended = sum(bool(_SENTENCE_END.search(line[-3:] + " ")) for line in followed)
-    return width <= 120 and full > 0.6 * len(followed) and ended < 0.5 * len(followed)
-
 
 # --- documentation in Python packages --------------------------------------------------------------------------------
 
@@ -230,29 +135,8 @@ def _is_english(sentence: str) -> bool:
     return plain >= 0.8 * len(words) and _ENGLISH.search(sentence) is not None
 
 
-# --- both ------------------------------------------------------------------------------------------------------------
-
-
 # Indic, Thai and Lao, Hangul letters, kana, Hangul syllables.
 _HURT_BY_STRIPPING = re.compile("[\u0900-\u0dff\u0e01-\u0eff\u1100-\u11ff\u3041-\u30ff\uac00-\ud7a3]")
-
-
-def split_held_out(documents: Sequence[Document], every: int = 20) -> tuple[list[Document], list[Document]]:
-    """(training, held-out) documents: every `every`-th one is held out, at least the last.
-
-    Raises:
-      ValueError: there is only one document, or none.
-    """
-    if len(documents) < 2:
-        raise ValueError(f"{len(documents)} documents can't be split into training and held-out ones.")
-    chosen = set(range(every - 1, len(documents), every)) or {len(documents) - 1}
-    training = [document for number, document in enumerate(documents) if number not in chosen]
-    return training, [documents[number] for number in sorted(chosen)]
-
-
-def to_text(documents: Iterable[Document]) -> str:
-    """One sentence per line, a blank line after each document."""
-    return "".join("".join(sentence + "\n" for sentence in document) + "\n" for document in documents)
 
 
 def needs_accents(text: str) -> bool:

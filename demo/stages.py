@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 
+from bert_tf.pretraining.documents import split_held_out, text_documents, to_text
 from demo import report, sample_text
 from demo.families import FAMILIES, FamilyPlan
 from demo.folder import DemoError, claim_output_dir, run_script, write_state, write_text
@@ -122,12 +123,12 @@ def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str
       DemoError: there is too little text.
     """
     if files:
-        documents = sample_text.text_documents(files, plan.corpus_bytes)
+        documents = text_documents(files, plan.corpus_bytes)
         source = f"{len(files)} files"
     else:
         documents = sample_text.docstring_documents(plan.corpus_bytes)
         source = "the docstrings of the installed Python packages"
-    text = sample_text.to_text(documents)
+    text = to_text(documents)
     size = len(text.encode())
     if size < _LEAST_BYTES or len(documents) < 2:
         raise DemoError(
@@ -136,9 +137,9 @@ def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str
         )
     if size < _FEW_BYTES:
         print(f"Only {size:,} bytes of text: don't expect much. It gets interesting from about {_FEW_BYTES:,} on.")
-    training, heldout = sample_text.split_held_out(documents)
-    write_text(heldout_file, sample_text.to_text(heldout))
-    write_text(train_file, sample_text.to_text(training))
+    training, heldout = split_held_out(documents)
+    write_text(heldout_file, to_text(heldout))
+    write_text(train_file, to_text(training))
     found = {
         "bytes": size,
         "documents": len(documents),

@@ -20,6 +20,7 @@ from absl import flags, logging
 
 from bert_tf.system import script as system_script
 from bert_tf.system.atomic import write_text_file
+from bert_tf.system.script_runs import do_runs
 from experiments.ablation_grid import (
     Settings,
     count_tokens,
@@ -30,7 +31,6 @@ from experiments.ablation_grid import (
     write_configurations,
 )
 from experiments.ablation_tables import create_records, create_tables
-from experiments.runs import do_runs
 
 
 def define_flags() -> None:

@@ -41,6 +41,7 @@ COMMANDS = {
     "classification": (["run_classifier.py", "run_classifier.py"], 2),
     "data-at-scale": (["create_pretraining_data.py", "run_pretraining.py"], 0),
     "distillation": (["run_classifier.py", "create_pretraining_data.py"], 0),
+    "domain": (["run_domain.py"], 0),
     "features": (["extract_features.py"], 0),
     "models": (["run_classifier.py"], 0),
     "paper-recipe": (
@@ -58,7 +59,21 @@ COMMANDS = {
 
 
 # Examples, and files of a run, a model or the reference scripts.
-USERS_FILES = {"run_NAME.py", "squad_hf.py", "ner_hf.py", "best_model/", "variables/", "module/"}
+USERS_FILES = {
+    "text/",
+    "start/",
+    "records/",
+    "evaluation/",
+    "fine_tuning/",
+    "pretrained/",
+    "logs/",
+    "run_NAME.py",
+    "squad_hf.py",
+    "ner_hf.py",
+    "best_model/",
+    "variables/",
+    "module/",
+}
 # Of docker, systemd-run, TensorFlow Serving, wikiextractor, TensorBoard and Beam.
 OTHER_PROGRAMS_FLAGS = {
     "no",  # pip --no-deps
@@ -420,6 +435,27 @@ def test_sentences(environment):
     (program,) = blocks("sentences", "python")
     program = program.replace("all-MiniLM-L6-v2", environment["BERT_BASE_DIR"])
     run(["-c", f"{program}assert vectors.shape == (3, 32)"], environment)
+
+
+@pytest.mark.slow
+def test_domain(environment, folder):
+    home = folder / "of_the_domain"
+    (home / "texts").mkdir(parents=True)
+    for name in ("texts/a.txt", "texts/b.txt", "texts/c.txt", "news.txt"):
+        (home / name).write_text((ROOT / "sample_text.txt").read_text())
+    for name in ("train", "dev"):
+        (home / f"{name}.csv").write_text("text,label\nA good one.,up\nA bad one.,down\n" * 4)
+    (command,) = blocks("domain", "shell")
+    for name in ("texts/*.txt", "news.txt", "train.csv", "dev.csv"):
+        assert name in command
+        command = command.replace(name, f"{home}/{name}")
+    assert "=1000" in command
+    printed = run_commands(command.replace("=1000", "=4"), environment, folder)
+    assert "the other text, masked_lm_loss: " in printed and "fine-tuned from domain: eval_accuracy" in printed
+    page = PAGES["domain"]
+    written = set(re.findall(r"`(\w+/|\w+\.\w+)`", page.split("## Reading")[0].split("| 1 |")[1]))
+    written -= {"run_pretraining.py", "run_classifier.py"}
+    assert {name for name in written if not (folder / "domain" / name).exists()} <= {"words.txt"}
 
 
 @pytest.mark.slow

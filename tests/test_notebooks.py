@@ -28,6 +28,7 @@ NAMES = {
     "find_similar_sentences",
     "look_inside",
     "pretrain_on_your_text",
+    "train_on_your_domain",
 }
 
 # Reads cells and expressions; runs the cells in one namespace; writes the values of the expressions.
@@ -246,6 +247,42 @@ def test_find_similar_sentences(tmp_path):
     for place in places[:2]:
         assert f"{place}\n    1.00  {place}\n" in printed
     assert "1.000  Nobody who saw it forgot it again." in printed or "1.000  nobody who saw it FORGOT" in printed
+
+
+# ---- a domain --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_train_on_your_domain(tmp_path):
+    import keras
+
+    from bert_tf import BertConfig, BertForPreTraining
+
+    vocab_file = ROOT / "tests" / "golden" / "vocab.txt"
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
+    keras.utils.set_random_seed(0)
+    model = BertForPreTraining(BertConfig(vocab_size=len(vocab_file.read_text().splitlines()), **sizes))
+    model.build()
+    model.save_pretrained(str(tmp_path / "model"), vocab_file=str(vocab_file), do_lower_case=True)
+    tales = (f"The {place} stood in zorbland. In {year} it fell." for year in range(80) for place in _PLACES)
+    (tmp_path / "tales.jsonl").write_text("".join(json.dumps({"text": tale}) + "\n" for tale in tales))
+    values, printed = run_notebook(
+        "train_on_your_domain",
+        tmp_path,
+        {
+            "TEXT": "tales.jsonl",
+            "MODEL_DIR": "model",
+            "NEW_WORDS": 1,
+            "NUM_STEPS": 30,
+            "MAX_SEQ_LENGTH": 32,
+            "MASKED": ["The farm stood in [MASK]."],
+        },
+        {"words": "[new['word'] for new in found['new_words']]", "losses": "found['losses']['heldout']"},
+    )
+    assert values["words"] == ["zorbland"]
+    assert values["losses"]["after"]["masked_lm_loss"] < values["losses"]["before"]["masked_lm_loss"]
+    assert "## What lies where" in printed and "    after: " in printed
+    assert (tmp_path / "domain" / "domain.png").exists()
 
 
 # ---- classification --------------------------------------------------------------------------------------------------

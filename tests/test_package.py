@@ -18,6 +18,7 @@ SCRIPTS = (
     "run_classifier",
     "run_squad",
     "run_ner",
+    "run_domain",
     "extract_features",
     "convert_checkpoint",
     "export_saved_model",

@@ -92,6 +92,11 @@ class Corpus:
         if self.empty_files:
             logging.warning("%d of %d files are empty: %s", len(self.empty_files), len(files), self.empty_files[0])
 
+    @property
+    def marks_documents(self) -> bool:
+        """Whether a file says itself where its documents end, as JSONL does."""
+        return any(source.form != "text" for source in self._sources)
+
     def shard_range(self, shard: int, num_shards: int) -> tuple[int, int]:
         """(begin, end) of shard `shard` of `num_shards` of nearly equal size, for `blocks`."""
         if not 0 <= shard < num_shards:

@@ -322,3 +322,46 @@ def plot_masked_words(text: str, guesses: Sequence[Sequence[tuple[str, float]]],
             if masks > 1:
                 axes.set_title(f"{MASK} {number + 1}", fontsize=9)
         return _finished(figure, png)
+
+
+def plot_before_and_after(
+    losses: Mapping[str, tuple[float, float]],
+    train_log: str,
+    value: str,
+    png: str | None = None,
+    *,
+    title: str,
+):
+    """Draws a loss before and after a training, and its curve during it.
+
+    Args:
+      losses: of held-out texts: name -> (before, after). train_log: see `plot_training_log`.
+      value: of the log's records that is drawn. png: the file to write; None for none. title: what the loss is.
+
+    Returns:
+      The matplotlib Figure.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    records = read_training_log(train_log)
+    with rc_context(_AS_WRITTEN):
+        figure = Figure(figsize=(9, 3.8), layout="constrained")
+        bars, curve = figure.subplots(1, 2)
+        places = np.arange(len(losses))
+        for number, label in enumerate(("before", "after")):
+            heights = [pair[number] for pair in losses.values()]
+            drawn = bars.bar(places + 0.4 * number - 0.2, heights, 0.38, label=label)
+            bars.bar_label(drawn, [f"{height:.2f}" for height in heights], padding=2, fontsize=8)
+        bars.set_xticks(places, losses)
+        bars.set_title(f"{title}, held-out")
+        bars.margins(y=0.12)
+        bars.legend()
+        for kind, label in _KINDS.items():
+            points = [(record["step"], record[value]) for record in records[kind] if value in record]
+            if points:
+                curve.plot(*zip(*points, strict=True), label=label, marker="o", markersize=3)
+        curve.set(xlabel="step", title=title)
+        curve.grid(alpha=0.3)
+        curve.legend()
+        return _finished(figure, png)

@@ -11,10 +11,10 @@ import time
 import pytest
 from helpers import warm
 
+from bert_tf.system import script_runs
+from bert_tf.system.script_runs import Run
 from experiments import ablation_grid, ablation_tables
-from experiments import runs as script_runs
 from experiments.ablation_grid import Pretraining, Settings
-from experiments.runs import Run
 
 # Replacements of the scripts: they take no time, and count their starts.
 SCRIPT = """
@@ -223,10 +223,10 @@ def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
 def test_a_signal_ends_the_script_too(scripts, tmp_path):
     program = f"""
         import pathlib
-        from experiments import runs
-        runs.SCRIPTS = pathlib.Path({str(scripts)!r})
-        run = runs.Run("hanging", "run_pretraining.py", {{"output_dir": {str(tmp_path / "hang")!r}}})
-        runs.do_runs([run], {str(tmp_path)!r})
+        from bert_tf.system import script_runs
+        script_runs.SCRIPTS = pathlib.Path({str(scripts)!r})
+        run = script_runs.Run("hanging", "run_pretraining.py", {{"output_dir": {str(tmp_path / "hang")!r}}})
+        script_runs.do_runs([run], {str(tmp_path)!r})
     """
     environment = os.environ | {"HANG_IN": "hang"}
     process = warm.Popen([sys.executable, "-c", textwrap.dedent(program)], env=environment)

@@ -66,11 +66,11 @@ def prepare() -> None:
     """Prepares the process of `run_mains`. Others that it starts do not know remote://, so the ablations start none."""
     import tensorflow as tf
 
-    from experiments import runs
+    from bert_tf.system import script_runs
 
     tf.load_op_library(os.environ[_LIBRARY])
     names = {name: getattr(subprocess, name) for name in ("STDOUT", "TimeoutExpired")}
-    runs.subprocess = types.SimpleNamespace(Popen=_Here, **names)
+    script_runs.subprocess = types.SimpleNamespace(Popen=_Here, **names)
 
 
 class _Here:

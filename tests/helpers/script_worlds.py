@@ -38,7 +38,13 @@ def write_world(script, folder) -> dict:
     text = {"input_file": folder / "text.txt"}
     if script == "export_saved_model":
         save_model(folder / "model", "bert", BertForSequenceClassification)
+    WORLDS["run_classifier"][0](folder / "task.csv", list(texts_of(8, 0)))
+    task = {"train_file": folder / "task.csv", "dev_file": folder / "task.csv", "text_a": "text", "label": "verdict"}
     return {
+        "run_domain": {
+            **text, **encoder, **task, "heldout_file": folder / "text.txt", "other_text": folder / "text.txt",
+            "max_seq_length": 24, "output_dir": folder / "out",
+        },
         "create_pretraining_data": {**text, "vocab_file": folder / "vocab.txt", "output_file": folder / "out/data"},
         "create_vocab": {**text, "output_file": folder / "out" / "vocab.txt", "vocab_size": 200},
         "convert_checkpoint": {"from": folder / "encoder", "to": folder / "out", "format": "tf1"},

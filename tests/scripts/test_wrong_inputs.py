@@ -15,7 +15,7 @@ from helpers.script_worlds import contents, write_world
 from helpers.slow import slow
 from helpers.small_data import WORLDS
 
-SCRIPTS = (*WORLDS, "run_pretraining", "create_pretraining_data", "create_vocab", "convert_checkpoint",
+SCRIPTS = (*WORLDS, "run_domain", "run_pretraining", "create_pretraining_data", "create_vocab", "convert_checkpoint",
            "export_saved_model", "extract_features", "run_classifier_with_tfhub", "serve_client")  # fmt: skip
 BY_KIND = {
     "IntegerParser": ("-7", "x", "1.5"),
@@ -26,8 +26,8 @@ BY_KIND = {
 # What is read, and what is written; "" is what `--flag=$(a command that fails)` gives.
 READ = {
     "bert_config_file", "bert_hub_module_handle", "check_file", "data_dir", "dev_file", "eval_input_file", "from",
-    "generator_config_file", "init_checkpoint", "input_file", "model_dir", "predict_file", "teacher", "test_file",
-    "train_file", "vocab_file", "add_tokens",
+    "generator_config_file", "heldout_file", "init_checkpoint", "input_file", "model_dir", "other_text", "predict_file",
+    "teacher", "test_file", "train_file", "vocab_file", "add_tokens",
 }  # fmt: skip
 WRITTEN = {"output_dir", "output_file", "export_dir", "to", "report_file", "feature_cache_dir", "scratch_dir"}
 # Flags that take any value of their kind, with the reason.

@@ -8,6 +8,7 @@ import pytest
 
 from bert_tf.training.plots import (
     plot_attention,
+    plot_before_and_after,
     plot_confusion_matrix,
     plot_masked_words,
     plot_training_log,
@@ -185,3 +186,17 @@ def test_plot_of_training_without_evaluation(tmp_path):
     records = [{"kind": "train", "step": 1, "loss": 2.0, "next_token_loss": 2.0, "next_token_accuracy": 0.1}]
     figure = plot_training_log(write_log(tmp_path / "b.jsonl", records), None)
     assert [axes.get_title() for axes in figure.axes] == ["Next token loss (nats)", "Next token accuracy"]
+
+
+def test_before_and_after(tmp_path):
+    log, png = tmp_path / "train_log.jsonl", tmp_path / "domain.png"
+    lines = [{"kind": "train", "step": step, "masked_lm_loss": 5.0 - step} for step in (1, 2, 3)]
+    lines.append({"kind": "eval", "step": 2, "masked_lm_loss": 2.5})
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    losses = {"the domain": (5.0, 2.0), "news": (3.0, 3.5)}
+    figure = plot_before_and_after(losses, str(log), "masked_lm_loss", str(png), title="Loss")
+    bars, curve = figure.axes
+    assert [patch.get_height() for patch in bars.patches] == [5.0, 3.0, 2.0, 3.5]
+    assert texts_of(bars.get_xticklabels()) == list(losses) and bars.get_title() == "Loss, held-out"
+    assert [line.get_xydata().tolist() for line in curve.lines] == [[[1, 4], [2, 3], [3, 2]], [[2, 2.5]]]
+    assert png.read_bytes().startswith(PNG_HEADER)

@@ -20,7 +20,7 @@ from bert_tf.system.checks import is_remote
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import read_json_if_there, read_text_lines
 
-SCRIPTS = pathlib.Path(__file__).resolve().parents[1]
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2]
 
 _LINES_OF_LOG = 15
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -64,6 +64,19 @@ def result_of(run: Run, output_dir: str) -> dict | None:
             f"another directory, or delete {path} and the run's folder."
         )
     return kept
+
+
+def check_flags(run: Run) -> None:
+    """Asks a script whether it knows the flags of a run and can read their values; the script does nothing else.
+
+    Raises:
+      ValueError: it says no; the message is the script's.
+    """
+    script, *given = run.command()
+    command = [sys.executable, str(SCRIPTS / script), *given, "--only_check_args"]
+    ended = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if ended.returncode:
+        raise ValueError((ended.stderr.strip().splitlines() or [f"{script} ended with {ended.returncode}"])[-1])
 
 
 def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -> dict:
@@ -138,7 +151,7 @@ def do_runs(runs: Iterable[Run], output_dir: str) -> dict[str, dict]:
     done = {run.name: kept for run in runs if (kept := result_of(run, output_dir))}
     if done:
         logging.info("%d of %d runs are already done.", len(done), len(runs))
-    with progress_bar(total=len(runs), initial=len(done), desc="experiments", unit="run") as bar, _stopped_by_signal():
+    with progress_bar(total=len(runs), initial=len(done), desc="scripts", unit="run") as bar, _stopped_by_signal():
         for run in runs:
             if run.name in done:
                 continue

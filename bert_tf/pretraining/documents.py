@@ -1,0 +1,157 @@
+"""Text in the form that create_pretraining_data.py reads (sentences in documents), from text files of any other.
+
+A document is a list of sentences.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from bert_tf.pretraining.corpus import Corpus
+from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_files import read_text_lines
+
+Document = list[str]
+
+_SHORTEST_DOCUMENT, _LONGEST_DOCUMENT = 20, 200  # in sentences, for text whose documents are not marked
+
+_SENTENCE_END = re.compile(r"""[.!?…؟۔।]+["'”’»)\]]*\s+|[。！？]+["'”’»」』）]*\s*""")
+# A full stop after one of these does not end a sentence.
+_ABBREVIATION = re.compile(
+    r"(?:\b(?i:e\.g|i\.e|etc|cf|vs|al|fig|eq|ref|resp|approx|dr|mr|mrs|ms|st|pp|vol|ed)|\b[A-Z])\.$"
+)
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a paragraph, by punctuation: simple and language-independent, so sometimes wrong."""
+    sentences, start = [], 0
+    for match in _SENTENCE_END.finditer(text):
+        following = text[match.end() : match.end() + 1]
+        if following.islower() or _ABBREVIATION.search(text, start, match.start() + 1):
+            continue
+        sentences.append(text[start : match.end()].strip())
+        start = match.end()
+    return [sentence for sentence in (*sentences, text[start:].strip()) if sentence]
+
+
+def text_documents(files: Sequence[str], max_bytes: int) -> list[Document]:
+    """Documents of plain text files, from the beginning of each file in equal shares, up to max_bytes.
+
+    A file may have one sentence or one paragraph per line, or paragraphs with broken lines and blank lines between
+    them, which is detected. A document ends at the end of a file and at a blank line, but not before it has 20
+    sentences; it is cut after 200.
+
+    Args:
+      files: paths, see `bert_tf.system.text_files.list_files`.
+
+    Raises:
+      ValueError: a file is not UTF-8 (names file, line and byte offset).
+    """
+    import tensorflow as tf
+
+    sizes = {path: tf.io.gfile.stat(path).length for path in files}
+    # Smallest first: whatever a file leaves of its share goes to the others.
+    shares, left = {}, max_bytes
+    for number, path in enumerate(sorted(sizes, key=sizes.get)):
+        shares[path] = min(sizes[path], left // (len(sizes) - number))
+        left -= shares[path]
+    documents = []
+    for path, share in shares.items():
+        lines = []
+        for line in read_text_lines(path):
+            share -= len(line.encode()) + 1
+            if share < -1:  # the last line may have no newline
+                break
+            lines.append(line.strip())
+        documents.extend(_documents_of_lines(lines))
+    return documents
+
+
+def _documents_of_lines(lines: Sequence[str]) -> Iterator[Document]:
+    broken = _has_broken_lines(lines)
+    document: Document = []
+    for is_text, block in itertools.groupby(lines, bool):
+        if not is_text:
+            continue
+        for unit in [" ".join(block)] if broken else block:
+            document += split_sentences(unit)
+        while len(document) >= _LONGEST_DOCUMENT:
+            yield document[:_LONGEST_DOCUMENT]
+            document = document[_LONGEST_DOCUMENT:]
+        if len(document) >= _SHORTEST_DOCUMENT:
+            yield document
+            document = []
+    if document:
+        yield document
+
+
+def _has_broken_lines(lines: Sequence[str]) -> bool:
+    """Whether lines are broken at a fixed width, rather than at the end of a sentence or paragraph."""
+    followed = [line for line, following in itertools.pairwise(lines) if line and following]
+    if not followed:
+        return False
+    lengths = sorted(map(len, followed))
+    width = lengths[len(lengths) * 9 // 10]
+    full = sum(length >= 0.7 * width for length in lengths)
+    ended = sum(bool(_SENTENCE_END.search(line[-3:] + " ")) for line in followed)
+    return width <= 120 and full > 0.6 * len(followed) and ended < 0.5 * len(followed)
+
+
+def all_documents(files: Sequence[str], show_progress: bool = True) -> Iterator[Document]:
+    """The documents of all text in files of any format that create_pretraining_data.py reads, also compressed.
+
+    Plain text is read as by `text_documents`; JSONL and WikiExtractor's output say themselves where a document ends. A
+    file of plain text is in memory at a time; of the others a document.
+
+    Raises:
+      ValueError: see `corpus.Corpus`; names the file and the line.
+    """
+    corpora = [Corpus([path]) for path in files]
+    total = sum(corpus.total_bytes for corpus in corpora)
+    with progress_bar(total=total, desc="reading texts", unit="B", unit_scale=True, disable=not show_progress) as bar:
+        for corpus in corpora:
+            lines = _lines_of(corpus.blocks(progress=bar.update))
+            if corpus.marks_documents:
+                for is_text, block in itertools.groupby(lines, bool):
+                    if is_text:
+                        yield [sentence for line in block for sentence in split_sentences(line)]
+            else:
+                yield from _documents_of_lines(list(lines))
+
+
+def _lines_of(pieces: Iterable[str]) -> Iterator[str]:
+    """The lines, stripped, of a text that comes in pieces."""
+    held = ""
+    for piece in pieces:
+        *lines, held = (held + piece).split("\n")
+        yield from map(str.strip, lines)
+    yield held.strip()
+
+
+def marked_held_out(documents: Iterable[Document], every: int = 20) -> Iterator[tuple[Document, bool]]:
+    """Each document, and whether it is held out: every `every`-th one is, at least the last.
+
+    Raises:
+      ValueError: there is only one document, or none.
+    """
+    count, last = 0, []
+    for document in documents:
+        if count:
+            yield last, count % every == 0
+        count, last = count + 1, document
+    if count < 2:
+        raise ValueError(f"{count} documents can't be split into training and held-out ones.")
+    yield last, count % every == 0 or count < every
+
+
+def split_held_out(documents: Iterable[Document], every: int = 20) -> tuple[list[Document], list[Document]]:
+    """(training, held-out) documents; see `marked_held_out`."""
+    parts: tuple[list[Document], list[Document]] = ([], [])
+    for document, is_held_out in marked_held_out(documents, every):
+        parts[is_held_out].append(document)
+    return parts
+
+
+def to_text(documents: Iterable[Document]) -> str:
+    """One sentence per line, a blank line after each document."""
+    return "".join("".join(sentence + "\n" for sentence in document) + "\n" for document in documents)

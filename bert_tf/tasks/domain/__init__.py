@@ -1,0 +1,1 @@
+"""Released weights trained further on the texts of a domain, by run_domain.py."""

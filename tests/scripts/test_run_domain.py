@@ -1,0 +1,147 @@
+"""run_domain.py from end to end with a tiny model; killed while it trains, the same command goes on."""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+from helpers import warm
+from helpers.descendants import save_model
+from helpers.paths import ROOT
+from helpers.script_cases import arguments_of
+from helpers.slow import exhaustive, slow
+from helpers.small_data import texts_of, write_classification
+
+from bert_tf import BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel, read_tokenizer
+from bert_tf.models.electra.discriminator import ElectraDiscriminator
+
+ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def write_world(folder) -> dict:
+    """Texts of a domain with a word of its own, another text, a task; returns the flags."""
+    generator = np.random.default_rng(1)
+    people = ["king", "queen", "smith", "miller", "farmer", "singer", "captain", "doctor"]
+    documents = []
+    for _ in range(120):
+        one, other = generator.choice(people, 2, replace=False)
+        documents.append(f"The {one} saw the zorblax. The {other} fed the zorblax of the {one}. It was a good day.")
+    (folder / "tales.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    (folder / "news.txt").write_text("A train stopped in the city. Nobody was there to see it.\n" * 60)
+    for seed, name in enumerate(("train", "dev")):
+        write_classification(folder / f"{name}.csv", list(texts_of(16, seed)))
+    return {
+        "init_checkpoint": save_model(folder / "model", "bert", BertForPreTraining), "output_dir": folder / "out",
+        "input_file": folder / "tales.jsonl", "other_text": folder / "news.txt", "new_words": 5, "max_seq_length": 32,
+        "num_train_steps": 60, "train_batch_size": 8, "learning_rate": 1e-2, "train_file": folder / "train.csv",
+        "dev_file": folder / "dev.csv", "text_a": "text", "label": "verdict", "num_seeds": 1,
+        "fine_tuning_flag": "--num_train_epochs=2",
+    }  # fmt: skip
+
+
+def command_of(flags: dict) -> list[str]:
+    further = ["--pretraining_flag=--save_checkpoints_steps=5", "--pretraining_flag=--eval_every_steps=20"]
+    return [sys.executable, str(ROOT / "run_domain.py"), *arguments_of(flags), *further]
+
+
+def kill_while_it_trains(command, folder) -> int:
+    """Kills run_domain.py and the script that it runs, once there is a checkpoint; returns the step of the newest."""
+    with open(folder / "killed.log", "wb") as log:
+        process = warm.Popen(command, stderr=log, env=ENVIRONMENT)
+    trained = folder / "out" / "pretrained"
+    end = time.monotonic() + 400
+    while newest_step(trained) < 10:
+        assert process.poll() is None and time.monotonic() < end, (folder / "killed.log").read_text()[-3000:]
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    child = json.loads((trained / "run.lock").read_text())["pid"]
+    os.kill(child, signal.SIGKILL)
+    while pathlib.Path(f"/proc/{child}/stat").exists() and not is_zombie(child):
+        time.sleep(0.02)
+    return newest_step(trained)
+
+
+def newest_step(folder) -> int:
+    return max((int(path.stem.rpartition("-")[2]) for path in folder.glob("model.ckpt-*.index")), default=0)
+
+
+def is_zombie(pid: int) -> bool:
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.slow  # in small: test_recipe.py
+def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
+    command = command_of(write_world(tmp_path))
+    step = kill_while_it_trains(command, tmp_path)
+    assert 10 <= step < 60
+    result = warm.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert result.returncode == 0, result.stderr[-5000:]
+    out = tmp_path / "out"
+    assert f"Resuming at step {step}" in (out / "logs" / "pretraining.log").read_text()
+    content = json.loads((out / "domain.json").read_text())
+    assert [new["word"] for new in content["new_words"]] == ["zorblax"]
+    assert content["pieces_per_word"]["after"] == 1.0 < content["pieces_per_word"]["before"]
+    assert content["texts"]["train"]["documents"] == 114 and content["texts"]["heldout"]["documents"] == 6
+    losses = content["losses"]["heldout"]
+    assert losses["after"]["masked_lm_loss"] < losses["before"]["masked_lm_loss"] - 1
+    assert {"next_sentence_accuracy", "masked_lm_accuracy"} < set(losses["after"])
+    assert set(content["losses"]["other"]) == {"before", "after"} and content["notes"] == []
+    assert all(len(scores["eval_accuracy"]) == 1 for scores in content["fine_tuning"].values())
+    assert "the domain, masked_lm_loss: " in result.stdout and str(out / "domain.md") in result.stdout
+    assert (out / "domain.png").read_bytes().startswith(b"\x89PNG")
+
+    tokenizer = read_tokenizer(content["model"])
+    assert tokenizer.tokenize("The Zorblax") == ["the", "zorblax"]
+    BertForSequenceClassification.from_pretrained(content["model"], num_labels=2)
+    start = BertForPreTraining.from_pretrained(str(out / "start"))
+    assert start.config.vocab_size == 30523 and start.count_params() > 30523 * 32
+    again = warm.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert again.returncode == 0 and again.stdout == result.stdout
+
+
+@pytest.mark.parametrize(
+    ("family", "model_class"),
+    [
+        *slow(("electra", ElectraDiscriminator)),
+        *exhaustive(("albert", BertForPreTraining), ("roberta", BertForMaskedLM), ("distilbert", BertForMaskedLM)),
+    ],
+)
+def test_other_families(tmp_path, family, model_class):
+    flags = write_world(tmp_path)
+    model = save_model(tmp_path / "other", family, model_class)
+    names = ("output_dir", "input_file", "new_words", "max_seq_length", "train_batch_size")
+    flags = {"init_checkpoint": model, "num_train_steps": 6, **{name: flags[name] for name in names}}
+    result = warm.run(command_of(flags), capture_output=True, text=True, env=ENVIRONMENT)
+    assert result.returncode == 0, result.stderr[-5000:]
+    content = json.loads((tmp_path / "out" / "domain.json").read_text())
+    has_words = family in ("electra", "distilbert")
+    assert [new["word"] for new in content["new_words"]] == ["zorblax"] * has_words
+    metric = {"electra": "disc_loss", "albert": "sentence_order_accuracy"}.get(family, "masked_lm_loss")
+    assert {metric, "masked_lm_loss"} <= set(content["losses"]["heldout"]["after"])
+    assert BertModel.from_pretrained(content["model"]).config.model_type == family
+
+
+def test_refused_in_one_line(tmp_path):
+    model = save_model(tmp_path / "model", "bert", BertForPreTraining)
+    (tmp_path / "text.txt").write_text("A sentence.\n")
+    flags = {"init_checkpoint": model, "input_file": tmp_path / "text.txt", "output_dir": tmp_path / "out"}
+    flags["max_seq_length"] = 32
+    cases = {
+        "--dev_file=dev.csv": "--dev_file is for a fine-tuning, which needs --train_file, too",
+        "--pretraining_flag=--nosuch=1": "--pretraining_flag: run_pretraining.py: error: Unknown command line flag",
+        "--pretraining_flag=--optimizer=sgd": "--pretraining_flag: run_pretraining.py: error: flag --optimizer=sgd",
+        "--max_seq_length=4": "--max_seq_length=4 must be at least 5",
+        "--new_words=0": "1 documents can't be split into training and held-out ones. Give --heldout_file.",
+    }
+    for flag, message in cases.items():
+        command = [sys.executable, str(ROOT / "run_domain.py"), *arguments_of(flags), flag]
+        result = warm.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+        assert result.returncode == 1 and "Traceback" not in result.stderr, result.stderr
+        last = result.stderr.strip().splitlines()[-1]
+        assert last.startswith("run_domain.py: error: ") and message in last
+        assert not (tmp_path / "out").exists()

@@ -1,0 +1,69 @@
+"""What run_domain.py refuses before anything starts."""
+
+import dataclasses
+
+import pytest
+
+from bert_tf.tasks.domain.settings import DomainSettings
+
+
+@pytest.fixture
+def right(tmp_path) -> DomainSettings:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "text.txt").write_text("A sentence.\n")
+    (tmp_path / "train.csv").write_text("text,verdict\nyes,up\n")
+    settings = DomainSettings(
+        init_checkpoint=str(tmp_path / "model"), input_file=str(tmp_path / "t*.txt"), output_dir=str(tmp_path / "out"),
+        train_file=str(tmp_path / "train.csv"), dev_file=str(tmp_path / "train.csv"), text_a="text", label="verdict",
+    )  # fmt: skip
+    settings.check()
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"new_words": -1}, "--new_words=-1 must be at least 0"),
+        ({"max_seq_length": 4}, "--max_seq_length=4 must be at least 5"),
+        ({"num_train_steps": 0}, "--num_train_steps=0 must be at least 1"),
+        ({"num_seeds": 0}, "--num_seeds=0 must be at least 1"),
+        ({"learning_rate": -1.0}, "--learning_rate=-1 must be from 0 to 1"),
+        ({"dtype": "int8"}, "--dtype=int8 must be one of float32, bfloat16, float16"),
+        ({"init_checkpoint": "nothing"}, "--init_checkpoint=nothing: there is no such"),
+        ({"input_file": "nothing*"}, "--input_file: no file matches 'nothing\\*'"),
+        ({"input_file": ""}, "--input_file names no file"),
+        ({"heldout_file": "nothing"}, "--heldout_file: no file matches"),
+        ({"other_text": "nothing"}, "--other_text: no file matches"),
+        ({"output_dir": "a,b"}, "--output_dir=a,b: a comma"),
+        ({"train_file": None}, "--dev_file is for a fine-tuning, which needs --train_file, too"),
+        ({"label": None}, "--train_file is for a fine-tuning, which needs --label, too"),
+        ({"dev_file": "nothing"}, "--dev_file=nothing: there is no such file"),
+        ({"label": "stars"}, "train.csv, line 1: no column 'stars'"),
+        ({"fine_tuning_flag": ("--text_b=other",)}, "train.csv, line 1: no column 'other'"),
+        ({"fine_tuning_flag": ("num_train_epochs=1",)}, "--fine_tuning_flag=num_train_epochs=1 must be a flag"),
+        ({"fine_tuning_flag": ("--num_seeds=5",)}, "--num_seeds=5: give --num_seeds without --fine_tuning_flag"),
+        ({"fine_tuning_flag": ("--nodo_eval",)}, "--fine_tuning_flag=--nodo_eval: run_domain.py sets it"),
+        ({"pretraining_flag": ("--learning_rate=1",)}, "give --learning_rate without --pretraining_flag"),
+        ({"pretraining_flag": ("--nsp=false",)}, "--pretraining_flag=--nsp=false: run_domain.py sets it"),
+    ],
+)
+def test_refusals(right, changes, message):
+    with pytest.raises((ValueError, OSError), match=message):
+        dataclasses.replace(right, **changes).check()
+
+
+def test_no_task_takes_no_flags_of_a_task(right):
+    without = dataclasses.replace(right, train_file=None, dev_file=None, text_a=None, label=None)
+    without.check()
+    for name, value in (("num_seeds", 2), ("fine_tuning_flag", ("--seed=7",))):
+        with pytest.raises(ValueError, match=f"--{name} is for a fine-tuning, which needs --train_file"):
+            dataclasses.replace(without, **{name: value}).check()
+    assert without.seeds == 3 and dataclasses.replace(right, num_seeds=5).seeds == 5
+
+
+def test_further_flags_are_passed_on(right):
+    dataclasses.replace(
+        right,
+        pretraining_flag=("--seed=7", "--do_whole_word_mask", "--nodeterministic"),
+        fine_tuning_flag=("--seed=7",),
+    ).check()
