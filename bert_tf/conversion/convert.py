@@ -27,7 +27,7 @@ from bert_tf.models.families import family_of, family_of_variables, is_encoder_v
 from bert_tf.models.formats import format_named
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.inputs import select
-from bert_tf.models.sentence_settings import SentenceSettings, read_settings
+from bert_tf.models.sentence_settings import read_settings
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD, expected_shapes, pooler, word_table
 from bert_tf.system.atomic import write_text_file
@@ -131,9 +131,7 @@ def convert(
     source_weights, files = pretrained.read_model(source, bert_config_file, part)
     files, vocabulary, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
     notes += _notes_on_source(source_weights, with_optimizer)
-    if files.head == NO_HEAD:
-        files.sentences, lines = _sentences_beside(source_weights.path)
-        notes += lines
+    notes += _read_sentences(files, source_weights.path)
     weights, changes = source_weights, {"hidden_act": hidden_act} if hidden_act else {}
     if add_tokens:
         if not family_of(files.config).has_word_pieces:
@@ -232,15 +230,18 @@ def _describe(
     return dataclasses.replace(files, vocab_file=vocab_file, casing=casing), vocabulary, notes
 
 
-def _sentences_beside(path: str) -> tuple[SentenceSettings | None, list[str]]:
-    """How an encoder's vectors of texts are made, if files of sentence-transformers beside it say so; and notes."""
+def _read_sentences(files: ModelFiles, path: str) -> list[str]:
+    """Notes in `files` how an encoder's vectors are made, if files of sentence-transformers beside it say so."""
+    if files.head != NO_HEAD:
+        return []
     try:
         found = read_settings(text_casing.directory_of(path))
     except ValueError as error:
-        return None, [f"The target has no files of sentence-transformers: {error}"]
+        return [f"The target has no files of sentence-transformers: {error}"]
     if not found.described:
-        return None, []
-    return found, [f"Vectors of texts: {found.pooling}{', of length 1' if found.normalize else ''}."]
+        return []
+    files.sentences = found
+    return [f"Vectors of texts: {found.pooling}{', of length 1' if found.normalize else ''}."]
 
 
 def _notes_on_activation(config: BertConfig, format: str) -> list[str]:
