@@ -1,6 +1,5 @@
 """ONNX exports answer like the models they are made of, in ONNX Runtime alone and opened by the predictors."""
 
-import json
 import os
 import sys
 
@@ -23,6 +22,7 @@ from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.serving.tagger import Tagger
+from bert_tf.system.text_files import read_json
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.squad.answers import PredictionSettings
@@ -64,13 +64,13 @@ def test_the_files_of_a_version(classifier, exported):
         "bert_config.json", "export.json", "head_config.json", "labels.txt", "model.onnx", "tokenizer_config.json",
         "vocab.txt",
     ]  # fmt: skip
-    description = json.loads(open(f"{path}/export.json").read())
+    description = read_json(f"{path}/export.json")
     assert (description["task"], description["labels"], description["opset"]) == ("classification", LABELS, 20)
     model = onnx.load(f"{path}/model.onnx")
     onnx.checker.check_model(model, full_check=True)
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
     axes = {entry.name: [size.dim_param for size in entry.type.tensor_type.shape.dim] for entry in model.graph.input}
-    assert axes == dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ["batch", "length"])
+    assert axes == {name: ["batch", "length"] for name in ("input_ids", "input_mask", "segment_ids")}
     kinds = [node.op_type for node in model.graph.node]
     assert set(kinds) == set(description["ops"])
     # 2 layers with 2 norms and a GELU each, and the norm of the embeddings; nothing is left of the chains.
@@ -112,7 +112,7 @@ def test_eight_bits_and_what_they_cost(classifier, exported, tmp_path):
     assert os.path.getsize(f"{small}/model_int8.onnx") < os.path.getsize(f"{path}/model.onnx") / 2.5
     assert "model.onnx" not in os.listdir(small)
     assert 1e-5 < compare_export.compare(small, classifier, str(check_file)).largest_difference < 0.2
-    assert json.loads(open(f"{small}/export.json").read())["dtype"] == "int8"
+    assert read_json(f"{small}/export.json")["dtype"] == "int8"
 
 
 def test_predictor_opens_it(classifier, exported):
@@ -140,15 +140,23 @@ def test_nothing_is_left_of_an_export_that_fails(classifier, tmp_path, monkeypat
     assert os.listdir(tmp_path) == []
 
 
-def test_outputs_that_differ_are_found(classifier, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("score", lambda value: value + 0.1, "output score differs by 0.1"),
+        ("probabilities", lambda value: value[:, :2], r"output probabilities has the shape \(2, 2\)"),
+    ],
+)
+def test_outputs_that_differ_are_found(classifier, tmp_path, monkeypatch, name, change, message):
     run = export_onnx.OnnxModel.run
-    changed = {"score": lambda value: value + 0.1, "probabilities": lambda value: value[:, :2]}
-    for name, change in changed.items():
-        monkeypatch.setattr(
-            export_onnx.OnnxModel, "run", lambda *given: (found := run(*given)) | {name: change(found[name])}
-        )
-        with pytest.raises(RuntimeError, match=f"output {name} (differs by 0.1|has the shape)"):
-            export_onnx.export_onnx(classifier, str(tmp_path))
+
+    def changed(self, features):
+        outputs = run(self, features)
+        return outputs | {name: change(outputs[name])}
+
+    monkeypatch.setattr(export_onnx.OnnxModel, "run", changed)
+    with pytest.raises(RuntimeError, match=message):
+        export_onnx.export_onnx(classifier, str(tmp_path))
 
 
 def test_models_above_2_gb_and_missing_packages_are_refused(classifier, tmp_path, monkeypatch):
