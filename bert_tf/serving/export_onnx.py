@@ -80,7 +80,7 @@ def export_onnx(
     check_installed("onnx_int8" if int8 else "onnx")
     version = export.new_version(export_dir, version)
     task = task or detect_task.task_in(model_dir)
-    served = graphs.create_served_model(model_dir, task, max_seq_length=max_seq_length, top_k=top_k)
+    served = graphs.create_served_model(model_dir, task, max_seq_length=max_seq_length, top_k=top_k, ids_only=True)
     if served.weight_bytes >= export.MOST_FROZEN_BYTES:
         size = served.weight_bytes / 1e9
         raise ValueError(f"--format=onnx: the weights take {size:.1f} GB, but an ONNX file holds less than 2 GB")

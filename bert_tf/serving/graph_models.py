@@ -380,11 +380,17 @@ class ServedQuestionAnswering(ServedModel):
         self.squad.model = lambda features, training: self.run(features)  # `run` may be frozen later
 
     @classmethod
-    def from_pretrained(cls, path: str, dtype: str, max_seq_length: int | None = None) -> "ServedQuestionAnswering":
-        """The model in a directory that run_squad.py left, with the settings it was trained with."""
+    def from_pretrained(
+        cls, path: str, dtype: str, max_seq_length: int | None = None, tokenizer: Tokenizer | None = None
+    ) -> "ServedQuestionAnswering":
+        """The model in a directory that run_squad.py left, with the settings it was trained with.
+
+        Args:
+          tokenizer: instead of the directory's.
+        """
         model = question_heads.from_pretrained(path, dtype=dtype)
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
-        return cls(model, read_tokenizer(path), settings_of(path, model.config, **given))
+        return cls(model, tokenizer or read_tokenizer(path), settings_of(path, model.config, **given))
 
     def outputs(self, features):
         return self.squad.answer_ids(**features)

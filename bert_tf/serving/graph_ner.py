@@ -54,8 +54,13 @@ class ServedTagger(ServedLogits):
         self._split = GraphWords()
 
     @classmethod
-    def from_pretrained(cls, path: str, dtype: str, max_seq_length: int | None = None) -> "ServedTagger":
+    def from_pretrained(
+        cls, path: str, dtype: str, max_seq_length: int | None = None, tokenizer: Tokenizer | None = None
+    ) -> "ServedTagger":
         """The tagger in a directory that run_ner.py left.
+
+        Args:
+          tokenizer: instead of the directory's.
 
         Raises:
           ValueError: there is no tagger, or max_seq_length is more than the model can take.
@@ -64,7 +69,7 @@ class ServedTagger(ServedLogits):
         length = choose_max_seq_length(files, max_seq_length)
         settings = ner_outputs.TaggingSettings.read(casing.directory_of(path)) or ner_outputs.TaggingSettings()
         model = ner_outputs.load_model(path, settings, dtype)
-        return cls(model, read_tokenizer(path), length, files.head.labels, settings.learned_scheme)
+        return cls(model, tokenizer or read_tokenizer(path), length, files.head.labels, settings.learned_scheme)
 
     def signatures(self):
         return {

@@ -15,7 +15,7 @@ from bert_tf.models import task_models
 from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import compare_export, export, export_onnx, loaded_export
+from bert_tf.serving import compare_export, export, export_onnx, graphs, loaded_export
 from bert_tf.serving.choice_predictor import ChoicePredictor
 from bert_tf.serving.embedder import Embedder
 from bert_tf.serving.fill_mask import fill_mask
@@ -28,6 +28,7 @@ from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.outputs import SETTINGS_FILE, QuestionAnsweringSettings
 from bert_tf.tasks.squad.windows import WindowSettings
+from bert_tf.text.wordpiece import FullTokenizer
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `onnx`")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
@@ -125,6 +126,28 @@ def test_predictor_opens_it(classifier, exported):
         np.testing.assert_allclose(probabilities(Predictor(place).predict(mixed)), expected, atol=1e-5)
     with pytest.raises(ValueError, match="is an export for classification, not for squad: Predictor opens it"):
         QuestionAnswerer(versions)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        ("classification", task_models.BertForSequenceClassification),
+        *slow(("squad", task_models.BertForQuestionAnswering), ("ner", task_models.BertForTokenClassification)),
+    ],
+)
+def test_a_tokenizer_without_a_graph_form_is_no_obstacle(tmp_path, monkeypatch, task, kind):
+    def has_none(self, split_unknown=False):
+        raise ValueError("there is no graph form")
+
+    labels = {"ner": ner_data.tag_set("iob2", ["LOC"]), "classification": LABELS}.get(task)
+    path = save_model(tmp_path, "bert", kind, **({"labels": labels} if labels else {}))
+    monkeypatch.setattr(FullTokenizer, "to_graph", has_none)
+    with pytest.raises(ValueError, match="there is no graph form"):
+        graphs.create_served_model(path, task)
+    served = graphs.create_served_model(path, task, ids_only=True)
+    ids = tf.constant([[101, 2040, 102]])
+    outputs = served.outputs({"input_ids": ids, "input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids)})
+    assert all(np.isfinite(value).all() for value in outputs.values() if value.dtype == tf.float32)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
