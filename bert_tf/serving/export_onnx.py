@@ -87,7 +87,6 @@ def export_onnx(
     served.folds = False
     function = _function(served)
     content, ops = _converted(function, task)
-    concrete = function.get_concrete_function()
     description = {
         "task": task,
         "format": "onnx",
@@ -96,7 +95,7 @@ def export_onnx(
         "max_seq_length": served.max_seq_length,
         "labels": list(served.labels),
         "problem_type": served.problem_type,
-        "signatures": export.describe({"serve_ids": concrete}),
+        "signatures": export.describe({"serve_ids": function}),
     }
     with export.written_version(export_dir, version) as (temporary, target):
         tf.io.gfile.makedirs(temporary)
@@ -104,7 +103,7 @@ def export_onnx(
         export.write_description(temporary, {**description, "ops": sorted(ops)})
         path = posixpath.join(temporary, loaded_export.ONNX_FILES[False])
         write_file(path, content)
-        _check_outputs(temporary, concrete, served)
+        _check_outputs(temporary, function, served)
         if int8:
             tf.io.gfile.remove(path)
             path = posixpath.join(temporary, loaded_export.ONNX_FILES[True])
@@ -125,7 +124,7 @@ def export_onnx(
 # ---- the graph -------------------------------------------------------------------------------------------------------
 
 
-def _function(served: graph_models.ServedModel) -> tf.types.experimental.PolymorphicFunction:
+def _function(served: graph_models.ServedModel) -> tf.types.experimental.ConcreteFunction:
     """The signature `serve_ids` as a function whose outputs repeat no input, with the logits."""
     specs = served.signatures()["serve_ids"].input_signature
     names = [spec.name for spec in specs]
@@ -134,22 +133,39 @@ def _function(served: graph_models.ServedModel) -> tf.types.experimental.Polymor
         outputs = served.outputs_with_logits(dict(zip(names, values, strict=True)))
         return {name: value for name, value in outputs.items() if name not in names}
 
-    return tf.function(call, specs, autograph=False)
+    return tf.function(call, specs, autograph=False).get_concrete_function()
 
 
-def _converted(function: tf.types.experimental.PolymorphicFunction, task: str) -> tuple[bytes, set[str]]:
+def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> tuple[bytes, set[str]]:
     """The content of the ONNX file of a function, checked, and the names of its operators."""
-    from tf2onnx import convert
+    from tf2onnx import optimizer, tf_loader, tfonnx
 
     from bert_tf.serving import onnx_rewrites
 
-    with _quiet(), script.without_notes():
-        model, _ = convert.from_function(function, function.input_signature, opset=_CONVERTED_OPSET)
+    inputs = {tensor.name: tensor.name.split(":")[0] for tensor in function.inputs if tensor.dtype != tf.resource}
+    outputs = {tensor.name: name for name, tensor in function.structured_outputs.items()}
+    # All of the library's that do something here, but not the one for chains of reshapes: it removes the first of two
+    # even if the second one has a 0, which stands for a size of the first one's result.
+    chosen = ("ConstFold", "Loop", "MergeDuplicatedNodes", "Reshape", "Identity")
+    optimizers = {name: getattr(optimizer, f"{name}Optimizer") for name in chosen}
+    with _quiet(), script.without_notes(), tf.device("CPU:0"):
+        graph_def = tf_loader.from_function(function, list(inputs), list(outputs))
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(graph_def, name="")
+            converted = tfonnx.process_tf_graph(
+                graph,
+                continue_on_error=True,  # an operator that is left is found by the check of the file
+                opset=_CONVERTED_OPSET,
+                input_names=list(inputs),
+                output_names=list(outputs),
+                tensors_to_rename={**inputs, **outputs},
+            )
+            model = optimizer.optimize_graph(converted, optimizers=optimizers).make_model(task)
     onnx_rewrites.fuse(model)
     del model.opset_import[:]
     model.opset_import.add(domain="", version=OPSET)
     model.ir_version = _IR_VERSION
-    model.doc_string, model.graph.name = "", task
+    model.doc_string, model.graph.name, model.graph.doc_string = "", task, ""
     _name_axes(model.graph, task)
     content = model.SerializeToString()
     return content, _checked(content)
@@ -234,7 +250,10 @@ def _check_outputs(
     mask = np.ones_like(ids)
     mask[0, ..., shape[-1] // 2 :] = 0
     features = {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
-    found = OnnxModel(directory).run(features)
+    try:
+        found = OnnxModel(directory).run(features)
+    except Exception as error:  # they have no common class
+        raise RuntimeError(f"ONNX Runtime can't compute the converter's graph: {error}") from error
     expected = function(**{name: tf.constant(value) for name, value in features.items()})
     for name, value in expected.items():
         mine, theirs = value.numpy(), found[name]

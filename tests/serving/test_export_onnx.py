@@ -140,7 +140,7 @@ def test_a_tokenizer_without_a_graph_form_is_no_obstacle(tmp_path, monkeypatch, 
         raise ValueError("there is no graph form")
 
     labels = {"ner": ner_data.tag_set("iob2", ["LOC"]), "classification": LABELS}.get(task)
-    path = save_model(tmp_path, "bert", kind, **({"labels": labels} if labels else {}))
+    path = save_model(tmp_path, "bert", kind, **({"labels": labels, "num_labels": len(labels)} if labels else {}))
     monkeypatch.setattr(FullTokenizer, "to_graph", has_none)
     with pytest.raises(ValueError, match="there is no graph form"):
         graphs.create_served_model(path, task)
@@ -275,7 +275,9 @@ def test_answers(tmp_path, family, kind):
 @pytest.mark.parametrize("family", slow(*NAMES))
 def test_tags(tmp_path, family):
     labels = ner_data.tag_set("iob2", ["LOC", "PER"])
-    path = save_model(tmp_path / "model", family, task_models.BertForTokenClassification, labels=labels)
+    path = save_model(
+        tmp_path / "model", family, task_models.BertForTokenClassification, num_labels=len(labels), labels=labels
+    )
     (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings().to_json())
     exported = export_onnx.export_onnx(path, str(tmp_path / "out"))
     for found, expected in zip(Tagger(exported).predict(TEXTS), Tagger(path).predict(TEXTS), strict=True):
