@@ -20,7 +20,11 @@ _Pattern = tuple | float | str
 _CENTERED = ("Sub", "x", ("ReduceMean", "x"))
 _VARIANCE = ("ReduceMean", ("Mul", _CENTERED, _CENTERED))
 _INVERSE = ("Reciprocal", ("Sqrt", ("Add", _VARIANCE, "epsilon")))
-_LAYER_NORM = ("Add", ("Mul", ("Mul", _CENTERED, _INVERSE), "gamma"), "beta")
+# TensorFlow's graph optimizer multiplies the two factors first.
+_LAYER_NORMS = (
+    ("Add", ("Mul", _CENTERED, ("Mul", _INVERSE, "gamma")), "beta"),
+    ("Add", ("Mul", ("Mul", _CENTERED, _INVERSE), "gamma"), "beta"),
+)
 
 _CUBE = ("Mul", ("Mul", ("Mul", 0.044715, "x"), "x"), "x")
 _INNER = ("Mul", float(np.sqrt(2 / np.pi)), ("Add", "x", _CUBE))
@@ -83,7 +87,8 @@ def fuse(model: "onnx.ModelProto") -> dict[str, int]:
     for node in model.graph.node:
         if node.op_type not in _COMMUTATIVE:
             continue
-        if found := next(graph.matches(node.output[0], _LAYER_NORM, {}), None):
+        ways = (way for pattern in _LAYER_NORMS for way in graph.matches(node.output[0], pattern, {}))
+        if found := next(ways, None):
             epsilon = graph.scalar(found["epsilon"])
             vectors = [graph.constants.get(found[name]) for name in ("gamma", "beta")]
             if epsilon is not None and all(vector is not None and len(vector.dims) == 1 for vector in vectors):
