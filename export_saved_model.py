@@ -1,4 +1,4 @@
-"""Exports a fine-tuned model as a SavedModel for TensorFlow Serving: strings in, answers out.
+"""Exports a fine-tuned model as a SavedModel for TensorFlow Serving: strings in, answers out; or for LiteRT or ONNX.
 
     python export_saved_model.py --model_dir=mrpc_output/best_model --export_dir=serving/mrpc --text_pairs
     python export_saved_model.py --model_dir=squad_output/best_model --export_dir=serving/squad --dtype=bfloat16
@@ -42,8 +42,10 @@ flags.DEFINE_bool(
 flags.DEFINE_enum(
     "format",
     "saved_model",
-    ["saved_model", "tflite", "tflite_int8"],
-    "tflite: a file for LiteRT (phones, small devices) that takes token ids; tflite_int8: the same with 8-bit weights.",
+    ["saved_model", "tflite", "tflite_int8", "onnx", "onnx_int8"],
+    "tflite: a file for LiteRT (phones, small devices) that takes token ids; tflite_int8: the same with 8-bit weights. "
+    "onnx: export_dir/VERSION with a file for ONNX Runtime that takes token ids, and the tokenizer's files beside it; "
+    "onnx_int8: with 8-bit weights. The last two need pip install 'bert-tf[onnx]'.",
 )
 flags.DEFINE_integer(
     "max_seq_length",
@@ -58,36 +60,42 @@ flags.DEFINE_string(
     None,
     "Real data with labels, on which the export is compared with the model in float32; scores and differences are "
     "printed. Lines of text, tab, label (for pairs: text, tab, text, tab, label); for squad JSON in SQuAD format; for "
-    "ner a CoNLL file. --dtype=bfloat16 and --format=tflite_int8 cost a little accuracy.",
+    "ner a CoNLL file. --dtype=bfloat16 and 8-bit weights cost a little accuracy.",
 )
+
+# The flags that each format uses, besides those of all.
+_ARGUMENTS = {
+    "saved_model": ("task", "dtype", "freeze", "version", "max_seq_length", "text_pairs", "top_k", "warm_up"),
+    "tflite": ("task", "max_seq_length"),
+    "onnx": ("task", "version", "max_seq_length", "top_k"),
+}
 
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    if FLAGS.format != "saved_model":
-        for name in ("dtype", "freeze", "version", "text_pairs", "top_k", "warm_up"):
-            if not FLAGS[name].using_default_value:
-                raise ValueError(f"--{name} is for --format=saved_model, not for {FLAGS.format}")
+    kind = FLAGS.format.removesuffix("_int8")
+    for name in _ARGUMENTS["saved_model"]:
+        if name not in _ARGUMENTS[kind] and not FLAGS[name].using_default_value:
+            raise ValueError(f"--{name} is for --format=saved_model, not for {FLAGS.format}")
     checks.check_output_dir(FLAGS.export_dir, "--export_dir")
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
-    from bert_tf.serving import compare_export, detect_task, export, export_tflite
+    from bert_tf.serving import compare_export, detect_task, export, export_onnx, export_tflite
 
+    if kind == "onnx":
+        export_onnx.check_installed(FLAGS.format)
     if FLAGS.check_file:
         task = FLAGS.task or detect_task.task_in(FLAGS.model_dir)
         compare_export.refuse_unfit(FLAGS.check_file, FLAGS.model_dir, task, FLAGS.text_pairs)
-    if FLAGS.format == "saved_model":
-        names = ("task", "dtype", "freeze", "version", "max_seq_length", "text_pairs", "top_k", "warm_up")
-        arguments = {name: FLAGS[name].value for name in names}
-        path = export.export_saved_model(FLAGS.model_dir, FLAGS.export_dir, **arguments)
-    else:
-        path = export_tflite.export_tflite(
-            FLAGS.model_dir,
-            FLAGS.export_dir,
-            task=FLAGS.task,
-            int8=FLAGS.format == "tflite_int8",
-            max_seq_length=FLAGS.max_seq_length,
-        )
+    exporters = {
+        "saved_model": export.export_saved_model,
+        "tflite": export_tflite.export_tflite,
+        "onnx": export_onnx.export_onnx,
+    }
+    arguments = {name: FLAGS[name].value for name in _ARGUMENTS[kind]}
+    if kind != "saved_model":
+        arguments["int8"] = FLAGS.format != kind
+    path = exporters[kind](FLAGS.model_dir, FLAGS.export_dir, **arguments)
     print(path)
     if FLAGS.check_file:
         print(compare_export.compare(path, FLAGS.model_dir, FLAGS.check_file).text())

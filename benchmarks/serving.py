@@ -6,6 +6,7 @@
 `--model` is a Hugging Face directory of a fine-tuned model (convert_checkpoint.py makes one), so that both sides have
 the same weights. Each side is measured in a separate process, in turn: the export as any program calls it
 (tf.saved_model.load, TensorFlow and tensorflow_text only), transformers with its fast tokenizer and dynamic padding.
+An ONNX file of either side is computed by ONNX Runtime, between the same tokenizer and the same code for answers.
 Batch 1: p50 and p99 of single requests. Batch 32: texts in the file's order, whatever their lengths.
 All take turns for --rounds rounds, since the speed of a machine varies; the table shows the medians, and the lowest and
 highest p50. For a classifier the last lines have the least time of the matrix products of the text of median length, at
@@ -36,7 +37,10 @@ flags.DEFINE_integer("requests", 200, "Requests of one example.")
 flags.DEFINE_integer("examples", 640, "Examples in batches of 32 (a quarter of this for questions).")
 flags.DEFINE_integer("rounds", 3, "Rounds; each measures every variant.")
 flags.DEFINE_multi_string(
-    "variant", ["float32", "float32 nofreeze", "bfloat16", "bfloat16 nofreeze"], "Exports to measure."
+    "variant",
+    ["float32", "float32 nofreeze", "bfloat16", "bfloat16 nofreeze"],
+    "Exports to measure; onnx and onnx_int8 are ONNX files, measured beside the one of torch.onnx.export, which needs "
+    "onnxscript.",
 )
 
 BATCH = 32
@@ -80,23 +84,23 @@ def measure_export(path: str, names: tuple, rows, requests: int, examples: int) 
     return measure(answer, rows, requests, examples)
 
 
-def measure_transformers(model_dir: str, is_squad: bool, dtype: str, rows, requests: int, examples: int) -> dict:
-    """Measures the same with transformers."""
+def transformers_answers(model_dir: str, is_squad: bool, compute):
+    """The function from rows of texts to answers, with transformers' fast tokenizer and dynamic padding.
+
+    Args:
+      compute: the tokenizer's arrays by name -> logits [B, C], or for questions the logits of starts and ends, [B, S].
+    """
     import numpy as np
-    import torch
     import transformers
+    from scipy.special import softmax
 
     transformers.logging.set_verbosity_error()
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
-    kind = transformers.BertForQuestionAnswering if is_squad else transformers.BertForSequenceClassification
-    model = kind.from_pretrained(model_dir).eval()
-    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bfloat16")
+    names = transformers.AutoConfig.from_pretrained(model_dir).id2label
 
     def classify(part):
-        batch = tokenizer([row[0] for row in part], padding=True, truncation=True, return_tensors="pt")
-        with torch.inference_mode(), autocast:
-            probabilities = model(**batch).logits.float().softmax(-1)
-        return [model.config.id2label[k] for k in probabilities.argmax(-1).tolist()]
+        (logits,) = compute(tokenizer([row[0] for row in part], padding=True, truncation=True, return_tensors="np"))
+        return [names[k] for k in softmax(logits, -1).argmax(-1).tolist()]
 
     def find(part):
         encoded = tokenizer(
@@ -108,12 +112,10 @@ def measure_transformers(model_dir: str, is_squad: bool, dtype: str, rows, reque
             padding=True,
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
-            return_tensors="pt",
+            return_tensors="np",
         )
-        owners, offsets = encoded.pop("overflow_to_sample_mapping").tolist(), encoded.pop("offset_mapping").numpy()
-        with torch.inference_mode(), autocast:
-            output = model(**encoded)
-        starts, ends = output.start_logits.float().numpy(), output.end_logits.float().numpy()
+        owners, offsets = encoded.pop("overflow_to_sample_mapping").tolist(), encoded.pop("offset_mapping")
+        starts, ends = compute(encoded)
         best = [(-1e9, 0, 0)] * len(part)
         for window, owner in enumerate(owners):
             inside = np.array([kind == 1 for kind in encoded.sequence_ids(window)])
@@ -127,7 +129,61 @@ def measure_transformers(model_dir: str, is_squad: bool, dtype: str, rows, reque
                 best[owner] = (float(scores[a, b]), offsets[window][first[a]][0], offsets[window][last[b]][1])
         return [row[1][a:b] for row, (_, a, b) in zip(part, best, strict=True)]
 
-    return measure(find if is_squad else classify, rows, requests, examples)
+    return find if is_squad else classify
+
+
+def torch_model(model_dir: str, is_squad: bool):
+    """The model of transformers, and the names of its outputs."""
+    import transformers
+
+    kind = transformers.BertForQuestionAnswering if is_squad else transformers.BertForSequenceClassification
+    return kind.from_pretrained(model_dir).eval(), ("start_logits", "end_logits") if is_squad else ("logits",)
+
+
+def measure_transformers(model_dir: str, is_squad: bool, dtype: str, rows, requests: int, examples: int) -> dict:
+    """Measures transformers with PyTorch."""
+    import torch
+
+    model, names = torch_model(model_dir, is_squad)
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bfloat16")
+
+    def compute(encoded):
+        with torch.inference_mode(), autocast:
+            outputs = model(**{name: torch.from_numpy(value) for name, value in encoded.items()})
+            return [outputs[name].float().numpy() for name in names]
+
+    return measure(transformers_answers(model_dir, is_squad, compute), rows, requests, examples)
+
+
+def measure_onnx(path: str, model_dir: str, is_squad: bool, rows, requests: int, examples: int) -> dict:
+    """Measures an ONNX file in ONNX Runtime, with transformers' tokenizer: only the files differ."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    names = ["start_logits", "end_logits"] if is_squad else ["logits"]
+    ours = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+    inputs = {entry.name: "int32" if entry.type == "tensor(int32)" else "int64" for entry in session.get_inputs()}
+
+    def compute(encoded):
+        found = {name if name in inputs else ours[name]: value for name, value in encoded.items()}
+        return session.run(names, {name: value.astype(inputs[name]) for name, value in found.items()})
+
+    return measure(transformers_answers(model_dir, is_squad, compute), rows, requests, examples)
+
+
+def export_of_transformers(model_dir: str, path: str, is_squad: bool) -> str:
+    """The ONNX file that torch.onnx.export makes of the model of transformers, for rows of any number and length."""
+    import torch
+
+    model, outputs = torch_model(model_dir, is_squad)
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    example = {name: torch.ones((2, 16), dtype=torch.int64) for name in names}
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=512)}
+    torch.onnx.export(
+        model, kwargs=example, f=path, dynamo=True, input_names=list(names), output_names=list(outputs),
+        dynamic_shapes=dict.fromkeys(names, axes), external_data=False,
+    )  # fmt: skip
+    return path
 
 
 def in_process(function, *arguments):
@@ -137,10 +193,13 @@ def in_process(function, *arguments):
 
 
 def export(model_dir: str, folder: str, variant: str) -> str:
-    """An export of a variant such as "bfloat16 nofreeze"."""
+    """An export of a variant such as "bfloat16 nofreeze", or an ONNX file."""
     from bert_tf.serving import export as serving_export
+    from bert_tf.serving import export_onnx, loaded_export
 
     logging.set_verbosity(logging.ERROR)
+    if variant.startswith("onnx"):
+        return loaded_export.onnx_file(export_onnx.export_onnx(model_dir, folder, int8=variant == "onnx_int8"))
     dtype, *rest = variant.split()
     return serving_export.export_saved_model(
         model_dir, folder, dtype=dtype, freeze={"freeze": True, "nofreeze": False}.get("".join(rest)), warm_up=False
@@ -183,9 +242,15 @@ def main(_):
             f"transformers {dtype}": (measure_transformers, FLAGS.model, is_squad, dtype, rows, *size)
             for dtype in ("float32", "bfloat16")
         }
+        if any(variant.startswith("onnx") for variant in FLAGS.variant):
+            path = in_process(export_of_transformers, FLAGS.model, os.path.join(folder, "transformers.onnx"), is_squad)
+            contenders["transformers onnx"] = (measure_onnx, path, FLAGS.model, is_squad, rows, *size)
         for number, variant in enumerate(FLAGS.variant):
             path = in_process(export, FLAGS.model, os.path.join(folder, str(number)), variant)
-            contenders[f"bert_tf {variant}"] = (measure_export, path, names, rows, *size)
+            if variant.startswith("onnx"):
+                contenders[f"bert_tf {variant}"] = (measure_onnx, path, FLAGS.model, is_squad, rows, *size)
+            else:
+                contenders[f"bert_tf {variant}"] = (measure_export, path, names, rows, *size)
         found = {name: [] for name in contenders}
         for number in range(FLAGS.rounds):
             for name, (function, *arguments) in contenders.items():

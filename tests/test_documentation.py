@@ -44,6 +44,7 @@ COMMANDS = {
     "domain": (["run_domain.py"], 0),
     "features": (["extract_features.py"], 0),
     "models": (["run_classifier.py"], 0),
+    "onnx": (["export_saved_model.py"], 2),
     "paper-recipe": (
         [*["create_pretraining_data.py"] * 2, *["run_pretraining.py"] * 2, "-m"],
         0,
@@ -474,6 +475,18 @@ def test_serving(environment, folder):
     run_commands(command, environment, folder)
     assert json.loads((folder / "serving" / "squad" / "1" / "export.json").read_text())["task"] == "squad"
     run_python("serving", environment, folder)
+
+
+@pytest.mark.slow  # in small: test_export_onnx.py
+def test_onnx(environment, folder):
+    for package in ("onnx", "onnxruntime", "tf2onnx"):
+        pytest.importorskip(package, reason="needs the extra `onnx`")
+    from bert_tf.models.task_models import BertForSequenceClassification
+
+    save_model(folder / "mrpc_output" / "best_model", "bert", BertForSequenceClassification, max_length=128)
+    (command,) = blocks("onnx", "shell")
+    run_commands(command, environment, folder)
+    run_python("onnx", environment, folder)
 
 
 def test_readme_is_short():

@@ -126,7 +126,18 @@ def test_private_names_stay_in_their_module():
 
 
 # Optional requirements; an error says so if one is missing. Tests need them, so they are in requirements-dev.txt.
-OPTIONAL = {"torch", "transformers", "apache-beam", "dask", "jieba", "fugashi", "unidic-lite"}
+OPTIONAL = {
+    "torch",
+    "transformers",
+    "apache-beam",
+    "dask",
+    "jieba",
+    "fugashi",
+    "unidic-lite",
+    "onnx",
+    "onnxruntime",
+    "tf2onnx",
+}
 # A package that a requirement (tensorflow-datasets 4.9.10) imports without requiring it.
 IMPORTED_BY_OTHERS = {"importlib_resources"}
 # Packages of several distributions share the name `google`.

@@ -7,9 +7,11 @@ import numpy as np
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
+from bert_tf.models import directory as model_directory
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import loaded_export
 from bert_tf.serving.detect_task import check_task
+from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.system.progress import progress_bar
 from bert_tf.tasks.table import TASKS
 
@@ -25,7 +27,9 @@ class Answerer:
       action: the label of the progress bar.
 
     Attributes:
-      export: the `loaded_export.Export`, or None for a directory; tokenizer, files and model are None for an export.
+      path: what was opened: of a directory of versions the newest.
+      export: the `loaded_export.Export` of a SavedModel, else None; then tokenizer, files and model are not None. The
+        model of an ONNX export is an `OnnxModel`, and its directory has the files of a model directory.
 
     Args:
       path: a complete model directory: weights with an output layer, configuration, vocabulary; or what
@@ -46,16 +50,27 @@ class Answerer:
             raise ValueError(f"batch_size={batch_size} must be at least 1")
         self.batch_size = batch_size
         self.export = self.tokenizer = self.files = self.model = None
-        if found := loaded_export.find_export(path):
+        found = loaded_export.find_export(path)
+        self.path = found or path
+        if found and not loaded_export.onnx_file(found):
             self.export = loaded_export.Export(found, trust)
-            if self.export.task not in self.tasks:
-                other = TASKS[self.export.task].answerer if self.export.task in TASKS else None
-                advice = f": {other} opens it" if other and other[0].isupper() else ""
-                raise ValueError(f"{path} is an export for {self.export.task}, not for {self.tasks[0]}{advice}")
+            self._check_task(path, self.export.task)
             return
-        self.tokenizer = read_tokenizer(path)
+        self.tokenizer = read_tokenizer(self.path)
+        if found:
+            self.files = model_directory.read_model_files(found)
+            self.model = OnnxModel(found)
+            self._check_task(path, self.model.task)
+            return
         self.files = check_task(path, self.tasks[0])
         self.model = self.load_model(path)
+
+    def _check_task(self, path: str, task: str) -> None:
+        """Refuses an export for another task."""
+        if task not in self.tasks:
+            other = TASKS[task].answerer if task in TASKS else None
+            advice = f": {other} opens it" if other and other[0].isupper() else ""
+            raise ValueError(f"{path} is an export for {task}, not for {self.tasks[0]}{advice}")
 
     def load_model(self, path: str) -> keras.Model:
         """The model in a directory."""

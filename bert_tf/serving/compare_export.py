@@ -11,6 +11,7 @@ from bert_tf.serving import loaded_export
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
+from bert_tf.serving.tagger import Tagger
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.tasks.classification import encode as classification_encode
@@ -68,7 +69,7 @@ def compare(export: str, model_dir: str, check_file: str) -> Comparison:
     """Compares an export with the model it was made from.
 
     Args:
-      export: the directory of a version, or a .tflite file of a classifier.
+      export: the directory of a version, SavedModel or ONNX; or a .tflite file of a classifier.
       check_file: for a classifier or regression, lines `text TAB label` or `text TAB text TAB label`; for squad, a JSON
         file in SQuAD format; for ner, a CoNLL file, word first and tag (IOB2) last.
 
@@ -78,8 +79,7 @@ def compare(export: str, model_dir: str, check_file: str) -> Comparison:
     """
     if export.endswith(".tflite"):
         return _compare_classifier(_tflite_scores(export), Predictor(model_dir), check_file)
-    loaded = loaded_export.Export(export)
-    return _comparer(loaded.task).compare(loaded, model_dir, check_file)
+    return _comparer(loaded_export.read_description(export)["task"]).compare(export, model_dir, check_file)
 
 
 # ---- classifiers -----------------------------------------------------------------------------------------------------
@@ -87,7 +87,13 @@ def compare(export: str, model_dir: str, check_file: str) -> Comparison:
 Scores = Callable[[Predictor, list], np.ndarray]
 
 
-def _saved_model_scores(loaded: loaded_export.Export) -> Scores:
+def _scores(export: str) -> Scores:
+    """Of a SavedModel or ONNX export."""
+    if loaded_export.onnx_file(export):
+        theirs = Predictor(export)
+        return lambda predictor, texts: _probabilities(predictor, theirs.logits(texts))
+    loaded = loaded_export.Export(export)
+
     def scores(predictor: Predictor, texts: list) -> np.ndarray:
         names = ("text", "text_pair")[: len(texts[0])]
         signature = "serve_pairs" if len(names) == 2 and "serve_pairs" in loaded.signatures else "serving_default"
@@ -176,7 +182,27 @@ def _check_rows(check_file: str, model_dir: str, text_pairs: bool) -> None:
 # ---- questions -------------------------------------------------------------------------------------------------------
 
 
-def _compare_answers(loaded: loaded_export.Export, model_dir: str, check_file: str) -> Comparison:
+# (question, context) of a batch -> (answer, score) of each.
+Answers = Callable[[list[tuple[str, str]]], list[tuple[str, float]]]
+
+
+def _answers(export: str) -> Answers:
+    """Of a SavedModel or ONNX export."""
+    if loaded_export.onnx_file(export):
+        answerer = QuestionAnswerer(export)
+        return lambda pairs: [(found["answer"], found["score"]) for found in answerer.predict(pairs)]
+    loaded = loaded_export.Export(export)
+
+    def answers(pairs: list[tuple[str, str]]) -> list[tuple[str, float]]:
+        questions, contexts = map(list, zip(*pairs, strict=True))
+        outputs = loaded("serving_default", question=questions, context=contexts)
+        texts = [answer.decode() for answer in outputs["answer"].tolist()]
+        return list(zip(texts, outputs["score"].tolist(), strict=True))
+
+    return answers
+
+
+def _compare_answers(export: str, model_dir: str, check_file: str) -> Comparison:
     articles = squad_data.read_articles(check_file)
     questions = [
         (question["id"], question["question"], paragraph["context"])
@@ -184,20 +210,15 @@ def _compare_answers(loaded: loaded_export.Export, model_dir: str, check_file: s
         for paragraph in article["paragraphs"]
         for question in paragraph["qas"]
     ]
-    answerer = QuestionAnswerer(model_dir)
+    answerer, exported = QuestionAnswerer(model_dir), _answers(export)
     mine, theirs, largest = {}, {}, 0.0
     for begin in progress_bar(range(0, len(questions), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
         part = questions[begin : begin + _ROWS]
-        outputs = loaded(
-            "serving_default",
-            question=[question for _, question, _ in part],
-            context=[context for *_, context in part],
-        )
-        answers = answerer.predict([(question, context) for _, question, context in part])
-        for place, ((key, *_), found) in enumerate(zip(part, answers, strict=True)):
-            mine[key], theirs[key] = found["answer"], outputs["answer"][place].decode()
+        pairs = [pair for _, *pair in part]
+        for (key, *_), found, (answer, score) in zip(part, answerer.predict(pairs), exported(pairs), strict=True):
+            mine[key], theirs[key] = found["answer"], answer
             if mine[key] == theirs[key]:
-                largest = max(largest, abs(found["score"] - float(outputs["score"][place])))
+                largest = max(largest, abs(found["score"] - score))
     names = ("exact_match", "f1")
     version_2 = answerer.predictions.version_2_with_negative
     metrics = [squad_metrics.evaluate(articles, answers, version_2) for answers in (mine, theirs)]
@@ -219,21 +240,49 @@ def _read_sentences(check_file: str, settings: ner_outputs.TaggingSettings) -> l
     return sentences
 
 
-def _compare_tags(loaded: loaded_export.Export, model_dir: str, check_file: str) -> Comparison:
+# Words of a batch of sentences -> tags and scores of each.
+Tags = Callable[[list[list[str]]], tuple[list[list[str]], list[np.ndarray]]]
+
+
+def _tags(tag_words: Callable) -> Tags:
+    """By a signature `serve_words`."""
+
+    def tags(sentences: list[list[str]]) -> tuple[list[list[str]], list[np.ndarray]]:
+        outputs = tag_words(words=tf.ragged.constant(sentences, dtype=tf.string).to_tensor(""))
+        found, scores = outputs["tags"].numpy(), outputs["scores"].numpy()
+        lengths = [len(words) for words in sentences]
+        names = [[tag.decode() for tag in row[:length]] for row, length in zip(found, lengths, strict=True)]
+        return names, [row[:length] for row, length in zip(scores, lengths, strict=True)]
+
+    return tags
+
+
+def _tags_by_onnx(export: str) -> Tags:
+    tagger = Tagger(export)
+
+    def tags(sentences: list[list[str]]) -> tuple[list[list[str]], list[np.ndarray]]:
+        found = tagger.predict(sentences)
+        return [one["tags"] for one in found], [np.array(one["scores"]) for one in found]
+
+    return tags
+
+
+def _compare_tags(export: str, model_dir: str, check_file: str) -> Comparison:
     settings = _tagging_settings(model_dir)
     sentences = _read_sentences(check_file, settings)
-    exported = loaded.signatures["serve_words"]
-    model = ServedTagger.from_pretrained(model_dir, "float32", loaded.description["max_seq_length"])
-    calls = (lambda words: model.tag_words(words), lambda words: exported(words=words))
+    length = loaded_export.read_description(export)["max_seq_length"]
+    model = ServedTagger.from_pretrained(model_dir, "float32", length)
+    if loaded_export.onnx_file(export):
+        exported = _tags_by_onnx(export)
+    else:
+        exported = _tags(loaded_export.Export(export).signatures["serve_words"])
     found, scores = ([], []), ([], [])
     for begin in progress_bar(range(0, len(sentences), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
         part = [sentence.words for sentence in sentences[begin : begin + _ROWS]]
-        words = tf.ragged.constant(part, dtype=tf.string).to_tensor("")
-        for call, tags, probabilities in zip(calls, found, scores, strict=True):
-            outputs = call(words)
-            for row, row_tags, row_scores in zip(part, outputs["tags"], outputs["scores"], strict=True):
-                tags.append([tag.decode() for tag in row_tags.numpy()[: len(row)]])
-                probabilities.extend(row_scores.numpy()[: len(row)])
+        for call, tags, probabilities in zip((_tags(model.tag_words), exported), found, scores, strict=True):
+            names, values = call(part)
+            tags.extend(names)
+            probabilities.extend(np.concatenate(values))
     gold, plain = [sentence.tags for sentence in sentences], settings.learned_scheme == "plain"
     metrics = [ner_metrics.evaluate(gold, tags, plain=plain) for tags in found]
     same = float(np.mean([mine == theirs for mine, theirs in zip(*found, strict=True)]))
@@ -253,14 +302,12 @@ class _Comparer(NamedTuple):
     """
 
     check: Callable[[str, str, bool], object]
-    compare: Callable[[loaded_export.Export, str, str], Comparison]
+    compare: Callable[[str, str, str], Comparison]
 
 
 _CLASSIFIER = _Comparer(
     _check_rows,
-    lambda loaded, model_dir, check_file: _compare_classifier(
-        _saved_model_scores(loaded), Predictor(model_dir), check_file
-    ),
+    lambda export, model_dir, check_file: _compare_classifier(_scores(export), Predictor(model_dir), check_file),
 )
 # The tasks whose exports can be compared.
 _COMPARERS = {

@@ -16,6 +16,7 @@ from bert_tf.models import sentence_settings, sentence_vectors
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.base_predictor import Answerer, list_of
 from bert_tf.serving.detect_task import choose_max_seq_length
+from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.text.casing import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
@@ -75,23 +76,33 @@ class Embedder(Answerer):
             self.max_seq_length = self.exported_max_seq_length(max_seq_length)
             self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
             return
+        by_onnx = isinstance(self.model, OnnxModel)
+        if by_onnx:
+            if dtype is not None:
+                raise ValueError(f"dtype={dtype!r}: what an export computes was decided when it was written")
+            self.settings = sentence_settings.read_settings(self.path)
+            described = self.settings.described
         if pooling:
             self.settings = dataclasses.replace(self.settings, pooling=pooling)
         elif not described:
             logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", path)
         if max_seq_length is None:
-            max_seq_length = self.settings.length_for(self.model.config)
+            max_seq_length = self.settings.length_for(self.files.config)
         self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
-        self.size = self.model.config.hidden_size
+        self.size = self.files.config.hidden_size
         spec = tf.TensorSpec([None, None], tf.int32)
         inputs = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), spec)
-        self._vectors = tf.function(self._compute, input_signature=[inputs], autograph=False)
+        self._vectors = self._compute_by_onnx if by_onnx else tf.function(self._compute, [inputs], autograph=False)
 
     def load_model(self, path):
         return self.model_class.from_pretrained(path, dtype=self._dtype)
 
     def _compute(self, inputs):
         return sentence_vectors.sentence_vectors(self.model, inputs, self.settings.pooling, training=False)
+
+    def _compute_by_onnx(self, inputs):
+        outputs = self.model(inputs)["sequence_output"]
+        return sentence_vectors.pooled(outputs, inputs["input_mask"], self.settings.pooling)
 
     def encode(self, texts: Sequence[str], normalize: bool | None = None) -> np.ndarray:
         """float32 [n, H]: the vectors of texts, in their order.
@@ -118,7 +129,7 @@ class Embedder(Answerer):
         lengths = rows.lengths if rows else np.array([len(text) for text in texts])
         for chosen in self.batches(lengths):
             if rows:
-                vectors[chosen] = self._vectors(rows.batch(chosen, int(lengths[chosen].max()))).numpy()
+                vectors[chosen] = self._vectors(rows.batch(chosen, int(lengths[chosen].max())))
             else:
                 vectors[chosen] = self.export("embed", text=[texts[row] for row in chosen.tolist()])["vector"]
         normalize = self.settings.normalize if normalize is None else normalize

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -77,22 +77,13 @@ def export_saved_model(
         "frozen": frozen,
         "max_seq_length": served.max_seq_length,
         "labels": list(served.labels),
-        "signatures": _describe(functions),
+        "signatures": describe(functions),
         "ops": sorted(ops),
         "lowest_serving_version": lowest,
     }
-    target = posixpath.join(export_dir, str(version))
-    temporary = posixpath.join(export_dir, f".{version}.tmp")
-    if tf.io.gfile.exists(temporary):
-        tf.io.gfile.rmtree(temporary)
-    try:
+    with written_version(export_dir, version) as (temporary, target):
         _write_version(temporary, served, functions, read_tokenizer(model_dir).files(), warm_up)
-        write_text_file(posixpath.join(temporary, loaded_export.EXPORT_FILE), json.dumps(description, indent=2) + "\n")
-        tf.io.gfile.rename(temporary, target)
-    except BaseException:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.rmtree(temporary)
-        raise
+        write_description(temporary, description)
     _log_export(target, model_dir, description)
     return target
 
@@ -173,6 +164,35 @@ def new_version(export_dir: str, version: int | None) -> int:
 
 
 @contextlib.contextmanager
+def written_version(export_dir: str, version: int) -> Iterator[tuple[str, str]]:
+    """Yields a temporary folder and the folder `export_dir/VERSION` that it becomes at the end, complete or not at all.
+
+    The temporary folder does not exist yet.
+    """
+    target = posixpath.join(export_dir, str(version))
+    temporary = posixpath.join(export_dir, f".{version}.tmp")
+    if tf.io.gfile.exists(temporary):
+        tf.io.gfile.rmtree(temporary)
+    try:
+        yield temporary, target
+        tf.io.gfile.rename(temporary, target)
+    except BaseException:
+        if tf.io.gfile.exists(temporary):
+            tf.io.gfile.rmtree(temporary)
+        raise
+
+
+def write_description(directory: str, description: Mapping) -> None:
+    """Writes export.json."""
+    write_text_file(posixpath.join(directory, loaded_export.EXPORT_FILE), json.dumps(description, indent=2) + "\n")
+
+
+def labels_file(labels: Sequence[str]) -> dict[str, bytes]:
+    """name -> content of labels.txt; empty if there are no labels."""
+    return {"labels.txt": "".join(label + "\n" for label in labels).encode()} if labels else {}
+
+
+@contextlib.contextmanager
 def _without_notes() -> Iterator[None]:
     """Hides TensorFlow's log of how it saves (names of arguments, fingerprints), which is of no use to a user."""
     loggers = (logging.get_absl_logger(), tf.get_logger())
@@ -201,9 +221,7 @@ def _write_version(
 ) -> None:
     """Writes the SavedModel with its assets: the `vocabulary` files, and labels.txt if there are labels."""
     tf.io.gfile.makedirs(directory)
-    contents = dict(vocabulary)
-    if served.labels:
-        contents["labels.txt"] = "".join(label + "\n" for label in served.labels).encode()
+    contents = {**vocabulary, **labels_file(served.labels)}
     paths = [posixpath.join(directory, name) for name in contents]
     for path, content in zip(paths, contents.values(), strict=True):
         write_file(path, content)
@@ -232,7 +250,7 @@ def _write_warm_up(directory: str, served) -> None:
             writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
 
 
-def _describe(functions: Mapping) -> dict:
+def describe(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> dict:
     """Names, dtypes and shapes of the inputs and outputs of each signature."""
 
     def shape(spec) -> list:

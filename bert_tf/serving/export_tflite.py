@@ -39,7 +39,7 @@ def export_tflite(
     possible = [name for name, entry in TASKS.items() if entry.tflite]
     if task not in possible:
         raise ValueError(f"--task={task}: TFLite supports {', '.join(possible[:-1])} and {possible[-1]}")
-    served = graphs.create_served_model(model_dir, task, max_seq_length=max_seq_length)
+    served = graphs.create_served_model(model_dir, task, max_seq_length=max_seq_length, ids_only=True)
     length = served.max_seq_length
     specs = [tf.TensorSpec([1, length], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")]
 

@@ -30,7 +30,7 @@ FOLDED = {
     "input_mask": tf.TensorSpec([None, None, None], tf.int32, "input_mask"),
     "pooled_positions": tf.TensorSpec([None, 2], tf.int32, "pooled_positions"),
 }
-_UNTRACKED = ("_model", "encoder", "squad")
+_UNTRACKED = ("_model", "_pieces", "encoder", "squad")
 
 
 def strings(name: str) -> tf.TensorSpec:
@@ -46,13 +46,17 @@ class ServedModel(tf.Module):
     """The base class of all tasks. A task adds `outputs`: features [B, S] -> what a signature returns.
 
     Attributes:
-      labels: the names of the classes; empty if there are none.
+      labels: the names of the classes; empty if there are none. problem_type: of a classifier, as in its `HeadConfig`.
+      vocab_size, mask_id: of the tokenizer.
+      folds: texts may share rows. Set it to False before anything is traced for a runtime that gains nothing by it.
 
     Args:
       model: a Keras model of this project, built.
     """
 
     labels: Sequence[str] = ()
+    problem_type: str | None = None
+    folds: bool = False
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int):
         super().__init__(name="served")
@@ -62,6 +66,7 @@ class ServedModel(tf.Module):
         self.encoder = TextEncoder(tokenizer, max_seq_length)
         self.resources_of_tokenizer = self.encoder.tokenizer.resources
         self.max_seq_length = max_seq_length
+        self.vocab_size, self.mask_id = len(tokenizer.vocab), tokenizer.mask_id
 
     def __setattr__(self, name, value):
         # tf.Module would track the Keras model, whose SavedModel needs Keras to be loaded; with the other attributes it
@@ -75,6 +80,10 @@ class ServedModel(tf.Module):
     def run(self, features: Mapping[str, tf.Tensor]):
         """The model's outputs."""
         return self._model({name: features[name] for name in self.model_inputs()}, training=False)
+
+    def outputs_with_logits(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """`outputs`; where these are made of the model's logits, with `logits` float32 beside them."""
+        return self.outputs(features)
 
     @property
     def weight_bytes(self) -> int:
@@ -165,7 +174,18 @@ class ServedEncoder(ServedModel):
         }
 
 
-class ServedClassifier(ServedModel):
+class ServedLogits(ServedModel):
+    """The base class of tasks whose model returns logits. A task adds `answers`: (logits, features) -> outputs."""
+
+    def outputs(self, features):
+        return self.answers(self.run(features), features)
+
+    def outputs_with_logits(self, features):
+        logits = tf.cast(self.run(features), tf.float32)
+        return {"logits": logits, **self.answers(logits, features)}
+
+
+class ServedClassifier(ServedLogits):
     """BertForSequenceClassification: labels and probabilities, or the score of a regression.
 
     Args:
@@ -175,16 +195,16 @@ class ServedClassifier(ServedModel):
 
     def __init__(self, model, tokenizer, max_seq_length, labels: Sequence[str], problem_type: str, text_pairs: bool):
         super().__init__(model, tokenizer, max_seq_length)
-        self.labels, self._problem_type, self._text_pairs = tuple(labels), problem_type, text_pairs
+        self.labels, self.problem_type, self._text_pairs = tuple(labels), problem_type, text_pairs
         # Not foldable: layers on top would read from one text into the next, and a causal model pools its last token.
-        self._can_fold = model.head_config.variant is None and not model.config.is_causal
+        self.folds = model.head_config.variant is None and not model.config.is_causal
 
     def model_inputs(self):
-        return dict(FOLDED) if self._can_fold else super().model_inputs()
+        return dict(FOLDED) if self.folds else super().model_inputs()
 
     def run(self, features):
         """Logits [B, C] of ids, mask and segments [B, S]."""
-        return self._run_folded(unfolded(features)) if self._can_fold else super().run(features)
+        return self._run_folded(unfolded(features)) if self.folds else super().run(features)
 
     def _run_folded(self, folded: Folded):
         logits = super().run(folded.features)  # [R, 2, C]
@@ -193,18 +213,17 @@ class ServedClassifier(ServedModel):
     def text_outputs(self, *texts: tf.Tensor):
         """`outputs` of texts, or of the two parts of pairs; string [B] each."""
         features = self.encoder.features(*texts)
-        return self._answers(self._run_folded(fold(features)) if self._can_fold else super().run(features))
+        logits = self._run_folded(fold(features)) if self.folds else super().run(features)
+        return self.answers(logits, features)
 
-    def outputs(self, features):
-        return self._answers(self.run(features))
-
-    def _answers(self, logits):
+    def answers(self, logits, features):
+        del features
         logits = tf.cast(logits, tf.float32)  # [B, C]
-        if self._problem_type == "regression":
+        if self.problem_type == "regression":
             return {"score": logits[:, 0]}
         names = tf.constant(self.labels, tf.string)
         every_name = tf.tile(names[None], [tf.shape(logits)[0], 1])
-        if self._problem_type == "multi_label_classification":
+        if self.problem_type == "multi_label_classification":
             probabilities = tf.sigmoid(logits)
             return {"labels": every_name, "probabilities": probabilities, "holds": probabilities > 0.5}
         probabilities = tf.nn.softmax(logits)
@@ -230,15 +249,16 @@ class ServedClassifier(ServedModel):
         return requests
 
 
-class ServedMultipleChoice(ServedModel):
+class ServedMultipleChoice(ServedLogits):
     """BertForMultipleChoice: `choice` [B], its `score` [B], and `probabilities` [B, N].
 
     `serving_default` takes `context` [B], `question` [B] (the beginning of every choice; may be empty) and `choices`
     [B, N], encoded as `[CLS] context [SEP] question choice [SEP]`. `serve_ids` takes [B, N, S].
     """
 
-    def outputs(self, features):
-        logits = tf.cast(self.run(features), tf.float32)  # [B, N]
+    def answers(self, logits, features):
+        del features
+        logits = tf.cast(logits, tf.float32)  # [B, N]
         probabilities = tf.nn.softmax(logits)
         return {
             "choice": tf.argmax(logits, -1, tf.int32),
@@ -297,11 +317,9 @@ class ServedMaskedLM(ServedModel):
 
     def __init__(self, model, tokenizer, max_seq_length, top_k: int = 5):
         super().__init__(model, tokenizer, max_seq_length)
-        self._top_k = min(top_k, len(tokenizer.vocab))
-        self._mask_token, self._mask_id = tokenizer.mask_token, tokenizer.mask_id
-        self._mask_takes_spaces = tokenizer.mask_takes_spaces
-        self._vocab_size = len(tokenizer.vocab)
-        self._pieces = tf.constant([tokenizer.spell(tokenizer.inv_vocab[index]) for index in range(self._vocab_size)])
+        self._top_k = min(top_k, self.vocab_size)
+        self._mask_token, self._mask_takes_spaces = tokenizer.mask_token, tokenizer.mask_takes_spaces
+        self._pieces = tuple(tokenizer.spell(tokenizer.inv_vocab[index]) for index in range(self.vocab_size))
 
     def model_inputs(self):
         return {**IDS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
@@ -316,23 +334,23 @@ class ServedMaskedLM(ServedModel):
             parts = parts.with_values(tf.where(is_last, parts.values, stripped))
         ids = self.encoder.tokenizer.encode(parts.values)
         rows = ids.nrows(out_type=tf.int64)
-        masks = tf.RaggedTensor.from_uniform_row_length(tf.fill([rows], self._mask_id), 1, nrows=rows)
+        masks = tf.RaggedTensor.from_uniform_row_length(tf.fill([rows], self.mask_id), 1, nrows=rows)
         ids = tf.concat([masks, ids], 1)  # each part begins with a mask; that of the first is removed below
         splits = tf.gather(ids.row_splits, parts.row_splits)
         ids = tf.RaggedTensor.from_row_splits(ids.values, splits, validate=False)[:, 1:]
         return self.encoder.features_of_ids(ids)
 
     def outputs(self, features):
-        is_mask = tf.equal(features["input_ids"], self._mask_id)
+        is_mask = tf.equal(features["input_ids"], self.mask_id)
         counts = tf.reduce_sum(tf.cast(is_mask, tf.int32), -1)
         places = tf.cast(tf.where(is_mask)[:, 1], tf.int32)
         positions = tf.RaggedTensor.from_row_lengths(places, counts, validate=False).to_tensor()  # [B, M]
         logits = self.run({**features, "masked_lm_positions": positions})
-        logits = tf.cast(logits, tf.float32)[..., : self._vocab_size]
+        logits = tf.cast(logits, tf.float32)[..., : self.vocab_size]
         found = tf.math.top_k(tf.nn.softmax(logits), self._top_k)
         real = tf.sequence_mask(counts, tf.shape(positions)[1])
         return {
-            "tokens": tf.where(real[..., None], tf.gather(self._pieces, found.indices), ""),
+            "tokens": tf.where(real[..., None], tf.gather(tf.constant(self._pieces), found.indices), ""),
             "scores": tf.where(real[..., None], found.values, 0.0),
             "positions": tf.where(real, positions, -1),
         }
@@ -362,11 +380,17 @@ class ServedQuestionAnswering(ServedModel):
         self.squad.model = lambda features, training: self.run(features)  # `run` may be frozen later
 
     @classmethod
-    def from_pretrained(cls, path: str, dtype: str, max_seq_length: int | None = None) -> "ServedQuestionAnswering":
-        """The model in a directory that run_squad.py left, with the settings it was trained with."""
+    def from_pretrained(
+        cls, path: str, dtype: str, max_seq_length: int | None = None, tokenizer: Tokenizer | None = None
+    ) -> "ServedQuestionAnswering":
+        """The model in a directory that run_squad.py left, with the settings it was trained with.
+
+        Args:
+          tokenizer: instead of the directory's.
+        """
         model = question_heads.from_pretrained(path, dtype=dtype)
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
-        return cls(model, read_tokenizer(path), settings_of(path, model.config, **given))
+        return cls(model, tokenizer or read_tokenizer(path), settings_of(path, model.config, **given))
 
     def outputs(self, features):
         return self.squad.answer_ids(**features)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving.detect_task import check_task, choose_max_seq_length
-from bert_tf.serving.graph_models import ServedModel, strings
+from bert_tf.serving.graph_models import ServedLogits, strings
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.text import casing
 from bert_tf.text.graph_words import GraphWords
@@ -28,7 +28,7 @@ def _dense(values: tf.Tensor, splits: tf.Tensor, filling) -> tf.Tensor:
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_tensor(filling)
 
 
-class ServedTagger(ServedModel):
+class ServedTagger(ServedLogits):
     """BertForTokenClassification.
 
     `serving_default` takes `text` [B] and splits it into words at spaces, with each punctuation mark and Chinese
@@ -54,8 +54,13 @@ class ServedTagger(ServedModel):
         self._split = GraphWords()
 
     @classmethod
-    def from_pretrained(cls, path: str, dtype: str, max_seq_length: int | None = None) -> "ServedTagger":
+    def from_pretrained(
+        cls, path: str, dtype: str, max_seq_length: int | None = None, tokenizer: Tokenizer | None = None
+    ) -> "ServedTagger":
         """The tagger in a directory that run_ner.py left.
+
+        Args:
+          tokenizer: instead of the directory's.
 
         Raises:
           ValueError: there is no tagger, or max_seq_length is more than the model can take.
@@ -64,7 +69,7 @@ class ServedTagger(ServedModel):
         length = choose_max_seq_length(files, max_seq_length)
         settings = ner_outputs.TaggingSettings.read(casing.directory_of(path)) or ner_outputs.TaggingSettings()
         model = ner_outputs.load_model(path, settings, dtype)
-        return cls(model, read_tokenizer(path), length, files.head.labels, settings.learned_scheme)
+        return cls(model, tokenizer or read_tokenizer(path), length, files.head.labels, settings.learned_scheme)
 
     def signatures(self):
         return {
@@ -78,9 +83,9 @@ class ServedTagger(ServedModel):
     def warm_up_requests(self):
         return [("serving_default", {"text": ["Ada Lovelace lived in London."] * rows}) for rows in (1, 8)]
 
-    def outputs(self, features):
+    def answers(self, logits, features):
         """For token ids: `tags` string, `scores` [B, S] of every piece; only those of a word's first piece count."""
-        probabilities = tf.nn.softmax(tf.cast(self.run(features), tf.float32))
+        probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
         tags = tf.gather(tf.constant(self.labels), tf.argmax(probabilities, -1))
         real = features["input_mask"] > 0
         return {"tags": tf.where(real, tags, ""), "scores": tf.where(real, tf.reduce_max(probabilities, -1), 0.0)}

@@ -1,6 +1,8 @@
 """The graph of each task: from a model directory to the `ServedModel` that is exported."""
 
+import copy
 import dataclasses
+import types
 from collections.abc import Callable
 
 import keras
@@ -29,6 +31,7 @@ class _Source:
     given_length: int | None
     text_pairs: bool
     top_k: int
+    ids_only: bool
 
     @property
     def max_seq_length(self) -> int:
@@ -37,8 +40,12 @@ class _Source:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the directory."""
-        return read_tokenizer(self.model_dir)
+        """The tokenizer of the directory; for ids only, a copy whose graph form is empty, since some have none."""
+        tokenizer = read_tokenizer(self.model_dir)
+        if self.ids_only:
+            tokenizer = copy.copy(tokenizer)
+            tokenizer.to_graph = lambda split_unknown=False: types.SimpleNamespace(resources=())
+        return tokenizer
 
     def load(self, model_class: type, **arguments) -> keras.Model:
         """The model, as an instance of a class."""
@@ -66,9 +73,11 @@ _GRAPHS: dict[str, Callable[[_Source], graph_models.ServedModel]] = {
     "classification": _classifier,
     "regression": _classifier,
     "squad": lambda source: graph_models.ServedQuestionAnswering.from_pretrained(
-        source.model_dir, source.dtype, source.given_length
+        source.model_dir, source.dtype, source.given_length, source.tokenizer
     ),
-    "ner": lambda source: ServedTagger.from_pretrained(source.model_dir, source.dtype, source.given_length),
+    "ner": lambda source: ServedTagger.from_pretrained(
+        source.model_dir, source.dtype, source.given_length, source.tokenizer
+    ),
     "multiple_choice": lambda source: graph_models.ServedMultipleChoice(
         source.load(task_models.BertForMultipleChoice), source.tokenizer, source.max_seq_length
     ),
@@ -86,8 +95,12 @@ def create_served_model(
     max_seq_length: int | None = None,
     text_pairs: bool = False,
     top_k: int = 5,
+    ids_only: bool = False,
 ) -> graph_models.ServedModel:
     """The model of a directory with its tokenizer and signatures; see `export.export_saved_model`.
+
+    Args:
+      ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
 
     Raises:
       ValueError: no such task, or the model is for another one. FileNotFoundError: there is no model.
@@ -99,4 +112,4 @@ def create_served_model(
         files = detect_task.check_task(model_dir, task)
     except ValueError as error:
         raise ValueError(f"--task={task}: {error}") from None
-    return _GRAPHS[task](_Source(model_dir, task, files, dtype, max_seq_length, text_pairs, top_k))
+    return _GRAPHS[task](_Source(model_dir, task, files, dtype, max_seq_length, text_pairs, top_k, ids_only))

@@ -18,21 +18,41 @@ from bert_tf.serving import server_ops
 from bert_tf.system import literal_paths
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json
+from bert_tf.text.casing import first_existing
 
 EXPORT_FILE = "export.json"
 _GRAPH_FILE = "saved_model.pb"
+ONNX_FILES = ("model.onnx", "model_int8.onnx")
 
 
 def find_export(path: str) -> str | None:
-    """The export at `path`: this directory, or the newest version in it; None if there is none."""
+    """The SavedModel or ONNX export at `path`: this directory, or the newest version in it; None if there is none."""
     if not tf.io.gfile.isdir(path):
         return None
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]
     versions = sorted((int(name) for name in names if name.isdigit()), reverse=True)
     for candidate in (path, *(posixpath.join(path, str(version)) for version in versions)):
-        if all(tf.io.gfile.exists(posixpath.join(candidate, name)) for name in (EXPORT_FILE, _GRAPH_FILE)):
+        if first_existing(candidate, (EXPORT_FILE,)) and first_existing(candidate, (_GRAPH_FILE, *ONNX_FILES)):
             return candidate
     return None
+
+
+def onnx_file(directory: str) -> str | None:
+    """The path of the ONNX file in the directory of an export; None if that is a SavedModel."""
+    return first_existing(directory, ONNX_FILES)
+
+
+def read_description(directory: str) -> dict:
+    """The content of export.json, which has a task.
+
+    Raises:
+      ValueError: it is damaged; names it.
+    """
+    path = posixpath.join(directory, EXPORT_FILE)
+    description = read_json(path)
+    if not isinstance(description.get("task"), str):
+        raise ValueError(f"{path}: not the description of an export: it has no task")
+    return description
 
 
 class Export:
@@ -50,12 +70,8 @@ class Export:
     def __init__(self, directory: str, trust: bool = False):
         import tensorflow_text  # noqa: F401  registers its ops
 
-        path = posixpath.join(directory, EXPORT_FILE)
-        self.description = read_json(path)
-        try:
-            self.task = self.description["task"]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path}: not the description of an export ({error!r})") from None
+        self.description = read_description(directory)
+        self.task = self.description["task"]
         if not trust:
             check_ops(directory)
         self._loaded = _load(directory)

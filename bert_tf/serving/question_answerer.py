@@ -35,11 +35,12 @@ class QuestionAnswerer(Answerer):
     action = "answer"
 
     def __init__(self, path: str, *, batch_size: int = 32, trust: bool = False, **settings):
-        if settings and loaded_export.find_export(path):
+        found = loaded_export.find_export(path) if settings else None
+        if found and not loaded_export.onnx_file(found):
             raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(sorted(settings))}")
         super().__init__(path, batch_size, trust)
         if not self.export:
-            chosen = settings_of(path, self.model.config, **settings)
+            chosen = settings_of(self.path, self.files.config, **settings)
             chosen.windows.check_room(self.tokenizer)
             self.windows, self.predictions = chosen.windows, chosen.predictions
 

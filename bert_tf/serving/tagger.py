@@ -61,12 +61,12 @@ class Tagger(Answerer):
             return
         self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
         self.labels = list(self.files.head.labels)
-        self.scheme = self._settings.learned_scheme if self._settings else _scheme_of(self.labels)
+        settings = ner_outputs.TaggingSettings.read(casing.directory_of(self.path))
+        self.scheme = settings.learned_scheme if settings else _scheme_of(self.labels)
 
     def load_model(self, path: str) -> keras.Model:
         """The model in a directory, possibly a tagger on the features of a frozen BERT."""
-        self._settings = ner_outputs.TaggingSettings.read(casing.directory_of(path))
-        return ner_outputs.load_model(path, self._settings)
+        return ner_outputs.load_model(path, ner_outputs.TaggingSettings.read(casing.directory_of(path)))
 
     def predict(self, texts: Sequence[str | Sequence[str]]) -> list[dict]:
         """Tags and entities of each text.

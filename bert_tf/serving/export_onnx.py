@@ -1,0 +1,297 @@
+"""Models as ONNX files, for ONNX Runtime in any language: token ids in, the task's answers out.
+
+export_dir/VERSION/model.onnx or model_int8.onnx    operators of ONNX only; any number of rows of any length
+                  /export.json                      what was exported: task, labels, inputs and outputs
+                  /bert_config.json, vocab.txt, ... the files of a model directory but the weights
+                  /labels.txt                       the names of the classes
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import logging as python_logging
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models import pretrained
+from bert_tf.models.formats import config_files
+from bert_tf.models.sentence_settings import read_settings
+from bert_tf.serving import detect_task, export, graph_models, graphs, loaded_export
+from bert_tf.serving.onnx_model import OnnxModel
+from bert_tf.system import local_files, script
+from bert_tf.system.atomic import write_file
+from bert_tf.tasks.table import TASKS
+from bert_tf.text.casing import directory_of
+
+OPSET = 20  # the first with Gelu; ONNX Runtime 1.17 or later
+_CONVERTED_OPSET = 18  # the newest of tf2onnx; the operators that it writes are the same in opset 20
+_IR_VERSION = 9  # of opset 20
+_PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
+_TOLERANCE = 1e-3
+_AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
+# The second axis of outputs, if not the length.
+_SECOND_AXIS = {"multiple_choice": "choices", "masked_lm": "masks"}
+
+
+def check_installed(format: str) -> None:
+    """Refuses to begin if a package is missing.
+
+    Raises:
+      ValueError: names the packages, and the command that installs them.
+    """
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"--format={format} needs {' and '.join(missing)}: pip install 'bert-tf[onnx]'")
+
+
+def export_onnx(
+    model_dir: str,
+    export_dir: str,
+    *,
+    task: str | None = None,
+    int8: bool = False,
+    version: int | None = None,
+    max_seq_length: int | None = None,
+    top_k: int = 5,
+) -> str:
+    """Writes `export_dir/VERSION` with model.onnx, or model_int8.onnx, complete or not at all.
+
+    Its inputs are those of the SavedModel's signature `serve_ids`: input_ids, input_mask and segment_ids, int32 [B, S]
+    (multiple choice: [B, N, S]), and so are its outputs, but for those that repeat an input. Where the answers are made
+    of logits, these are an output, too: `logits`.
+
+    Args:
+      model_dir, task, version, top_k: as for `export.export_saved_model`.
+      int8: the weights of the matrix products and the word embeddings in 8 bits, by ONNX Runtime's dynamic quantizer.
+      max_seq_length: recorded for those who cut texts; the file takes rows up to what the model can take.
+
+    Returns:
+      The directory written.
+
+    Raises:
+      ValueError: a package is missing; the weights are too large for one file; as for `export.export_saved_model`.
+      RuntimeError: the file does not compute what the model does.
+    """
+    check_installed("onnx_int8" if int8 else "onnx")
+    version = export.new_version(export_dir, version)
+    task = task or detect_task.task_in(model_dir)
+    served = graphs.create_served_model(model_dir, task, max_seq_length=max_seq_length, top_k=top_k, ids_only=True)
+    if served.weight_bytes >= export.MOST_FROZEN_BYTES:
+        size = served.weight_bytes / 1e9
+        raise ValueError(f"--format=onnx: the weights take {size:.1f} GB, but an ONNX file holds less than 2 GB")
+    served.folds = False
+    function = _function(served)
+    content, ops = _converted(function, task)
+    description = {
+        "task": task,
+        "format": "onnx",
+        "dtype": "int8" if int8 else "float32",
+        "opset": OPSET,
+        "max_seq_length": served.max_seq_length,
+        "labels": list(served.labels),
+        "problem_type": served.problem_type,
+        "signatures": export.describe({"serve_ids": function}),
+    }
+    with export.written_version(export_dir, version) as (temporary, target):
+        tf.io.gfile.makedirs(temporary)
+        _write_files_of_model(temporary, model_dir, task, served)
+        export.write_description(temporary, {**description, "ops": sorted(ops)})
+        path = posixpath.join(temporary, loaded_export.ONNX_FILES[False])
+        write_file(path, content)
+        _check_outputs(temporary, function, served)
+        if int8:
+            tf.io.gfile.remove(path)
+            path = posixpath.join(temporary, loaded_export.ONNX_FILES[True])
+            content = _quantized(content)
+            write_file(path, content)
+            ops = _checked(content)
+            export.write_description(temporary, {**description, "ops": sorted(ops)})
+    name = posixpath.join(target, posixpath.basename(path))
+    kind = ", int8" if int8 else ""
+    logging.info("%s: %s of %s, %.1f MB, opset %d%s", name, task, model_dir, len(content) / 1e6, OPSET, kind)
+    entry = TASKS[task]
+    if entry.answers and (entry.answerer or "")[:1].isupper():
+        logging.info("In Python: from bert_tf import %s; %s", entry.answerer, entry.answers.format(path=target))
+    logging.info('With ONNX Runtime alone: onnxruntime.InferenceSession("%s")', name)
+    return target
+
+
+# ---- the graph -------------------------------------------------------------------------------------------------------
+
+
+def _function(served: graph_models.ServedModel) -> tf.types.experimental.ConcreteFunction:
+    """The signature `serve_ids` as a function whose outputs repeat no input, with the logits."""
+    specs = served.signatures()["serve_ids"].input_signature
+    names = [spec.name for spec in specs]
+
+    def call(*values):
+        outputs = served.outputs_with_logits(dict(zip(names, values, strict=True)))
+        return {name: value for name, value in outputs.items() if name not in names}
+
+    return tf.function(call, specs, autograph=False).get_concrete_function()
+
+
+def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> tuple[bytes, set[str]]:
+    """The content of the ONNX file of a function, checked, and the names of its operators."""
+    from tf2onnx import optimizer, tf_loader, tfonnx
+
+    from bert_tf.serving import onnx_rewrites
+
+    inputs = {tensor.name: tensor.name.split(":")[0] for tensor in function.inputs if tensor.dtype != tf.resource}
+    outputs = {tensor.name: name for name, tensor in function.structured_outputs.items()}
+    # All of the library's that do something here, but not the one for chains of reshapes: it removes the first of two
+    # even if the second one has a 0, which stands for a size of the first one's result.
+    chosen = ("ConstFold", "Loop", "MergeDuplicatedNodes", "Reshape", "Identity")
+    optimizers = {name: getattr(optimizer, f"{name}Optimizer") for name in chosen}
+    with _quiet(), script.without_notes(), tf.device("CPU:0"):
+        graph_def = tf_loader.from_function(function, list(inputs), list(outputs))
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(graph_def, name="")
+            converted = tfonnx.process_tf_graph(
+                graph,
+                continue_on_error=True,  # an operator that is left is found by the check of the file
+                opset=_CONVERTED_OPSET,
+                input_names=list(inputs),
+                output_names=list(outputs),
+                tensors_to_rename={**inputs, **outputs},
+            )
+            model = optimizer.optimize_graph(converted, optimizers=optimizers).make_model(task)
+    onnx_rewrites.fuse(model)
+    del model.opset_import[:]
+    model.opset_import.add(domain="", version=OPSET)
+    model.ir_version = _IR_VERSION
+    model.doc_string, model.graph.name, model.graph.doc_string = "", task, ""
+    _name_axes(model.graph, task)
+    content = model.SerializeToString()
+    return content, _checked(content)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides what libraries log about their versions and options; errors are shown."""
+    python_logging.disable(python_logging.WARNING)
+    try:
+        yield
+    finally:
+        python_logging.disable(python_logging.NOTSET)
+
+
+def _name_axes(graph, task: str) -> None:
+    """Names the axes of any size."""
+    for entries, is_input in ((graph.input, True), (graph.output, False)):
+        for entry in entries:
+            sizes = entry.type.tensor_type.shape.dim
+            names = _AXES[len(sizes)] if is_input else ("batch", _SECOND_AXIS.get(task, "length"))
+            for number, size in enumerate(sizes):
+                if not size.HasField("dim_value"):
+                    size.dim_param = names[number] if number < len(names) else f"axis_{number}"
+
+
+def _checked(content: bytes) -> set[str]:
+    """The names of the operators of an ONNX file, which is sound and has only ONNX's own.
+
+    Raises:
+      RuntimeError: it is not.
+    """
+    import onnx
+
+    model = onnx.load_from_string(content)
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise RuntimeError(f"the converter's graph is not sound: {error}") from error
+    nodes = list(_all_nodes(model.graph))
+    if foreign := {f"{node.domain}.{node.op_type}" for node in nodes if node.domain not in ("", "ai.onnx")}:
+        raise RuntimeError(f"the graph has operators that are not ONNX's: {', '.join(sorted(foreign))}")
+    return {node.op_type for node in nodes}
+
+
+def _all_nodes(graph):
+    """The nodes of a graph, and of those of its loops and branches."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(inner)
+
+
+def _quantized(content: bytes) -> bytes:
+    """The same with the weights of matrix products and of word embeddings in 8 bits."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with local_files.private_folder() as folder:
+        source, target = (os.path.join(folder, name) for name in loaded_export.ONNX_FILES)
+        with open(source, "wb") as file:
+            file.write(content)
+        options = {"op_types_to_quantize": ["MatMul", "Gather"], "per_channel": True, "weight_type": QuantType.QInt8}
+        with _quiet():
+            quantize_dynamic(source, target, **options)
+        with open(target, "rb") as file:
+            return file.read()
+
+
+def _check_outputs(
+    directory: str, function: tf.types.experimental.ConcreteFunction, served: graph_models.ServedModel
+) -> None:
+    """Computes a small batch with TensorFlow and with ONNX Runtime.
+
+    Raises:
+      RuntimeError: the outputs differ.
+    """
+    rank = len(function.structured_input_signature[0][0].shape)
+    shape = (2, 2, served.max_seq_length)[-rank:]
+    ids = np.random.default_rng(0).integers(0, served.vocab_size, shape, np.int32)
+    ids[..., 1::8] = served.mask_id
+    mask = np.ones_like(ids)
+    mask[0, ..., shape[-1] // 2 :] = 0
+    features = {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
+    try:
+        found = OnnxModel(directory).run(features)
+    except Exception as error:  # they have no common class
+        raise RuntimeError(f"ONNX Runtime can't compute the converter's graph: {error}") from error
+    expected = function(**{name: tf.constant(value) for name, value in features.items()})
+    for name, value in expected.items():
+        mine, theirs = value.numpy(), found[name]
+        if mine.shape != theirs.shape:
+            raise RuntimeError(f"output {name} has the shape {theirs.shape} in ONNX Runtime, not {mine.shape}")
+        if mine.dtype.kind == "f" and not np.allclose(theirs, mine, rtol=_TOLERANCE, atol=_TOLERANCE):
+            raise RuntimeError(f"output {name} differs by {np.abs(theirs - mine).max():.2g} in ONNX Runtime")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _write_files_of_model(directory: str, model_dir: str, task: str, served: graph_models.ServedModel) -> None:
+    """Writes what a model directory has beside its weights, so that predictors open it like one."""
+    files = detect_task.check_task(model_dir, task)
+    source = directory_of(model_dir)
+    sentences = read_settings(source) if task == "encoder" else None
+    files = dataclasses.replace(
+        files,
+        max_seq_length=served.max_seq_length,
+        sentences=sentences if sentences and sentences.described else None,
+    )
+    contents = {
+        **config_files(pretrained.needed_config(files), files.head),
+        **_settings_of_task(source, task, served),
+        **export.labels_file(served.labels),
+    }
+    for name, content in contents.items():
+        write_file(posixpath.join(directory, name), content.encode() if isinstance(content, str) else content)
+    pretrained.write_description(directory, files)
+
+
+def _settings_of_task(source: str, task: str, served: graph_models.ServedModel) -> Mapping[str, str | bytes]:
+    """name -> content of the file that a fine-tuned model of the task has beside its weights, if it has one."""
+    name = TASKS[task].settings_file
+    if task == "squad":
+        return {name: served.squad.settings.to_json()}
+    if name is None or not tf.io.gfile.exists(posixpath.join(source, name)):
+        return {}
+    with tf.io.gfile.GFile(posixpath.join(source, name), "rb") as file:
+        return {name: file.read()}

@@ -1,0 +1,320 @@
+"""ONNX exports answer like the models they are made of, in ONNX Runtime alone and opened by the predictors."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import warm
+from helpers.descendants import NAMES, save_model
+from helpers.paths import ROOT
+from helpers.slow import slow
+
+from bert_tf.models import task_models
+from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
+from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
+from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.serving import compare_export, export, export_onnx, graphs, loaded_export
+from bert_tf.serving.choice_predictor import ChoicePredictor
+from bert_tf.serving.embedder import Embedder
+from bert_tf.serving.fill_mask import fill_mask
+from bert_tf.serving.predictor import Predictor
+from bert_tf.serving.question_answerer import QuestionAnswerer
+from bert_tf.serving.tagger import Tagger
+from bert_tf.system.text_files import read_json
+from bert_tf.tasks.ner import data as ner_data
+from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.squad.answers import PredictionSettings
+from bert_tf.tasks.squad.outputs import SETTINGS_FILE, QuestionAnsweringSettings
+from bert_tf.tasks.squad.windows import WindowSettings
+from bert_tf.text.wordpiece import FullTokenizer
+
+onnx = pytest.importorskip("onnx", reason="needs the extra `onnx`")
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
+pytest.importorskip("tf2onnx", reason="needs the extra `onnx`")
+
+TEXTS = ["A short text.", "", "naïve café 日本 김철수 (2019, it's 9,000)…", "many words " * 60]
+LABELS = ["bad", "fair", "좋다"]
+
+
+def probabilities(rows: list[dict]) -> list[list[float]]:
+    return [list(row["probabilities"].values()) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classifier")
+    return save_model(folder, "bert", task_models.BertForSequenceClassification, labels=LABELS)
+
+
+@pytest.fixture(scope="module")
+def exported(classifier, tmp_path_factory):
+    """The directory of versions, and its first version."""
+    versions = str(tmp_path_factory.mktemp("onnx"))
+    return versions, export_onnx.export_onnx(classifier, versions)
+
+
+# ---- what is written -------------------------------------------------------------------------------------------------
+
+
+def test_the_files_of_a_version(classifier, exported):
+    versions, path = exported
+    assert path == f"{versions}/1"
+    assert sorted(os.listdir(path)) == [
+        "bert_config.json", "export.json", "head_config.json", "labels.txt", "model.onnx", "tokenizer_config.json",
+        "vocab.txt",
+    ]  # fmt: skip
+    description = read_json(f"{path}/export.json")
+    assert (description["task"], description["labels"], description["opset"]) == ("classification", LABELS, 20)
+    model = onnx.load(f"{path}/model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
+    axes = {entry.name: [size.dim_param for size in entry.type.tensor_type.shape.dim] for entry in model.graph.input}
+    assert axes == {name: ["batch", "length"] for name in ("input_ids", "input_mask", "segment_ids")}
+    kinds = [node.op_type for node in model.graph.node]
+    assert set(kinds) == set(description["ops"])
+    # 2 layers with 2 norms and a GELU each, and the norm of the embeddings; nothing is left of the chains.
+    assert (kinds.count("LayerNormalization"), kinds.count("Gelu")) == (5, 2)
+    assert not {"Tanh", "Erf", "Reciprocal", "ReduceMean"} & set(kinds) - {"Tanh"}
+    assert kinds.count("Tanh") == 1  # the pooler's
+
+
+def test_onnx_runtime_alone_computes_what_serve_ids_does(classifier, exported, tmp_path):
+    _, path = exported
+    session = onnxruntime.InferenceSession(f"{path}/model.onnx")
+    signature = tf.saved_model.load(
+        export.export_saved_model(classifier, str(tmp_path), freeze=False, warm_up=False)
+    ).signatures["serve_ids"]
+    tokenizer = read_tokenizer(classifier)
+    for texts in (TEXTS, TEXTS[:1], TEXTS[:2] * 3):
+        features = {name: np.asarray(value, np.int32) for name, value in tokenizer(texts, max_length=64).items()}
+        expected = signature(**{name: tf.constant(value) for name, value in features.items()})
+        names = [entry.name for entry in session.get_outputs()]
+        assert set(names) == {*expected, "logits"}
+        found = dict(zip(names, session.run(None, features), strict=True))
+        assert found["labels"].tolist() == [LABELS] * len(texts)
+        assert found["label"].tolist() == [label.decode() for label in expected["label"].numpy()]
+        for name in ("score", "probabilities"):
+            np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
+
+
+def test_eight_bits_and_what_they_cost(classifier, exported, tmp_path):
+    _, path = exported
+    predictor = Predictor(classifier)
+    texts = [f"sentence number {number} of {number % 7} words" for number in range(20)]
+    check_file = tmp_path / "dev.tsv"
+    lines = [f"{text}\t{row['label']}\n" for text, row in zip(texts, predictor.predict(texts), strict=True)]
+    check_file.write_text("".join(lines))
+    same = compare_export.compare(path, classifier, str(check_file))
+    assert (same.examples, same.same, same.export) == (20, 1.0, {"accuracy": 1.0})
+    assert same.largest_difference < 1e-5
+    small = export_onnx.export_onnx(classifier, str(tmp_path / "int8"), int8=True)
+    assert os.path.getsize(f"{small}/model_int8.onnx") < os.path.getsize(f"{path}/model.onnx") / 2.5
+    assert "model.onnx" not in os.listdir(small)
+    assert 1e-5 < compare_export.compare(small, classifier, str(check_file)).largest_difference < 0.2
+    assert read_json(f"{small}/export.json")["dtype"] == "int8"
+
+
+def test_predictor_opens_it(classifier, exported):
+    """From the directory of versions, or a version; single texts and pairs."""
+    versions, path = exported
+    assert loaded_export.find_export(versions) == path
+    mixed = [*TEXTS, *zip(TEXTS, reversed(TEXTS), strict=True)]
+    expected = probabilities(Predictor(classifier).predict(mixed))
+    for place in (versions, path):
+        np.testing.assert_allclose(probabilities(Predictor(place).predict(mixed)), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="is an export for classification, not for squad: Predictor opens it"):
+        QuestionAnswerer(versions)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        ("classification", task_models.BertForSequenceClassification),
+        *slow(("squad", task_models.BertForQuestionAnswering), ("ner", task_models.BertForTokenClassification)),
+    ],
+)
+def test_a_tokenizer_without_a_graph_form_is_no_obstacle(tmp_path, monkeypatch, task, kind):
+    def has_none(self, split_unknown=False):
+        raise ValueError("there is no graph form")
+
+    labels = {"ner": ner_data.tag_set("iob2", ["LOC"]), "classification": LABELS}.get(task)
+    path = save_model(tmp_path, "bert", kind, **({"labels": labels, "num_labels": len(labels)} if labels else {}))
+    monkeypatch.setattr(FullTokenizer, "to_graph", has_none)
+    with pytest.raises(ValueError, match="there is no graph form"):
+        graphs.create_served_model(path, task)
+    served = graphs.create_served_model(path, task, ids_only=True)
+    ids = tf.constant([[101, 2040, 102]])
+    outputs = served.outputs({"input_ids": ids, "input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids)})
+    assert all(np.isfinite(value).all() for value in outputs.values() if value.dtype == tf.float32)
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_an_export_that_fails(classifier, tmp_path, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(export_onnx, "_check_outputs", fails)
+    with pytest.raises(RuntimeError, match="no"):
+        export_onnx.export_onnx(classifier, str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("score", lambda value: value + 0.1, "output score differs by 0.1"),
+        ("probabilities", lambda value: value[:, :2], r"output probabilities has the shape \(2, 2\)"),
+    ],
+)
+def test_outputs_that_differ_are_found(classifier, tmp_path, monkeypatch, name, change, message):
+    run = export_onnx.OnnxModel.run
+
+    def changed(self, features):
+        outputs = run(self, features)
+        return outputs | {name: change(outputs[name])}
+
+    monkeypatch.setattr(export_onnx.OnnxModel, "run", changed)
+    with pytest.raises(RuntimeError, match=message):
+        export_onnx.export_onnx(classifier, str(tmp_path))
+
+
+def test_models_above_2_gb_and_missing_packages_are_refused(classifier, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "MOST_FROZEN_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"--format=onnx: the weights take 0.0 GB, but an ONNX file holds less than 2"):
+        export_onnx.export_onnx(classifier, str(tmp_path / "out"))
+    monkeypatch.setattr(export_onnx, "_PACKAGES", ("onnx", "not_installed"))
+    with pytest.raises(ValueError, match=r"--format=onnx_int8 needs not_installed: pip install 'bert-tf\[onnx\]'"):
+        export_onnx.export_onnx(classifier, str(tmp_path / "out"), int8=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_file_is_named(exported, tmp_path):
+    _, path = exported
+    for name in os.listdir(path):
+        tf.io.gfile.copy(f"{path}/{name}", f"{tmp_path}/{name}")
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(ValueError, match="model.onnx can't be loaded by ONNX Runtime"):
+        Predictor(str(tmp_path))
+
+
+def test_the_script(classifier, tmp_path):
+    (tmp_path / "dev.tsv").write_text("one text\tbad\nanother\tfair\n")
+    script = [sys.executable, str(ROOT / "export_saved_model.py"), f"--model_dir={classifier}"]
+    script += [f"--export_dir={tmp_path}/out", "--format=onnx"]
+    result = warm.run([*script, "--dtype=bfloat16"], capture_output=True, text=True, cwd=tmp_path)
+    assert "--dtype is for --format=saved_model, not for onnx" in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+    result = warm.run(
+        [*script, "--version=3", f"--check_file={tmp_path}/dev.tsv"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout.splitlines()[0] == f"{tmp_path}/out/3"
+    assert "2 examples, 100.00% with the same answer" in result.stdout
+    assert "opset 20" in result.stderr and "tf2onnx" not in result.stderr
+
+
+# ---- all tasks and families ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", slow(*(name for name in NAMES if name != "bert")))
+def test_classes(tmp_path, family):
+    path = save_model(tmp_path / "model", family, task_models.BertForSequenceClassification, labels=LABELS)
+    opened = Predictor(export_onnx.export_onnx(path, str(tmp_path / "out")))
+    np.testing.assert_allclose(
+        probabilities(opened.predict(TEXTS)), probabilities(Predictor(path).predict(TEXTS)), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    slow(
+        ({"problem_type": "regression", "num_labels": 1}, "score"),
+        ({"problem_type": "multi_label_classification", "labels": LABELS}, "probabilities"),
+        ({"labels": LABELS, "lstm_on_top": True}, "probabilities"),
+        ({"labels": LABELS, "features": "last", "model_on_top": "cnn", "size_on_top": 6}, "probabilities"),
+    ),
+)
+def test_other_heads(tmp_path, arguments, key):
+    path = save_model(tmp_path / "model", "bert", task_models.BertForSequenceClassification, **arguments)
+    opened = Predictor(export_onnx.export_onnx(path, str(tmp_path / "out")))
+    for found, expected in zip(opened.predict(TEXTS), Predictor(path).predict(TEXTS), strict=True):
+        assert found.keys() == expected.keys()
+        if key == "score":
+            assert found[key] == pytest.approx(expected[key], abs=1e-5)
+        else:
+            assert found[key] == pytest.approx(expected[key], abs=1e-5)
+
+
+JOINT = [("electra", ElectraForQuestionAnswering), ("albert", AlbertForQuestionAnswering)]
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), slow(*((name, task_models.BertForQuestionAnswering) for name in NAMES), *JOINT)
+)
+def test_answers(tmp_path, family, kind):
+    path = save_model(tmp_path / "model", family, kind)
+    settings = QuestionAnsweringSettings(
+        WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=10),
+        PredictionSettings(n_best_size=5, max_answer_length=8),
+    )
+    (tmp_path / "model" / SETTINGS_FILE).write_text(settings.to_json())
+    questions = [("Who met Ada?", text) for text in TEXTS]
+    questions.append(("누가?", "Her teacher met Ada Brown (1801-1852)  in London,\nwhere she was born. " * 4))
+    opened = QuestionAnswerer(export_onnx.export_onnx(path, str(tmp_path / "out")))
+    for found, expected in zip(opened.predict(questions), QuestionAnswerer(path).predict(questions), strict=True):
+        assert [found[name] for name in ("answer", "start", "end")] == [
+            expected[name] for name in ("answer", "start", "end")
+        ]
+        assert found["score"] == pytest.approx(expected["score"], abs=1e-4)
+
+
+@pytest.mark.parametrize("family", slow(*NAMES))
+def test_tags(tmp_path, family):
+    labels = ner_data.tag_set("iob2", ["LOC", "PER"])
+    path = save_model(
+        tmp_path / "model", family, task_models.BertForTokenClassification, num_labels=len(labels), labels=labels
+    )
+    (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings().to_json())
+    exported = export_onnx.export_onnx(path, str(tmp_path / "out"))
+    for found, expected in zip(Tagger(exported).predict(TEXTS), Tagger(path).predict(TEXTS), strict=True):
+        assert found["tags"] == expected["tags"]
+        np.testing.assert_allclose(found["scores"], expected["scores"], atol=1e-5)
+    check_file = tmp_path / "dev.conll"
+    check_file.write_text("Ada B-PER\nBrown I-PER\n\nLondon B-LOC\n. O\n")
+    cost = compare_export.compare(exported, path, str(check_file))
+    assert (cost.examples, cost.same) == (2, 1.0)
+    assert cost.model == cost.export and cost.largest_difference < 1e-5
+
+
+@pytest.mark.parametrize("family", slow(*NAMES))
+def test_choices(tmp_path, family):
+    path = save_model(tmp_path / "model", family, task_models.BertForMultipleChoice)
+    opened = ChoicePredictor(export_onnx.export_onnx(path, str(tmp_path / "out")))
+    questions = [("She opens the door.", ["walks in.", "it rains", "日本"], "She"), (TEXTS[3], ["one", "two"])]
+    expected = ChoicePredictor(path).predict(questions)
+    for found, row in zip(opened.predict(questions), expected, strict=True):
+        np.testing.assert_allclose(found["probabilities"], row["probabilities"], atol=1e-5)
+
+
+@pytest.mark.parametrize("family", slow(*NAMES))
+def test_masks_and_vectors(tmp_path, family):
+    path = save_model(tmp_path / "model", family, task_models.BertForMaskedLM)
+    model, tokenizer = task_models.BertForPreTraining.from_pretrained(path), read_tokenizer(path)
+    texts = [f"The capital {tokenizer.mask_token} is {tokenizer.mask_token}.", f"one {tokenizer.mask_token}"]
+    found = export_onnx.OnnxModel(export_onnx.export_onnx(path, str(tmp_path / "out"), top_k=3))(
+        tokenizer(texts, max_length=64)
+    )
+    for row, masks in enumerate(fill_mask(model, tokenizer, texts, top_k=3)):
+        assert [list(guesses) for guesses in found["tokens"][row, : len(masks)]] == [
+            [token for token, _ in guesses] for guesses in masks
+        ]
+    assert found["positions"][1, 1] == -1
+    vectors = export_onnx.export_onnx(path, str(tmp_path / "vectors"), task="encoder")
+    for pooling in ("mean", "cls"):
+        np.testing.assert_allclose(
+            Embedder(vectors, pooling=pooling).encode(TEXTS), Embedder(path, pooling=pooling).encode(TEXTS), atol=1e-5
+        )
