@@ -61,14 +61,14 @@ class Beginning:
     """The weights that a model began from.
 
     Attributes:
-      path: as given. step: of the training run that saved them, if they say it.
+      path: as given; None: random weights. step: of the training run that saved them, if they say it.
       checksum: `Weights.checksum`; None: it was not computed.
       license: the hub's keys about the licence, from beside the weights; empty: not known.
       license_file: the file there that is about the licence, if any.
       base_model: their name on the hub, if known.
     """
 
-    path: str
+    path: str | None
     step: int | None = None
     checksum: str | None = None
     license: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -81,7 +81,7 @@ class CardFacts:
     """What a card says beyond what a model's own files do; what is not known stays out.
 
     Attributes:
-      beginning: the weights that it began from. random_start: it is known that there were none.
+      beginning: the weights that it began from.
       data: what tells the training data from any other.
       settings: of the training. results: on the dev set, with `step`, if known. notes: sentences about these.
       usage: lines of Python, or commands, that use the model in the folder PLACE; None: they follow from its class.
@@ -89,7 +89,6 @@ class CardFacts:
     """
 
     beginning: Beginning | None = None
-    random_start: bool = False
     data: str | None = None
     settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     results: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -123,7 +122,7 @@ def beginning_of(path: str, weights: Weights, with_checksum: bool = True) -> Beg
 
 def beginning_from(values: object) -> Beginning | None:
     """A `Beginning` from its fields as a JSON file has them; None if they are no such fields."""
-    if not isinstance(values, Mapping) or not isinstance(values.get("path"), str):
+    if not isinstance(values, Mapping) or not isinstance(values.get("path", 0), str | None):
         return None
     names = {field.name for field in dataclasses.fields(Beginning)}
     known = {name: value for name, value in values.items() if name in names}
@@ -255,7 +254,9 @@ def converted(text: str, format: str, sentences: SentenceSettings | None, lines:
     front = {**front_matter(text, CARD), "library_name": _library(format, sentences)}
     body = re.sub(r"\A---[ \t]*\n.*?^---[ \t]*\n+", "", text, count=1, flags=re.DOTALL | re.MULTILINE)
     if lines:
-        body = body.rstrip("\n") + "\n\n## Changed since\n" + "".join(f"- {line}\n" for line in lines)
+        body = (
+            body.rstrip("\n") + "\n\n## Changed by convert_checkpoint.py\n" + "".join(f"- {line}\n" for line in lines)
+        )
     return _with_front(front, body)
 
 
@@ -324,14 +325,14 @@ def _labels(labels: tuple[str, ...] | None) -> str | None:
 def _beginning(facts: CardFacts) -> str:
     start = facts.beginning
     lines = ["## What it is made of"]
-    if start:
+    if start and start.path:
         details = [f"step {start.step}"] if start.step is not None else []
         details += [f"checksum {start.checksum}"] if start.checksum else []
         known = f" ({', '.join(details)})" if details else ""
         lines.append(f"- It began from the weights {_code(start.path)}{known}.")
         lines.append(f"- Licence of those weights: {_license(start)}.")
     else:
-        known = "It began from random weights" if facts.random_start else "Which weights it began from is not recorded"
+        known = "It began from random weights" if start else "Which weights it began from is not recorded"
         lines += [f"- {known}.", "- Licence: not known."]
     lines.append(f"- Training data: {facts.data}." if facts.data else "- What it was trained on is not recorded.")
     return "\n".join(lines)

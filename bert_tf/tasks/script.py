@@ -29,7 +29,8 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.shares import Share
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import flops, task_models, teacher_layers
+from bert_tf.models import card, flops, task_models, teacher_layers
+from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
@@ -39,7 +40,7 @@ from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks import seeds
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import best_model, checkpoints, distribution, fine_tuning, loop, plots, run_directory
+from bert_tf.training import best_model, card_facts, checkpoints, distribution, fine_tuning, loop, plots, run_directory
 from bert_tf.training import step as train_step
 from bert_tf.training.log import LOG_FILE
 from bert_tf.training.settings import FineTuningSettings
@@ -349,9 +350,12 @@ def _tell(task: FineTuningTask, run: FineTuningSettings, results: Mapping[str, f
     else:
         logging.info("Model: %s (the last step; without a dev set there is no best one).", path)
     if task.answers:
-        logging.info(
-            "In Python:\n  from bert_tf import %s\n  %s", TASKS[task.name].answerer, task.answers.format(path=path)
-        )
+        logging.info("In Python:\n  from bert_tf import %s\n  %s", *_usage(task, path))
+
+
+def _usage(task: FineTuningTask, path: str) -> tuple[str, str]:
+    """The name of `bert_tf` that answers with the task's models, and the line that does so with that at a path."""
+    return TASKS[task.name].answerer, task.answers.format(path=path)
 
 
 class _Run:
@@ -361,7 +365,7 @@ class _Run:
                  output_dir: str, teacher: Teacher | None):  # fmt: skip
         self.task, self.run, self.strategy, self.teacher = task, run, strategy, teacher
         self.num_train_steps, self.seed, self.output_dir = num_train_steps, seed, output_dir
-        self.chief = task.is_chief
+        self.chief, self.files = task.is_chief, task.files
         self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
 
     def execute(self) -> dict[str, float]:
@@ -377,13 +381,15 @@ class _Run:
         finished = run.do_train and run_directory.is_finished(
             self.output_dir, self.recorded_settings(), self.num_train_steps
         )
+        if run.do_train and self.chief:
+            self.files = dataclasses.replace(task.files, card=self.card_facts())
         model, optimizer, step = fine_tuning.build_and_restore(
             run, self.strategy, lambda: task.create_model(run.dtype_policy), 0 if finished else self.num_train_steps,
             self.output_dir, task.recipe_of(task.files.config),
         )  # fmt: skip
         self.predict = train_step.make_predict_function(model, self.strategy)
         self.keeper = best_model.BestModel(
-            self.output_dir, task.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
+            self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
         )
         self.keeper.forget_after(step)
         if finished:
@@ -407,6 +413,20 @@ class _Run:
             if self.run.student_layers:  # the teacher's path, which may change
                 settings.pop("init_checkpoint")
         return {**settings, run_directory.TRAINING_DATA: data}
+
+    def card_facts(self) -> CardFacts:
+        """What is known of the run for the cards of its models."""
+        task, run, recorded = self.task, self.run, self.recorded_settings()
+        fields = (*dataclasses.fields(run), *dataclasses.fields(task.settings))
+        notes = f"It is one of {run.num_seeds} trainings with other seeds." if run.num_seeds > 1 else ""
+        return CardFacts(
+            card_facts.beginning_of_run(self.output_dir, run.init_checkpoint),
+            data=recorded[run_directory.TRAINING_DATA],
+            settings=card_facts.settings_shown(recorded, {field.name: field.default for field in fields}),
+            notes=(notes,) if notes else (),
+            usage="from bert_tf import {}\n\n{}".format(*_usage(task, card.PLACE)) if task.answers else None,
+            is_served=task.answers is not None,
+        )
 
     # --- train
 
@@ -437,7 +457,8 @@ class _Run:
         if step >= plan.num_train_steps:
             run_directory.warn_of_changes(self.output_dir, self.recorded_settings())
         elif self.chief:
-            fine_tuning.claim(self.output_dir, task.files, self.recorded_settings(), resumed=step > 0)
+            settings = {**self.recorded_settings(), **card_facts.recorded_beginning(self.files.card)}
+            fine_tuning.claim(self.output_dir, task.files, settings, resumed=step > 0)
             task.write_beside_training(self.output_dir)
             self.write_records("train", task.train_rows)
 
@@ -458,7 +479,9 @@ class _Run:
         if evaluates and step not in self.keeper.steps:
             self.evaluate(step, model)  # stopped early before, and its evaluation lost
         if self.chief:
-            fine_tuning.finish(self.output_dir, model, step, run.keeps_optimizer)
+            facts = dataclasses.replace(self.files.card, results={"step": step, **(self.keeper.results_of(step) or {})})
+            files = dataclasses.replace(self.files, card=facts)
+            fine_tuning.finish(self.output_dir, model, files, step, run.keeps_optimizer)
             log = posixpath.join(self.output_dir, LOG_FILE)
             if tf.io.gfile.exists(log):
                 plots.plot_training_log(log, posixpath.join(self.output_dir, "loss.png"), title=self.output_dir)

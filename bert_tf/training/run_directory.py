@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.models import card
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import find_config, read_head
 from bert_tf.models.formats import config_files
@@ -153,6 +154,7 @@ _SETTINGS = "run.json"
 SEEDS = "seeds.json"
 _VERSION = "version of "
 TRAINING_DATA = "training_data"  # in run.json: number and checksum of the training examples
+BEGINNING = "init_weights"  # in run.json: the weights that the run began from, for its card; see `card.Beginning`
 FINISHED = "finished_step"  # in run.json: the step at which a fine-tuning run ended; null until then
 
 # Changing these between two starts of a run does not change its model, or is refused (generator_config_file).
@@ -164,7 +166,7 @@ _WITHOUT_EFFECT = {
     "question_head", "beam_size", "teacher", "generator_config_file",
     "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
     "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "glue_submission", "resume_from_older", "recompute",
-    FINISHED,
+    BEGINNING, FINISHED,
 }  # fmt: skip
 
 
@@ -194,6 +196,12 @@ def _changes(old: Mapping, new: Mapping) -> dict[str, tuple]:
     # An earlier version did not note what it did not have: the training data, and settings that are not in use.
     names = [name for name in names if name in old or (name != TRAINING_DATA and new[name])]
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
+
+
+def with_effect(settings: Mapping) -> set[str]:
+    """The names of the settings that lead to another model; versions and the training data are none."""
+    names = {name for name in settings if not name.startswith(_VERSION)}
+    return names - _WITHOUT_EFFECT - {TRAINING_DATA}
 
 
 def warn_of_changes(output_dir: str, settings: dict) -> None:
@@ -327,5 +335,9 @@ def _written_files(directory: str) -> Iterator[str]:
         if tf.io.gfile.isdir(path):
             if _FOLDERS.fullmatch(name):
                 yield from _written_files(path)
-        elif _WRITTEN.fullmatch(name) or path.endswith("/1_Pooling/config.json"):
+        elif _WRITTEN.fullmatch(name) or path.endswith("/1_Pooling/config.json") or _is_card(path):
             yield path
+
+
+def _is_card(path: str) -> bool:
+    return posixpath.basename(path) == card.CARD and card.is_ours(posixpath.dirname(path))
