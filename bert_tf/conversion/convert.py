@@ -163,7 +163,7 @@ def convert(
         vocabulary=vocabulary,
         overwrite=overwrite,
         check=check,
-        card_text=_card(source, source_weights, files, format, _changes(add_tokens, changes, part)),
+        card_text=_card(source, source_weights, weights, files, format, part, _changes(add_tokens, changes)),
     )
     return _report(weights, written, format, config, notes)
 
@@ -187,23 +187,30 @@ def _add_tokens(
     )
 
 
-def _card(source: str, weights: Weights, files: ModelFiles, format: str, changes: Collection[str]) -> str:
+def _card(
+    path: str,
+    source: Weights,
+    weights: Weights,
+    files: ModelFiles,
+    format: str,
+    part: str | None,
+    changes: Collection[str],
+) -> str:
     """The card of the converted model: that of the source if it is ours, else a new one.
 
     Args:
-      weights, files: of the source, with the target's configuration.
+      path: of the source, as given. weights, files: of the target. part: whose card is not that of the whole.
     """
-    text = card.read_ours(files.directory)
+    text = None if part else card.read_ours(files.directory)
     if text is None:
-        facts = card.CardFacts(card.beginning_of(source, weights))
+        facts = card.CardFacts(card.beginning_of(path, source))
         text = pretrained.card_of(weights, dataclasses.replace(files, card=facts), format)
     return card.converted(text, format, files.sentences, changes)
 
 
-def _changes(add_tokens: str | None, changes: Mapping[str, object], part: str | None) -> list[str]:
+def _changes(add_tokens: str | None, changes: Mapping[str, object]) -> list[str]:
     """Sentences for the card on what differs from the source's model."""
-    sentences = [f"It is the {part} of the source."] if part else []
-    sentences += [f"Tokens were added ({posixpath.basename(add_tokens)}); train them."] if add_tokens else []
+    sentences = [f"Tokens were added ({posixpath.basename(add_tokens)}); train them."] if add_tokens else []
     if changes:
         values = ", ".join(f"{name} = {value}" for name, value in changes.items())
         sentences.append(f"The configuration was changed: {values}.")

@@ -218,13 +218,14 @@ def card_text(
       shapes: of its variables. format: of its weights; one of `formats.FORMATS`.
       casing, sentences: see `directory.ModelFiles`.
     """
+    from bert_tf.models.baselines import kind_of  # imported here because they need Keras
     from bert_tf.models.huggingface import architecture_of
 
     architecture = head.architecture or architecture_of(shapes, head)
     if REPLACED_TOKEN_HEAD in shapes:
         architecture = "ElectraDiscriminator"
     tag, task = _task_of(architecture, head, sentences)
-    without_bert = architecture in ("BilstmClassifier", "CnnClassifier")
+    without_bert = kind_of(architecture) is not None
     title = architecture.removesuffix("Classifier") if without_bert else config.title
     front = {
         **(facts.beginning.license if facts.beginning else {}),
@@ -254,9 +255,7 @@ def converted(text: str, format: str, sentences: SentenceSettings | None, lines:
     front = {**front_matter(text, CARD), "library_name": _library(format, sentences)}
     body = re.sub(r"\A---[ \t]*\n.*?^---[ \t]*\n+", "", text, count=1, flags=re.DOTALL | re.MULTILINE)
     if lines:
-        body = (
-            body.rstrip("\n") + "\n\n## Changed by convert_checkpoint.py\n" + "".join(f"- {line}\n" for line in lines)
-        )
+        body += "\n## Changed by convert_checkpoint.py\n" + "".join(f"- {line}\n" for line in lines)
     return _with_front(front, body)
 
 
