@@ -37,11 +37,11 @@ _LICENSES = {
 # Hugging Face's cache keeps a model of the hub in models--owner--name/snapshots/REVISION.
 _HUB_CACHE = re.compile(r"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/[0-9a-f]{40}(?:/|$)")
 
+_WITHOUT_BERT = ("BilstmClassifier", "CnnClassifier")  # of baselines.py, which can't be imported below pretrained.py
 # Architecture -> the hub's name of the task, and the task in words.
 _TASKS = {
     **dict.fromkeys(
-        ("BertForSequenceClassification", "BilstmClassifier", "CnnClassifier"),
-        ("text-classification", "classification of texts"),
+        ("BertForSequenceClassification", *_WITHOUT_BERT), ("text-classification", "classification of texts")
     ),
     "BertForTokenClassification": ("token-classification", "tags of words"),
     "BertForMultipleChoice": ("multiple-choice", "multiple choice"),
@@ -218,14 +218,13 @@ def card_text(
       shapes: of its variables. format: of its weights; one of `formats.FORMATS`.
       casing, sentences: see `directory.ModelFiles`.
     """
-    from bert_tf.models.baselines import kind_of  # imported here because they need Keras
     from bert_tf.models.huggingface import architecture_of
 
     architecture = head.architecture or architecture_of(shapes, head)
     if REPLACED_TOKEN_HEAD in shapes:
         architecture = "ElectraDiscriminator"
     tag, task = _task_of(architecture, head, sentences)
-    without_bert = kind_of(architecture) is not None
+    without_bert = architecture in _WITHOUT_BERT
     title = architecture.removesuffix("Classifier") if without_bert else config.title
     front = {
         **(facts.beginning.license if facts.beginning else {}),
