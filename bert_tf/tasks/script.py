@@ -37,7 +37,7 @@ from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
-from bert_tf.tasks import seeds
+from bert_tf.tasks import search, seeds
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import best_model, card_facts, checkpoints, distribution, fine_tuning, loop, plots, run_directory
@@ -162,8 +162,12 @@ class FineTuningTask(abc.ABC):
         """See `token_rows.training_batches`."""
         return token_rows.training_batches(self.train_rows, **arguments)
 
-    def begin(self) -> None:  # noqa: B027
-        """Called before each run: with several seeds, none depends on what an earlier one chose."""
+    def begin(self, run: FineTuningSettings) -> None:  # noqa: B027
+        """Called before each run, and before the first for all of them: none depends on what an earlier one chose.
+
+        Raises:
+          ValueError: the settings don't fit the data; names the flag.
+        """
 
     def write_beside_training(self, output_dir: str) -> None:  # noqa: B027
         """Writes what goes with the training, once everything has been checked."""
@@ -226,7 +230,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     Everything is read and checked before anything is computed or written.
 
     Returns:
-      The results on the main dev set with `global_step`; of several seeds those of the best one. Empty without any.
+      The results on the main dev set with `global_step`; of several seeds those of the best one, of several
+      combinations of settings those of the best one's best seed. Empty without any.
 
     Raises:
       FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
@@ -234,7 +239,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     """
     run.check()
     task.settings.check(run)
-    newest = None
+    grid, newest = run.combinations, None
+    run = dataclasses.replace(run, **grid[0])
     if run.overwrite_output_dir:
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(run)}
         run_directory.check_removable(run.output_dir, settings)
@@ -242,6 +248,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         if run.do_train:
             checkpoints.check_newest(run.output_dir, run.resume_from_older)
         newest = checkpoints.latest_checkpoint(run.output_dir)
+        if newest and run.search:
+            raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
@@ -257,7 +265,9 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     files, tokenizer = task.describe(run, newest)
     if run.layers:
         files.config = teacher_layers.shallower(files.config, run.layers)
-    run = fine_tuning.with_recipe(run, files.config, task.recipe_of(files.config))
+    recipe = task.recipe_of(files.config)
+    run = fine_tuning.with_recipe(run, files.config, recipe)
+    runs = [fine_tuning.with_recipe(dataclasses.replace(run, **values), files.config, recipe) for values in grid]
     strategy = fine_tuning.set_up_devices(run)
     task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
     if run.do_train and task.is_chief:
@@ -266,40 +276,49 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     task.load(run, files, tokenizer, newest)
     if teacher:
         _check_teacher(teacher, run, task.files.head)
-    num_train_steps = 0
+    steps = [0]
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
         count = task.num_training_examples()
-        num_train_steps = fine_tuning.number_of_steps(count, run.train_batch_size, run.num_train_epochs)
-        warn_of_training_data(task.train_rows, tokenizer, files.vocab_file, num_train_steps)
+        steps = [fine_tuning.number_of_steps(count, one.train_batch_size, one.num_train_epochs) for one in runs]
+        warn_of_training_data(task.train_rows, tokenizer, files.vocab_file, min(steps))
+    for one in runs:
+        task.begin(one)
     with contextlib.ExitStack() as stack:
         if run.do_train and task.is_chief:
             stack.enter_context(run_directory.owned(run.output_dir, run.plan_fields["keep_checkpoint_max"]))
         stack.enter_context(distribution.naming_lost_workers(strategy))
-        return _execute(task, run, strategy, num_train_steps, teacher)
-
-
-def _execute(
-    task: FineTuningTask, run: FineTuningSettings, strategy, num_train_steps: int, teacher: Teacher | None
-) -> dict[str, float]:
-    """Runs with one seed or several; returns the results of the best."""
-    if run.overwrite_output_dir:
-        run_directory.remove_run(run.output_dir)
-    if run.num_seeds == 1:
-        results = _Run(task, run, strategy, num_train_steps, run.seed, run.output_dir, teacher).execute()
+        if run.overwrite_output_dir:
+            run_directory.remove_run(run.output_dir)
+        if run.search:
+            results, table = search.try_all(
+                runs,
+                lambda one, number: _run_seeds(task, one, strategy, steps[number], teacher)[0],
+                task.main_metric,
+            )
+        else:
+            results, table = _run_seeds(task, run, strategy, steps[0], teacher)
+        best = seeds.best_of(results, task.main_metric)
         if task.is_chief:
-            _tell(task, run, results)
-        return results
+            print(table, end="")
+            _tell(task, run, results[best])
+        return results[best]
+
+
+def _run_seeds(
+    task: FineTuningTask, run: FineTuningSettings, strategy, num_train_steps: int, teacher: Teacher | None
+) -> tuple[dict[int, dict[str, float]], str]:
+    """Runs with one seed or several; returns the results by seed, and, of several, a table of them."""
+    if run.num_seeds == 1:
+        alone = _Run(task, run, strategy, num_train_steps, run.seed, run.output_dir, teacher)
+        return {run.seed: alone.execute()}, ""
     results = {}
     for seed in range(run.seed, run.seed + run.num_seeds):
         folder = posixpath.join(run.output_dir, f"seed-{seed}")
         results[seed] = _Run(task, run, strategy, num_train_steps, seed, folder, teacher).execute()
         keras.backend.clear_session()
-    best = max(results, key=lambda seed: results[seed][task.main_metric])
-    if task.is_chief:
-        print(seeds.write_summary(run.output_dir, results, task.main_metric))
-        _tell(task, run, results[best])
-    return results[best]
+    table = seeds.write_summary(run.output_dir, results, task.main_metric) + "\n" if task.is_chief else ""
+    return results, table
 
 
 def _check_teacher(teacher: Teacher, run: FineTuningSettings, head: HeadConfig) -> None:
@@ -371,7 +390,7 @@ class _Run:
     def execute(self) -> dict[str, float]:
         """Trains, evaluates and predicts; returns the results on the main dev set."""
         task, run = self.task, self.run
-        task.begin()
+        task.begin(run)
         loop.set_seed(self.seed, run.deterministic)
         if run.do_train:
             checkpoints.check_newest(self.output_dir, run.resume_from_older)
@@ -418,12 +437,13 @@ class _Run:
         """What is known of the run for the cards of its models."""
         task, run, recorded = self.task, self.run, self.recorded_settings()
         fields = (*dataclasses.fields(run), *dataclasses.fields(task.settings))
-        notes = f"It is one of {run.num_seeds} trainings with other seeds." if run.num_seeds > 1 else ""
+        others = {"seeds": run.num_seeds, "combinations of settings": len(run.combinations)}
+        notes = (f"It is one of {number} {kind} that were tried." for kind, number in others.items() if number > 1)
         return CardFacts(
             card_facts.beginning_of_run(self.output_dir, run.init_checkpoint),
             data=recorded[run_directory.TRAINING_DATA],
             settings=card_facts.settings_shown(recorded, {field.name: field.default for field in fields}),
-            notes=(notes,) if notes else (),
+            notes=tuple(notes),
             usage="from bert_tf import {}\n\n{}".format(*_usage(task, card.PLACE)) if task.answers else None,
             is_served=task.answers is not None,
         )

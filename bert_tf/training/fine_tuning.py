@@ -155,8 +155,9 @@ def set_up_devices(run: FineTuningSettings) -> tf.distribute.Strategy:
       ValueError, RuntimeError: see `distribution.create_strategy` and `distribution.check_batch_size`.
     """
     strategy = distribution.set_up_devices(run)
-    parts = run.gradient_accumulation_steps
-    distribution.check_batch_size(run.train_batch_size, strategy, parts, "train_batch_size")
+    for values in run.combinations:
+        size = values.get("train_batch_size", run.train_batch_size)
+        distribution.check_batch_size(size, strategy, run.gradient_accumulation_steps, "train_batch_size")
     if run.eval_batch_size:
         distribution.check_batch_size(run.eval_batch_size, strategy, 1, "eval_batch_size")
     distribution.check_batch_size(run.predict_batch_size, strategy, 1, "predict_batch_size")

@@ -6,6 +6,7 @@ Only the scripts' `main` reads the values; this module defines the flags once so
 from absl import flags
 
 from bert_tf.models.teacher_settings import TEMPERATURE, WEIGHT
+from bert_tf.training.search import SEARCHED
 from bert_tf.training.settings import DTYPE_POLICIES, MOST_VIRTUAL_CPUS
 
 flags.disclaim_key_flags()  # --help of a script lists these flags as its own
@@ -238,6 +239,13 @@ def define_fine_tuning_flags(has_classifier: bool = True, has_teacher: bool = Tr
         "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. On "
         "small datasets, results vary by several points.",
         lower_bound=1,
+    )
+    flags.DEFINE_string(
+        "search",
+        None,
+        "Train with every combination of these settings, report all, and keep the best on the dev set: "
+        "'learning_rate=2e-5,3e-5,5e-5;train_batch_size=16,32' is the paper's grid. Searched can be "
+        f"{', '.join(SEARCHED)}. With --num_seeds, combinations are compared by their means.",
     )
     flags.DEFINE_integer(
         "early_stopping_patience", 0, "Stop after this many evaluations without improvement; 0: never.", lower_bound=0
