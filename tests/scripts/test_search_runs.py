@@ -1,0 +1,154 @@
+"""Runs of --search: each combination in its own folder, resumed after a kill, the best one kept."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from helpers.script_cases import assert_in_order, kill_at_checkpoint, results_of, run_cases, selected_cases, weights_of
+from helpers.small_data import PIECES, WORLDS, texts_of
+from helpers.tiny import write_encoder
+
+GRID = "learning_rate=1e-3,3e-3;train_batch_size=16"
+FOLDERS = [f"search-learning_rate={rate}-train_batch_size=16" for rate in ("0.001", "0.003")]
+LARGER = "train_batch_size=4,8;num_train_epochs=1,2"
+SLOW = {"killed", "undisturbed", "ranking"}
+
+
+@pytest.fixture(scope="module")
+def ran(request, tmp_path_factory):
+    """The folder of the output directories, outcomes by case, what each wrote to stderr."""
+    folder = tmp_path_factory.mktemp("search")
+    write_encoder(folder, PIECES)
+    for script in ("run_classifier", "run_similarity"):
+        write, ending, _ = WORLDS[script]
+        for seed, (name, count) in enumerate((("train", 32), ("dev", 11))):
+            write(folder / f"{script}-{name}.{ending}", list(texts_of(count, seed)))
+    out = folder / "out"
+
+    def flags(script, name, **changes):
+        return {
+            **WORLDS[script][2], "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True,
+            "train_file": folder / f"{script}-train.csv", "dev_file": folder / f"{script}-dev.csv",
+            "max_seq_length": 24, "num_train_epochs": 1, "seed": 3, "deterministic": True, "write_tf_records": False,
+            "output_dir": out / name, **changes,
+        }  # fmt: skip
+
+    several = {"search": LARGER, "num_seeds": 2, "learning_rate": 3e-3}
+    several = {**flags("run_classifier", "x", **several), "save_checkpoints_steps": 2, "iterations_per_loop": 2}
+    several.pop("num_train_epochs")
+    cases = {
+        "grid": flags("run_classifier", "grid", search=GRID),
+        "again": flags("run_classifier", "grid", search=GRID.replace("3e-3", "3e-3,5e-3")),
+        "alone": flags("run_classifier", "alone", learning_rate=3e-3, train_batch_size=16),
+        "killed": {**several, "output_dir": out / "killed"},
+        "undisturbed": {**several, "output_dir": out / "undisturbed"},
+        # --- refused
+        "in a run": flags("run_classifier", "alone", search=GRID),
+        "no step": flags("run_classifier", "no step", search="train_batch_size=8,64"),
+        "no dev set": {**flags("run_classifier", "no dev set", search=GRID), "do_eval": False, "dev_file": None},
+        "twice": flags("run_classifier", "twice", search="num_train_epochs=1,2"),
+    }  # fmt: skip
+    cases["no dev set"].pop("dev_file")
+    selected = selected_cases(request, {**cases, "ranking": {}}, SLOW)
+    selected.pop("ranking", None)
+    if "killed" in selected:
+        # The second seed of the second combination.
+        place = out / "killed" / "search-train_batch_size=4-num_train_epochs=2" / "seed-4"
+        kill_at_checkpoint("run_classifier", cases["killed"], step=4, folder=place)
+        assert (place / "model.ckpt-4.index").exists() and not (place / "model.ckpt-16.index").exists()
+    outcomes, logs = run_cases("run_classifier", {"grid": selected.pop("grid")})
+    before = {path: path.read_bytes() for path in (out / "grid").rglob("*") if path.is_file()}
+    second = run_cases("run_classifier", selected)
+    outcomes, logs = outcomes | second[0], logs | second[1]
+    if request.node and "killed" in selected:
+        similarity = flags("run_similarity", "ranking", search="train_batch_size=8,16")
+        similarity.pop("negatives_batch_size")
+        third = run_cases("run_similarity", {"ranking": similarity})
+        outcomes, logs = outcomes | third[0], logs | third[1]
+    return out, outcomes, logs, before
+
+
+def test_each_combination_is_a_run_and_the_best_is_kept(ran):
+    out, outcomes, logs, before = ran
+    assert outcomes["grid"] == outcomes["alone"] == "done"
+    assert "Combination 2 of 2: learning_rate=0.003, train_batch_size=16." in logs["grid"]
+    names = {str(path.relative_to(out / "grid")) for path in before}
+    assert {"search.json", "search.md", "search.png", "eval_results.txt", "best_model/README.md"} < names
+    for name in FOLDERS:
+        assert {f"{name}/run.json", f"{name}/best_model/bert_model.safetensors", f"{name}/README.md"} < names
+    # It is the run that its settings alone make.
+    alone, combination = out / "alone", out / "grid" / FOLDERS[1]
+    assert results_of(alone) == results_of(combination)
+    for name, value in weights_of(alone / "best_model").items():
+        np.testing.assert_array_equal(value, weights_of(combination / "best_model")[name], err_msg=name)
+    content = json.loads(before[out / "grid" / "search.json"])
+    scores = [one["seeds"]["3"][content["metric"]] for one in content["combinations"]]
+    best = FOLDERS[int(np.argmax(scores))]
+    for name in ("eval_results.txt", "best_model/bert_model.safetensors", "best_model/README.md"):
+        assert before[out / "grid" / name] == before[out / "grid" / best / name]
+    card = before[out / "grid" / "best_model" / "README.md"].decode()
+    assert "It is one of 2 combinations of settings that were tried." in card
+    assert f"Best model: {out}/grid/best_model (step " in logs["grid"]
+
+
+def test_a_finished_combination_is_not_trained_again(ran):
+    out, outcomes, logs, before = ran
+    assert outcomes["again"] == "done"
+    assert [logs["again"].count(f"the run in {out}/grid/{name} finished at step 2") for name in FOLDERS] == [1, 1]
+    kept = [path for path in before if path.name in ("run.json", "bert_model.safetensors", "README.md")]
+    kept = [path for path in kept if path.parent != out / "grid" / "best_model"]
+    assert len(kept) > 6 and all(path.read_bytes() == before[path] for path in kept)
+    content = json.loads((out / "grid" / "search.json").read_text())
+    assert [one["settings"]["learning_rate"] for one in content["combinations"]] == [1e-3, 3e-3, 5e-3]
+
+
+REFUSED = {
+    "in a run": "ValueError: --output_dir=*alone holds a run of its own: choose another one for --search.",
+    "no step": "ValueError: 32 training examples, --train_batch_size=64 and --num_train_epochs=1.0 give less than one",
+    "no dev set": "ValueError: --search chooses by the results on a dev set",
+    "twice": "ValueError: --num_train_epochs is also in --search: give it in one of the two.",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(ran, case):
+    out, outcomes, *_ = ran
+    assert_in_order(REFUSED[case], outcomes[case])
+    assert "\n" not in outcomes[case] and (case == "in a run" or not (out / case).exists())
+
+
+@pytest.mark.slow
+def test_a_killed_search_goes_on_bit_for_bit(ran):
+    out, outcomes, logs, _ = ran
+    assert outcomes["killed"] == outcomes["undisturbed"] == "done"
+    assert logs["killed"].count("Nothing to train") == 3 and "Resuming at step 4" in logs["killed"]
+    one, other = (
+        {str(path.relative_to(out / name)): path.read_bytes() for path in (out / name).rglob("*") if path.is_file()}
+        for name in ("killed", "undisturbed")
+    )
+    assert set(one) == set(other) and len([name for name in one if name.endswith("run.json")]) == 8
+    times = ("train_log.jsonl", "loss.png", "run.json", ".v2", "confusion_matrix.png")
+    different = [name for name in one if one[name] != other[name] and not name.endswith(times)]
+    assert not different, different
+    content = json.loads(one["search.json"])
+    assert [len(combination["seeds"]) for combination in content["combinations"]] == [2, 2, 2, 2]
+
+
+@pytest.mark.slow
+def test_the_negatives_follow_the_batch_of_each_combination(ran):
+    out, outcomes, *_ = ran
+    assert outcomes["ranking"] == "done"
+    for size in (8, 16):
+        settings = json.loads((out / "ranking" / f"search-train_batch_size={size}" / "run.json").read_text())
+        assert settings["negatives_batch_size"] == settings["train_batch_size"] == size
+    assert (out / "ranking" / "best_model" / "1_Pooling" / "config.json").exists()
+
+
+def test_every_file_is_removed_again(ran, tmp_path):
+    from bert_tf.training import run_directory
+
+    shutil.copytree(ran[0] / "grid", tmp_path / "grid")
+    run_directory.check_removable(str(tmp_path / "grid"), {})
+    run_directory.remove_run(str(tmp_path / "grid"))
+    assert [path.name for path in (tmp_path / "grid").iterdir()] == []
