@@ -109,7 +109,7 @@ def test_a_text_of_unknown_content_stays_in_its_place():
     assert "49: `label 49` and 10 more" in card_text(CONFIG, many, {"output_weights": (60, 2)}, CardFacts())
 
 
-MIT = (
+MIT = "MIT\n\nPermission is hereby granted, free of charge, to any person obtaining\na copy of this software"
     "MIT License\n\nPermission is hereby granted, free of charge, to any person obtaining\na copy of this software and"
 )
 

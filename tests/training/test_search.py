@@ -30,7 +30,7 @@ def settings(**values) -> FineTuningSettings:
 @pytest.mark.parametrize(
     ("search", "message"),
     [
-        ("max_seq_length=64,128", "--search: 'max_seq_length' can't be searched; learning_rate, train_batch_size, num_"),
+        ("max_seq_length=64,128", "--search: 'max_seq_length' can't be searched; learning_rate, train_batch"),
         ("learning_rate", "--search: learning_rate= is no number; write it as"),
         ("learning_rate=1e-5,", "--search: learning_rate= is no number"),
         ("learning_rate=1e-5,nan", "--search: learning_rate=nan is no number"),
