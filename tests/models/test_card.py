@@ -110,8 +110,6 @@ def test_a_text_of_unknown_content_stays_in_its_place():
 
 
 MIT = "MIT\n\nPermission is hereby granted, free of charge, to any person obtaining\na copy of this software"
-    "MIT License\n\nPermission is hereby granted, free of charge, to any person obtaining\na copy of this software and"
-)
 
 
 @pytest.mark.parametrize(
