@@ -254,7 +254,8 @@ def converted(text: str, format: str, sentences: SentenceSettings | None, lines:
     front = {**front_matter(text, CARD), "library_name": _library(format, sentences)}
     body = re.sub(r"\A---[ \t]*\n.*?^---[ \t]*\n+", "", text, count=1, flags=re.DOTALL | re.MULTILINE)
     if lines:
-        body += "\n## Changed by convert_checkpoint.py\n" + "".join(f"- {line}\n" for line in lines)
+        listed = "".join(f"- {line}\n" for line in lines)
+        body += "\n" + _section("Changed by convert_checkpoint.py", listed)
     return _with_front(front, body)
 
 
@@ -317,12 +318,12 @@ def _labels(labels: tuple[str, ...] | None) -> str | None:
         return None
     shown = [f"{number}: {_code(label)}" for number, label in enumerate(labels[:_MOST_LABELS])]
     more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
-    return f"## Labels\n{', '.join(shown)}{more}"
+    return _section("Labels", f"{', '.join(shown)}{more}")
 
 
 def _beginning(facts: CardFacts) -> str:
     start = facts.beginning
-    lines = ["## What it is made of"]
+    lines = []
     if start and start.path:
         details = [f"step {start.step}"] if start.step is not None else []
         details += [f"checksum {start.checksum}"] if start.checksum else []
@@ -333,7 +334,7 @@ def _beginning(facts: CardFacts) -> str:
         known = "It began from random weights" if start else "Which weights it began from is not recorded"
         lines += [f"- {known}.", "- Licence: not known."]
     lines.append(f"- Training data: {facts.data}." if facts.data else "- What it was trained on is not recorded.")
-    return "\n".join(lines)
+    return _section("What it is made of", "\n".join(lines))
 
 
 def _license(start: Beginning) -> str:
@@ -348,7 +349,7 @@ def _training(facts: CardFacts) -> str | None:
         return None
     rows = {name: _code(_written(value)) for name, value in facts.settings.items()}
     table = "\n".join(_table(("setting", ""), rows)) if rows else ""
-    return "## Training\n" + "\n\n".join(filter(None, [*facts.notes, table]))
+    return _section("Training", "\n\n".join(filter(None, [*facts.notes, table])))
 
 
 def _results(facts: CardFacts) -> str | None:
@@ -357,7 +358,7 @@ def _results(facts: CardFacts) -> str | None:
         return None
     step = facts.results.get("step", facts.results.get("global_step"))
     after = f"After step {step:g}:\n\n" if step is not None else ""
-    return "## Results on the dev set\n" + after + "\n".join(_table(("metric", ""), rows))
+    return _section("Results on the dev set", after + "\n".join(_table(("metric", ""), rows)))
 
 
 def _usage(facts: CardFacts, architecture: str, tag: str | None, without_bert: bool) -> str:
@@ -367,11 +368,15 @@ def _usage(facts: CardFacts, architecture: str, tag: str | None, without_bert: b
     if usage is None:
         usage = f'from bert_tf import {architecture}\n\nmodel = {architecture}.from_pretrained("{PLACE}")'
     language = "shell" if usage.startswith("python ") else "python"
-    parts = [f"## How to use it\n```{language}\n{usage}\n```"]
+    parts = [_section("How to use it", f"```{language}\n{usage}\n```")]
     if facts.is_served and tag and not without_bert:
         export = f"python export_saved_model.py --model_dir={PLACE} --export_dir=serving/model"
         parts.append(f"A SavedModel for TensorFlow Serving, strings in and answers out:\n```shell\n{export}\n```")
     return "\n\n".join(parts)
+
+
+def _section(title: str, text: str) -> str:
+    return f"{'#' * 2} {title}\n{text}"
 
 
 def _table(header: tuple[str, str], rows: Mapping[str, object]) -> list[str]:

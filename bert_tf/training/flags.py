@@ -233,6 +233,20 @@ def define_fine_tuning_flags(has_classifier: bool = True, has_teacher: bool = Tr
         )
     flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
     flags.DEFINE_integer("iterations_per_loop", 1000, "Maximum steps in one call of the graph.", lower_bound=1)
+    define_choice_flags()
+    flags.DEFINE_bool(
+        "static_padding",
+        False,
+        "Pad every batch to --max_seq_length, as the original does, instead of batching examples of similar length and "
+        "padding to the longest (rounded up). Always on for a TPU.",
+    )
+    flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on to output_dir, as the original does.")
+    define_device_flags()
+    define_training_flags(keep_checkpoint_max=None)
+
+
+def define_choice_flags() -> None:
+    """What is chosen by the results on the dev set: seed, settings, step."""
     flags.DEFINE_integer(
         "num_seeds",
         1,
@@ -255,15 +269,6 @@ def define_fine_tuning_flags(has_classifier: bool = True, has_teacher: bool = Tr
         False,
         "At the end, evaluate and predict with best_model/, not with the last step as the original does.",
     )
-    flags.DEFINE_bool(
-        "static_padding",
-        False,
-        "Pad every batch to --max_seq_length, as the original does, instead of batching examples of similar length and "
-        "padding to the longest (rounded up). Always on for a TPU.",
-    )
-    flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on to output_dir, as the original does.")
-    define_device_flags()
-    define_training_flags(keep_checkpoint_max=None)
 
 
 def define_teacher_flags(student: str) -> None:

@@ -80,6 +80,7 @@ def test_the_best_mean_is_kept_not_the_best_seed(tmp_path):
         folder = tmp_path / folder_of(one.values)
         (folder / "best_model" / "1_Pooling").mkdir(parents=True)
         (folder / "best_model" / "1_Pooling" / "config.json").write_text(json.dumps(one.values))
+        (folder / "best_model" / "vocab.txt").write_text("")
         (folder / "eval_results.txt").write_text(folder.name)
     table = write_search(str(tmp_path), TRIED, "eval_f1")
     assert (tmp_path / "search.md").read_text() == table + "\n"
