@@ -157,6 +157,7 @@ SCENARIOS = {
     "classifier of two replicas": fine_tuning("run_classifier", **TWO_REPLICAS),
     "classifier in float16": fine_tuning("run_classifier", dtype="float16"),
     "classifier with seeds": fine_tuning("run_classifier", num_seeds=2, num_train_epochs=2),
+    "classifier with a search": fine_tuning("run_classifier", search="weight_decay_rate=0.01,0.1", num_train_epochs=2),
     "pretraining": pretraining(),
     "pretraining of two replicas": pretraining(**TWO_REPLICAS),
     "pretraining in float16": pretraining(dtype="float16"),

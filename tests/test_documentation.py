@@ -54,6 +54,7 @@ COMMANDS = {
     "questions": (["run_squad.py", "run_squad.py"], 1),
     "sentences": (["run_similarity.py"], 1),
     "serving": (["export_saved_model.py"], 1),
+    "settings-search": (["run_classifier.py"], 0),
     "tagging": (["run_ner.py"], 1),
     "vocabulary": (["create_vocab.py"] * 2, 0),
 }
@@ -317,6 +318,18 @@ def test_vocabulary(environment, folder):
     assert len((folder / "vocab.txt").read_text().splitlines()) <= 600
     assert len(ByteBpeTokenizer.from_pretrained(str(folder / "roberta_vocab")).vocab) == 450
     assert len(SentencePieceTokenizer.from_pretrained(str(folder / "albert_vocab")).vocab) == 250
+
+
+@pytest.mark.slow
+def test_settings_search(environment, folder):
+    (search,) = blocks("settings-search", "shell")
+    for old, new in {"2e-5,3e-5,5e-5": "2e-5,3e-5", "16,32": "32"}.items():
+        assert old in search
+        search = search.replace(old, new)
+    log = run_commands(search, environment, folder)
+    table = (folder / "mrpc_search" / "search.md").read_text()
+    assert table in log and table.count("\n") == 6
+    assert (folder / "mrpc_search" / "best_model" / "README.md").exists()
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import math
 import posixpath
+from collections.abc import Collection, Mapping
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ from absl import logging
 
 from bert_tf.conversion import surgery
 from bert_tf.conversion.reference_models import REFERENCES
-from bert_tf.models import initialize, open_weights, pretrained, random_weights
+from bert_tf.models import card, initialize, open_weights, pretrained, random_weights
 from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.electra.discriminator import ElectraDiscriminator
@@ -134,19 +135,7 @@ def convert(
     notes += _read_sentences(files, source_weights.path)
     weights, changes = source_weights, {"hidden_act": hidden_act} if hidden_act else {}
     if add_tokens:
-        if not family_of(files.config).has_word_pieces:
-            raise ValueError(f"--add_tokens: {files.config.title} has no word pieces, to which tokens could be added.")
-        if vocabulary is None:
-            raise ValueError(f"--add_tokens needs a vocabulary, and {files.directory} has no vocab.txt: --vocab_file.")
-        weights, vocabulary, lines = surgery.add_tokens(
-            weights,
-            vocabulary,
-            surgery.read_new_tokens(add_tokens),
-            do_lower_case=bool(files.casing.do_lower_case),
-            strip_accents=files.casing.strip_accents,
-            use_unused=use_unused_slots,
-            initialization=new_rows,
-        )
+        weights, vocabulary, lines = _add_tokens(weights, files, vocabulary, add_tokens, use_unused_slots, new_rows)
         changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).scope)][0]
         notes += lines
     if max_position_embeddings:
@@ -162,17 +151,68 @@ def convert(
         if verify:
             notes.extend(_compare_outputs(source_weights, weights, path, config, bool(changes)))
 
+    files = dataclasses.replace(files, config=config)
     written = pretrained.write_model(
         target,
         weights,
-        dataclasses.replace(files, config=config),
+        files,
         format=format,
         with_optimizer=with_optimizer,
         vocabulary=vocabulary,
         overwrite=overwrite,
         check=check,
+        card_text=_card(source, source_weights, weights, files, format, part, _changes(add_tokens, changes)),
     )
     return _report(weights, written, format, config, notes)
+
+
+def _add_tokens(
+    weights: Weights, files: ModelFiles, vocabulary: list[str] | None, path: str, use_unused: bool, new_rows: str
+) -> tuple[Weights, list[str], list[str]]:
+    """The weights and the vocabulary with the tokens of a file, and notes; see `surgery.add_tokens`."""
+    if not family_of(files.config).has_word_pieces:
+        raise ValueError(f"--add_tokens: {files.config.title} has no word pieces, to which tokens could be added.")
+    if vocabulary is None:
+        raise ValueError(f"--add_tokens needs a vocabulary, and {files.directory} has no vocab.txt: --vocab_file.")
+    return surgery.add_tokens(
+        weights,
+        vocabulary,
+        surgery.read_new_tokens(path),
+        do_lower_case=bool(files.casing.do_lower_case),
+        strip_accents=files.casing.strip_accents,
+        use_unused=use_unused,
+        initialization=new_rows,
+    )
+
+
+def _card(
+    path: str,
+    source: Weights,
+    weights: Weights,
+    files: ModelFiles,
+    format: str,
+    part: str | None,
+    changes: Collection[str],
+) -> str:
+    """The card of the converted model: that of the source if it is ours, else a new one.
+
+    Args:
+      path: of the source, as given. weights, files: of the target. part: whose card is not that of the whole.
+    """
+    text = None if part else card.read_ours(files.directory)
+    if text is None:
+        facts = card.CardFacts(card.beginning_of(path, source))
+        text = pretrained.card_of(weights, dataclasses.replace(files, card=facts), format)
+    return card.converted(text, format, files.sentences, changes)
+
+
+def _changes(add_tokens: str | None, changes: Mapping[str, object]) -> list[str]:
+    """Sentences for the card on what differs from the source's model."""
+    sentences = [f"Tokens were added ({posixpath.basename(add_tokens)}); train them."] if add_tokens else []
+    if changes:
+        values = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        sentences.append(f"The configuration was changed: {values}.")
+    return sentences
 
 
 def _report(weights: Weights, written: pretrained.Written, format: str, config: BertConfig, notes: list[str]) -> Report:

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import posixpath
 
+from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.formats import HUGGINGFACE_CONFIG
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
@@ -32,6 +33,7 @@ class ModelFiles:
       directory: where they are. config, head, casing: their content. config_file, vocab_file: paths.
       max_seq_length: of the examples that the model was fine-tuned on, if tokenizer_config.json has it.
       sentences: how the model makes vectors of texts, if it was trained for that. Only who asks for it reads it.
+      card: what is known of the model for its card, which only who trains or loads it knows.
     """
 
     directory: str
@@ -42,6 +44,7 @@ class ModelFiles:
     max_seq_length: int | None = None
     head: HeadConfig = NO_HEAD
     sentences: SentenceSettings | None = None
+    card: CardFacts = NO_FACTS
 
 
 def read_model_files(

@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.models import card, feature_based, initialize, open_weights, random_weights, variable_names
 from bert_tf.models import directory as model_directory
-from bert_tf.models import feature_based, initialize, open_weights, random_weights, variable_names
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.electra.config import ElectraConfig
@@ -317,7 +317,8 @@ def from_pretrained(
         model.build()
         result = initialize.initialize(initialize.model_variables(model), weights)
     initialize.log_initialization(result, model)
-    setattr(model, _FILES_ATTRIBUTE, files)
+    beginning = card.beginning_of(path, weights, with_checksum=False)
+    setattr(model, _FILES_ATTRIBUTE, dataclasses.replace(files, card=card.CardFacts(beginning)))
     return model
 
 
@@ -362,12 +363,12 @@ def save_pretrained(
     strip_accents: bool | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes a complete model directory: weights, configuration, head, vocabulary, casing.
+    """Writes a complete model directory: weights, configuration, head, vocabulary, casing, and a card (README.md).
 
     Args:
       directory: created if needed. format: one of `formats.FORMATS`.
       vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
-      overwrite: replace existing files.
+      overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
 
     Raises:
       ValueError, FileExistsError: see `write_model`.
@@ -415,6 +416,7 @@ def write_model(
     vocabulary: list[str] | None = None,
     overwrite: bool = False,
     check: Callable[[str], None] | None = None,
+    card_text: str | None = None,
 ) -> Written:
     """Writes weights and their files in one of the formats, complete or not at all.
 
@@ -422,11 +424,12 @@ def write_model(
 
     Args:
       target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
-      files: configuration (required), head, vocabulary and casing to write.
+      files: configuration (required), head, vocabulary and casing to write, and facts for the card.
       with_optimizer: also write Adam moments and step (tf1 and bert_tf).
       vocabulary: lines of vocab.txt instead of files.vocab_file.
       overwrite: replace existing files.
       check: called with the path of the weights while they still have their temporary name; may raise.
+      card_text: the card, if `files` don't describe it.
 
     Raises:
       ValueError: the format is unknown or can't store what is asked for, or there is no configuration.
@@ -467,6 +470,8 @@ def write_model(
             for file, text in kind.config_files(config, files.head, weights).items():
                 write_text_file(posixpath.join(temporary, file), text)
             write_description(temporary, files, vocabulary)
+            if not card.is_others(directory):
+                write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))
             if check:
                 check(posixpath.join(temporary, name))
             written = _move(temporary, directory, old)
@@ -474,6 +479,13 @@ def write_model(
         raise OSError(f"{target} could not be written: {error.message}") from error
     left_out |= {name: f"the {format} format can't store it" for name in weights if name not in names}
     return Written(posixpath.join(directory, name), names, left_out, written)
+
+
+def card_of(weights: Weights, files: ModelFiles, format: str) -> str:
+    """The card of a model that has weights of these variables and these files; see `card.card_text`."""
+    return card.card_text(
+        files.config, files.head, weights.shapes, files.card, format, casing=files.casing, sentences=files.sentences
+    )
 
 
 def _split_target(target: str, kind: Format) -> tuple[str, str | None]:
@@ -508,6 +520,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     if not tf.io.gfile.isdir(directory):
         raise FileExistsError(f"{directory} is a file; a directory is needed.")
     old = sorted(file for file in _files_in(directory) if _MODEL_FILE.fullmatch(file))
+    old += [card.CARD] * card.is_ours(directory)
     if old and not overwrite:
         raise FileExistsError(
             f"{directory} already has files of a model ({some(old)}): give another target, or replace them all with "

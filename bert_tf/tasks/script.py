@@ -29,17 +29,18 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.shares import Share
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import flops, task_models, teacher_layers
+from bert_tf.models import card, flops, task_models, teacher_layers
+from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
-from bert_tf.tasks import seeds
+from bert_tf.tasks import search, seeds
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import best_model, checkpoints, distribution, fine_tuning, loop, plots, run_directory
+from bert_tf.training import best_model, card_facts, checkpoints, distribution, fine_tuning, loop, plots, run_directory
 from bert_tf.training import step as train_step
 from bert_tf.training.log import LOG_FILE
 from bert_tf.training.settings import FineTuningSettings
@@ -161,8 +162,12 @@ class FineTuningTask(abc.ABC):
         """See `token_rows.training_batches`."""
         return token_rows.training_batches(self.train_rows, **arguments)
 
-    def begin(self) -> None:  # noqa: B027
-        """Called before each run: with several seeds, none depends on what an earlier one chose."""
+    def begin(self, run: FineTuningSettings) -> None:  # noqa: B027
+        """Called before each run, and before the first for all of them: none depends on what an earlier one chose.
+
+        Raises:
+          ValueError: the settings don't fit the data; names the flag.
+        """
 
     def write_beside_training(self, output_dir: str) -> None:  # noqa: B027
         """Writes what goes with the training, once everything has been checked."""
@@ -225,7 +230,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     Everything is read and checked before anything is computed or written.
 
     Returns:
-      The results on the main dev set with `global_step`; of several seeds those of the best one. Empty without any.
+      The results on the main dev set with `global_step`; of several seeds those of the best one, of several
+      combinations of settings those of the best one's best seed. Empty without any.
 
     Raises:
       FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
@@ -233,7 +239,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     """
     run.check()
     task.settings.check(run)
-    newest = None
+    grid, newest = run.combinations, None
+    run = dataclasses.replace(run, **grid[0])
     if run.overwrite_output_dir:
         settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(run)}
         run_directory.check_removable(run.output_dir, settings)
@@ -241,6 +248,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         if run.do_train:
             checkpoints.check_newest(run.output_dir, run.resume_from_older)
         newest = checkpoints.latest_checkpoint(run.output_dir)
+        if newest and run.search:
+            raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
@@ -256,7 +265,9 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     files, tokenizer = task.describe(run, newest)
     if run.layers:
         files.config = teacher_layers.shallower(files.config, run.layers)
-    run = fine_tuning.with_recipe(run, files.config, task.recipe_of(files.config))
+    recipe = task.recipe_of(files.config)
+    run = fine_tuning.with_recipe(run, files.config, recipe)
+    runs = [fine_tuning.with_recipe(dataclasses.replace(run, **values), files.config, recipe) for values in grid]
     strategy = fine_tuning.set_up_devices(run)
     task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
     if run.do_train and task.is_chief:
@@ -265,40 +276,49 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     task.load(run, files, tokenizer, newest)
     if teacher:
         _check_teacher(teacher, run, task.files.head)
-    num_train_steps = 0
+    steps = [0]
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
         count = task.num_training_examples()
-        num_train_steps = fine_tuning.number_of_steps(count, run.train_batch_size, run.num_train_epochs)
-        warn_of_training_data(task.train_rows, tokenizer, files.vocab_file, num_train_steps)
+        steps = [fine_tuning.number_of_steps(count, one.train_batch_size, one.num_train_epochs) for one in runs]
+        warn_of_training_data(task.train_rows, tokenizer, files.vocab_file, min(steps))
+    for one in runs:
+        task.begin(one)
     with contextlib.ExitStack() as stack:
         if run.do_train and task.is_chief:
             stack.enter_context(run_directory.owned(run.output_dir, run.plan_fields["keep_checkpoint_max"]))
         stack.enter_context(distribution.naming_lost_workers(strategy))
-        return _execute(task, run, strategy, num_train_steps, teacher)
-
-
-def _execute(
-    task: FineTuningTask, run: FineTuningSettings, strategy, num_train_steps: int, teacher: Teacher | None
-) -> dict[str, float]:
-    """Runs with one seed or several; returns the results of the best."""
-    if run.overwrite_output_dir:
-        run_directory.remove_run(run.output_dir)
-    if run.num_seeds == 1:
-        results = _Run(task, run, strategy, num_train_steps, run.seed, run.output_dir, teacher).execute()
+        if run.overwrite_output_dir:
+            run_directory.remove_run(run.output_dir)
+        if run.search:
+            results, table = search.try_all(
+                runs,
+                lambda one, number: _run_seeds(task, one, strategy, steps[number], teacher)[0],
+                task.main_metric,
+            )
+        else:
+            results, table = _run_seeds(task, run, strategy, steps[0], teacher)
+        best = seeds.best_of(results, task.main_metric)
         if task.is_chief:
-            _tell(task, run, results)
-        return results
+            print(table, end="")
+            _tell(task, run, results[best])
+        return results[best]
+
+
+def _run_seeds(
+    task: FineTuningTask, run: FineTuningSettings, strategy, num_train_steps: int, teacher: Teacher | None
+) -> tuple[dict[int, dict[str, float]], str]:
+    """Runs with one seed or several; returns the results by seed, and, of several, a table of them."""
+    if run.num_seeds == 1:
+        alone = _Run(task, run, strategy, num_train_steps, run.seed, run.output_dir, teacher)
+        return {run.seed: alone.execute()}, ""
     results = {}
     for seed in range(run.seed, run.seed + run.num_seeds):
         folder = posixpath.join(run.output_dir, f"seed-{seed}")
         results[seed] = _Run(task, run, strategy, num_train_steps, seed, folder, teacher).execute()
         keras.backend.clear_session()
-    best = max(results, key=lambda seed: results[seed][task.main_metric])
-    if task.is_chief:
-        print(seeds.write_summary(run.output_dir, results, task.main_metric))
-        _tell(task, run, results[best])
-    return results[best]
+    table = seeds.write_summary(run.output_dir, results, task.main_metric) + "\n" if task.is_chief else ""
+    return results, table
 
 
 def _check_teacher(teacher: Teacher, run: FineTuningSettings, head: HeadConfig) -> None:
@@ -349,9 +369,12 @@ def _tell(task: FineTuningTask, run: FineTuningSettings, results: Mapping[str, f
     else:
         logging.info("Model: %s (the last step; without a dev set there is no best one).", path)
     if task.answers:
-        logging.info(
-            "In Python:\n  from bert_tf import %s\n  %s", TASKS[task.name].answerer, task.answers.format(path=path)
-        )
+        logging.info("In Python:\n  from bert_tf import %s\n  %s", *_usage(task, path))
+
+
+def _usage(task: FineTuningTask, path: str) -> tuple[str, str]:
+    """The name of `bert_tf` that answers with the task's models, and the line that does so with that at a path."""
+    return TASKS[task.name].answerer, task.answers.format(path=path)
 
 
 class _Run:
@@ -361,13 +384,13 @@ class _Run:
                  output_dir: str, teacher: Teacher | None):  # fmt: skip
         self.task, self.run, self.strategy, self.teacher = task, run, strategy, teacher
         self.num_train_steps, self.seed, self.output_dir = num_train_steps, seed, output_dir
-        self.chief = task.is_chief
+        self.chief, self.files = task.is_chief, task.files
         self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
 
     def execute(self) -> dict[str, float]:
         """Trains, evaluates and predicts; returns the results on the main dev set."""
         task, run = self.task, self.run
-        task.begin()
+        task.begin(run)
         loop.set_seed(self.seed, run.deterministic)
         if run.do_train:
             checkpoints.check_newest(self.output_dir, run.resume_from_older)
@@ -377,13 +400,15 @@ class _Run:
         finished = run.do_train and run_directory.is_finished(
             self.output_dir, self.recorded_settings(), self.num_train_steps
         )
+        if run.do_train and self.chief:
+            self.files = dataclasses.replace(task.files, card=self.card_facts())
         model, optimizer, step = fine_tuning.build_and_restore(
             run, self.strategy, lambda: task.create_model(run.dtype_policy), 0 if finished else self.num_train_steps,
             self.output_dir, task.recipe_of(task.files.config),
         )  # fmt: skip
         self.predict = train_step.make_predict_function(model, self.strategy)
         self.keeper = best_model.BestModel(
-            self.output_dir, task.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
+            self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
         )
         self.keeper.forget_after(step)
         if finished:
@@ -407,6 +432,21 @@ class _Run:
             if self.run.student_layers:  # the teacher's path, which may change
                 settings.pop("init_checkpoint")
         return {**settings, run_directory.TRAINING_DATA: data}
+
+    def card_facts(self) -> CardFacts:
+        """What is known of the run for the cards of its models."""
+        task, run, recorded = self.task, self.run, self.recorded_settings()
+        fields = (*dataclasses.fields(run), *dataclasses.fields(task.settings))
+        others = {"seeds": run.num_seeds, "combinations of settings": len(run.combinations)}
+        notes = (f"It is one of {number} {kind} that were tried." for kind, number in others.items() if number > 1)
+        return CardFacts(
+            card_facts.beginning_of_run(self.output_dir, run.init_checkpoint),
+            data=recorded[run_directory.TRAINING_DATA],
+            settings=card_facts.settings_shown(recorded, {field.name: field.default for field in fields}),
+            notes=tuple(notes),
+            usage="from bert_tf import {}\n\n{}".format(*_usage(task, card.PLACE)) if task.answers else None,
+            is_served=task.answers is not None,
+        )
 
     # --- train
 
@@ -437,7 +477,8 @@ class _Run:
         if step >= plan.num_train_steps:
             run_directory.warn_of_changes(self.output_dir, self.recorded_settings())
         elif self.chief:
-            fine_tuning.claim(self.output_dir, task.files, self.recorded_settings(), resumed=step > 0)
+            settings = {**self.recorded_settings(), **card_facts.recorded_beginning(self.files.card)}
+            fine_tuning.claim(self.output_dir, task.files, settings, resumed=step > 0)
             task.write_beside_training(self.output_dir)
             self.write_records("train", task.train_rows)
 
@@ -458,7 +499,9 @@ class _Run:
         if evaluates and step not in self.keeper.steps:
             self.evaluate(step, model)  # stopped early before, and its evaluation lost
         if self.chief:
-            fine_tuning.finish(self.output_dir, model, step, run.keeps_optimizer)
+            facts = dataclasses.replace(self.files.card, results={"step": step, **(self.keeper.results_of(step) or {})})
+            files = dataclasses.replace(self.files, card=facts)
+            fine_tuning.finish(self.output_dir, model, files, step, run.keeps_optimizer)
             log = posixpath.join(self.output_dir, LOG_FILE)
             if tf.io.gfile.exists(log):
                 plots.plot_training_log(log, posixpath.join(self.output_dir, "loss.png"), title=self.output_dir)

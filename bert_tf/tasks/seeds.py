@@ -27,11 +27,35 @@ def summarize(results: Mapping[int, Mapping[str, float]]) -> dict[str, dict[str,
     return summary
 
 
+def best_of(results: Mapping[int, Mapping[str, float]], main_metric: str, smaller_is_better: bool = False) -> int:
+    """The seed with the best value of a metric; the first of equals, and of one seed this, without any metric."""
+    if len(results) == 1:
+        return next(iter(results))
+    choose = min if smaller_is_better else max
+    return choose(results, key=lambda seed: results[seed][main_metric])
+
+
 # The names of a run's result files begin like this.
 _RESULT_FILES = (
     "eval_re", "test_re", "predictions", "nbest_predictions", "null_odds", "classification_report", "confusion_matrix",
     "question_answering.json", "token_classification.json", "loss.png",
 )  # fmt: skip
+
+
+def copy_best(run_dir: str, output_dir: str) -> None:
+    """Copies the results and the best model of one of several runs to the directory of them all."""
+    for name in tf.io.gfile.listdir(run_dir):
+        if name.startswith(_RESULT_FILES):
+            tf.io.gfile.copy(posixpath.join(run_dir, name), posixpath.join(output_dir, name), overwrite=True)
+    source, target = (posixpath.join(folder, best_model.DIRECTORY) for folder in (run_dir, output_dir))
+    if tf.io.gfile.exists(source):
+        if tf.io.gfile.exists(target):
+            tf.io.gfile.rmtree(target)
+        for folder, _, names in tf.io.gfile.walk(source):
+            there = posixpath.join(target, posixpath.relpath(folder, source))
+            tf.io.gfile.makedirs(there)
+            for name in names:
+                tf.io.gfile.copy(posixpath.join(folder, name), posixpath.join(there, name))
 
 
 def write_summary(
@@ -42,23 +66,12 @@ def write_summary(
     The files of all seeds are in output_dir/seed-<seed>.
     """
     summary = summarize(results)
-    choose = min if smaller_is_better else max
-    best = choose(results, key=lambda seed: results[seed][main_metric])
+    best = best_of(results, main_metric, smaller_is_better)
     content = {"best_seed": best, "seeds": {str(seed): values for seed, values in results.items()}, "summary": summary}
     write_text_file(
         posixpath.join(output_dir, run_directory.SEEDS), json.dumps(content, indent=2, sort_keys=True) + "\n"
     )
-    of_best = posixpath.join(output_dir, f"seed-{best}")
-    for name in tf.io.gfile.listdir(of_best):
-        if name.startswith(_RESULT_FILES):
-            tf.io.gfile.copy(posixpath.join(of_best, name), posixpath.join(output_dir, name), overwrite=True)
-    source, target = (posixpath.join(folder, best_model.DIRECTORY) for folder in (of_best, output_dir))
-    if tf.io.gfile.exists(source):
-        if tf.io.gfile.exists(target):
-            tf.io.gfile.rmtree(target)
-        tf.io.gfile.makedirs(target)
-        for name in tf.io.gfile.listdir(source):
-            tf.io.gfile.copy(posixpath.join(source, name), posixpath.join(target, name))
+    copy_best(posixpath.join(output_dir, f"seed-{best}"), output_dir)
     width = max(map(len, summary))
     lines = [f"{'metric'.ljust(width)}  {'mean':>8}  {'min':>8}  {'max':>8}  {'std':>8}"]
     for name, values in summary.items():

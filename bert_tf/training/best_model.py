@@ -1,5 +1,6 @@
 """The best model of a run by its main metric, kept next to the newest checkpoints, and early stopping."""
 
+import dataclasses
 import json
 import posixpath
 
@@ -132,7 +133,9 @@ class BestModel:
         if tf.io.gfile.exists(results):
             tf.io.gfile.remove(results)  # a kill in between must not leave new weights under old results
         weights = initialize.model_weights(model)
-        pretrained.write_model(self.directory, weights, self._files, format="bert_tf", overwrite=True)
+        facts = dataclasses.replace(self._files.card, results=self._best)
+        files = dataclasses.replace(self._files, card=facts)
+        pretrained.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
         for name, content in self.further_files.items():
             write_text_file(posixpath.join(self.directory, name), content)
         write_text_file(results, json.dumps(self._best, indent=2, sort_keys=True) + "\n")

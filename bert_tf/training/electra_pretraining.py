@@ -8,8 +8,9 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.models import card, flops, initialize, open_weights, pretrained
 from bert_tf.models import directory as model_directory
-from bert_tf.models import flops, initialize, open_weights, pretrained
+from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.electra import tf1
 from bert_tf.models.electra.config import ElectraConfig
@@ -130,17 +131,23 @@ class ElectraTask(PretrainingTask):
         folder = posixpath.join(self.settings.output_dir, "generator")
         run_directory.claim_output_dir(folder, self.generator_config)
 
-    def write_parts(self, model: keras.Model) -> None:
+    def write_parts(self, model: keras.Model, facts: CardFacts) -> None:
         """Writes the discriminator and the generator, each into a directory of its own."""
         folder = self.settings.output_dir
         files = model_directory.read_model_files(folder)
         configs = {"discriminator": self.config, "generator": self.generator_config}
         for part, weights in tf1.open_weights(initialize.model_weights(model)).parts.items():
             if part in configs:
-                own = dataclasses.replace(files, config=configs[part])
+                own = dataclasses.replace(files, config=configs[part], card=self._facts_of(part, facts))
                 target = posixpath.join(folder, part)
                 pretrained.write_model(target, weights, own, format="bert_tf", overwrite=True)
                 logging.info("Wrote the %s to %s.", part, target)
+
+    @staticmethod
+    def _facts_of(part: str, facts: CardFacts) -> CardFacts:
+        """The facts for the card of a part: a generator guesses words, as its own class does."""
+        usage = None if part == "generator" else facts.usage.replace(f"{card.PLACE}/discriminator", card.PLACE)
+        return dataclasses.replace(facts, usage=usage, notes=("Its results are those of both models together.",))
 
     def advice(self, folder: str) -> str:
         model = f"--init_checkpoint={folder}/discriminator"

@@ -23,7 +23,7 @@ from bert_tf.models.variable_names import expected_shapes
 from bert_tf.system.messages import named_by, some
 from bert_tf.text import casing
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import best_model, checkpoints, distribution, loop, optimization, run_directory
+from bert_tf.training import best_model, card_facts, checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
 from bert_tf.training.step import TrainingPlan
 from bert_tf.weights.mapping import Weights
@@ -155,8 +155,9 @@ def set_up_devices(run: FineTuningSettings) -> tf.distribute.Strategy:
       ValueError, RuntimeError: see `distribution.create_strategy` and `distribution.check_batch_size`.
     """
     strategy = distribution.set_up_devices(run)
-    parts = run.gradient_accumulation_steps
-    distribution.check_batch_size(run.train_batch_size, strategy, parts, "train_batch_size")
+    for values in run.combinations:
+        size = values.get("train_batch_size", run.train_batch_size)
+        distribution.check_batch_size(size, strategy, run.gradient_accumulation_steps, "train_batch_size")
     if run.eval_batch_size:
         distribution.check_batch_size(run.eval_batch_size, strategy, 1, "eval_batch_size")
     distribution.check_batch_size(run.predict_batch_size, strategy, 1, "predict_batch_size")
@@ -259,16 +260,20 @@ def claim(output_dir: str, files: ModelFiles, settings: dict, resumed: bool) -> 
     run_directory.record_settings(output_dir, {**settings, run_directory.FINISHED: None}, resumed)
 
 
-def finish(output_dir: str, model: keras.Model, step: int, keeps_optimizer: bool) -> None:
+def finish(output_dir: str, model: keras.Model, files: ModelFiles, step: int, keeps_optimizer: bool) -> None:
     """Marks a run as finished; unless it keeps its optimizer state, only the weights of its last step are kept.
 
     A run of an earlier version, which kept all its checkpoints, is left as it is.
+
+    Args:
+      files: what goes with the model, with the facts for its card.
     """
     if run_directory.FINISHED not in run_directory.read_settings(output_dir):
         return
     if not keeps_optimizer:
         tensors = {**initialize.model_variables(model), "global_step": np.int64(step)}
         checkpoints.save(output_dir, step, tensors, keep_max=1)
+    card_facts.write_card(output_dir, pretrained.card_of(initialize.model_weights(model), files, "tf1"))
     run_directory.mark_as_finished(output_dir, step)
 
 

@@ -6,6 +6,7 @@ Only the scripts' `main` reads the values; this module defines the flags once so
 from absl import flags
 
 from bert_tf.models.teacher_settings import TEMPERATURE, WEIGHT
+from bert_tf.training.search import SEARCHED
 from bert_tf.training.settings import DTYPE_POLICIES, MOST_VIRTUAL_CPUS
 
 flags.disclaim_key_flags()  # --help of a script lists these flags as its own
@@ -232,21 +233,7 @@ def define_fine_tuning_flags(has_classifier: bool = True, has_teacher: bool = Tr
         )
     flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
     flags.DEFINE_integer("iterations_per_loop", 1000, "Maximum steps in one call of the graph.", lower_bound=1)
-    flags.DEFINE_integer(
-        "num_seeds",
-        1,
-        "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. On "
-        "small datasets, results vary by several points.",
-        lower_bound=1,
-    )
-    flags.DEFINE_integer(
-        "early_stopping_patience", 0, "Stop after this many evaluations without improvement; 0: never.", lower_bound=0
-    )
-    flags.DEFINE_bool(
-        "use_best_model",
-        False,
-        "At the end, evaluate and predict with best_model/, not with the last step as the original does.",
-    )
+    define_choice_flags()
     flags.DEFINE_bool(
         "static_padding",
         False,
@@ -256,6 +243,32 @@ def define_fine_tuning_flags(has_classifier: bool = True, has_teacher: bool = Tr
     flags.DEFINE_bool("write_tf_records", True, "Write train.tf_record and so on to output_dir, as the original does.")
     define_device_flags()
     define_training_flags(keep_checkpoint_max=None)
+
+
+def define_choice_flags() -> None:
+    """What is chosen by the results on the dev set: seed, settings, step."""
+    flags.DEFINE_integer(
+        "num_seeds",
+        1,
+        "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. On "
+        "small datasets, results vary by several points.",
+        lower_bound=1,
+    )
+    flags.DEFINE_string(
+        "search",
+        None,
+        "Train with every combination of these settings, report all, and keep the best on the dev set: "
+        "'learning_rate=2e-5,3e-5,5e-5;train_batch_size=16,32' is the paper's grid. Searched can be "
+        f"{', '.join(SEARCHED)}. With --num_seeds, combinations are compared by their means.",
+    )
+    flags.DEFINE_integer(
+        "early_stopping_patience", 0, "Stop after this many evaluations without improvement; 0: never.", lower_bound=0
+    )
+    flags.DEFINE_bool(
+        "use_best_model",
+        False,
+        "At the end, evaluate and predict with best_model/, not with the last step as the original does.",
+    )
 
 
 def define_teacher_flags(student: str) -> None:

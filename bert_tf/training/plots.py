@@ -1,4 +1,4 @@
-"""Plots of a training run (from train_log.jsonl), a classifier's confusion matrix, attention, and masked-word guesses.
+"""Plots of a training run (from train_log.jsonl), several settings, a confusion matrix, attention, masked-word guesses.
 
 Each returns a matplotlib Figure, which a notebook shows (after `%matplotlib inline`), and writes a PNG if asked to.
 They use Figure directly, not pyplot, which would need a window system and affect a notebook's own figures.
@@ -222,6 +222,35 @@ def plot_cosines(scores, cosines, png: str | None = None, *, title: str | None =
         axes.set(xlabel="score", ylabel="cosine of the vectors")
         if title:
             axes.set_title(title, wrap=True)
+        return _finished(figure, png)
+
+
+def plot_search(names: Sequence[str], scores: Sequence[Sequence[float]], png: str | None = None, *, metric: str):
+    """Draws a metric of several combinations of settings: a row for each, a dot for each seed, mean and spread.
+
+        plot_search(["learning_rate=2e-05", "learning_rate=5e-05"], [[0.83, 0.85], [0.86, 0.82]], metric="eval_f1")
+
+    Args:
+      names: of the combinations, the first on top. scores: of each, those of its seeds; the bar is as wide as one
+        standard deviation to both sides. png: the file to write; None for none. metric: its name.
+
+    Returns:
+      The matplotlib Figure.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_AS_WRITTEN):
+        figure = Figure(figsize=(8, 1.2 + 0.35 * len(names)), layout="constrained")
+        axes = figure.subplots()
+        for row, values in enumerate(scores):
+            spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+            axes.scatter(values, [row] * len(values), s=14, alpha=0.5, color="tab:blue", linewidths=0)
+            axes.errorbar(np.mean(values), row, xerr=spread, fmt="D", color="black", markersize=5, capsize=4)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlabel(metric)
+        axes.grid(axis="x", alpha=0.3)
         return _finished(figure, png)
 
 

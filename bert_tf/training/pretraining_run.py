@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import math
 import posixpath
+import textwrap
 from collections.abc import Callable, Mapping
 
 import keras
@@ -16,15 +17,17 @@ from absl import logging
 
 from bert_tf.data import records
 from bert_tf.data.shares import Share
-from bert_tf.models import initialize, pretrained, random_weights
+from bert_tf.models import card, initialize, pretrained, random_weights
+from bert_tf.models import directory as model_directory
 from bert_tf.models.albert.config import AlbertConfig
+from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.sizes import config_of_size
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import PretrainingSettings, check_settings
-from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
+from bert_tf.training import card_facts, checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.distilled_pretraining import DistillationTask, student_config
 from bert_tf.training.electra_pretraining import ElectraTask
 from bert_tf.training.pretraining_records import OpenedRecords, open_all_records
@@ -94,13 +97,14 @@ def _run(
     for opened in data.values():
         _check_first_batch(opened, task)
         _warn_of_order(opened, task)
+    facts = _card_facts(task, training, devices, data) if chief and settings.do_train else NO_FACTS
     model, optimizer, trained, step = _build_and_restore(task, training, strategy)
     if chief and settings.do_train and step < (settings.stop_at_step or settings.num_train_steps):
         vocabulary = _missing_vocabulary(task)
         task.claim_output_dir()
         if vocabulary:
             pretrained.write_description(settings.output_dir, vocabulary)
-        recorded = _recorded(task, training, devices, data)
+        recorded = _recorded(task, training, devices, data) | card_facts.recorded_beginning(facts)
         run_directory.record_settings(settings.output_dir, recorded, resumed=step > 0)
     evaluate = _make_evaluate(trained, task, strategy, data)
     if settings.do_train:
@@ -112,7 +116,9 @@ def _run(
         if chief:
             run_directory.write_eval_results(posixpath.join(settings.output_dir, "eval_results.txt"), results)
     if chief and settings.do_train:
-        task.write_parts(model)
+        facts = dataclasses.replace(facts, results=results)
+        task.write_parts(model, facts)
+        _write_card(task, model, facts)
         _log_ending(task)
     return results
 
@@ -247,14 +253,42 @@ def _recorded(
     return {name: value for name, value in recorded.items() if name not in task.unused_settings}
 
 
+def _card_facts(
+    task: PretrainingTask, training: TrainingSettings, devices: DeviceSettings, data: Mapping[str, OpenedRecords]
+) -> CardFacts:
+    """What is known of the run for the card of its model; of a new run, this reads all weights that it begins from."""
+    settings, recorded = task.settings, _recorded(task, training, devices, data)
+    fields = (field for own in (settings, training, devices) for field in dataclasses.fields(own))
+    index = data["input_file"].index
+    return CardFacts(
+        card_facts.beginning_of_run(settings.output_dir, settings.init_checkpoint),
+        data=f"{index.total_records:,} records, fingerprint {index.fingerprint}",
+        settings=card_facts.settings_shown(recorded, {field.name: field.default for field in fields}),
+        usage=textwrap.dedent(_usage(task, card.PLACE, task.vocabulary is not None)),
+        is_served=task.vocabulary is not None,
+    )
+
+
+def _write_card(task: PretrainingTask, model: keras.Model, facts: CardFacts) -> None:
+    """Writes the card of the model in output_dir."""
+    files = model_directory.read_model_files(task.settings.output_dir)
+    files = dataclasses.replace(files, config=task.config, card=facts)
+    text = pretrained.card_of(initialize.model_weights(model), files, "tf1")
+    card_facts.write_card(task.settings.output_dir, text)
+
+
 def _log_ending(task: PretrainingTask) -> None:
     """Logs where the model is, and how to use it."""
     folder = task.settings.output_dir
-    if task.family.tokenizer_class.find_file(folder):
-        use = task.advice(folder)
-    else:
-        use = f'  from bert_tf import BertForPreTraining\n  BertForPreTraining.from_pretrained("{folder}")'
+    use = _usage(task, folder, has_vocabulary=task.family.tokenizer_class.find_file(folder) is not None)
     logging.info("The model is in %s. To use it:\n%s", folder, use)
+
+
+def _usage(task: PretrainingTask, folder: str, has_vocabulary: bool) -> str:
+    """Lines that use the model in a folder."""
+    if has_vocabulary:
+        return task.advice(folder)
+    return f'  from bert_tf import BertForPreTraining\n  BertForPreTraining.from_pretrained("{folder}")'
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from absl import logging
 
 from bert_tf.models import flops, objectives, pretrained, task_models
 from bert_tf.models.albert.config import AlbertConfig
+from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import Family, family_of
@@ -261,8 +262,8 @@ class PretrainingTask:
         """See `run_directory.claim_output_dir`."""
         run_directory.claim_output_dir(self.settings.output_dir, self.config)
 
-    def write_parts(self, model: keras.Model) -> None:
-        """Writes what a user takes from a finished run beside the run's own checkpoint."""
+    def write_parts(self, model: keras.Model, facts: CardFacts) -> None:
+        """Writes what a user takes from a finished run beside the run's own checkpoint. facts: for its cards."""
 
     def advice(self, folder: str) -> str:
         """Lines that use the trained model, which has a vocabulary beside it."""

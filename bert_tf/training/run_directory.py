@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.models import card
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import find_config, read_head
 from bert_tf.models.formats import config_files
@@ -104,6 +105,7 @@ def removed_if_refused(output_dir: str) -> Iterator[None]:
 # --- one run at a time ------------------------------------------------------------------------------------------------
 
 _LOCK = "run.lock"
+_RUNS = re.compile(r"seed-\d+|search-[\w.=+-]+")  # folders of runs; see `search.folder_of`
 # What a killed run leaves half-written: folders of checkpoints, of the best model and of ELECTRA's two.
 _WRITING = re.compile(r"(model\.ckpt-\d+|(best_model|generator|discriminator)\.\d+)\.writing")
 
@@ -122,10 +124,16 @@ def owned(output_dir: str, keep_max: int) -> Iterator[None]:
     """
     path = posixpath.join(output_dir, _LOCK)
     with run_lock.held(path, f"--output_dir={output_dir}", [output_dir.rstrip("/") + "/"]):
-        for folder in (output_dir, *(posixpath.join(output_dir, name) for name in names_in(output_dir))):
-            if folder == output_dir or re.fullmatch(r"seed-\d+", posixpath.basename(folder)):
-                remove_leftovers(folder, keep_max)
+        for folder in _runs_in(output_dir):
+            remove_leftovers(folder, keep_max)
         yield
+
+
+def _runs_in(output_dir: str) -> Iterator[str]:
+    """output_dir, and the folders of the runs of each seed and combination in it."""
+    yield output_dir
+    for name in filter(_RUNS.fullmatch, names_in(output_dir)):
+        yield from _runs_in(posixpath.join(output_dir, name))
 
 
 def check_free(output_dir: str) -> None:
@@ -150,21 +158,22 @@ def remove_leftovers(output_dir: str, keep_max: int) -> None:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 _SETTINGS = "run.json"
-SEEDS = "seeds.json"
+SEEDS, SEARCH = "seeds.json", "search.json"
 _VERSION = "version of "
 TRAINING_DATA = "training_data"  # in run.json: number and checksum of the training examples
+BEGINNING = "init_weights"  # in run.json: the weights that the run began from, for its card; see `card.Beginning`
 FINISHED = "finished_step"  # in run.json: the step at which a fine-tuning run ended; null until then
 
 # Changing these between two starts of a run does not change its model, or is refused (generator_config_file).
 _WITHOUT_EFFECT = {
-    "do_train", "do_eval", "do_predict", "output_dir", "overwrite_output_dir", "num_seeds", "eval_input_file",
+    "do_train", "do_eval", "do_predict", "output_dir", "overwrite_output_dir", "num_seeds", "search", "eval_input_file",
     "test_file", "predict_file", "test_has_tags", "eval_batch_size", "predict_batch_size", "max_eval_steps",
     "eval_every_steps", "log_every_steps", "save_checkpoints_steps", "keep_checkpoint_max", "iterations_per_loop",
     "use_best_model", "write_tf_records", "verbose_logging", "feature_cache_dir", "n_best_size", "max_answer_length",
     "question_head", "beam_size", "teacher", "generator_config_file",
     "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
     "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "glue_submission", "resume_from_older", "recompute",
-    FINISHED,
+    BEGINNING, FINISHED,
 }  # fmt: skip
 
 
@@ -194,6 +203,12 @@ def _changes(old: Mapping, new: Mapping) -> dict[str, tuple]:
     # An earlier version did not note what it did not have: the training data, and settings that are not in use.
     names = [name for name in names if name in old or (name != TRAINING_DATA and new[name])]
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
+
+
+def with_effect(settings: Mapping) -> set[str]:
+    """The names of the settings that lead to another model; versions and the training data are none."""
+    names = {name for name in settings if not name.startswith(_VERSION)}
+    return names - _WITHOUT_EFFECT - {TRAINING_DATA}
 
 
 def warn_of_changes(output_dir: str, settings: dict) -> None:
@@ -261,16 +276,16 @@ def _write_settings(output_dir: str, settings: dict) -> None:
 
 # --- starting over ---------------------------------------------------------------------------------------------------
 
-# What a fine-tuning run writes, and its folders; seed-<seed> has the same files.
+# What a fine-tuning run writes, and its folders; those of _RUNS have the same files.
 _WRITTEN = re.compile(
     r"checkpoint|(damaged\.)?model\.ckpt-\d+\.(index|data-\d+-of-\d+)|bert_model\.safetensors|\w+_config\.json|"
-    r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|eval_results|question_answering|token_classification)\.json|"
+    r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|search|eval_results|question_answering|token_classification)\.json|"
     r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
     r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"
-    r"predictions\.conll|(nbest_)?predictions\.json|null_odds\.json|(loss|similarity|confusion_matrix\w*)\.png|"
-    r"(train|eval\w*|predict\w*)\.tf_record|modules\.json|sentence_bert_config\.json"
+    r"predictions\.conll|(nbest_)?predictions\.json|null_odds\.json|(loss|similarity|search|confusion_matrix\w*)\.png|"
+    r"(train|eval\w*|predict\w*)\.tf_record|modules\.json|sentence_bert_config\.json|search\.md"
 )
-_FOLDERS = re.compile(r"best_model|eval|seed-\d+|1_Pooling")
+_FOLDERS = re.compile(rf"best_model|eval|1_Pooling|{_RUNS.pattern}")
 _FOREIGN_WEIGHTS = re.compile(r"(?!model\.ckpt-\d+\.index).*\.(index|safetensors|bin|h5|keras|pb)")
 
 
@@ -287,7 +302,7 @@ def check_removable(output_dir: str, inputs: Mapping[str, object]) -> None:
     if not written:
         return
     beginning = f"--overwrite_output_dir: {output_dir}"
-    if not {_SETTINGS, SEEDS} & {posixpath.basename(path) for path in written}:
+    if not {_SETTINGS, SEEDS, SEARCH} & {posixpath.basename(path) for path in written}:
         raise ValueError(f"{beginning} is not the directory of a run (it has no {_SETTINGS}); nothing is removed.")
     foreign = [name for name in tf.io.gfile.listdir(output_dir) if _FOREIGN_WEIGHTS.fullmatch(name)]
     if foreign:
@@ -304,7 +319,7 @@ def remove_run(output_dir: str) -> None:
     """Removes what a run wrote into output_dir, and nothing else; see `check_removable`."""
     written = _written_by_a_run(output_dir)
     # The files that mark a run's directory are removed last, so that after a kill the rest can still be removed.
-    for path in sorted(written, key=lambda path: posixpath.basename(path) in (_SETTINGS, SEEDS)):
+    for path in sorted(written, key=lambda path: posixpath.basename(path) in (_SETTINGS, SEEDS, SEARCH)):
         tf.io.gfile.remove(path)
     for folder in sorted({posixpath.dirname(path) for path in written} - {_absolute(output_dir)}, reverse=True):
         if not tf.io.gfile.listdir(folder):
@@ -327,5 +342,9 @@ def _written_files(directory: str) -> Iterator[str]:
         if tf.io.gfile.isdir(path):
             if _FOLDERS.fullmatch(name):
                 yield from _written_files(path)
-        elif _WRITTEN.fullmatch(name) or path.endswith("/1_Pooling/config.json"):
+        elif _WRITTEN.fullmatch(name) or path.endswith("/1_Pooling/config.json") or _is_card(path):
             yield path
+
+
+def _is_card(path: str) -> bool:
+    return posixpath.basename(path) == card.CARD and card.is_ours(posixpath.dirname(path))

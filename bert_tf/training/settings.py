@@ -4,12 +4,14 @@ The fields are the flags of the same names, explained in flags.py.
 """
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from typing import Protocol, TypeVar
 
 from bert_tf.models.recipe import Recipe, check_learning_rate
 from bert_tf.models.teacher_settings import WEIGHT, TeacherSettings
 from bert_tf.system.checks import check_file
+from bert_tf.training.search import Values, combinations_of, parse_search
 from bert_tf.weights import released_models
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -112,6 +114,13 @@ _RECIPE_FLAGS = (
     "optimizer", "learning_rate", "warmup_proportion", "layerwise_lr_decay", "weight_decay_rate", "adam_beta_2",
     "bias_correction", "clip_norm", "sum_loss",
 )  # fmt: skip
+# Bounds that the flags have, too, for settings that come from --search or a notebook.
+_BOUNDS = {
+    "train_batch_size": (1, math.inf),
+    "num_train_epochs": (0, math.inf),
+    "layerwise_lr_decay": (0, 1),
+    "weight_decay_rate": (0, math.inf),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,6 +136,7 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
       classifier_dropout: None: the family's. freeze_layers: None: nothing is frozen.
       eval_batch_size: None: predict_batch_size.
       distillation_weight: the share of the loss against the teacher.
+      search: a grid of settings; see `search.parse_search`.
     """
 
     output_dir: str
@@ -156,6 +166,7 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
     freeze_layers: int | None = None
     distillation_weight: float | None = None
     num_seeds: int = 1
+    search: str | None = None
     save_checkpoints_steps: int = 1000
     keep_checkpoint_max: int | None = None
     iterations_per_loop: int = 1000
@@ -168,6 +179,15 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
     def soft_weight(self) -> float:
         """The distillation_weight, also where it is not given."""
         return WEIGHT if self.distillation_weight is None else self.distillation_weight
+
+    @property
+    def combinations(self) -> list[Values]:
+        """The settings that are searched, in each combination; without a search one that is empty.
+
+        Raises:
+          ValueError: see `search.parse_search`.
+        """
+        return combinations_of({} if self.search is None else parse_search(self.search))
 
     @property
     def plan_fields(self) -> dict:
@@ -224,6 +244,38 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
             check_file(getattr(self, name), f"--{name}")
         released_models.check_path(self.init_checkpoint, "--init_checkpoint")
         self.check_teacher()
+        for name, (lowest, highest) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not lowest <= value <= highest:
+                least = f"at least {lowest:g}" if highest == math.inf else f"from {lowest:g} to {highest:g}"
+                raise ValueError(f"--{name}={value:g} must be {least}.")
+        if self.search is not None:
+            self._check_search()
+
+    def _check_search(self) -> None:
+        if not self.do_train:
+            raise ValueError("--search compares trained models: give --do_train.")
+        if self.strategy == "multi_worker_mirrored":
+            raise ValueError("--search does not work with several workers; run it on one.")
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for values in self.combinations:
+            self.check_given_once([name for name in values if getattr(self, name) != defaults[name]])
+            try:
+                dataclasses.replace(self, search=None, **values).check()
+            except ValueError as error:
+                raise ValueError(f"--search: {error}") from None
+
+    def check_given_once(self, given: Collection[str]) -> None:
+        """Refuses settings that are searched and given as flags of their own.
+
+        Args:
+          given: names of flags.
+
+        Raises:
+          ValueError: names one.
+        """
+        if twice := [name for name in self.combinations[0] if name in given]:
+            raise ValueError(f"--{twice[0]} is also in --search: give it in one of the two.")
 
     def check_teacher(self) -> None:
         super().check_teacher()
@@ -240,8 +292,9 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         Raises:
           ValueError: names the flag, and ends with the advice.
         """
-        for name, without in (("num_seeds", 1), ("early_stopping_patience", 0), ("use_best_model", False)):
-            if getattr(self, name) != without and not there:
+        without = {"search": None, "num_seeds": 1, "early_stopping_patience": 0, "use_best_model": False}
+        for name, value in without.items():
+            if getattr(self, name) != value and not there:
                 raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
     def check_files(self, **files: str | None) -> None:
@@ -265,5 +318,6 @@ def checked_settings(
     """
     run, own = settings_of(FineTuningSettings, values, given), settings_of(kind, values, given)
     run.check()
+    run.check_given_once(given)
     own.check(run)
     return run, own

@@ -86,9 +86,13 @@ def assert_in_order(message: str, outcome: str) -> None:
         place = outcome.index(part, place) + len(part)
 
 
-def kill_at_checkpoint(script: str, arguments: dict, step: int) -> list[str]:
-    """Runs a script until it has saved a step, then kills it; returns the index files of the checkpoints it left."""
-    folder = pathlib.Path(arguments["output_dir"])
+def kill_at_checkpoint(script: str, arguments: dict, step: int, folder: pathlib.Path | None = None) -> list[str]:
+    """Runs a script until it has saved a step, then kills it; returns the index files of the checkpoints it left.
+
+    Args:
+      folder: of the checkpoints, if it is not output_dir.
+    """
+    folder = folder or pathlib.Path(arguments["output_dir"])
     process = warm.Popen(
         [sys.executable, str(TESTS.parent / f"{script}.py"), *arguments_of(arguments)],
         stderr=warm.DEVNULL,

@@ -129,6 +129,16 @@ CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"
         ("run_ner", ["--do_eval", "--warmup_proportion=1.5"], "ValueError: --warmup_proportion=1.5 must be a share"),
         ("run_ner", ["--do_train", "--train_file={}/words.conll", "--num_seeds=2"],
          "ValueError: --num_seeds chooses by the results on a dev set: give --do_eval"),
+        ("run_ner", ["--do_train", "--train_file={}/words.conll", "--search=learning_rate=1e-5,2e-5"],
+         "ValueError: --search chooses by the results on a dev set: give --do_eval"),
+        ("run_swag", ["--do_train", "--search=max_seq_length=64,128"],
+         "ValueError: --search: 'max_seq_length' can't be searched; learning_rate, *"),
+        ("run_swag", ["--do_train", "--search=num_train_epochs=2,3", "--num_train_epochs=3"],
+         "ValueError: --num_train_epochs is also in --search: give it in one of the two."),
+        ("run_squad", ["--do_train", "--search=learning_rate=2e-5,x"],
+         "ValueError: --search: learning_rate=x is no number; write it as *"),
+        ("run_classifier", ["--do_predict", "--task_name=MRPC", "--search=learning_rate=2e-5,3e-5"],
+         "ValueError: --search compares trained models: give --do_train."),
     ],
 )  # fmt: skip
 def test_mistakes_are_answered_before_tensorflow_is_imported(files, script, flags, message):

@@ -134,7 +134,8 @@ def test_a_killed_run_resumes_bit_for_bit(ran):
     assert_same_bits(out / "kept" / "best_model", out / "killed" / "best_model")
     assert results_of(out / "kept") == results_of(out / "killed")
     further = TASKS[SCRIPTS[ran[0]]].settings_file
-    for name in ("eval_results.txt", "evaluations.jsonl", *([further] if further else [])):
+    cards = ("README.md", "best_model/README.md")
+    for name in ("eval_results.txt", "evaluations.jsonl", *cards, *([further] if further else [])):
         assert (out / "kept" / name).read_bytes() == (out / "killed" / name).read_bytes(), name
 
 
@@ -164,6 +165,20 @@ def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):
     assert f"Best model: {out}/whole/best_model (step " in end and "Results: eval_" in end
     assert f"from bert_tf import {TASKS[SCRIPTS[script]].answerer}" in end
     assert TASKS[SCRIPTS[script]].answers.format(path=f"{out}/whole/best_model") in end
+
+
+def test_a_run_leaves_a_card_of_each_model(ran):
+    script, out, _, _, before, _ = ran
+    settings = json.loads(before["whole"]["run.json"])
+    for name, step in (("README.md", STEPS), ("best_model/README.md", None)):
+        card = before["whole"][name].decode()
+        step = step or json.loads(before["whole"]["best_model/eval_results.json"])["step"]
+        assert f"After step {step}:" in card and "| learning_rate | `0.003` |" in card
+        start = settings["init_weights"]
+        assert f"- It began from the weights `{out.parent}/encoder` (checksum {start['checksum']})." in card
+        assert f"- Training data: {settings['training_data']}." in card
+        assert TASKS[SCRIPTS[script]].answers.format(path="path/to/this/folder") in card
+        assert str(out) not in card
 
 
 @pytest.mark.slow

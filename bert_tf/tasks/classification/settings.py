@@ -74,9 +74,10 @@ class ClassificationSettings:
         glue_submission.check_task(None if self.tfds_name else self.task_name)
         if not run.do_predict:
             raise ValueError("--glue_submission needs --do_predict.")
-        if run.num_seeds > 1:
+        if run.num_seeds > 1 or run.search is not None:
+            name = "num_seeds" if run.num_seeds > 1 else "search"
             raise ValueError(
-                "--glue_submission takes the predictions of one model: train with --num_seeds first, then predict with "
+                f"--glue_submission takes the predictions of one model: train with --{name} first, then predict with "
                 "--init_checkpoint=OUTPUT_DIR/best_model."
             )
         check_output_dir(self.glue_submission, "--glue_submission")

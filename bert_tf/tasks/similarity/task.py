@@ -93,19 +93,35 @@ class SimilarityTask(FineTuningTask):
             )
         if loss == "cosine" and texts == 3:
             raise ValueError("--loss=cosine is for two texts and a score; leave out --negative.")
-        at_once, size = run.train_batch_size // self.num_replicas // run.gradient_accumulation_steps, None
+        self.settings = dataclasses.replace(own, loss=loss)
+        self.given_size, self.begun_size = own.negatives_batch_size, earlier.get("negatives_batch_size")
+        self.begin(run)
         if loss == "ranking":
-            size = own.negatives_batch_size or earlier.get("negatives_batch_size") or at_once
-            if at_once % size:
-                begun = "" if own.negatives_batch_size else ", as this run began"
-                raise ValueError(
-                    f"--negatives_batch_size={size}{begun}: a device computes {at_once} examples at once, which can't "
-                    "be divided by it (--train_batch_size over all devices and --gradient_accumulation_steps)."
-                )
-            if size == 1 and texts == 2:
-                raise ValueError("--loss=ranking needs other examples as negatives: --train_batch_size is too small.")
-            logging.info("Negatives of a text are those of %d examples.", size)
-        self.settings = dataclasses.replace(own, loss=loss, negatives_batch_size=size)
+            logging.info("Negatives of a text are those of %d examples.", self.settings.negatives_batch_size)
+
+    def begin(self, run):
+        if run.do_train:
+            self.settings = dataclasses.replace(self.settings, negatives_batch_size=self._negatives(run))
+
+    def _negatives(self, run) -> int | None:
+        """The number of examples whose texts are negatives of each other in a run; None with another loss than ranking.
+
+        Raises:
+          ValueError: the batch can't be divided by it, or leaves no negatives.
+        """
+        if self.settings.loss != "ranking":
+            return None
+        at_once = run.train_batch_size // self.num_replicas // run.gradient_accumulation_steps
+        size = self.given_size or self.begun_size or at_once
+        if at_once % size:
+            begun = "" if self.given_size else ", as this run began"
+            raise ValueError(
+                f"--negatives_batch_size={size}{begun}: a device computes {at_once} examples at once, which can't "
+                "be divided by it (--train_batch_size over all devices and --gradient_accumulation_steps)."
+            )
+        if size == 1 and self.train_rows.rows_per_example == 2:
+            raise ValueError("--loss=ranking needs other examples as negatives: --train_batch_size is too small.")
+        return size
 
     def create_model(self, dtype):
         own = self.settings

@@ -175,7 +175,7 @@ class SquadTask(FineTuningTask):
     def create_teacher(self, path, dtype):
         return question_heads.from_pretrained(path, dtype=dtype)
 
-    def begin(self):
+    def begin(self, run):
         self.chosen = self.answering  # with the threshold that the last evaluation chose
 
     def write_beside_training(self, output_dir):

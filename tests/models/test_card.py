@@ -1,0 +1,221 @@
+"""The card of a model: what it says, what it leaves out, and whose README.md is replaced."""
+
+import dataclasses
+import json
+
+import pytest
+import yaml
+from helpers.paths import ROOT
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.conversion import convert
+from bert_tf.models import card, open_weights, pretrained
+from bert_tf.models.card import Beginning, CardFacts, card_text
+from bert_tf.models.config import BertConfig
+from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.sentence_settings import SentenceSettings
+from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertModel
+from bert_tf.text.casing import Casing
+
+CONFIG = BertConfig.from_dict(TINY_CONFIG)
+HEAD = HeadConfig("BertForSequenceClassification", ("up", "d|own `x`"), "single_label_classification")
+SHAPES = {"bert/pooler/dense/kernel": (32, 32), "output_weights": (2, 32), "output_weights/adam_m": (2, 32)}
+FACTS = CardFacts(
+    Beginning("models/my base: 1", 1000, "ab12", {"license": "apache-2.0"}, "LICENSE", "owner/base"),
+    data="16 examples, checksum 01ff",
+    settings={"learning_rate": 2e-5, "labels": ["up", "dówn"], "optimizer": "adamw"},
+    results={"step": 24, "eval_accuracy": 0.8125, "eval_loss": 0.30000001},
+    notes=("It is one of 5 seeds that were tried.",),
+    usage='from bert_tf import Predictor\n\nPredictor("path/to/this/folder")("A text.")',
+)
+
+
+def front_of(text: str) -> dict:
+    return yaml.safe_load(text.split("---\n")[1])
+
+
+def test_a_card_says_what_is_known():
+    text = card_text(CONFIG, HEAD, SHAPES, FACTS, casing=Casing(True))
+    assert front_of(text) == {
+        "license": "apache-2.0", "base_model": "owner/base", "library_name": "bert_tf",
+        "pipeline_tag": "text-classification", "tags": ["bert_tf", "bert"],
+    }  # fmt: skip
+    for line in (
+        "# BERT: classification of texts", "| layers | 2 |", "| width | 32 |", "| longest input | 32 tokens |",
+        "| case | uncased |", "| parameters | 1,088 |", "0: `up`, 1: `` d|own `x` ``",
+        "- It began from the weights `models/my base: 1` (step 1000, checksum ab12).",
+        "- Licence of those weights: apache-2.0, as LICENSE beside them says.",
+        "- Training data: 16 examples, checksum 01ff.", "It is one of 5 seeds that were tried.",
+        "| learning_rate | `2e-05` |", '| labels | `["up", "dówn"]` |', "| optimizer | `adamw` |", "After step 24:",
+        "| eval_accuracy | 0.8125 |", "| eval_loss | 0.3 |", 'Predictor("path/to/this/folder")("A text.")',
+        "python export_saved_model.py --model_dir=path/to/this/folder --export_dir=serving/model",
+    ):  # fmt: skip
+        assert f"\n{line}\n" in text, line
+    assert text == card_text(CONFIG, HEAD, SHAPES, FACTS, casing=Casing(True))
+
+
+def test_what_is_not_known_is_left_out():
+    text = card_text(CONFIG, NO_HEAD, {"bert/pooler/dense/kernel": (32, 32)}, CardFacts())
+    assert front_of(text) == {
+        "library_name": "bert_tf", "pipeline_tag": "feature-extraction", "tags": ["bert_tf", "bert"]
+    }  # fmt: skip
+    assert "Which weights it began from is not recorded" in text and "Licence: not known." in text
+    assert "What it was trained on is not recorded." in text and "None" not in text
+    assert not any(heading in text for heading in ("## Labels", "## Training", "## Results", "| case |"))
+    assert 'model = BertModel.from_pretrained("path/to/this/folder")' in text
+    random_start = card_text(CONFIG, NO_HEAD, {}, CardFacts(Beginning(None)))
+    assert "- It began from random weights." in random_start and "Licence: not known." in random_start
+
+
+@pytest.mark.parametrize(
+    ("head", "names", "facts", "parts"),
+    [
+        (dataclasses.replace(HEAD, problem_type="regression", labels=None), ("output_weights",), {},
+         ["pipeline_tag: text-classification", "a number for a text"]),
+        (HeadConfig("BilstmClassifier", ("a", "b")), ("baseline/output_weights",), {},
+         ["# Bilstm: classification of texts", "width of the layer", "python run_classifier.py --do_predict"]),
+        (NO_HEAD, ("cls/squad/output_weights",), {}, ["pipeline_tag: question-answering"]),
+        (NO_HEAD, ("cls/predictions/output_bias",), {}, ["pipeline_tag: fill-mask"]),
+        (NO_HEAD, ("discriminator_predictions/dense/kernel",), {}, ["ElectraDiscriminator.from_pretrained"]),
+        (HeadConfig("BertForMultipleChoice"), ("output_weights",), {"is_served": False},
+         ["pipeline_tag: multiple-choice"]),
+        (HeadConfig(lstm_on_top=True), ("cls/squad/output_weights",), {}, ["| on top | it has a BiLSTM on top"]),
+    ],
+)  # fmt: skip
+def test_tasks(head, names, facts, parts):
+    text = card_text(CONFIG, head, dict.fromkeys(names, (2, 2)), CardFacts(**facts))
+    for part in parts:
+        assert part in text, text
+    assert ("export_saved_model.py" in text) == (
+        facts.get("is_served", True) and "Bilstm" not in text and "ElectraDiscriminator" not in text
+    )
+
+
+def test_the_hubs_own_reader_understands_it():
+    hub = pytest.importorskip("huggingface_hub")
+    sentences = SentenceSettings("x")
+    data = hub.ModelCard(card_text(CONFIG, NO_HEAD, SHAPES, FACTS, "huggingface", sentences=sentences)).data
+    assert (data.license, data.base_model, data.library_name) == ("apache-2.0", "owner/base", "sentence-transformers")
+    assert data.pipeline_tag == "sentence-similarity" and "sentence-transformers" in data.tags
+
+
+def test_a_text_of_unknown_content_stays_in_its_place():
+    head = HeadConfig("BertForSequenceClassification", ("a\n## Heading", "---", "``", "<!-- x -->"))
+    start = Beginning("x\n---\ny: `z`", license={"license": "a: b\nc"}, license_file="README.md")
+    text = card_text(CONFIG, head, {"output_weights": (4, 2)}, CardFacts(start))
+    assert front_of(text)["license"] == "a: b\nc" and "0: `a ## Heading`, 1: `---`, 2: ``` `` ```" in text
+    assert card.front_matter(text, "x")["library_name"] == "bert_tf"
+    many = HeadConfig("BertForSequenceClassification", tuple(f"label {number}" for number in range(60)))
+    assert "49: `label 49` and 10 more" in card_text(CONFIG, many, {"output_weights": (60, 2)}, CardFacts())
+
+
+MIT = "MIT\n\nPermission is hereby granted, free of charge, to any person obtaining\na copy of this software"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, ({}, None)),
+        ({"README.md": "---\nlicense: cc-by-4.0\n---\n# A"}, ({"license": "cc-by-4.0"}, "README.md")),
+        ({"README.md": "---\r\nlicense: mit\r\n---\r\n"}, ({"license": "mit"}, "README.md")),
+        ({"README.md": "---\nlicense: other\nlicense_name: mine\n---\n", "LICENSE": MIT},
+         ({"license": "other", "license_name": "mine"}, "README.md")),
+        ({"README.md": "# license: mit\n", "LICENSE.txt": MIT}, ({"license": "mit"}, "LICENSE.txt")),
+        ({"README.md": "---\nlicense: [a\n---\n", "LICENSE": MIT}, ({"license": "mit"}, "LICENSE")),
+        ({"README.md": "---\nlicense: 5\n---\n"}, ({}, None)),
+        ({"README.md": b"\xff---\nlicense: mit\n---\n"}, ({}, None)),
+        ({"LICENSE": (ROOT / "LICENSE").read_text()}, ({"license": "apache-2.0"}, "LICENSE")),
+        ({"LICENSE": "Ask me."}, ({}, "LICENSE")),
+    ],
+)  # fmt: skip
+def test_licences_beside_the_weights(tmp_path, files, expected):
+    save(tmp_path / "model")
+    (tmp_path / "model" / "README.md").unlink()
+    for name, content in files.items():
+        (tmp_path / "model" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    found = beginning(tmp_path / "model")
+    assert (found.license, found.license_file) == expected
+    text = card_text(CONFIG, NO_HEAD, {}, CardFacts(found))
+    if files.get("LICENSE") == "Ask me.":
+        assert "Licence of those weights: not known (LICENSE beside them is not recognised)." in text
+    assert "license" not in front_of(text) or expected[0]
+    # run.json keeps it.
+    assert card.beginning_from(json.loads(json.dumps(dataclasses.asdict(found)))) == found
+
+
+@pytest.mark.parametrize("values", [None, 5, {"path": 3}, {"step": 3, "license": "x"}])
+def test_a_damaged_beginning_is_unknown(values):
+    found = card.beginning_from(values)
+    assert found is None or found.path is None
+
+
+def save(folder, model_class=BertModel, **arguments):
+    model = model_class(CONFIG)
+    model.build()
+    model.save_pretrained(str(folder), **arguments)
+    return model
+
+
+def beginning(folder, **arguments):
+    return card.beginning_of(str(folder), open_weights.open_weights(str(folder)), **arguments)
+
+
+def test_the_name_on_the_hub_is_that_of_its_cache_or_of_an_earlier_card(tmp_path):
+    folder = tmp_path / "models--owner--base.1" / "snapshots" / ("0a" * 20)
+    save(folder)
+    (folder / "README.md").write_text("---\nbase_model: owner/its-own\nlicense: mit\n---\n")
+    found = beginning(folder)
+    assert found.base_model == "owner/base.1" and found.license == {"license": "mit"} and len(found.checksum) == 8
+    model = BertForMaskedLM.from_pretrained(str(folder))
+    model.save_pretrained(str(tmp_path / "tuned"))
+    text = (tmp_path / "tuned" / "README.md").read_text()
+    assert front_of(text)["base_model"] == "owner/base.1" and front_of(text)["license"] == "mit"
+    assert f"- It began from the weights `{folder}`." in text
+    assert beginning(tmp_path / "tuned").base_model == "owner/base.1"
+    (tmp_path / "tuned" / "README.md").write_text("---\nbase_model: owner/x\n---\n")  # of which model, is not known
+    assert beginning(tmp_path / "tuned", with_checksum=False).base_model is None
+
+
+def test_a_users_readme_stays_and_ours_is_replaced(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "README.md").write_text("mine")
+    model = save(folder)
+    assert (folder / "README.md").read_text() == "mine"
+    model.save_pretrained(str(folder), overwrite=True)
+    assert (folder / "README.md").read_text() == "mine"
+    (folder / "README.md").unlink()
+    model.save_pretrained(str(folder), overwrite=True)
+    ours = (folder / "README.md").read_text()
+    assert "# BERT: vectors of tokens and texts" in ours
+    with pytest.raises(FileExistsError, match="already has files of a model"):
+        model.save_pretrained(str(folder))
+    classifier = BertForSequenceClassification(CONFIG, labels=["down", "up"], num_labels=2)
+    classifier.build()
+    classifier.save_pretrained(str(folder), overwrite=True)
+    assert "0: `down`, 1: `up`" in (folder / "README.md").read_text()
+    edited = "".join(line for line in ours.splitlines(True) if "bert_tf wrote this file" not in line)
+    (folder / "README.md").write_text(edited)
+    classifier.save_pretrained(str(folder), overwrite=True)
+    assert (folder / "README.md").read_text() == edited
+
+
+def test_a_conversion_carries_our_card_over(tmp_path):
+    weights = pretrained.initialize.model_weights(save(tmp_path / "base"))
+    files = dataclasses.replace(pretrained.ModelFiles(""), config=CONFIG, card=FACTS)
+    pretrained.write_model(str(tmp_path / "ours"), weights, files, format="bert_tf")
+    before = (tmp_path / "ours" / "README.md").read_text()
+    convert.convert(str(tmp_path / "ours"), str(tmp_path / "hf"), "huggingface", verify=False)
+    after = (tmp_path / "hf" / "README.md").read_text()
+    assert after == before.replace("library_name: bert_tf", "library_name: transformers")
+    convert.convert(str(tmp_path / "hf"), str(tmp_path / "back"), "bert_tf", verify=False)
+    assert (tmp_path / "back" / "README.md").read_text() == before
+    convert.convert(str(tmp_path / "back"), str(tmp_path / "long"), "bert_tf", verify=False, max_position_embeddings=64)
+    changed = (tmp_path / "long" / "README.md").read_text()
+    assert changed.startswith(before) and "The configuration was changed: max_position_embeddings = 64." in changed
+    # Without a card of ours there is a new one, which names the source.
+    (tmp_path / "ours" / "README.md").write_text("---\nlicense: mit\n---\n")
+    convert.convert(str(tmp_path / "ours"), str(tmp_path / "new"), "tf1", verify=False)
+    new = (tmp_path / "new" / "README.md").read_text()
+    assert f"- It began from the weights `{tmp_path}/ours` (checksum {weights.checksum})." in new
+    assert front_of(new)["license"] == "mit"

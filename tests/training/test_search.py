@@ -1,0 +1,123 @@
+"""--search: how a grid is written, what is refused, its table, its picture and the files of the best combination."""
+
+import json
+
+import pytest
+
+from bert_tf.tasks import search as results_of_search
+from bert_tf.tasks.search import Tried, table_text, write_search
+from bert_tf.training import run_directory
+from bert_tf.training.plots import plot_search
+from bert_tf.training.search import SEARCHED, combinations_of, folder_of, parse_search
+from bert_tf.training.settings import FineTuningSettings
+
+
+def test_the_papers_grid():
+    grid = parse_search("learning_rate=2e-5, 3e-5,5e-5; train_batch_size=16,32")
+    assert grid == {"learning_rate": (2e-5, 3e-5, 5e-5), "train_batch_size": (16, 32)}
+    combinations = combinations_of(grid)
+    assert len(combinations) == 6 and combinations[1] == {"learning_rate": 2e-5, "train_batch_size": 32}
+    assert folder_of(combinations[1]) == "search-learning_rate=2e-05-train_batch_size=32"
+    assert folder_of({"learning_rate": 1.2345678e-5}) == "search-learning_rate=1.2345678e-05"
+    assert combinations_of({}) == [{}]
+    assert set(SEARCHED) <= set(FineTuningSettings.__dataclass_fields__)
+
+
+def settings(**values) -> FineTuningSettings:
+    return FineTuningSettings(**{"output_dir": "out", "do_train": True, **values})
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ("max_seq_length=64,128", "--search: 'max_seq_length' can't be searched; learning_rate, train_batch"),
+        ("learning_rate", "--search: learning_rate= is no number; write it as"),
+        ("learning_rate=1e-5,", "--search: learning_rate= is no number"),
+        ("learning_rate=1e-5,nan", "--search: learning_rate=nan is no number"),
+        ("train_batch_size=16,1.5", "--search: train_batch_size=1.5 is no whole number"),
+        ("learning_rate=2e-5,0.00002", "--search: learning_rate has the value 2e-05 twice"),
+        ("learning_rate=1e-5,2e-5;learning_rate=3e-5", "--search: learning_rate appears twice"),
+        ("learning_rate=1e-5;train_batch_size=8", "is one combination; give several values"),
+        ("learning_rate=1e-5,2", "--search: --learning_rate=2 must be from 0 to 1."),
+        ("train_batch_size=0,8", "--search: --train_batch_size=0 must be at least 1."),
+        ("num_train_epochs=-1,8", "--search: --num_train_epochs=-1 must be at least 0."),
+        ("layerwise_lr_decay=0.9,1.5", "--search: --layerwise_lr_decay=1.5 must be from 0 to 1."),
+        ("warmup_proportion=0.1,7", "--search: --warmup_proportion=7 must be a share from 0 to 1."),
+    ],
+)  # fmt: skip
+def test_wrong_grids_are_refused(search, message):
+    with pytest.raises(ValueError) as caught:
+        settings(search=search).check()
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"learning_rate": 1e-5}, "--learning_rate is also in --search"),
+        ({"do_train": False, "do_eval": True}, "--search compares trained models: give --do_train."),
+        ({"distribution_strategy": "multi_worker_mirrored"}, "--search does not work with several workers"),
+    ],
+)
+def test_what_does_not_go_with_a_search(values, message):
+    with pytest.raises(ValueError, match=message):
+        settings(search="learning_rate=1e-5,2e-5", **values).check()
+    settings(search="learning_rate=1e-5,2e-5", train_batch_size=16).check()
+    with pytest.raises(ValueError, match="--search chooses by the results on a dev set, and there is none"):
+        settings(search="learning_rate=1e-5,2e-5").check_dev_set(False, ", and there is none")
+
+
+TRIED = [
+    Tried({"learning_rate": 2e-5, "train_batch_size": 16}, {1: {"eval_f1": 0.5, "eval_loss": 1.0, "global_step": 9},
+                                                            2: {"eval_f1": 0.9, "eval_loss": 3.0, "global_step": 9}}),
+    Tried({"learning_rate": 2e-5, "train_batch_size": 8}, {1: {"eval_f1": 0.75, "eval_loss": 1.0, "global_step": 9},
+                                                           2: {"eval_f1": 0.75, "eval_loss": 2.0, "global_step": 9}}),
+]  # fmt: skip
+
+
+def test_the_best_mean_is_kept_not_the_best_seed(tmp_path):
+    for one in TRIED:
+        folder = tmp_path / folder_of(one.values)
+        (folder / "best_model" / "1_Pooling").mkdir(parents=True)
+        (folder / "best_model" / "1_Pooling" / "config.json").write_text(json.dumps(one.values))
+        (folder / "best_model" / "vocab.txt").write_text("")
+        (folder / "eval_results.txt").write_text(folder.name)
+    table = write_search(str(tmp_path), TRIED, "eval_f1")
+    assert (tmp_path / "search.md").read_text() == table + "\n"
+    best = "search-learning_rate=2e-05-train_batch_size=8"
+    assert (tmp_path / "eval_results.txt").read_text() == best
+    assert json.loads((tmp_path / "best_model" / "1_Pooling" / "config.json").read_text())["train_batch_size"] == 8
+    content = json.loads((tmp_path / "search.json").read_text())
+    assert content["best"] == {"learning_rate": 2e-5, "train_batch_size": 8} and content["metric"] == "eval_f1"
+    assert [one["folder"] for one in content["combinations"]] == [folder_of(one.values) for one in TRIED]
+    assert content["combinations"][0]["summary"]["eval_f1"]["mean"] == pytest.approx(0.7)
+    assert content["combinations"][0]["seeds"]["2"]["eval_f1"] == 0.9
+    assert (tmp_path / "search.png").read_bytes().startswith(b"\x89PNG")
+    # All of it is of a run, and --overwrite_output_dir removes it; what was there before stays.
+    (tmp_path / "notes.md").write_text("mine")
+    run_directory.check_removable(str(tmp_path), {})
+    run_directory.remove_run(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]
+
+
+def test_the_table_can_be_read_on_a_console():
+    lines = table_text(TRIED, "eval_f1").splitlines()
+    assert lines[0] == "| learning_rate | train_batch_size | eval_f1 |    std |    min |    max | eval_loss |"
+    assert lines[3] == "|         2e-05 |                8 |  0.7500 | 0.0000 | 0.7500 | 0.7500 |    1.5000 |"
+    assert {len(line) for line in lines[:4]} == {len(lines[0])}
+    end = "The best by eval_f1, the mean of 2 seeds, is learning_rate=2e-05, train_batch_size=8."
+    assert lines[4:] == ["", end]
+    alone = [Tried(one.values, {1: one.results[1]}) for one in TRIED]
+    assert "std" not in table_text(alone, "eval_f1") and "seeds" not in table_text(alone, "eval_f1")
+    assert results_of_search.best_of([TRIED[0], TRIED[0]], "eval_f1") is TRIED[0]
+
+
+def test_the_picture_has_a_row_for_each_combination():
+    figure = plot_search(["a", "b", "c"], [[0.5, 0.7], [0.8, 0.8], [0.6]], metric="eval_f1")
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c"]
+    assert axes.get_ylim() == (2.5, -0.5) and axes.get_xlabel() == "eval_f1"
+    dots = [dots.get_offsets().tolist() for dots in axes.collections if len(dots.get_offsets())]
+    assert [[0.5, 0.0], [0.7, 0.0]] in dots and [[0.6, 2.0]] in dots
+    means = [container.lines[0].get_xdata()[0] for container in axes.containers]
+    assert means == pytest.approx([0.6, 0.8, 0.6])
