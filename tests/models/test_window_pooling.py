@@ -120,7 +120,7 @@ def test_an_empty_window_counts_nothing_whatever_is_in_it():
     assert keras.layers.deserialize(keras.layers.serialize(layer)).kind == "attention"
 
 
-@pytest.mark.parametrize("pooling", WINDOW_POOLINGS)
+@pytest.mark.parametrize("pooling", ["mean", "attention"])  # a maximum jumps from one window to another
 def test_gradients_are_those_of_differences(pooling):
     model, features = model_with(pooling, BertConfig.from_dict({**ONE_LAYER, "hidden_act": "tanh"})), windows_of([3, 1])
     _, gradients = gradients_of(model, features)
@@ -174,8 +174,8 @@ def test_fit_learns_and_the_model_is_saved(pooling, tmp_path):
         assert again.head_config == model.head_config and again.head_config.max_windows == 6
         np.testing.assert_array_equal(np.asarray(again(features)), expected)
     model.export(str(tmp_path / "exported"), verbose=False)
-    served = tf.saved_model.load(str(tmp_path / "exported")).serve({name: features[name] for name in ROW_INPUTS})
-    np.testing.assert_allclose(served, expected, atol=1e-5)
+    loaded = tf.saved_model.load(str(tmp_path / "exported"))
+    np.testing.assert_allclose(loaded.serve({name: features[name] for name in ROW_INPUTS}), expected, atol=1e-5)
     with pytest.raises(ValueError, match=f"reads long texts in windows \\(window_pooling={pooling}\\), which the hugg"):
         convert(str(tmp_path / "folder"), str(tmp_path / "theirs"), "huggingface", verify=False)
     report = convert(str(tmp_path / "folder"), str(tmp_path / "long"), "bert_tf", max_position_embeddings=48)

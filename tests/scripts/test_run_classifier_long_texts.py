@@ -18,14 +18,14 @@ from bert_tf import BertForSequenceClassification, Predictor
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *(f"w{number}" for number in range(93))]
 LENGTH, STRIDE, MOST = 12, 5, 4  # the windows see 10 + 3 * 5 tokens of a text
-STEPS, KILLED_AT = 64, 10
+STEPS, KILLED_AT = 128, 10
 
 
 def texts_of(count, seed):
     """(words, whether "good" is among them); the others have "bad". The word may be anywhere in a long text."""
     generator = np.random.default_rng(seed)
     for number in range(count):
-        words = [f"w{word}" for word in generator.integers(0, 93, generator.integers(2, 24))]
+        words = [f"w{word}" for word in generator.integers(0, 10, generator.integers(2, 24))]
         words.insert(int(generator.integers(len(words) + 1)), ("good", "bad")[number % 2])
         yield words, number % 2 == 0
 
@@ -55,7 +55,7 @@ def cases_of(folder) -> dict:
     }  # fmt: skip
     short = {
         **columns, "train_file": folder / "train.csv", "dev_file": folder / "dev.csv", "do_train": True,
-        "do_eval": True, "train_batch_size": 16, "num_train_epochs": 8, "seed": 3, "deterministic": True,
+        "do_eval": True, "train_batch_size": 16, "num_train_epochs": 16, "seed": 3, "deterministic": True,
         "learning_rate": 3e-3, "init_checkpoint": folder / "encoder", "eval_every_steps": 32,
     }  # fmt: skip
     windows = {**short, "long_texts": "windows", "max_windows": MOST}
@@ -181,7 +181,7 @@ REFUSED = {
     "stride of none": "ValueError: --window_stride=3 is for --long_texts=windows.",
     "gaps": "ValueError: --window_stride=11: a window of max_seq_length=12 has 10 tokens of the text, so that those",
     "too long": "ValueError: --max_seq_length=64 is more than max_position_embeddings=32",
-    "pairs": "ValueError: train-0 is a pair of texts; --long_texts=windows is for single texts.",
+    "pairs": "ValueError: train-1 is a pair of texts; --long_texts=windows is for single texts.",
 }
 
 
