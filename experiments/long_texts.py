@@ -43,6 +43,7 @@ def define_flags() -> None:
     define.DEFINE_integer("num_dev", 872, "Texts to evaluate on.", lower_bound=1)
     define.DEFINE_integer("max_seq_length", 128, "Tokens of a window, and of a text that is cut.", lower_bound=3)
     define.DEFINE_integer("whole_length", 512, "Tokens of a row that holds a whole text; 0: no such run.")
+    define.DEFINE_list("poolings", ["mean", "max", "attention"], "How windows are combined: a run for each.")
     define.DEFINE_integer("window_stride", 112, "Tokens between the starts of two windows.", lower_bound=1)
     define.DEFINE_float("num_train_epochs", 2.0, "Passes over the training set.", lower_bound=0.0)
     define.DEFINE_multi_string("fine_tuning_flag", [], "A further flag of run_classifier.py: --fine_tuning_flag=--...")
@@ -131,7 +132,7 @@ def ways_of(values) -> dict[str, dict]:
     short = {"max_seq_length": values.max_seq_length}
     windows = {**short, "long_texts": "windows", "window_stride": values.window_stride, "max_windows": 32}
     ways = {f"cut at {values.max_seq_length} tokens": short}
-    for pooling in ("mean", "max", "attention"):
+    for pooling in values.poolings:
         ways[f"windows of {values.max_seq_length} tokens, {pooling}"] = {**windows, "window_pooling": pooling}
     if values.whole_length:
         ways[f"one row of up to {values.whole_length} tokens"] = {"max_seq_length": values.whole_length}

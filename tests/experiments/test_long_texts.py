@@ -18,7 +18,7 @@ def values(tmp_path):
     return types.SimpleNamespace(
         sst2_dir=str(tmp_path), novels_dir=str(tmp_path), output_dir=str(tmp_path), words=5, num_train=6, num_dev=1,
         init_checkpoint="minilm", max_seq_length=128, whole_length=512, window_stride=112, num_train_epochs=2.0,
-        fine_tuning_flag=["--dtype=bfloat16"],
+        fine_tuning_flag=["--dtype=bfloat16"], poolings=["mean", "max", "attention"],
     )  # fmt: skip
 
 
