@@ -152,6 +152,7 @@ class BertForSimilarity(TaskModel):
 
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
     encoder_inputs = ("input_ids", "input_mask", "segment_ids")
+    further_inputs = ("text_ids", "scores")  # a dev set may have other labels than the training set
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ damaged the newest one, training goes on from the newest whole one.
 import posixpath
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
@@ -166,12 +166,17 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     names = [name for name in older if name != posixpath.basename(prefix) and _exists(output_dir, name)]
     names.append(posixpath.basename(prefix))
     dropped, kept = (names[:-keep_max], names[-keep_max:]) if keep_max else ([], names)
-    # Names without a directory: a run that was moved or copied still finds its checkpoints.
-    lines = [f'model_checkpoint_path: "{kept[-1]}"\n'] + [f'all_model_checkpoint_paths: "{name}"\n' for name in kept]
-    write_text_file(posixpath.join(output_dir, _STATE_FILE), "".join(lines))
+    _write_state(output_dir, kept)
     for name in dropped:
         _remove(posixpath.join(output_dir, name))
     return prefix
+
+
+def _write_state(output_dir: str, names: Sequence[str]) -> None:
+    """Writes the state file with the names of all checkpoints that count, the newest last."""
+    # Names without a directory: a run that was moved or copied still finds its checkpoints.
+    lines = [f'model_checkpoint_path: "{names[-1]}"\n'] + [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
+    write_text_file(posixpath.join(output_dir, _STATE_FILE), "".join(lines))
 
 
 class Writer:
@@ -234,16 +239,20 @@ class Writer:
 
 
 def remove_superseded(output_dir: str, keep_max: int) -> None:
-    """Removes what a kill while `save` removed old checkpoints has left of them.
+    """Brings the folder to what `save` would have left, had it not been killed.
 
-    That is those older than all that the state file names, if these are as many as are kept, and files of values
-    without an index.
+    Checkpoints without a state file that names them, as the first one then is, are listed in it, so that they are
+    removed in their turn. Those older than all that it names are removed, if these are as many as are kept, and so are
+    files of values without an index.
     """
-    state = tf.train.get_checkpoint_state(output_dir)
-    if not state or not all(_exists(output_dir, posixpath.basename(path)) for path in state.all_model_checkpoint_paths):
-        return
-    listed = {posixpath.basename(path) for path in state.all_model_checkpoint_paths}
-    found = saved_steps(output_dir)
+    state, found = tf.train.get_checkpoint_state(output_dir), saved_steps(output_dir)
+    listed = {posixpath.basename(path) for path in state.all_model_checkpoint_paths} if state else set()
+    if not listed or not all(_exists(output_dir, name) for name in listed):
+        whole = [posixpath.basename(prefix) for _, prefix in sorted(found.items()) if data_files(prefix)]
+        if not whole:
+            return
+        _write_state(output_dir, whole)
+        listed = set(whole)
     oldest = min((step for step, prefix in found.items() if posixpath.basename(prefix) in listed), default=0)
     for step in sorted(found) if 0 < keep_max <= len(listed) else ():
         if step < oldest:

@@ -313,9 +313,9 @@ def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], d
         return sums, objective.loss(sums, objective.totals(batch))
 
     def evaluate(batches: Iterable) -> dict:
-        total, losses = None, []
+        total, losses, sums_of = None, [], _traced_once(batch_sums, batches)
         for batch in batches_with_progress(batches, "evaluate"):
-            sums, loss = batch_sums(batch)
+            sums, loss = sums_of(batch)
             losses.append(loss)
             total = sums if total is None else tf.nest.map_structure(tf.add, total, sums)
         if total is None:
@@ -324,6 +324,16 @@ def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], d
         return {**metrics, "loss": float(tf.reduce_mean(tf.stack(losses)))}
 
     return evaluate
+
+
+def _traced_once(function, batches: Iterable) -> Callable:
+    """A tf.function of a batch for all batches of a dataset, whatever their lengths.
+
+    Called with the batches themselves, it would be traced for each length again, two seconds or so.
+    """
+    if not isinstance(batches, tf.data.Dataset):
+        return function
+    return function.get_concrete_function(batches.element_spec)
 
 
 def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
@@ -343,7 +353,8 @@ def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
         return tf.nest.map_structure(lambda value: strategy.gather(value, axis=0), outputs) if replicas > 1 else outputs
 
     def predict(batches: Iterable) -> Iterator:
+        outputs_of = _traced_once(batch_outputs, batches)
         for batch in batches_with_progress(batches, "predict"):
-            yield tf.nest.map_structure(lambda value: value.numpy(), batch_outputs(batch))
+            yield tf.nest.map_structure(lambda value: value.numpy(), outputs_of(batch))
 
     return predict

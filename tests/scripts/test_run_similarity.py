@@ -8,7 +8,7 @@ import pytest
 from helpers.script_cases import assert_in_order, results_of, run_cases, selected_cases
 from helpers.tiny import ONE_LAYER
 
-from bert_tf import BertForSequenceClassification, Embedder
+from bert_tf import Embedder
 from bert_tf.conversion.convert import convert
 from bert_tf.models.config import BertConfig
 from bert_tf.models.sentence_settings import read_settings
@@ -49,9 +49,9 @@ def folder(tmp_path_factory):
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
     keras.utils.set_random_seed(0)
     config = BertConfig.from_dict({**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 24})
-    for name, model in (("encoder", BertModel(config)), ("classifier", BertForSequenceClassification(config, 3))):
-        model.build()
-        model.save_pretrained(str(folder / name), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    model = BertModel(config)
+    model.build()
+    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
     write_files(folder)
     return folder
 
@@ -77,8 +77,8 @@ def cases_of(folder) -> dict:
         "ranked": {**triplets, "num_train_epochs": 12, "eval_every_steps": 24, "do_predict": True},
         "again": {**triplets, **ranked, "do_train": False},
         "pairs": {**pairs, "num_train_epochs": 12, "pooling": "max", "normalize": True},
-        "scored": {**scored, "num_train_epochs": 10, "pooling": "cls", "do_predict": True},
-        "triplets": {**triplets, "num_train_epochs": 8, "loss": "triplet", "static_padding": True},
+        "scored": {**scored, "num_train_epochs": 30, "do_predict": True},
+        "triplets": {**triplets, "num_train_epochs": 12, "loss": "triplet", "static_padding": True},
         "two devices": {**triplets, **once, "distribution_strategy": "mirrored", "negatives_batch_size": 8},
         "two parts": {**triplets, **once, "gradient_accumulation_steps": 2, "keep_checkpoint_max": 1},
         "another": {**triplets, **once, **ranked, "dev_file": folder / "dev.tsv", "score_range": "0,5"},
@@ -92,6 +92,7 @@ def cases_of(folder) -> dict:
         "scale of triplets": {**triplets, "loss": "triplet", "ranking_scale": 3},
         "margin": {**triplets, "triplet_margin": -1},
         "negatives of scores": {**scored, "loss": "cosine", "negatives_batch_size": 4},
+        "negatives of a file with scores": {**scored, "negatives_batch_size": 4},
         "negatives": {**triplets, "negatives_batch_size": 5},
         "range": {**scored, "score_range": "5,0"},
         "words as range": {**scored, "score_range": "low,high"},
@@ -202,6 +203,7 @@ REFUSED = {
     "scale of triplets": "ValueError: --ranking_scale is for --loss=ranking; this is --loss=triplet.",
     "margin": "ValueError: --triplet_margin=-1 must be more than 0.",
     "negatives of scores": "ValueError: --negatives_batch_size is for --loss=ranking; this is --loss=cosine.",
+    "negatives of a file with scores": "ValueError: --negatives_batch_size is for --loss=ranking; this is",
     "negatives": "ValueError: --negatives_batch_size=5: a device computes 16 examples at once, which can't be divided",
     "range": "ValueError: --score_range=5,0 must be two numbers, the lower one first, as 0,5.",
     "words as range": "ValueError: --score_range=low,high must be two numbers",

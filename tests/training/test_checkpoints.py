@@ -156,6 +156,23 @@ def test_a_lost_state_file_does_not_lose_the_run(tmp_path):
     assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
 
 
+@pytest.mark.parametrize("named", [None, ["model.ckpt-0", "model.ckpt-1"]])
+def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tmp_path):
+    """The first one, killed before the state file was written; or one whose state file names another that is gone."""
+    folder = str(tmp_path)
+    checkpoints.save(folder, 3, {"a": np.zeros(2)}, keep_max=2)
+    state = tmp_path / "checkpoint"
+    state.unlink()
+    if named:
+        lines = [f'model_checkpoint_path: "{named[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in named)]
+        state.write_text("\n".join(lines) + "\n")
+    checkpoints.remove_superseded(folder, 2)
+    assert checkpoints.latest_checkpoint(folder).endswith("model.ckpt-3") and "ckpt-1" not in state.read_text()
+    for step in (6, 9):
+        checkpoints.save(folder, step, {"a": np.zeros(2)}, keep_max=2)
+    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-6.index", "model.ckpt-9.index"]
+
+
 def test_a_checkpoint_without_its_values_is_not_the_newest(tmp_path, caplog):
     for step in (8, 9, 10):
         checkpoints.save(str(tmp_path), step, {"a": np.ones(2, "float32")})

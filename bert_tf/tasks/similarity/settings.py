@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from bert_tf.data.tables import parse_csv_delimiter
 from bert_tf.system.checks import check_file, is_remote
@@ -28,7 +29,7 @@ class SimilaritySettings:
     text_b: str | None = None
     negative: str | None = None
     score: str | None = None
-    score_range: tuple[str | float, ...] = (0.0, 1.0)
+    score_range: Sequence[str | float] = ("0", "1")
     loss: str | None = None
     ranking_scale: float | None = None
     triplet_margin: float | None = None
@@ -58,6 +59,17 @@ class SimilaritySettings:
             raise ValueError(f"--score_range={text} must be two numbers, the lower one first, as 0,5.")
         return low, high
 
+    def check_loss(self, loss: str) -> None:
+        """Refuses settings of another loss.
+
+        Raises:
+          ValueError: names setting and loss.
+        """
+        for name in ("ranking_scale", "negatives_batch_size", "triplet_margin"):
+            kind = "triplet" if name == "triplet_margin" else "ranking"
+            if getattr(self, name) is not None and loss != kind:
+                raise ValueError(f"--{name} is for --loss={kind}; this is --loss={loss}.")
+
     def check(self, run: FineTuningSettings) -> None:
         """Refuses contradictions, missing files, and files that lack a column.
 
@@ -71,14 +83,12 @@ class SimilaritySettings:
         for name in ("negative", "score"):
             if getattr(self, name) and not self.text_a:
                 raise ValueError(f"--{name} needs --text_a and --text_b beside it.")
-        for name, loss in (("ranking_scale", "ranking"), ("triplet_margin", "triplet")):
+        if self.loss:
+            self.check_loss(self.loss)
+        for name in ("ranking_scale", "triplet_margin"):
             value = getattr(self, name)
-            if value is not None and self.loss not in (None, loss):
-                raise ValueError(f"--{name} is for --loss={loss}; this is --loss={self.loss}.")
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"--{name}={value:g} must be more than 0.")
-        if self.negatives_batch_size and self.loss not in (None, "ranking"):
-            raise ValueError(f"--negatives_batch_size is for --loss=ranking; this is --loss={self.loss}.")
         parse_csv_delimiter(self.csv_delimiter)
         score_range = self.scores_between
         for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
