@@ -65,7 +65,34 @@ flags.DEFINE_bool("multi_label", False, "custom: an example can have any number 
 training_flags.define_csv_flag()
 flags.DEFINE_string("tfds_name", None, "Load this dataset with tensorflow-datasets instead, e.g. glue/mrpc.")
 flags.DEFINE_integer(
-    "max_seq_length", 128, "Maximum tokens per example, with [CLS] and [SEP]; longer ones lose their last tokens."
+    "max_seq_length", 128, "Maximum tokens per example, with [CLS] and [SEP]; longer ones: see --long_texts."
+)
+flags.DEFINE_enum(
+    "long_texts",
+    "cut",
+    ["cut", "windows"],
+    "Texts of more than --max_seq_length tokens. cut: they lose their last tokens, as in the original. windows: they "
+    "are read as windows of that length that overlap, and one output layer judges all of them. A trained model keeps "
+    "it. For single texts, not for pairs.",
+)
+flags.DEFINE_integer(
+    "window_stride",
+    None,
+    "windows: tokens from the start of a window to that of the next. If unset, half of those in a window.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "max_windows",
+    8,
+    "windows: a text is read up to the end of this many; the log says how many texts are longer. A training step takes "
+    "time and memory for --train_batch_size times as many rows: see --gradient_accumulation_steps.",
+    lower_bound=1,
+)
+flags.DEFINE_enum(
+    "window_pooling",
+    "mean",
+    ["mean", "max", "attention"],
+    "windows: how their pooled outputs become one: the mean, the maximum, or a mean with learned weights.",
 )
 flags.DEFINE_integer("eval_batch_size", 8, "Examples per batch in evaluation, over all devices.", lower_bound=1)
 

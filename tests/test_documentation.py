@@ -38,7 +38,7 @@ COMMANDS = {
     "README.ko": (["run_classifier.py", "run_classifier.py"], 1),  # those of README, see below
     "checkpoints": (["Google's"], 1),
     "choice": (["run_swag.py"], 1),
-    "classification": (["run_classifier.py", "run_classifier.py"], 2),
+    "classification": (["run_classifier.py"] * 3, 2),
     "data-at-scale": (["create_pretraining_data.py", "run_pretraining.py"], 0),
     "distillation": (["run_classifier.py", "create_pretraining_data.py"], 0),
     "domain": (["run_domain.py"], 0),
@@ -345,7 +345,7 @@ def test_checkpoints(environment, folder):
 
 @pytest.mark.slow
 def test_classification(environment, folder):
-    training, prediction = blocks("classification", "shell")
+    training, prediction, windows = blocks("classification", "shell")
     run_commands(training, environment, folder)
     results = (folder / "mrpc_output" / "eval_results.txt").read_text()
     assert [line.split(" = ")[0] for line in results.splitlines()] == [
@@ -357,6 +357,15 @@ def test_classification(environment, folder):
     ]
     run_commands(prediction, environment, folder)
     assert (folder / "mrpc_predictions" / "test_results.tsv").read_text().count("\n") == 70
+    (folder / "reports").mkdir()
+    for name, count in (("train", 40), ("dev", 8)):
+        texts = [
+            (f"Report {k}. " + "The river was high. " * (k % 9) * 10, ("flood", "ship")[k % 2]) for k in range(count)
+        ]
+        (folder / "reports" / f"{name}.csv").write_text("".join(f"{a},{b}\n" for a, b in [("text", "topic"), *texts]))
+    assert "texts are longer than --max_seq_length=128" in run_commands(windows, environment, folder)
+    head = json.loads((folder / "reports" / "model" / "best_model" / "head_config.json").read_text())
+    assert (head["window_pooling"], head["window_stride"], head["max_windows"]) == ("attention", 63, 16)
     run_python("classification", environment, folder)
     assert json.loads((folder / "reviews_model" / "head_config.json").read_text())["labels"][1] == "positive"
 

@@ -53,11 +53,26 @@ class TokenRows:
         return checksum.hexdigest().decode()
 
     @property
-    def inner_shape(self) -> tuple[int, ...]:
-        """The dimensions between B and S in the shape of a batch; not empty for tasks with several token rows per
-        example.
+    def row_lengths(self) -> np.ndarray:
+        """Tokens of the rows of which the cost of an example is estimated: by default those of the examples."""
+        return self.lengths
+
+    @property
+    def rows(self) -> "TokenRows":
+        """All token rows, each as an example of its own, without labels."""
+        return TokenRows(self.ids, self.offsets, self.second_starts, {}, pad_id=self.pad_id)
+
+    def shape_of(self, length: int | None) -> tuple[int | None, ...]:
+        """The dimensions after B in the shape of a batch of this padded length; None: of any."""
+        return (length,)
+
+    def padded_lengths(self, max_seq_length: int, static_padding: bool = False, whole_step: bool = False) -> list[int]:
+        """The lengths that batches of these rows are padded to, ascending; see the function of this name.
+
+        Args:
+          static_padding: only the longest.
         """
-        return ()
+        return [max_seq_length] if static_padding else padded_lengths(max_seq_length, whole_step)
 
     def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
         """Padded arrays of some rows: input_ids, input_mask, segment_ids int32 [B, length], and the labels."""
@@ -180,7 +195,7 @@ def training_batches(
     Raises:
       ValueError: a batch can't be divided into equal parts.
     """
-    allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length, whole_step)
+    allowed = rows.padded_lengths(max_seq_length, static_padding, whole_step)
     lengths = rows.lengths
 
     def batches():
@@ -189,7 +204,7 @@ def training_batches(
             for part in share.slices(batch_size):
                 yield rows.batch(chosen[part], length)
 
-    width = max_seq_length if static_padding else None
+    width = allowed[-1] if static_padding else None
     dataset = _dataset(batches, rows, share.part_size(batch_size), width)
     return dataset.prefetch(_PREFETCHED * share.count)
 
@@ -204,7 +219,7 @@ def evaluation_batches(rows: TokenRows, *, batch_size: int, max_seq_length: int,
     """A tf.data.Dataset of all rows in the order of `evaluation_rows`; copies of a row pad the last batch."""
     import tensorflow as tf
 
-    allowed = [max_seq_length] if static_padding else padded_lengths(max_seq_length)
+    allowed = rows.padded_lengths(max_seq_length, static_padding)
     lengths = rows.lengths
 
     def batches():
@@ -212,7 +227,7 @@ def evaluation_batches(rows: TokenRows, *, batch_size: int, max_seq_length: int,
             full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))])
             yield rows.batch(full, padded_length(int(lengths[full].max()), allowed))
 
-    width = max_seq_length if static_padding else None
+    width = allowed[-1] if static_padding else None
     dataset = _dataset(batches, rows, batch_size, width)
     count = -(-len(rows) // batch_size)
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(_PREFETCHED)
@@ -240,7 +255,7 @@ def in_order(rows: TokenRows, batch_size: int, outputs: Iterable[np.ndarray]) ->
 def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, width: int | None):
     import tensorflow as tf
 
-    shape = [batch_size, *rows.inner_shape, width]
+    shape = [batch_size, *rows.shape_of(width)]
     specs = {name: tf.TensorSpec(shape, tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
     for name, values in rows.labels.items():
         specs[name] = tf.TensorSpec([batch_size, *values.shape[1:]], tf.as_dtype(values.dtype))

@@ -13,6 +13,9 @@ from bert_tf.system.text_files import read_json
 
 HEAD_CONFIG = "head_config.json"
 
+# How the windows of a long text are combined; see `window_pooling.WindowPooling`.
+WINDOW_POOLINGS = ("mean", "max", "attention")
+
 # What is larger is surely a mistake, or meant to fill the memory.
 _MOST_LABELS, _LARGEST = 1 << 20, 1 << 16
 
@@ -36,6 +39,9 @@ class HeadConfig:
       features: the outputs of a frozen BERT that a text classifier reads (`feature_based.FEATURES`).
       model_on_top, size_on_top: what reads them (`heads.TOKEN_READERS`), and its number of outputs.
       hidden_act: of a text classifier: the activation of its hidden layer, if its family's original has none.
+      window_pooling: of a text classifier: how the windows of a long text are combined (one of WINDOW_POOLINGS).
+      window_stride, max_windows: tokens from the start of a window to that of the next, and how many a text has at
+        most; None: not known. They say how such a model is used, not what it is.
       starts, ends: of a `joint_spans.JointSpanModel`: the best starts, and the best ends of each.
 
     Raises:
@@ -50,22 +56,32 @@ class HeadConfig:
     model_on_top: str | None = None
     size_on_top: int | None = None
     hidden_act: str | None = None
+    window_pooling: str | None = None
+    window_stride: int | None = None
+    max_windows: int | None = None
     starts: int | None = None
     ends: int | None = None
 
     def __post_init__(self):
-        for name in ("architecture", "problem_type", "hidden_act", "features", "model_on_top"):
+        for name in ("architecture", "problem_type", "hidden_act", "features", "model_on_top", "window_pooling"):
             if not isinstance(getattr(self, name), str | None):
                 raise ValueError(f"{name} must be a string, not {getattr(self, name)!r:.80}")
         if not isinstance(self.lstm_on_top, bool):
             raise ValueError(f"lstm_on_top must be true or false, not {self.lstm_on_top!r:.80}")
-        for name in ("size_on_top", "starts", "ends"):
+        for name in ("size_on_top", "window_stride", "max_windows", "starts", "ends"):
             if not isinstance(getattr(self, name), int | None) or isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be a whole number, not {getattr(self, name)!r:.80}")
             if getattr(self, name) is not None and not 1 <= getattr(self, name) <= _LARGEST:
                 raise ValueError(f"{name}={getattr(self, name)!r:.80} must be from 1 to {_LARGEST:,}")
         if self.lstm_on_top and self.features:
             raise ValueError("lstm_on_top and features are two ways: give one.")
+        if self.window_pooling not in (None, *WINDOW_POOLINGS):
+            choices = ", ".join(WINDOW_POOLINGS)
+            raise ValueError(f"window_pooling={self.window_pooling!r:.80} is not one of {choices}")
+        if self.window_pooling and (self.lstm_on_top or self.features):
+            raise ValueError("window_pooling is for the pooled output, which lstm_on_top and features don't use.")
+        if (self.window_stride or self.max_windows) and not self.window_pooling:
+            raise ValueError("window_stride and max_windows are for models with window_pooling.")
         if self.labels is not None:
             names = self.labels
             if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
@@ -133,6 +149,8 @@ class HeadConfig:
         """What makes the head another one than the original's, which only this project's format can record."""
         if self.features:
             return f"reads features of a frozen BERT (features={self.features})"
+        if self.window_pooling:
+            return f"reads long texts in windows (window_pooling={self.window_pooling})"
         return "has a BiLSTM on top (lstm_on_top)" if self.lstm_on_top else None
 
     def check_num_labels(self, num_labels: int) -> None:

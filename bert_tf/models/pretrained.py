@@ -348,7 +348,10 @@ def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:
         )
         labels = None
     values = {"num_labels": outputs or len(labels or ()), "labels": labels}
-    names = ("problem_type", "lstm_on_top", "features", "model_on_top", "size_on_top", "hidden_act", "starts", "ends")
+    names = (
+        "problem_type", "lstm_on_top", "features", "model_on_top", "size_on_top", "hidden_act", "window_pooling",
+        "window_stride", "max_windows", "starts", "ends",
+    )  # fmt: skip
     values |= {name: getattr(head, name) for name in names}
     return {name: value for name, value in values.items() if value}
 

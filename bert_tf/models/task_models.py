@@ -3,7 +3,8 @@
 Plain Keras models. `compile(optimizer)` without a loss uses the model's own objective (objectives.py); with a loss,
 they train like any Keras model. `loop.train` takes `model.objective`.
 
-Shape legend: B batch, S sequence length, H hidden size, C classes, N choices, P predictions per sequence, V vocabulary.
+Shape legend: B batch, S sequence length, H hidden size, C classes, N choices, W windows, P predictions per sequence,
+V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -18,15 +19,18 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_based import FeatureReader
 from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead, apply_bilstm, bilstm
-from bert_tf.models.inputs import select
+from bert_tf.models.inputs import ENCODER_INPUTS, select
 from bert_tf.models.layers import Projection
 from bert_tf.models.variable_names import JOINT_HEAD
+from bert_tf.models.window_pooling import WindowPooling
 
 _PACKAGE = "bert_tf"
 
 # Folded into the step's seed for a head's dropout, and for that before its hidden layer. The embeddings have 0 and the
 # encoder layers 4 and up.
 _HEAD_PLACE, _HIDDEN_PLACE = 1, 2
+
+_ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 # What pre-training records have besides the encoder's inputs: the models for either half of pre-training accept all.
 PRETRAINING_FEATURES = (
@@ -219,8 +223,9 @@ class BertForSequenceClassification(ClassifierModel):
         (paper, section 5.1: "+ BiLSTM").
       features, model_on_top, size_on_top: BERT is frozen, and a `feature_based.FeatureReader` reads it instead of the
         pooled output. dropout_rate is that of the features, too.
-
       hidden_act: the activation of a hidden layer before the output layer, in a family whose original has none.
+      window_pooling: the model reads each text as one or more windows, and this combines their pooled outputs; one of
+        `head_config.WINDOW_POOLINGS`. window_stride, max_windows: how texts are cut, kept for those who use the model.
 
     Raises:
       ValueError: num_labels, problem_type, dropout_rate or what is on top is invalid, a classification has only one
@@ -242,6 +247,9 @@ class BertForSequenceClassification(ClassifierModel):
         model_on_top: str = "bilstm",
         size_on_top: int = 300,
         hidden_act: str | None = None,
+        window_pooling: str | None = None,
+        window_stride: int | None = None,
+        max_windows: int | None = None,
         **kwargs,
     ):
         stored = head_in(config)
@@ -251,13 +259,16 @@ class BertForSequenceClassification(ClassifierModel):
         top = (features, model_on_top, size_on_top) if features else ()
         lstm_on_top = lstm_on_top or stored.lstm_on_top
         kind = "BertForSequenceClassification"
-        head = HeadConfig(kind, labels, problem_type, lstm_on_top, *top, hidden_act=hidden_act)
+        windows = {"window_pooling": window_pooling, "window_stride": window_stride, "max_windows": max_windows}
+        head = HeadConfig(kind, labels, problem_type, lstm_on_top, *top, hidden_act=hidden_act, **windows)
         problem_type = problem_type or "single_label_classification"
         objective = classification_objective(problem_type, num_labels)
         super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
         self.problem_type = problem_type
-        self.recurrent = self.reader = None
+        self.recurrent = self.reader = self.windows = None
         dtype = self.dtype_policy
+        if window_pooling:
+            self.windows = WindowPooling(window_pooling, name="window_pooling", dtype=dtype)
         if features or head.lstm_on_top:
             self.hidden = None  # what is on top stands in its place
         if features:
@@ -279,17 +290,58 @@ class BertForSequenceClassification(ClassifierModel):
         elif self.recurrent:
             self.recurrent.build((None, None, size))
             size = 2 * (size // 2)
+        if self.windows:
+            self.windows.build((None, None, size))
         if self.hidden:
             self.hidden.build((None, size))
         self.head.build((None, size))
+
+    @property
+    def encoder_inputs(self) -> tuple[str, ...]:
+        """Of windows, those that can have an axis of windows."""
+        return _ROW_INPUTS if self.windows else ENCODER_INPUTS
+
+    @property
+    def exported_inputs(self) -> dict[str, int]:
+        """See `Pretrained`."""
+        return dict.fromkeys(_ROW_INPUTS, 3 if self.windows else 2)
 
     @property
     def tokens_read(self) -> int | None:
         """1, or None (all) if something is on top."""
         return None if self.reader or self.recurrent else 1
 
+    def encode_pooled(self, inputs, dropout_seed=None, **arguments):
+        """[B, H]: of a row, or of all windows of a text."""
+        if not self.windows:
+            return super().encode_pooled(inputs, dropout_seed=dropout_seed, **arguments)
+        inputs = {name: ops.convert_to_tensor(value) for name, value in select(inputs, _ROW_INPUTS).items()}
+        rank = len(inputs["input_ids"].shape)
+        if rank == 2:  # one window each
+            inputs = {name: value[:, None] for name, value in inputs.items()}
+        elif rank != 3:
+            shape = tuple(inputs["input_ids"].shape)
+            raise ValueError(f"input_ids must be [batch, windows, sequence] or [batch, sequence]; got shape {shape}.")
+        _, count, length = ops.shape(inputs["input_ids"])
+        flat = {name: ops.reshape(value, (-1, length)) for name, value in inputs.items()}
+        seed = kernels.of_several_rows(dropout_seed, count)
+        x = super().encode_pooled(flat, dropout_seed=seed, **arguments)
+        mask = inputs.get("input_mask", ops.ones_like(inputs["input_ids"]))
+        return self.windows(ops.reshape(x, (-1, count, self.config.hidden_size)), ops.any(mask, axis=-1))
+
     def call(self, inputs, training=False, dropout_seed=None):
-        """inputs: as for `BertModel`. Returns float32 logits [B, C]."""
+        """Classifies texts.
+
+        Args:
+          inputs: as for `BertModel`; with window_pooling input_ids, input_mask and segment_ids with an axis of windows,
+            [B, W, S]. A window whose mask is all zeros does not count.
+
+        Returns:
+          float32 logits [B, C].
+
+        Raises:
+          ValueError: input_ids has another rank.
+        """
         if self.reader:
             seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
             outputs = self.encode(inputs, training=False, return_all_layers=True)
@@ -298,7 +350,7 @@ class BertForSequenceClassification(ClassifierModel):
         return self.classify(inputs, training, dropout_seed, pooled=not self.recurrent, recurrent=self.recurrent)
 
     def get_config(self) -> dict:
-        names = ("problem_type", "lstm_on_top", "hidden_act")
+        names = ("problem_type", "lstm_on_top", "hidden_act", "window_pooling", "window_stride", "max_windows")
         names += ("features", "model_on_top", "size_on_top") if self.reader else ()
         return {**super().get_config(), **{name: getattr(self.head_config, name) for name in names}}
 
@@ -362,7 +414,7 @@ class BertForMultipleChoice(ClassifierModel):
         head, objective = HeadConfig("BertForMultipleChoice"), objectives.MultipleChoiceObjective
         super().__init__(objective, config, 1, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
 
-    encoder_inputs = ("input_ids", "input_mask", "segment_ids")
+    encoder_inputs = _ROW_INPUTS
     tokens_read = 1
 
     @property

@@ -6,6 +6,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.serving import detect_task, graphs
+from bert_tf.serving.graph_windows import ServedWindowClassifier
 from bert_tf.system.atomic import write_file
 from bert_tf.tasks.table import TASKS
 
@@ -33,13 +34,15 @@ def export_tflite(
       The file written.
 
     Raises:
-      ValueError: TFLite does not support the task. FileNotFoundError, ValueError: there is no model.
+      ValueError: TFLite does not support the task or the model. FileNotFoundError, ValueError: there is no model.
     """
     task = task or detect_task.task_in(model_dir)
     possible = [name for name, entry in TASKS.items() if entry.tflite]
     if task not in possible:
         raise ValueError(f"--task={task}: TFLite supports {', '.join(possible[:-1])} and {possible[-1]}")
     served = graphs.create_served_model(model_dir, task, max_seq_length=max_seq_length, ids_only=True)
+    if isinstance(served, ServedWindowClassifier):
+        raise ValueError(f"--format=tflite: {model_dir} reads long texts in windows; a TFLite model takes one row.")
     length = served.max_seq_length
     specs = [tf.TensorSpec([1, length], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")]
 

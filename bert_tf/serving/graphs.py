@@ -14,6 +14,7 @@ from bert_tf.models.sentence_settings import read_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import detect_task, graph_models
 from bert_tf.serving.graph_ner import ServedTagger
+from bert_tf.serving.graph_windows import ServedWindowClassifier
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.casing import directory_of
@@ -64,6 +65,10 @@ def _classifier(source: _Source) -> graph_models.ServedModel:
     length = source.max_seq_length
     model = source.load(task_models.BertForSequenceClassification, **arguments)
     labels = task_of(model).labels or ()
+    if model.head_config.window_pooling:
+        if source.text_pairs:
+            raise ValueError(f"--text_pairs: {source.model_dir} reads windows of single texts.")
+        return ServedWindowClassifier(model, source.tokenizer, length, labels, model.problem_type)
     return graph_models.ServedClassifier(model, source.tokenizer, length, labels, model.problem_type, source.text_pairs)
 
 

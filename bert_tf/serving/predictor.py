@@ -9,6 +9,7 @@ from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
+from bert_tf.tasks.classification.long_texts import windows_of_model
 
 
 class Predictor(Answerer):
@@ -23,8 +24,8 @@ class Predictor(Answerer):
     Args:
       path: a complete model directory: weights with an output layer, configuration, vocabulary; or what
         export_saved_model.py wrote (the directory of versions, or one of them).
-      max_seq_length: longer texts lose their last tokens. Default: the length of training, if known, else the model's
-        maximum.
+      max_seq_length: longer texts lose their last tokens, or are read in windows if the model was trained to. Default:
+        the length of training, if known, else the model's maximum.
       batch_size: texts computed together.
       trust: load an export whatever its graph may do, see `loaded_export.Export`.
 
@@ -47,6 +48,7 @@ class Predictor(Answerer):
             return
         self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
         self.task = task_of(self.model)
+        self.windows = windows_of_model(self.model.head_config, self.tokenizer, self.max_seq_length)
 
     @property
     def labels(self) -> list[str]:
@@ -67,7 +69,7 @@ class Predictor(Answerer):
 
     def _logits_by_model(self, examples: list[InputExample]) -> np.ndarray:
         encoded = classification_encode.encode_examples(
-            examples, self.task, self.tokenizer, self.max_seq_length, num_processes=1
+            examples, self.task, self.tokenizer, self.max_seq_length, num_processes=1, windows=self.windows
         )
         outputs = (output for _, output in self.outputs(encoded))
         return token_rows.in_order(encoded, self.batch_size, outputs)
@@ -82,6 +84,8 @@ class Predictor(Answerer):
             if takes_pairs or any(example.text_b for example in chosen):
                 columns["text_pair"] = [example.text_b or "" for example in chosen]
                 signature = "serving_default" if takes_pairs else "serve_pairs"
+                if signature not in self.export.signatures:
+                    raise ValueError("the export is of a model that reads windows of single texts, not pairs")
             logits[part] = _logits_of(self.export(signature, **columns), self.task)
         return logits
 

@@ -460,7 +460,7 @@ class _Run:
         """Trains from the step that was restored; returns the step reached."""
         task, run, evaluates = self.task, self.run, bool(self.task.dev_sets)
         plan = fine_tuning.training_plan(
-            run, task.files.config, task.train_rows.lengths, self.num_train_steps,
+            run, task.files.config, task.train_rows.row_lengths, self.num_train_steps,
             eval_every_steps=self.eval_every_steps, seed=self.seed, tokens_read=model.tokens_read,
         )  # fmt: skip
         plan = task.change_plan(plan, model)

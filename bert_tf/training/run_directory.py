@@ -47,8 +47,8 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
     """Refuses a directory with the checkpoints of another model.
 
     Args:
-      head: not compared where it says nothing: the weights show what such a model is for. Its beams are not compared,
-        since they say how the model is used, not what it is.
+      head: not compared where it says nothing: the weights show what such a model is for. Its beams, and how it cuts
+        windows, are not compared, since they say how the model is used, not what it is.
       part: of several models that are trained together; its configuration is in a folder of this name.
 
     Raises:
@@ -65,7 +65,8 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
             return
         new = config.to_dict()
         if head != NO_HEAD:
-            heads = (dataclasses.replace(one, starts=None, ends=None) for one in (old_head, head))
+            use = dict.fromkeys(("starts", "ends", "window_stride", "max_windows"))
+            heads = (dataclasses.replace(one, **use) for one in (old_head, head))
             old, new = ({**values, **one.to_dict()} for values, one in zip((old, new), heads, strict=True))
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if keys:

@@ -22,7 +22,8 @@ IF_NOT_GIVEN = {
     "do_lower_case": True, "learning_rate": 5e-5, "null_score_diff_threshold": 0.0, "model": "bert",
     "embedding_size": 300, "hidden_size": 300, "document_context": False, "lstm_size": 768, "lstm_layers": 2,
     "model_on_top": "bilstm", "answer_from": "words", "warmup_proportion": 0.1, "optimizer": "adamw",
-    "distillation_weight": 0.5, "distillation_temperature": 2.0,
+    "distillation_weight": 0.5, "distillation_temperature": 2.0, "long_texts": "cut", "window_pooling": "mean",
+    "max_windows": 8,
 }  # fmt: skip
 
 # Only run_classifier.py has eval_batch_size; vectors of texts have neither a classifier nor a teacher.
@@ -115,6 +116,18 @@ CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"
          "ValueError: --lstm_on_top trains all of BERT, --features freezes it: give one."),
         ("run_classifier", [*CUSTOM, "--features=last", "--model=cnn"],
          "ValueError: --features=last needs a BERT: give --model_on_top=cnn, not --model."),
+        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--text_b=text"],
+         "ValueError: --long_texts=windows is for single texts; leave out --text_b=text."),
+        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--features=last"],
+         "ValueError: --long_texts=windows combines the pooled outputs of BERT; leave out --features."),
+        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--lstm_on_top"],
+         "ValueError: --long_texts=windows combines the pooled outputs of BERT; leave out --lstm_on_top."),
+        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--model=cnn"],
+         "ValueError: --long_texts=windows is for --model=bert; this is a cnn."),
+        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--teacher={}"],
+         "ValueError: --teacher reads a text as one row, so that --long_texts=windows can't learn from it."),
+        ("run_classifier", [*CUSTOM, "--long_texts=cut", "--max_windows=3"],
+         "ValueError: --max_windows=3 is for --long_texts=windows."),
         ("run_swag", ["--do_train", "--train_file={}/choice.csv"], "ValueError: --train_file: *choice.csv: which col"),
         ("run_swag", ["--do_train", "--train_file={}/two.csv", "--context=text", "--choices=a,b"],
          "ValueError: --train_file: *two.csv, line *no 'a'"),

@@ -1,7 +1,7 @@
 """Examples to token ids.
 
 Original: run_classifier.py, convert_single_example and file_based_input_fn_builder. The ids are the same; what differs
-is the padding (data/token_rows.py).
+is the padding (data/token_rows.py), and that long texts can be read in windows.
 """
 
 import dataclasses
@@ -12,9 +12,11 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.data.token_rows import TokenRows, flatten
+from bert_tf.data.grouped_rows import WindowRows
+from bert_tf.data.token_rows import TokenRows, document_spans, flatten
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.classification.data import InputExample, Task
+from bert_tf.tasks.classification.long_texts import TextWindows
 from bert_tf.text.tokenizer import Tokenizer
 
 # Starting processes takes seconds; one core tokenizes this much text (characters) meanwhile.
@@ -40,23 +42,32 @@ class EncodedExamples(TokenRows):
         return self.labels.get("label_ids")
 
 
+@dataclasses.dataclass(frozen=True)
+class EncodedWindows(WindowRows, EncodedExamples):
+    """The same where an example is all windows of its text; `truncated`: how many lost their ends all the same."""
+
+
 def encode_examples(
     examples: Sequence[InputExample],
     task: Task,
     tokenizer: Tokenizer,
     max_seq_length: int,
     num_processes: int | None = None,
+    windows: TextWindows | None = None,
 ) -> EncodedExamples:
     """Tokenizes examples: [CLS] a [SEP], or [CLS] a [SEP] b [SEP] where b has any token.
 
     Args:
       max_seq_length: longer examples lose tokens as in the original; how many did is logged once.
       num_processes: processes for large data; by default one for each core.
+      windows: a text of more tokens than max_seq_length becomes several rows of that length.
 
     Raises:
-      ValueError: max_seq_length has no room for [CLS] and [SEP].
+      ValueError: max_seq_length has no room for [CLS] and [SEP]; with windows, there is a second text.
     """
     token_rows.check_room(tokenizer, max_seq_length)
+    if windows:
+        return _encode_windows(examples, task, tokenizer, max_seq_length, num_processes, windows)
     texts = [example.text_a for example in examples]
     pairs = [number for number, example in enumerate(examples) if example.text_b]
     texts += [examples[number].text_b for number in pairs]
@@ -81,6 +92,49 @@ def encode_examples(
     labels = {} if label_ids is None else {"label_ids": label_ids}
     guids = [example.guid for example in examples]
     return EncodedExamples(flat, offsets, np.array(starts, np.int32), labels, guids, truncated, pad_id=tokenizer.pad_id)
+
+
+def _encode_windows(
+    examples: Sequence[InputExample],
+    task: Task,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    num_processes: int | None,
+    windows: TextWindows,
+) -> EncodedWindows:
+    for example in examples:
+        if example.text_b:
+            raise ValueError(f"{example.guid} is a pair of texts; --long_texts=windows is for single texts.")
+    room = max_seq_length - tokenizer.num_special_tokens(pair=False)
+    rows, counts, truncated, lost, total = [], [], 0, 0, 0
+    for ids in _encode_texts([example.text_a for example in examples], tokenizer, num_processes):
+        spans = document_spans(len(ids), room, windows.stride)[: windows.most] or [(0, 0)]
+        rows += [tokenizer.build_inputs(ids[start : start + size])[0] for start, size in spans]
+        counts.append(len(spans))
+        beyond = len(ids) - sum(spans[-1])
+        truncated, lost, total = truncated + (beyond > 0), lost + beyond, total + len(ids)
+    logging.info(
+        "%d of %d texts are longer than --max_seq_length=%d; all are %d windows, of %d at most.",
+        sum(count > 1 for count in counts), len(counts), max_seq_length, len(rows), max(counts, default=0),
+    )  # fmt: skip
+    if truncated:
+        logging.warning(
+            "%d of %d texts need more than --max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%).",
+            truncated, len(counts), windows.most, lost, total, 100 * lost / total,
+        )  # fmt: skip
+    flat, offsets = flatten(rows)
+    label_ids = _label_ids(examples, task)
+    return EncodedWindows(
+        flat,
+        offsets,
+        np.diff(offsets).astype(np.int32),
+        {} if label_ids is None else {"label_ids": label_ids},
+        [example.guid for example in examples],
+        truncated,
+        first_rows=np.cumsum([0, *counts], dtype=np.int64),
+        window_length=max_seq_length,
+        pad_id=tokenizer.pad_id,
+    )
 
 
 def _label_ids(examples: Sequence[InputExample], task: Task) -> np.ndarray | None:
@@ -121,8 +175,13 @@ def write_records(path: str, encoded: EncodedExamples, max_seq_length: int) -> N
     all.
 
     Features: those of `token_rows.write_records`, and label_ids, is_real_example, int64 scalars; the label of a
-    regression is a float, that of examples without label 0.
+    regression is a float, that of examples without label 0. Of windows, each is a record, an example's one after the
+    other, with the int64 scalars example and window.
     """
     none = np.zeros(len(encoded), np.int32)
     columns = {"label_ids": encoded.labels.get("label_ids", none), "is_real_example": none + 1}
-    token_rows.write_records(path, encoded, max_seq_length, columns)
+    if isinstance(encoded, WindowRows):
+        numbers = np.repeat(np.arange(len(encoded)), encoded.windows)
+        columns = {name: values[numbers] for name, values in columns.items()}
+        columns |= {"example": numbers, "window": np.arange(len(numbers)) - encoded.first_rows[numbers]}
+    token_rows.write_records(path, encoded.rows, max_seq_length, columns)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
+from bert_tf.data.grouped_rows import WindowRows
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import InputExample, Task
@@ -15,9 +16,10 @@ from bert_tf.text.tokenizer import Tokenizer
 
 
 def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tokenizer: Tokenizer) -> None:
-    """Shows the first examples as the model will see them, as the original does."""
+    """Shows the first examples as the model will see them, as the original does; of long texts the first window."""
     for row, example in enumerate(examples):
-        ids = encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]].tolist()
+        first = encoded.first_rows[row] if isinstance(encoded, WindowRows) else row
+        ids = encoded.ids[encoded.offsets[first] : encoded.offsets[first + 1]].tolist()
         tokens = " ".join(map(tokenizer.spell, tokenizer.convert_ids_to_tokens(ids)))
         logging.info("Example %s, label %s: %s", example.guid, example.label, tokens)
 

@@ -13,6 +13,9 @@ _CUSTOM = (
     "csv_delimiter",
 )  # fmt: skip
 
+# What says how windows are made and used; only for --long_texts=windows.
+WINDOW_FLAGS = ("window_pooling", "window_stride", "max_windows")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationSettings:
@@ -22,6 +25,9 @@ class ClassificationSettings:
       model: "bert", "bilstm" or "cnn"; None: bert, or what a trained model is.
       embedding_size: of a model without BERT. hidden_size: of such a model, or of the model on features.
         None: 300, or what a trained model has.
+      long_texts: "cut" or "windows"; None: as the model does that is resumed, used or trained further, or else "cut".
+      window_pooling, window_stride, max_windows: with "windows"; None: as that model has them, or else "mean", half a
+        window, and 8.
       features, model_on_top: None: as a trained model has them, or else None (all of BERT is trained) and "bilstm".
     """
 
@@ -46,6 +52,10 @@ class ClassificationSettings:
     features: str | None = None
     model_on_top: str | None = None
     glue_submission: str | None = None
+    long_texts: str | None = None
+    window_pooling: str | None = None
+    window_stride: int | None = None
+    max_windows: int | None = None
 
     @property
     def is_custom(self) -> bool:
@@ -61,6 +71,11 @@ class ClassificationSettings:
         if self.glue_submission:
             self._check_submission(run)
         self._check_features(run)
+        if self.long_texts == "windows":
+            self.check_windows(run)
+        for name in WINDOW_FLAGS if self.long_texts == "cut" else ():
+            if getattr(self, name) is not None:
+                raise ValueError(f"--{name}={getattr(self, name)} is for --long_texts=windows.")
         if self.tfds_name:
             return
         if self.is_custom:
@@ -89,6 +104,22 @@ class ClassificationSettings:
             raise ValueError("--lstm_on_top trains all of BERT, --features freezes it: give one.")
         if self.features and self.model in ("bilstm", "cnn"):
             raise ValueError(f"--features={self.features} needs a BERT: give --model_on_top={self.model}, not --model.")
+
+    def check_windows(self, run: FineTuningSettings) -> None:
+        """Refuses what does not go together with windows of long texts.
+
+        Raises:
+          ValueError: names the other flag.
+        """
+        if self.text_b:
+            raise ValueError(f"--long_texts=windows is for single texts; leave out --text_b={self.text_b}.")
+        for name in ("features", "lstm_on_top", "model_on_top"):
+            if getattr(self, name):
+                raise ValueError(f"--long_texts=windows combines the pooled outputs of BERT; leave out --{name}.")
+        if self.model in ("bilstm", "cnn"):
+            raise ValueError(f"--long_texts=windows is for --model=bert; this is a {self.model}.")
+        if run.teacher:
+            raise ValueError("--teacher reads a text as one row, so that --long_texts=windows can't learn from it.")
 
     def _check_own_files(self, run: FineTuningSettings) -> None:
         if not self.text_a:

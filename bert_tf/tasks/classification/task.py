@@ -10,8 +10,18 @@ from bert_tf.models import baselines as models_baselines
 from bert_tf.models import task_models
 from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.tasks.classification import baselines, data, encode, features, glue, glue_submission, metrics
+from bert_tf.tasks.classification import (
+    baselines,
+    data,
+    encode,
+    features,
+    glue,
+    glue_submission,
+    long_texts,
+    metrics,
+)
 from bert_tf.tasks.classification import outputs as classification_outputs
+from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import fine_tuning, run_directory
@@ -26,6 +36,7 @@ class ClassificationTask(FineTuningTask):
 
     name = "classification"
     dev_records, test_records = "eval", "predict"
+    windows: long_texts.TextWindows | None = None
 
     def resolve(self, run, newest):
         model = baselines.chosen_model(self.settings, run, newest)
@@ -33,14 +44,19 @@ class ClassificationTask(FineTuningTask):
         self._check_earlier_task(run, newest)
         if model == "bert":
             self.settings = features.choose_features(self.settings, run, newest)
+            self.settings = long_texts.choose_windows(self.settings, run, newest)
             for name in ("embedding_size", *(() if self.settings.features else ("hidden_size",))):
                 if getattr(self.settings, name) is not None:
                     raise ValueError(
                         f"--{name} is for --model=bilstm and --model=cnn; a BERT has the size of its weights."
                     )
-        for name in ("lstm_on_top", "features", "model_on_top"):
-            if model != "bert" and getattr(self.settings, name):
-                raise ValueError(f"--{name} is for --model=bert; this is a {model}.")
+        if model != "bert":
+            for name in ("lstm_on_top", "features", "model_on_top", *WINDOW_FLAGS):
+                if getattr(self.settings, name):
+                    raise ValueError(f"--{name} is for --model=bert; this is a {model}.")
+            if self.settings.long_texts == "windows":
+                dataclasses.replace(self.settings, model=model).check_windows(run)
+            self.settings = dataclasses.replace(self.settings, long_texts=None)
         if run.learning_rate is None and (model != "bert" or self.settings.features):
             run = dataclasses.replace(run, learning_rate=models_baselines.LEARNING_RATE)
             logging.info("--learning_rate=%g, the default where BERT is not trained.", run.learning_rate)
@@ -75,7 +91,11 @@ class ClassificationTask(FineTuningTask):
             fine_tuning.put_lstm_on_top(files, own.lstm_on_top, run.do_train)
             lstm, size = files.head.lstm_on_top and not own.features, own.hidden_size
             top = (lstm, own.features, own.model_on_top, size)
-            files.head = HeadConfig(None, files.head.labels, None, *top, hidden_act=files.head.hidden_act)
+            if own.long_texts:
+                self.windows = long_texts.windows_of(own.window_stride, own.max_windows, tokenizer, run.max_seq_length)
+                self.settings = own = dataclasses.replace(own, window_stride=self.windows.stride)
+            windows = {name: getattr(own, name) for name in WINDOW_FLAGS}
+            files.head = HeadConfig(None, files.head.labels, None, *top, hidden_act=files.head.hidden_act, **windows)
             return files, tokenizer
         files, tokenizer = baselines.describe_model(self.settings, run, newest)
         sizes = {"embedding_size": files.config.hidden_size, "hidden_size": files.config.intermediate_size}
@@ -99,7 +119,7 @@ class ClassificationTask(FineTuningTask):
                 if kind == "test" and self.settings.glue_submission:
                     path = data.split_path(self.task, self.task.test[name], self.settings.data_dir)
                     glue_submission.check_count(self.task.name, name, len(examples), path)
-                rows = encode.encode_examples(examples, self.task, tokenizer, run.max_seq_length)
+                rows = encode.encode_examples(examples, self.task, tokenizer, run.max_seq_length, windows=self.windows)
                 if kind != "test" and rows.label_ids is None:
                     raise ValueError(f"--{action}: the set {name} has examples without label.")
                 if kind == "train":
@@ -166,12 +186,20 @@ class ClassificationTask(FineTuningTask):
             return models_baselines.BaselineClassifier(config, num_labels, self.settings.model, **arguments)
         top = {name: getattr(head, name) for name in ("features", "model_on_top", "size_on_top") if head.features}
         arguments |= {"lstm_on_top": head.lstm_on_top, "hidden_act": head.hidden_act, **top}
+        arguments |= {name: getattr(head, name) for name in WINDOW_FLAGS}
         return task_models.BertForSequenceClassification(config, num_labels, **arguments)
 
     def change_plan(self, plan, model):
         if self.settings.features:  # BERT is only computed forward
             trained = 3.0 * plan.tokens_per_example * model.reader.flops_per_token
             return dataclasses.replace(plan, flops_per_example=plan.flops_per_example / 3.0 + trained)
+        if self.windows:  # the plan is for one window
+            count = self.train_rows.windows.mean()
+            return dataclasses.replace(
+                plan,
+                tokens_per_example=plan.tokens_per_example * count,
+                flops_per_example=plan.flops_per_example * count,
+            )
         if self.settings.model == "bert":
             return plan
         return dataclasses.replace(plan, flops_per_example=3.0 * model.flops_per_example(plan.tokens_per_example))

@@ -1,0 +1,103 @@
+"""run_classifier.py --long_texts: whether texts longer than the model are cut off or read in windows, and in which."""
+
+import dataclasses
+
+from bert_tf.data.token_rows import check_room
+from bert_tf.models.directory import read_head
+from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
+from bert_tf.text import casing
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training.settings import FineTuningSettings
+
+MAX_WINDOWS = 8
+_POOLING = "mean"
+
+
+@dataclasses.dataclass(frozen=True)
+class TextWindows:
+    """How the windows of a text lie.
+
+    Attributes:
+      stride: tokens of the text from the start of a window to that of the next.
+      most: windows of a text; what comes after them is lost.
+    """
+
+    stride: int
+    most: int = MAX_WINDOWS
+
+
+def windows_of(
+    stride: int | None, most: int | None, tokenizer: Tokenizer, max_seq_length: int, name: str = "--window_stride"
+) -> TextWindows:
+    """The windows for a tokenizer and a length, with the defaults for what is None: half a window, MAX_WINDOWS.
+
+    Args:
+      name: of the stride, for errors.
+
+    Raises:
+      ValueError: there is no room for a text, or between two windows there would be tokens that are in neither.
+    """
+    check_room(tokenizer, max_seq_length)
+    room = max_seq_length - tokenizer.num_special_tokens(pair=False)
+    stride = max(room // 2, 1) if stride is None else stride
+    if stride > room:
+        raise ValueError(
+            f"{name}={stride}: a window of max_seq_length={max_seq_length} has {room} tokens of the text, so that "
+            "those between two windows would be lost."
+        )
+    return TextWindows(stride, MAX_WINDOWS if most is None else most)
+
+
+def windows_of_model(head: HeadConfig, tokenizer: Tokenizer, max_seq_length: int) -> TextWindows | None:
+    """The windows in which a trained model reads texts; None for a model that reads each as one row.
+
+    Raises:
+      ValueError: see `windows_of`.
+    """
+    if not head.window_pooling:
+        return None
+    return windows_of(head.window_stride, head.max_windows, tokenizer, max_seq_length, "the model's window_stride")
+
+
+def choose_windows(
+    settings: ClassificationSettings, run: FineTuningSettings, newest: str | None
+) -> ClassificationSettings:
+    """The settings with the windows of the model that is resumed, used or trained further, or else as given.
+
+    `long_texts` is "windows" or None afterwards, window_pooling and max_windows are known where it is "windows".
+
+    Args:
+      newest: checkpoint in --output_dir, if any.
+
+    Raises:
+      ValueError: a flag contradicts the model, or another flag.
+    """
+    source = newest or run.init_checkpoint
+    head = read_head(casing.directory_of(source)) if source else NO_HEAD
+    windows = settings.long_texts == "windows" or (settings.long_texts is None and bool(head.window_pooling))
+    goes_on = bool(source) and (bool(newest) or not run.do_train)
+    if goes_on and windows != bool(head.window_pooling):
+        was = f"on windows, pooled by {head.window_pooling}" if head.window_pooling else "on texts that are cut"
+        raise ValueError(f"--long_texts={settings.long_texts} contradicts {source}, which was trained {was}.")
+    if not windows:
+        for name in WINDOW_FLAGS:
+            if (value := getattr(settings, name)) is not None:
+                raise ValueError(f"--{name}={value} is for --long_texts=windows.")
+        return dataclasses.replace(settings, long_texts=None)
+    pooling = settings.window_pooling or head.window_pooling or _POOLING
+    if goes_on and pooling != head.window_pooling:
+        raise ValueError(
+            f"--window_pooling={pooling} contradicts {source}, which was trained with {head.window_pooling}."
+        )
+    if head.lstm_on_top:
+        raise ValueError(f"--long_texts=windows combines pooled outputs; {source} has a BiLSTM on top instead.")
+    chosen = dataclasses.replace(
+        settings,
+        long_texts="windows",
+        window_pooling=pooling,
+        window_stride=settings.window_stride or head.window_stride,
+        max_windows=settings.max_windows or head.max_windows or MAX_WINDOWS,
+    )
+    chosen.check_windows(run)
+    return chosen

@@ -1,0 +1,215 @@
+"""Classifiers of texts in windows: one window as ordinarily, pooling by hand, empty windows, dropout, saved models."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.descendants import save_model
+from helpers.slow import slow
+from helpers.tiny import ONE_LAYER, TINY_CONFIG
+
+from bert_tf import AdamWeightDecay, BertForSequenceClassification
+from bert_tf.conversion.convert import convert
+from bert_tf.models import kernels
+from bert_tf.models.config import BertConfig
+from bert_tf.models.head_config import WINDOW_POOLINGS, HeadConfig
+from bert_tf.models.initialize import model_variables
+from bert_tf.models.window_pooling import WindowPooling
+
+CONFIG = BertConfig.from_dict(ONE_LAYER)
+ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+def windows_of(counts, length=12, seed=0):
+    """Texts of so many windows, in arrays of the most there are."""
+    generator = np.random.default_rng(seed)
+    shape = (len(counts), max(counts), length)
+    real = np.arange(max(counts)) < np.array(counts)[:, None]
+    lengths = np.where(real, generator.integers(3, length + 1, shape[:2]), 0)
+    mask = (np.arange(length) < lengths[:, :, None]).astype(np.int32)
+    ids = generator.integers(5, CONFIG.vocab_size, shape).astype(np.int32) * mask
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
+
+
+def model_with(pooling, config=CONFIG, **arguments):
+    """A model with random scores of windows, always the same."""
+    keras.utils.set_random_seed(0)
+    model = BertForSequenceClassification(config, 3, window_pooling=pooling, **arguments)
+    model.build()
+    if pooling == "attention":
+        assert not np.asarray(model.windows.scores).any()  # at first, all windows weigh the same
+        model.windows.scores.assign(np.random.default_rng(5).normal(size=config.hidden_size) * 3)
+    return model
+
+
+def gradients_of(model, features, **arguments):
+    with tf.GradientTape() as tape:
+        logits = model({name: features[name] for name in ROW_INPUTS}, **arguments)
+        loss = tf.reduce_sum(logits * tf.reshape(tf.range(tf.size(logits), dtype=tf.float32), tf.shape(logits)))
+    variables = model_variables(model)
+    found = tape.gradient(loss, [variable.value for variable in variables.values()])
+    return logits, {name: tf.convert_to_tensor(g) for name, g in zip(variables, found, strict=True) if g is not None}
+
+
+@pytest.mark.parametrize("pooling", WINDOW_POOLINGS)
+@pytest.mark.parametrize(("fused", "dtype"), [(True, "float32"), *slow((False, "float32"), (True, "mixed_bfloat16"))])
+def test_texts_of_one_window_are_as_in_an_ordinary_classifier(pooling, fused, dtype):
+    """Bit for bit: logits, in training with its dropout, too, and all gradients."""
+    kernels.set_fused(fused)
+    try:
+        model = model_with(pooling, BertConfig.from_dict(TINY_CONFIG), dtype=dtype)
+        ordinary = BertForSequenceClassification(BertConfig.from_dict(TINY_CONFIG), 3, dtype=dtype)
+        ordinary.build()
+        known = model_variables(model)
+        for name, variable in model_variables(ordinary).items():
+            variable.assign(known[name])
+        windows = windows_of([1] * 5)
+        plain = {name: value[:, 0] for name, value in windows.items()}
+        seed = kernels.at_row(tf.constant([3, 4]), 10)  # the part of a batch that begins at row 10
+        for arguments in ({"training": False}, {"training": True, "dropout_seed": seed}):
+            logits, gradients = gradients_of(model, windows, **arguments)
+            expected, ordinary_gradients = gradients_of(ordinary, plain, **arguments)
+            np.testing.assert_array_equal(logits, expected)
+            np.testing.assert_array_equal(model(plain, **arguments), expected)  # without an axis of windows
+            for name, value in ordinary_gradients.items():
+                np.testing.assert_array_equal(gradients[name], value, err_msg=name)
+            assert not np.any(gradients.get("window_pooling/scores", 0.0))
+    finally:
+        kernels.set_fused(True)
+
+
+def pooled_by_hand(vectors, pooling, scores):
+    """Of one text: [W, H] -> [H]."""
+    if pooling == "mean":
+        return vectors.mean(0)
+    if pooling == "max":
+        return vectors.max(0)
+    weights = np.exp(vectors @ scores)
+    return (weights / weights.sum()) @ vectors
+
+
+@pytest.mark.parametrize("pooling", WINDOW_POOLINGS)
+def test_pooling_by_hand_and_empty_windows(pooling):
+    counts = [3, 1, 2, 4]
+    model, features = model_with(pooling), windows_of(counts)
+    flat = {name: value.reshape(-1, value.shape[-1]) for name, value in features.items()}
+    vectors = np.asarray(model.bert(flat)["pooled_output"]).reshape(len(counts), max(counts), -1)
+    scores = np.asarray(model.windows.scores) if pooling == "attention" else None
+    expected = np.stack([pooled_by_hand(vectors[k, :count], pooling, scores) for k, count in enumerate(counts)])
+    expected = expected @ np.asarray(model.head.output_weights).T + np.asarray(model.head.output_bias)
+    logits = np.asarray(model(features))
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    # A text's result does not depend on how many empty windows it has, nor on what is in them.
+    for number, count in enumerate(counts):
+        alone = {name: value[number : number + 1, :count] for name, value in features.items()}
+        np.testing.assert_allclose(np.asarray(model(alone))[0], logits[number], atol=1e-5)
+    odd = features["input_ids"] + 7 * (features["input_mask"].sum(-1, keepdims=True) == 0)
+    np.testing.assert_array_equal(np.asarray(model({**features, "input_ids": odd})), logits)
+    whole = {name: value[3:] for name, value in features.items() if name != "input_mask"}
+    ones = {**whole, "input_mask": np.ones_like(whole["input_ids"])}
+    np.testing.assert_array_equal(np.asarray(model(whole)), np.asarray(model(ones)))
+
+
+def test_an_empty_window_counts_nothing_whatever_is_in_it():
+    x = np.array([[[1.0, -2.0], [3.0, 4.0], [1e30, -1e30]]], np.float32)
+    mask = np.array([[1, 1, 0]])
+    for pooling, expected in (("mean", [2.0, 1.0]), ("max", [3.0, 4.0]), ("attention", [2.0, 1.0])):
+        layer = WindowPooling(pooling)
+        layer.build((None, None, 2))
+        assert np.asarray(layer(x, mask)).tolist() == [expected]
+    assert keras.layers.deserialize(keras.layers.serialize(layer)).kind == "attention"
+
+
+@pytest.mark.parametrize("pooling", ["mean", "attention"])  # a maximum jumps from one window to another
+def test_gradients_are_those_of_differences(pooling):
+    model, features = model_with(pooling, BertConfig.from_dict({**ONE_LAYER, "hidden_act": "tanh"})), windows_of([3, 1])
+    _, gradients = gradients_of(model, features)
+    generator = np.random.default_rng(2)
+    for name in ("bert/pooler/dense/kernel", *(["window_pooling/scores"] if pooling == "attention" else [])):
+        variable, slope = model_variables(model)[name], np.asarray(gradients[name])
+        direction, start = generator.normal(size=slope.shape).astype(np.float32), np.asarray(variable)
+        values = []
+        for sign in (1, -1):
+            variable.assign(start + sign * 1e-2 * direction)
+            logits = np.asarray(model(features), np.float64)
+            values.append((logits * np.arange(logits.size).reshape(logits.shape)).sum())
+        variable.assign(start)
+        assert (values[0] - values[1]) / 2e-2 == pytest.approx((slope * direction).sum(), rel=2e-2, abs=2e-3)
+
+
+def test_dropout_follows_the_place_in_the_whole_batch():
+    """A part of a batch has the masks that it has in the whole; two windows of a text have different ones."""
+    model, features = model_with("mean"), windows_of([3, 2, 3, 1])
+    seed = tf.constant([3, 4])
+    whole = np.asarray(model(features, training=True, dropout_seed=kernels.at_row(seed, 0)))
+    second = {name: value[2:] for name, value in features.items()}
+    part = np.asarray(model(second, training=True, dropout_seed=kernels.at_row(seed, 2)))
+    np.testing.assert_allclose(part, whole[2:], atol=1e-5)
+    assert np.abs(np.asarray(model(second, training=True, dropout_seed=kernels.at_row(seed, 0))) - part).max() > 1e-3
+    same = {name: np.repeat(value[:1, :1], 2, axis=1) for name, value in features.items()}
+    model.dropout_rate = 0.0  # of the head
+    both = np.asarray(model(same, training=True, dropout_seed=kernels.at_row(seed, 0)))
+    alone = {name: value[:, :1] for name, value in same.items()}
+    first = np.asarray(model(alone, training=True, dropout_seed=kernels.at_row(seed, 0)))
+    assert np.abs(both - first).max() > 1e-4
+
+
+@pytest.mark.parametrize("pooling", ["attention", *slow("mean", "max")])
+def test_fit_learns_and_the_model_is_saved(pooling, tmp_path):
+    keras.utils.set_random_seed(0)
+    features = {**windows_of([3, 1, 2, 4] * 2), "label_ids": np.array([0, 1, 2, 0, 1, 2, 0, 1], np.int32)}
+    model = BertForSequenceClassification(
+        CONFIG, labels=["a", "b", "c"], window_pooling=pooling, window_stride=4, max_windows=6
+    )
+    model.compile(optimizer=AdamWeightDecay(3e-3))
+    history = model.fit(tf.data.Dataset.from_tensors(features).repeat(60), epochs=2, verbose=0).history
+    assert history["accuracy"][-1] > 0.9
+    if pooling == "attention":
+        assert np.abs(np.asarray(model.windows.scores)).max() > 1e-3
+    expected = np.asarray(model(features))
+    model.save(str(tmp_path / "model.keras"))
+    model.save_pretrained(str(tmp_path / "folder"))
+    loaded = keras.models.load_model(str(tmp_path / "model.keras"))
+    for again in (loaded, BertForSequenceClassification.from_pretrained(str(tmp_path / "folder"))):
+        assert again.head_config == model.head_config and again.head_config.max_windows == 6
+        np.testing.assert_array_equal(np.asarray(again(features)), expected)
+    model.export(str(tmp_path / "exported"), verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "exported"))
+    np.testing.assert_allclose(loaded.serve({name: features[name] for name in ROW_INPUTS}), expected, atol=1e-5)
+    with pytest.raises(ValueError, match=f"reads long texts in windows \\(window_pooling={pooling}\\), which the hugg"):
+        convert(str(tmp_path / "folder"), str(tmp_path / "theirs"), "huggingface", verify=False)
+    report = convert(str(tmp_path / "folder"), str(tmp_path / "long"), "bert_tf", max_position_embeddings=48)
+    assert "head_config.json" in report.files
+
+
+@pytest.mark.parametrize("family", slow("electra", "albert", "roberta", "distilbert"))
+def test_other_families(family, tmp_path):
+    path = save_model(tmp_path / "model", family, BertForSequenceClassification, num_labels=3, window_pooling="mean")
+    model = BertForSequenceClassification.from_pretrained(path)
+    features = windows_of([2, 1, 3])
+    pad = getattr(model.config, "pad_token_id", 0)
+    features["input_ids"] = np.where(features["input_mask"] == 0, pad, features["input_ids"]).astype(np.int32)
+    logits = np.asarray(model(features))
+    assert logits.shape == (3, 3) and np.isfinite(logits).all()
+    for number, count in enumerate([2, 1, 3]):
+        alone = {name: value[number : number + 1, :count] for name, value in features.items()}
+        np.testing.assert_allclose(np.asarray(model(alone))[0], logits[number], atol=1e-5)
+
+
+def test_what_is_refused():
+    for arguments, message in (
+        ({"window_pooling": "last"}, "window_pooling='last' is not one of mean, max, attention"),
+        ({"window_pooling": "mean", "lstm_on_top": True}, "window_pooling is for the pooled output"),
+        ({"window_pooling": "mean", "features": "last"}, "window_pooling is for the pooled output"),
+        ({"max_windows": 3}, "window_stride and max_windows are for models with window_pooling"),
+        ({"window_pooling": "mean", "max_windows": 0}, "max_windows=0 must be from 1 to 65,536"),
+        ({"window_pooling": "mean", "window_stride": "4"}, "window_stride must be a whole number, not '4'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            BertForSequenceClassification(CONFIG, 3, **arguments)
+    assert HeadConfig(window_pooling="max").to_dict() == {"window_pooling": "max"}
+    model = model_with("mean")
+    with pytest.raises(ValueError, match=r"input_ids must be \[batch, windows, sequence\] or \[batch, sequence\]"):
+        model({"input_ids": np.ones((3,), np.int32)})
+    with pytest.raises(ValueError, match="does not know the input position_ids"):
+        model({"input_ids": np.ones((2, 3), np.int32), "position_ids": np.zeros((2, 3), np.int32)})

@@ -1,0 +1,76 @@
+"""Exports of classifiers that read windows: the windows of the scripts, the answers of Predictor, what is refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.tiny import ONE_LAYER
+
+from bert_tf import BertForSequenceClassification, Predictor
+from bert_tf.models.config import BertConfig
+from bert_tf.serving import compare_export, export, export_tflite
+from bert_tf.serving.graph_windows import ServedWindowClassifier
+from bert_tf.tasks.classification.data import InputExample, Task
+from bert_tf.tasks.classification.encode import encode_examples
+from bert_tf.tasks.classification.long_texts import TextWindows
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+CONFIG = BertConfig.from_dict({**ONE_LAYER, "vocab_size": len(PIECES)})
+
+
+def random_texts(count, longest, seed=0):
+    generator = np.random.default_rng(seed)
+    return [" ".join(generator.choice(list("abcdefghij"), size)) for size in generator.integers(0, longest, count)]
+
+
+def model_of(pooling, stride, most):
+    model = BertForSequenceClassification(
+        CONFIG, labels=["no", "yes"], window_pooling=pooling, window_stride=stride, max_windows=most
+    )
+    model.build()
+    return model
+
+
+@pytest.mark.parametrize(("stride", "most"), [(3, 4), (6, 100), (1, 2)])
+def test_the_windows_are_those_of_the_scripts(small, stride, most):
+    served = ServedWindowClassifier(model_of("mean", stride, most), small, 8, ["no", "yes"], None)
+    for texts in (random_texts(30, 40), ["", "a b"], ["a b c d e f g"], ["a b c d e f"]):
+        examples = [InputExample(str(k), text) for k, text in enumerate(texts)]
+        encoded = encode_examples(examples, Task("", (), None), small, 8, windows=TextWindows(stride, most))
+        features = served.features_of_windows(tf.constant(texts))
+        expected = encoded.batch(range(len(texts)), int(encoded.lengths.max()))
+        assert features.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(features[name], value, err_msg=name)
+    assert served.features_of_windows(tf.constant([], tf.string))["input_ids"].shape[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["mean", "max", "attention"])
+def test_an_export_answers_as_predictor_does(small, tmp_path, pooling):
+    model, texts = model_of(pooling, 3, 4), random_texts(20, 40)
+    if pooling == "attention":
+        model.windows.scores.assign(np.linspace(-3, 3, CONFIG.hidden_size))
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("".join(piece + "\n" for piece in PIECES))
+    folder = str(tmp_path / "model")
+    model.save_pretrained(folder, vocab_file=str(vocab), do_lower_case=True)
+    expected = Predictor(folder, max_seq_length=8).logits(texts)
+    for freeze in (True, False):
+        path = export.export_saved_model(folder, str(tmp_path / "exported"), max_seq_length=8, freeze=freeze)
+        exported = Predictor(path)
+        np.testing.assert_allclose(
+            [list(one["probabilities"].values()) for one in exported.predict(texts)],
+            tf.nn.softmax(expected), atol=1e-5,
+        )  # fmt: skip
+        loaded = tf.saved_model.load(path).signatures
+        assert set(loaded) == {"serving_default", "serve_ids"}
+    with pytest.raises(ValueError, match="the export is of a model that reads windows of single texts, not pairs"):
+        exported("a", "b")
+    check = tmp_path / "check.tsv"
+    check.write_text("".join(f"{text}\tyes\n" for text in texts if text))
+    assert compare_export.compare(path, folder, str(check)).same == 1.0
+    with pytest.raises(ValueError, match="--text_pairs: .* reads windows of single texts"):
+        export.export_saved_model(folder, str(tmp_path / "pairs"), text_pairs=True)
+    with pytest.raises(ValueError, match="--format=tflite: .* reads long texts in windows; a TFLite model takes one"):
+        export_tflite.export_tflite(folder, str(tmp_path / "phone"))
+    assert not (tmp_path / "pairs").exists() and not (tmp_path / "phone").exists()

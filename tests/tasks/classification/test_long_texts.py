@@ -1,0 +1,107 @@
+"""Long texts to windows: token ids by hand, what is lost, records, and what is refused."""
+
+import itertools
+import logging as python_logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.tasks.classification.data import InputExample, Task
+from bert_tf.tasks.classification.encode import EncodedWindows, encode_examples, write_records
+from bert_tf.tasks.classification.long_texts import TextWindows, windows_of, windows_of_model
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+A, B, C, D, E, F, G = range(5, 12)
+TASK = Task("", ("no", "yes"), None)
+TEXTS = ["a b c d e f g", "a b", "", "a b c d"]
+
+
+def encode(small, texts, length, stride, most=8):
+    examples = [InputExample(f"x-{k}", text, None, ("no", "yes")[k % 2]) for k, text in enumerate(texts)]
+    return encode_examples(examples, TASK, small, length, windows=TextWindows(stride, most))
+
+
+def rows_in(encoded):
+    return [ids.tolist() for ids in np.split(encoded.ids, encoded.offsets[1:-1])]
+
+
+def test_windows_by_hand(small, caplog):
+    with caplog.at_level(python_logging.INFO, logger="absl"):
+        encoded = encode(small, TEXTS, 6, 2)
+    assert isinstance(encoded, EncodedWindows) and encoded.guids == ["x-0", "x-1", "x-2", "x-3"]
+    assert rows_in(encoded) == [
+        [2, A, B, C, D, 3], [2, C, D, E, F, 3], [2, E, F, G, 3], [2, A, B, 3], [2, 3], [2, A, B, C, D, 3],
+    ]  # fmt: skip
+    assert encoded.windows.tolist() == [3, 1, 1, 1] and encoded.label_ids.tolist() == [0, 1, 0, 1]
+    assert encoded.truncated == 0 and encoded.second_starts.tolist() == [6, 6, 5, 4, 2, 6]
+    assert "1 of 4 texts are longer than --max_seq_length=6; all are 6 windows, of 3 at most." in caplog.text
+    assert "lost" not in caplog.text
+    # Without overlap.
+    assert rows_in(encode(small, TEXTS[:1], 6, 4)) == [[2, A, B, C, D, 3], [2, E, F, G, 3]]
+
+
+def test_what_is_beyond_the_last_window_is_lost_and_counted(small, caplog):
+    with caplog.at_level(python_logging.INFO, logger="absl"):
+        encoded = encode(small, TEXTS, 6, 2, most=2)
+    assert rows_in(encoded)[:2] == [[2, A, B, C, D, 3], [2, C, D, E, F, 3]] and encoded.truncated == 1
+    assert (
+        "1 of 4 texts need more than --max_windows=2 windows and lost their ends: 1 of 13 tokens (7.7 %)" in caplog.text
+    )
+
+
+def test_one_window_is_what_is_left_of_a_text_that_is_cut(small):
+    examples = [InputExample(str(k), text) for k, text in enumerate(TEXTS)]
+    cut = encode_examples(examples, TASK, small, 5)
+    one = encode_examples(examples, TASK, small, 5, windows=TextWindows(1, 1))
+    assert rows_in(cut) == rows_in(one) and one.label_ids is None and cut.truncated == one.truncated == 2
+
+
+@pytest.mark.parametrize("stride", [1, 3, 4])
+def test_every_token_is_in_a_window_and_all_but_the_last_are_full(small, stride):
+    texts = [" ".join(itertools.islice(itertools.cycle("abcdefghij"), count)) for count in range(40)]
+    encoded = encode(small, texts, 6, stride, most=100)
+    for text, number, count in zip(texts, encoded.first_rows, encoded.windows, strict=False):
+        rows = rows_in(encoded)[number : number + count]
+        assert [len(row) for row in rows[:-1]] == [6] * (count - 1)
+        pieces = rows[0][1:-1]
+        for row in rows[1:]:
+            pieces = pieces[: len(pieces) - 4 + stride] + row[1:-1]
+        assert pieces == small.encode(text)
+        assert count == 1 or len(small.encode(text)) > 4 + stride * (count - 2)
+
+
+def test_records(small, tmp_path):
+    encoded = encode(small, TEXTS, 6, 2)
+    path = str(tmp_path / "train.tf_record")
+    write_records(path, encoded, 6)
+    features = {name: tf.io.FixedLenFeature([6], tf.int64) for name in ("input_ids", "input_mask", "segment_ids")}
+    names = ("label_ids", "is_real_example", "example", "window")
+    features |= {name: tf.io.FixedLenFeature([], tf.int64) for name in names}
+    records = [tf.io.parse_single_example(record, features) for record in tf.data.TFRecordDataset(path)]
+    assert [[int(record[name]) for name in names] for record in records] == [
+        [0, 1, 0, 0], [0, 1, 0, 1], [0, 1, 0, 2], [1, 1, 1, 0], [0, 1, 2, 0], [1, 1, 3, 0]
+    ]  # fmt: skip
+    expected = encoded.rows.batch(range(6), 6)
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        assert np.array_equal([record[name] for record in records], expected[name])
+
+
+def test_where_windows_lie_by_default(small):
+    assert windows_of(None, None, small, 12) == TextWindows(5, 8) and windows_of(None, 3, small, 3) == TextWindows(1, 3)
+    assert windows_of_model(NO_HEAD, small, 12) is None
+    head = HeadConfig(window_pooling="max", window_stride=2, max_windows=3)
+    assert windows_of_model(head, small, 12) == TextWindows(2, 3)
+
+
+def test_what_is_refused(small):
+    with pytest.raises(ValueError, match="--window_stride=5: a window of max_seq_length=6 has 4 tokens of the text"):
+        windows_of(5, 8, small, 6)
+    with pytest.raises(ValueError, match="--max_seq_length=2: a pair's special tokens alone are 3 tokens"):
+        windows_of(None, 8, small, 2)
+    with pytest.raises(ValueError, match="the model's window_stride=5: a window of max_seq_length=6 has 4"):
+        windows_of_model(HeadConfig(window_pooling="mean", window_stride=5), small, 6)
+    pair = [InputExample("dev-3", "a", "b")]
+    with pytest.raises(ValueError, match="dev-3 is a pair of texts; --long_texts=windows is for single texts."):
+        encode_examples(pair, TASK, small, 6, windows=TextWindows(2))
