@@ -6,7 +6,7 @@ What differs between families is read from the configuration: the attributes of 
 import keras
 from keras import ops
 
-from bert_tf.models import kernels
+from bert_tf.models import kernels, lora
 from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.flops import reads_few
 from bert_tf.models.inputs import NamedInputs
@@ -176,6 +176,7 @@ class BertEncoder(NamedInputs, keras.Model):
         self.pooler = Pooler(self.config, name="pooler", dtype=dtype) if config.has_pooler else None
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.frozen_layers = None
+        self.lora = None
 
     def freeze_layers(self, count: int | None) -> None:
         """Keeps the embeddings and the first `count` layers as they are in training; None: nothing is kept.
@@ -186,6 +187,26 @@ class BertEncoder(NamedInputs, keras.Model):
         check_frozen_layers(self.config, count)
         self.frozen_layers = count
 
+    def add_lora(self, rank: int, alpha: float) -> None:
+        """Trains adapters of the layers' projections, and nothing else of the encoder; see lora.py. Before `build`.
+
+        Layers that share a block share its adapters.
+
+        Raises:
+          ValueError: see `lora.check_lora_rank`; or the encoder is built.
+        """
+        lora.check_lora_rank(self.config, rank)
+        if self.built:
+            raise ValueError("LoRA is added to an encoder before it is built.")
+        self.lora = lora.Lora(rank, alpha)
+        adapted = [projection for block in self.encoder.blocks for projection in block.projections]
+        for projection in adapted:
+            projection.lora = self.lora
+        others = [self.project, self.pooler and self.pooler.dense]
+        for projection in (*adapted, *filter(None, others)):
+            projection.frozen = True
+        self.freeze_layers(0)  # no gradient goes back into the embeddings
+
     def build(self, input_shape=None):
         if not self.embeddings.built:
             self.embeddings.build()
@@ -194,6 +215,14 @@ class BertEncoder(NamedInputs, keras.Model):
         self.encoder.build()
         if self.pooler:
             self.pooler.build()
+        if self.lora is not None:
+            # For those who find it in a checkpoint.
+            self.add_weight(
+                name=lora.ALPHA, shape=(), initializer=keras.initializers.Constant(self.lora.alpha), trainable=False,
+                dtype="float32",
+            )  # fmt: skip
+            for variable in self.weights:
+                variable.trainable = variable.path.rsplit("/", 1)[-1] in (lora.A, lora.B)
         self.built = True
 
     def call(

@@ -263,7 +263,7 @@ def _write_settings(output_dir: str, settings: dict) -> None:
 
 # What a fine-tuning run writes, and its folders; seed-<seed> has the same files.
 _WRITTEN = re.compile(
-    r"checkpoint|(damaged\.)?model\.ckpt-\d+\.(index|data-\d+-of-\d+)|bert_model\.safetensors|\w+_config\.json|"
+    r"checkpoint|(damaged\.)?model\.ckpt-\d+\.(index|data-\d+-of-\d+)|(bert_model|lora)\.safetensors|\w+_config\.json|"
     r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|eval_results|question_answering|token_classification)\.json|"
     r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
     r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"
@@ -271,7 +271,7 @@ _WRITTEN = re.compile(
     r"(train|eval\w*|predict\w*)\.tf_record|modules\.json|sentence_bert_config\.json"
 )
 _FOLDERS = re.compile(r"best_model|eval|seed-\d+|1_Pooling")
-_FOREIGN_WEIGHTS = re.compile(r"(?!model\.ckpt-\d+\.index).*\.(index|safetensors|bin|h5|keras|pb)")
+_FOREIGN_WEIGHTS = re.compile(r"(?!model\.ckpt-\d+\.index|lora\.safetensors).*\.(index|safetensors|bin|h5|keras|pb)")
 
 
 def check_removable(output_dir: str, inputs: Mapping[str, object]) -> None:
