@@ -195,8 +195,10 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         return dataclasses.replace(self, **{name: own[name] for name in own if getattr(self, name) is None})
 
     def with_lora_alpha(self) -> "FineTuningSettings":
-        """These settings, with lora_alpha where there is a lora_rank: twice that, as Hu et al. 2021 have it for RoBERTa
-        Large (rank 8, alpha 16; table 9)."""
+        """These settings, with lora_alpha where there is a lora_rank: twice that.
+
+        Source: the scripts of Hu et al. for GLUE, where the rank is 8 and alpha 16 (microsoft/LoRA, examples/NLU).
+        """
         if self.lora_rank is None or self.lora_alpha is not None:
             return self
         return dataclasses.replace(self, lora_alpha=2.0 * self.lora_rank)
