@@ -187,10 +187,14 @@ class BertEncoder(NamedInputs, keras.Model):
         check_frozen_layers(self.config, count)
         self.frozen_layers = count
 
-    def add_lora(self, rank: int, alpha: float) -> None:
-        """Trains adapters of the layers' projections, and nothing else of the encoder; see lora.py. Before `build`.
+    def add_lora(self, rank: int, alpha: float, train_pooler: bool = False) -> None:
+        """Trains adapters of the layers' projections in place of the encoder's variables; see lora.py. Before `build`.
 
         Layers that share a block share its adapters.
+
+        Args:
+          train_pooler: also trains the pooler, for a head that reads it. In other families this layer is in the head,
+            and in many a released model nobody has trained it, so that hardly anything would pass through it.
 
         Raises:
           ValueError: see `lora.check_lora_rank`; or the encoder is built.
@@ -198,11 +202,11 @@ class BertEncoder(NamedInputs, keras.Model):
         lora.check_lora_rank(self.config, rank)
         if self.built:
             raise ValueError("LoRA is added to an encoder before it is built.")
-        self.lora = lora.Lora(rank, alpha)
+        self.lora = lora.Lora(rank, alpha, train_pooler)
         adapted = [projection for block in self.encoder.blocks for projection in block.projections]
         for projection in adapted:
             projection.lora = self.lora
-        others = [self.project, self.pooler and self.pooler.dense]
+        others = [self.project, None if train_pooler or not self.pooler else self.pooler.dense]
         for projection in (*adapted, *filter(None, others)):
             projection.frozen = True
         self.freeze_layers(0)  # no gradient goes back into the embeddings
@@ -221,8 +225,11 @@ class BertEncoder(NamedInputs, keras.Model):
                 name=lora.ALPHA, shape=(), initializer=keras.initializers.Constant(self.lora.alpha), trainable=False,
                 dtype="float32",
             )  # fmt: skip
+            pooler = self.pooler.weights if self.lora.train_pooler and self.pooler else ()
+            trained = {id(variable) for variable in pooler}
             for variable in self.weights:
-                variable.trainable = variable.path.rsplit("/", 1)[-1] in (lora.A, lora.B)
+                is_factor = variable.path.rsplit("/", 1)[-1] in (lora.A, lora.B)
+                variable.trainable = is_factor or id(variable) in trained
         self.built = True
 
     def call(

@@ -22,10 +22,16 @@ A, B, ALPHA = "lora_a", "lora_b", "lora_alpha"
 
 @dataclasses.dataclass(frozen=True)
 class Lora:
-    """The rank of the adapters, and alpha, which is divided by it: the learning rate then suits several ranks."""
+    """How an encoder is adapted.
+
+    Attributes:
+      rank: of the adapters. alpha: is divided by it, so that a learning rate suits several ranks.
+      train_pooler: whether the pooler is trained itself, as a part of the head.
+    """
 
     rank: int
     alpha: float
+    train_pooler: bool = False
 
     @property
     def scale(self) -> float:

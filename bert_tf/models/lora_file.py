@@ -1,7 +1,7 @@
 """The file of what LoRA has trained: the adapters and the head, without the encoder that they belong to.
 
-`lora.safetensors` has their variables by checkpoint name; its metadata, as strings: `rank`, `alpha`, `base` (the
-checksum of the encoder's variables, see `base_checksum`) and `pooler` ("true" if that includes the pooler).
+`lora.safetensors` has their variables by checkpoint name, a pooler that the head reads among them; its metadata, as
+strings: `rank`, `alpha` and `base`, the checksum of the encoder's variables (`base_checksum`).
 """
 
 import math
@@ -22,21 +22,24 @@ from bert_tf.weights.safetensors_files import open_safetensors, write_safetensor
 FILE = "lora.safetensors"
 
 
-def base_variables(model: keras.Model, with_pooler: bool) -> dict[str, keras.Variable]:
-    """The variables of a model's encoder by checkpoint name, without adapters."""
-    left_out = () if with_pooler else (pooler(model.config.model_type) + "/",)
+def base_variables(model: keras.Model) -> dict[str, keras.Variable]:
+    """The variables of a model's encoder that LoRA leaves as they are, by checkpoint name.
+
+    The pooler is none of them: it is trained, or nothing reads it.
+    """
+    head = pooler(model.config.model_type) + "/"
     variables = initialize.model_variables(model).items()
-    return {name: value for name, value in variables if is_encoder_variable(name) and not name.startswith(left_out)}
+    return {name: value for name, value in variables if is_encoder_variable(name) and not name.startswith(head)}
 
 
 def reads_pooler(model: keras.Model) -> bool:
-    """Whether a model's head reads the encoder's pooler, which weights may lack."""
+    """Whether a model's head reads the encoder's pooler."""
     return model.config.has_pooler and model.tokens_read is not None
 
 
-def base_checksum(model: keras.Model, with_pooler: bool) -> str:
+def base_checksum(model: keras.Model) -> str:
     """Of names and values of `base_variables`; reads them all."""
-    return initialize.variables_as_weights(model.name, base_variables(model, with_pooler)).checksum
+    return initialize.variables_as_weights(model.name, base_variables(model)).checksum
 
 
 def write_lora(path: str, model: keras.Model) -> None:
@@ -46,13 +49,8 @@ def write_lora(path: str, model: keras.Model) -> None:
       OSError, tf.errors.OpError: see `write_safetensors`.
     """
     variables = {name: value for name, value in initialize.all_variables(model).items() if value.trainable}
-    with_pooler = reads_pooler(model)
-    metadata = {
-        "rank": str(model.bert.lora.rank),
-        "alpha": str(model.bert.lora.alpha),
-        "base": base_checksum(model, with_pooler),
-        "pooler": str(with_pooler).lower(),
-    }
+    settings = model.bert.lora
+    metadata = {"rank": str(settings.rank), "alpha": str(settings.alpha), "base": base_checksum(model)}
     write_safetensors(path, initialize.variables_as_weights(model.name, variables), metadata)
 
 
@@ -83,16 +81,17 @@ def load_lora(model: keras.Model, path: str) -> None:
         raise ValueError(f"{path} has no adapters of LoRA, or does not say their alpha and base.")
     variables = initialize.model_variables(model)
     heads = [{name for name in names if not is_encoder_variable(name)} for names in (shapes, variables)]
-    if heads[0] != heads[1] or not set(kernels) <= set(variables):
-        different = sorted((heads[0] ^ heads[1]) | (set(kernels) - set(variables)))
+    trained = [name for name in shapes if not lora.is_adapter(name)]  # the head, and its pooler
+    if heads[0] != heads[1] or not {*kernels, *trained} <= set(variables):
+        different = sorted((heads[0] ^ heads[1]) | ({*kernels, *trained} - set(variables)))
         raise ValueError(f"{path} is of another kind of model: only one of the two has {some(different)}.")
-    if metadata["base"] != base_checksum(model, metadata.get("pooler") == "true"):
+    if metadata["base"] != base_checksum(model):
         raise ValueError(
             f"{path} was trained on another encoder: give the model the weights that the training started from, "
             "without another adapter."
         )
     combined = _combined(path, variables, kernels, shapes, read, alpha)
-    changed = {name: variables[name] for name in (*kernels, *heads[0])}
+    changed = {name: variables[name] for name in (*kernels, *trained)}
     initialize.initialize(changed, lora.merged(combined), must_have_all=True)
 
 

@@ -202,7 +202,7 @@ def build_and_restore(
     with strategy.scope():
         model = create_model()
         if adapts:
-            model.bert.add_lora(run.lora_rank, run.lora_alpha)
+            model.bert.add_lora(run.lora_rank, run.lora_alpha, lora_file.reads_pooler(model))
         model.build()
         optimizer = None
         if num_train_steps:
@@ -236,8 +236,7 @@ def _check_base(model: keras.Model, beginning: str | Weights) -> None:
       ValueError: names the weights and what they lack.
     """
     weights = beginning if isinstance(beginning, Weights) else initialize.weights_for(model, beginning)
-    needed = lora_file.base_variables(model, with_pooler=lora_file.reads_pooler(model))
-    missing = [name for name in needed if name not in weights]
+    missing = [name for name in lora_file.base_variables(model) if name not in weights]
     if missing:
         raise ValueError(
             f"--lora_rank keeps the encoder as it is, but {weights.path} lacks {len(missing)} of its variables, which "

@@ -28,7 +28,7 @@ def make(family="bert", rank=None, *, dropout=0.0, dtype=None, kind=BertForSeque
     config = family_named(family).config_class(vocab_size=50, max_position_embeddings=20, **sizes, **width, **rates)
     model = kind(config, classes, dropout_rate=dropout, dtype=dtype)
     if rank:
-        model.bert.add_lora(rank, ALPHA)
+        model.bert.add_lora(rank, ALPHA, lora_file.reads_pooler(model))
     model.build()
     generator = np.random.default_rng(1)
     for _, variable in sorted(initialize.model_variables(model).items()):
@@ -79,12 +79,14 @@ def test_the_merged_model_computes_the_same(family):
     train_a_little(adapted)
     stored, weights = values_of(adapted), initialize.model_weights(adapted)
     changed = {name for name in weights if not np.array_equal(weights[name], before[name])}
-    kept = {name for name in before if is_encoder_variable(name) and not lora.is_adapter(name)}
+    kept = set(lora_file.base_variables(adapted))
     assert all(np.array_equal(stored[name], before[name]) for name in kept)
     blocks = 1 if family == "albert" else 2
-    assert sum(is_encoder_variable(name) for name in changed) == 6 * blocks
-    for name in filter(is_encoder_variable, changed):
-        assert "/encoder/layer_" in name and name.endswith(ADAPTED)
+    adapted_kernels = [name for name in changed if "/encoder/layer_" in name]
+    assert len(adapted_kernels) == 6 * blocks
+    assert {name.split("/")[1] for name in changed if is_encoder_variable(name)} <= {"encoder", "pooler"}
+    for name in adapted_kernels:
+        assert name.endswith(ADAPTED)
         a, b = (stored[name.removesuffix("kernel") + factor].astype("float64") for factor in ("lora_a", "lora_b"))
         assert a.shape[1] == b.shape[0] == RANK and np.abs(b).max() > 0.01
         np.testing.assert_allclose(weights[name], before[name] + ALPHA / RANK * a @ b, rtol=0, atol=1e-6)
@@ -103,7 +105,7 @@ def test_in_bfloat16_an_evaluation_is_that_of_the_merged_model():
 
 
 def gradients_of(rank):
-    """Names of the variables that have a gradient, and the shapes of all matrix products of forward and backward."""
+    """The model, names of the variables with a gradient, the shapes of all matrix products, and how many are [H, H]."""
     model = make("bert", rank, dropout=0.1)
     variables = initialize.all_variables(model)
     found = {}
@@ -117,19 +119,22 @@ def gradients_of(rank):
         return [value for value in values if value is not None]
 
     operations = gradients.get_concrete_function().graph.get_operations()
-    shapes = {tuple(operation.outputs[0].shape) for operation in operations if operation.type == "MatMul"}
-    return model, {name for name, value in found.items() if value is not None}, shapes
+    shapes = [tuple(operation.outputs[0].shape) for operation in operations if operation.type == "MatMul"]
+    count = shapes.count((HIDDEN, HIDDEN))
+    return model, {name for name, value in found.items() if value is not None}, set(shapes), count
 
 
 @pytest.mark.usefixtures("fused")
 def test_only_what_is_trained_has_gradients():
-    kernel_shapes = {(HIDDEN, HIDDEN), (HIDDEN, INNER), (INNER, HIDDEN)}
-    model, names, shapes = gradients_of(RANK)
-    trained = {name for name in values_of(model) if name.endswith((lora.A, lora.B)) or not is_encoder_variable(name)}
+    kernel_shapes = {(HIDDEN, INNER), (INNER, HIDDEN)}
+    model, names, shapes, count = gradients_of(RANK)
+    trained = values_of(model).keys() - lora_file.base_variables(model).keys() - {"bert/lora_alpha"}
     assert names == trained == set(map(initialize.checkpoint_name, model.trainable_variables))
-    assert len(trained) == 2 * 6 * 2 + 2
+    assert len(trained) == 2 * 6 * 2 + 4  # two of the pooler, two of the head
     assert not shapes & kernel_shapes and {(HIDDEN, RANK), (RANK, INNER)} <= shapes
-    _, names, shapes = gradients_of(None)
+    assert count == 1  # the pooler's
+    _, names, shapes, count = gradients_of(None)
+    assert count == 2 * 4 + 1
     assert "bert/encoder/layer_0/output/dense/kernel" in names and kernel_shapes <= shapes
 
 
@@ -204,19 +209,19 @@ def assert_refused(model, path, message):
         np.testing.assert_array_equal(value, before[name])
 
 
-@pytest.mark.parametrize(
-    ("kind", "accepted"), [(BertForSequenceClassification, False), (BertForTokenClassification, True)]
-)
-def test_the_pooler_belongs_to_the_base_of_those_who_read_it(tmp_path, kind, accepted):
-    """Weights without a pooler give a tagger a new random one each time."""
+@pytest.mark.parametrize(("kind", "read"), [(BertForSequenceClassification, True), (BertForTokenClassification, False)])
+def test_a_pooler_that_is_read_is_trained_and_kept(tmp_path, kind, read):
+    """It is no part of the base: many weights lack one, and each model then has another."""
     path = str(tmp_path / lora_file.FILE)
-    lora_file.write_lora(path, make("bert", RANK, kind=kind))
+    model = make("bert", RANK, kind=kind)
+    train_a_little(model)
+    lora_file.write_lora(path, model)
     other = make("bert", kind=kind)
-    initialize.model_variables(other)["bert/pooler/dense/bias"].assign(np.ones(HIDDEN))
-    if accepted:
-        lora_file.load_lora(other, path)
-    else:
-        assert_refused(other, path, "another encoder")
+    name = "bert/pooler/dense/bias"
+    initialize.model_variables(other)[name].assign(np.ones(HIDDEN))
+    lora_file.load_lora(other, path)
+    expected = initialize.model_weights(model)[name] if read else np.ones(HIDDEN)
+    np.testing.assert_array_equal(initialize.model_weights(other)[name], expected)
 
 
 def test_other_files_are_refused(tmp_path):

@@ -27,7 +27,7 @@ def train(strategy=None, *, dtype=None, scale=1.0, **plan):
     strategy = strategy or one_device()
     with strategy.scope():
         model = BertForSequenceClassification(BertConfig(**CONFIG), 2, dtype=dtype)
-        model.bert.add_lora(4, 8.0)
+        model.bert.add_lora(4, 8.0, train_pooler=True)
         model.build()
         optimizer = create_optimizer("adamw", 1e-2, 100, 0)
         optimizer.build(model.trainable_variables)
@@ -61,7 +61,8 @@ def whole():
 def test_adapters_and_head_learn_and_nothing_else(whole, options):
     before, after = train(**options) if options else whole
     trained = {name for name in before if name.endswith((lora.A, lora.B)) or not is_encoder_variable(name)}
-    assert len(trained) == 2 * 6 * 2 + 2
+    trained |= {name for name in before if "/pooler/" in name}
+    assert len(trained) == 2 * 6 * 2 + 4
     for name, value in before.items():
         assert np.array_equal(after[name], value) == (name not in trained), name
     assert {name for name in after if "adam" in name} == {
