@@ -43,6 +43,7 @@ COMMANDS = {
     "distillation": (["run_classifier.py", "create_pretraining_data.py"], 0),
     "domain": (["run_domain.py"], 0),
     "features": (["extract_features.py"], 0),
+    "lora": (["run_classifier.py"], 1),
     "models": (["run_classifier.py"], 0),
     "onnx": (["export_saved_model.py"], 2),
     "paper-recipe": (
@@ -451,6 +452,16 @@ def test_distillation(environment, folder):
     run_commands(pretraining, environment, folder)
     assert "divergence = " in (folder / "distilbert" / "eval_results.txt").read_text()
     assert (folder / "mrpc_distilbert" / "best_model" / "distilbert_config.json").exists()
+
+
+@pytest.mark.slow
+def test_lora(environment, folder):
+    (command,) = blocks("lora", "shell")
+    assert "LoRA of rank 8, alpha 16: " in run_commands(command, environment, folder)
+    (program,) = blocks("lora", "python")
+    program = program.replace("uncased_L-12_H-768_A-12", environment["BERT_BASE_DIR"])
+    run(["-c", program.replace("runs/", f"{folder}/")], environment)
+    assert (folder / "mrpc_merged" / "bert_model.safetensors").exists()
 
 
 @pytest.mark.slow

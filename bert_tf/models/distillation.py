@@ -46,6 +46,11 @@ class TaughtModel:
         """Those of the student."""
         return self.student.trainable_variables
 
+    @property
+    def weights(self) -> list:
+        """Those of the student."""
+        return self.student.weights
+
     def __call__(self, features: dict, training: bool = False, dropout_seed=None) -> dict:
         """The outputs of both: `student` and `teacher`; arguments as for a model with a head."""
         with kernels.fused_inference():

@@ -6,7 +6,7 @@ What differs between families is read from the configuration: the attributes of 
 import keras
 from keras import ops
 
-from bert_tf.models import kernels
+from bert_tf.models import kernels, lora
 from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.flops import reads_few
 from bert_tf.models.inputs import NamedInputs
@@ -176,6 +176,7 @@ class BertEncoder(NamedInputs, keras.Model):
         self.pooler = Pooler(self.config, name="pooler", dtype=dtype) if config.has_pooler else None
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.frozen_layers = None
+        self.lora = None
 
     def freeze_layers(self, count: int | None) -> None:
         """Keeps the embeddings and the first `count` layers as they are in training; None: nothing is kept.
@@ -186,6 +187,30 @@ class BertEncoder(NamedInputs, keras.Model):
         check_frozen_layers(self.config, count)
         self.frozen_layers = count
 
+    def add_lora(self, rank: int, alpha: float, train_pooler: bool = False) -> None:
+        """Trains adapters of the layers' projections in place of the encoder's variables; see lora.py. Before `build`.
+
+        Layers that share a block share its adapters.
+
+        Args:
+          train_pooler: also trains the pooler, for a head that reads it. In other families this layer is in the head,
+            and in many a released model nobody has trained it, so that hardly anything would pass through it.
+
+        Raises:
+          ValueError: see `lora.check_lora_rank`; or the encoder is built.
+        """
+        lora.check_lora_rank(self.config, rank)
+        if self.built:
+            raise ValueError("LoRA is added to an encoder before it is built.")
+        self.lora = lora.Lora(rank, alpha, train_pooler)
+        adapted = [projection for block in self.encoder.blocks for projection in block.projections]
+        for projection in adapted:
+            projection.lora = self.lora
+        others = [self.project, None if train_pooler or not self.pooler else self.pooler.dense]
+        for projection in (*adapted, *filter(None, others)):
+            projection.frozen = True
+        self.freeze_layers(0)  # no gradient goes back into the embeddings
+
     def build(self, input_shape=None):
         if not self.embeddings.built:
             self.embeddings.build()
@@ -194,6 +219,17 @@ class BertEncoder(NamedInputs, keras.Model):
         self.encoder.build()
         if self.pooler:
             self.pooler.build()
+        if self.lora is not None:
+            # For those who find it in a checkpoint.
+            self.add_weight(
+                name=lora.ALPHA, shape=(), initializer=keras.initializers.Constant(self.lora.alpha), trainable=False,
+                dtype="float32",
+            )  # fmt: skip
+            pooler = self.pooler.weights if self.lora.train_pooler and self.pooler else ()
+            trained = {id(variable) for variable in pooler}
+            for variable in self.weights:
+                is_factor = variable.path.rsplit("/", 1)[-1] in (lora.A, lora.B)
+                variable.trainable = is_factor or id(variable) in trained
         self.built = True
 
     def call(

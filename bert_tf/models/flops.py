@@ -11,17 +11,20 @@ def reads_few(count: float, length: float) -> bool:
     return 4 * count <= 3 * length
 
 
-def layer_flops(config: BertConfig, length: float, read: float | None = None) -> list[float]:
+def layer_flops(
+    config: BertConfig, length: float, read: float | None = None, *, with_attention: bool = True
+) -> list[float]:
     """Floating-point operations of each layer's matrix products, forward, for one sequence.
 
     Args:
       length: tokens of the sequence. read: of how many tokens the last layer's outputs are read; None: of all.
+      with_attention: also of the products of queries, keys and values, which have no weights.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
 
     def block(queries):
         projections = 4 * length * hidden * hidden + 2 * queries * (2 * hidden * hidden + 2 * hidden * inner)
-        return projections + 4.0 * queries * length * hidden
+        return projections + (4.0 * queries * length * hidden if with_attention else 0.0)
 
     last = read if read is not None and reads_few(read, length) else length
     return [block(length)] * (len(config.block_order) - 1) + [block(last)]

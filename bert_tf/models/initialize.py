@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf.models import random_weights
+from bert_tf.models import lora, random_weights
 from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.messages import some
@@ -36,27 +36,42 @@ def checkpoint_name(variable: keras.Variable) -> str:
     return "cls/" + path.removeprefix("cls_") if path.startswith("cls_") else path
 
 
+def all_variables(model: keras.Model) -> dict[str, keras.Variable]:
+    """The variables of a model by checkpoint name, with the adapters of LoRA, if it is trained so."""
+    return {checkpoint_name(variable): variable for variable in model.weights}
+
+
 def model_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """The trainable variables of a model by checkpoint name."""
-    return {checkpoint_name(variable): variable for variable in model.trainable_variables}
+    """The variables of a model by checkpoint name, trained or not; adapters of LoRA are no part of a model."""
+    return {name: variable for name, variable in all_variables(model).items() if not lora.is_adapter(name)}
 
 
 def model_weights(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> Weights:
-    """A model in memory as `Weights`; with an optimizer, its moments and step, too."""
-    variables = training_variables(model, optimizer) if optimizer else model_variables(model)
+    """A model in memory as `Weights`, its kernels with the adapters of LoRA.
+
+    Args:
+      optimizer: with it, everything that a run saves: adapters and kernels as they are, moments and step.
+    """
+    if optimizer:
+        return variables_as_weights(model.name, training_variables(model, optimizer))
+    return lora.merged(variables_as_weights(model.name, all_variables(model)))
+
+
+def variables_as_weights(path: str, variables: Mapping[str, keras.Variable]) -> Weights:
+    """Variables by checkpoint name as `Weights`, which messages call `path`."""
 
     def read(name: str) -> np.ndarray:
         value = keras.ops.convert_to_numpy(variables[name].value)
         return value.astype(np.int64) if name == "global_step" else value
 
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-    return Weights(model.name, "bert_tf", shapes, {name: name for name in shapes}, read)
+    return Weights(path, "bert_tf", shapes, {name: name for name in shapes}, read)
 
 
 def training_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
-    """Everything that a run saves: variables, moments and `global_step` (the optimizer's step count)."""
-    names = {variable.path: name for name, variable in model_variables(model).items()}
-    variables = model_variables(model)
+    """Everything that a run saves: variables, adapters, moments and `global_step` (the optimizer's step count)."""
+    variables = all_variables(model)
+    names = {variable.path: name for name, variable in variables.items()}
     for suffix, attribute in _MOMENTS.items():
         for variable, moment in zip(optimizer._trainable_variables, getattr(optimizer, attribute), strict=True):
             variables[f"{names[variable.path]}/{suffix}"] = moment
@@ -130,9 +145,13 @@ def initialize(
     return Initialization(path, found, missing, unused, left_out)
 
 
-def weights_for(model: keras.Model, path: str) -> Weights:
-    """Opens the weights at a path; of several models in a file those that the model takes (`Pretrained.weights_in`)."""
-    weights = open_weights(path)
+def weights_for(model: keras.Model, path: str, *, merge: bool = True) -> Weights:
+    """Opens the weights at a path; of several models in a file those that the model takes (`Pretrained.weights_in`).
+
+    Args:
+      merge: see `open_weights.open_weights`.
+    """
+    weights = open_weights(path, merge=merge)
     return model.weights_in(weights) if hasattr(model, "weights_in") else weights
 
 

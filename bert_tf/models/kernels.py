@@ -301,6 +301,7 @@ def layer_norm(
     seed=None,
     rows=None,
     dtype=None,
+    trained=True,
 ):
     """LayerNorm(residual + dropout(x + bias)) over the last axis, statistics in float32.
 
@@ -311,11 +312,14 @@ def layer_norm(
       bias: [H] or None. residual: [X, H] or None.
       rate, seed, rows: dropout of x + bias; none if seed is None (see `keep_mask`).
       dtype: dtype of the result; None: that of x.
+      trained: whether gamma, beta and bias have gradients.
     """
     dtype = keras.backend.standardize_dtype(dtype or x.dtype)
     rate = rate if seed is not None else 0.0
     if fuses(training):
-        return _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, rows, dtype, epsilon)
+        return _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, rows, dtype, epsilon, trained)
+    if training and not trained:
+        gamma, beta, bias = (None if value is None else ops.stop_gradient(value) for value in (gamma, beta, bias))
     centered, inverse = _moments(_residual_sum(x, bias, residual, rate, seed, rows), epsilon)
     return ops.cast(centered * inverse * gamma + beta, dtype)
 
@@ -471,14 +475,15 @@ def _column_sum(x, dtype):
     return tf.cast(tf.linalg.matvec(rows, tf.ones([tf.shape(rows)[0]], rows.dtype), transpose_a=True), dtype)
 
 
-def _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, rows, dtype, epsilon):
+def _fused_layer_norm(x, gamma, beta, bias, residual, rate, seed, rows, dtype, epsilon, trained):
     optional = (bias, residual, rows if rate else None)
-    function = _fused_layer_norm_function(tuple(value is not None for value in optional), rate, dtype, epsilon)
+    given = tuple(value is not None for value in optional)
+    function = _fused_layer_norm_function(given, rate, dtype, epsilon, trained)
     return function(*_tensors(x, gamma, beta, _seed_or_zero(seed), *(value for value in optional if value is not None)))
 
 
 @functools.cache
-def _fused_layer_norm_function(given, rate, dtype, epsilon):
+def _fused_layer_norm_function(given, rate, dtype, epsilon, trained):
     import tensorflow as tf
 
     def unpack(optional):
@@ -504,12 +509,10 @@ def _fused_layer_norm_function(given, rate, dtype, epsilon):
         z_gradient = (scaled - mean_scaled - normalized * mean_product) * inverse
         x_gradient = _apply_dropout(z_gradient, rate, seed, rows)
         axes = list(range(len(x.shape) - 1))
-        result = [
-            ops.cast(x_gradient, x.dtype),
-            ops.sum(upstream * normalized, axis=axes),
-            ops.sum(upstream, axis=axes),
-        ]
-        if bias is not None:
+        result = [ops.cast(x_gradient, x.dtype)]
+        if trained:
+            result += [ops.sum(upstream * normalized, axis=axes), ops.sum(upstream, axis=axes)]
+        if trained and bias is not None:
             result.append(ops.cast(ops.sum(x_gradient, axis=axes), bias.dtype))
         if residual is not None:
             result.append(ops.cast(z_gradient, residual.dtype))
@@ -518,8 +521,11 @@ def _fused_layer_norm_function(given, rate, dtype, epsilon):
     @tf.custom_gradient
     def fused(x, gamma, beta, seed, *optional):
         def gradient(upstream):
-            x_gradient, gamma_gradient, beta_gradient, *rest = backward(x, gamma, seed, upstream, *optional)
-            return x_gradient, gamma_gradient, beta_gradient, None, *rest, *([None] if given[-1] else [])
+            found = iter(backward(x, gamma, seed, upstream, *optional))
+            of_optional = (trained, True, False)  # bias, residual, rows
+            has_gradient = [True, trained, trained, False]  # x, gamma, beta, seed
+            has_gradient += [has for has, is_given in zip(of_optional, given, strict=True) if is_given]
+            return tuple(next(found) if has else None for has in has_gradient)
 
         return forward(x, gamma, beta, seed, *optional), gradient
 

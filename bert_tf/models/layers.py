@@ -16,7 +16,7 @@ import math
 import keras
 from keras import ops
 
-from bert_tf.models import kernels
+from bert_tf.models import kernels, lora
 from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.random_weights import add_random_weight
 
@@ -83,7 +83,7 @@ class LayerNorm(keras.layers.Layer):
         self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False, dtype="float32")
         self.built = True
 
-    def call(self, x, bias=None, residual=None, rate=0.0, dropout_seed=None, rows=None, training=False):
+    def call(self, x, bias=None, residual=None, rate=0.0, dropout_seed=None, rows=None, training=False, trained=True):
         return kernels.layer_norm(
             x,
             ops.convert_to_tensor(self.gamma),
@@ -96,6 +96,7 @@ class LayerNorm(keras.layers.Layer):
             rows=rows,
             training=training,
             dtype=self.compute_dtype,
+            trained=trained,
         )
 
     def get_config(self) -> dict:
@@ -104,31 +105,61 @@ class LayerNorm(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Projection(keras.layers.Layer):
-    """x W + b over the last axis, with W stored [in, out]."""
+    """x W + b over the last axis, with W stored [in, out].
+
+    Attributes, to be set before `build`:
+      frozen: W and b are not trained. lora: what is trained beside them, or None; see lora.py.
+    """
 
     def __init__(self, units: int, initializer_range: float | None = 0.02, **kwargs):
         super().__init__(**kwargs)
         self.units = units
         self.initializer_range = initializer_range
+        self.frozen = False
+        self.lora = None
 
     def build(self, input_shape):
-        self.kernel = add_random_weight(self, "kernel", (input_shape[-1], self.units), self.initializer_range)
-        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+        size, trainable = input_shape[-1], not self.frozen
+        # With adapters the sum is made in float32, as that which is saved, and then cast.
+        precise = {} if self.lora is None else {"autocast": False, "dtype": "float32"}
+        self.kernel = add_random_weight(
+            self, "kernel", (size, self.units), self.initializer_range, trainable=trainable, **precise
+        )
+        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros", trainable=trainable)
+        if self.lora is not None:
+            # Normal as in the paper, which gives no deviation; this is that of its authors' code.
+            deviation = 1.0 / math.sqrt(3 * size)
+            self.lora_a = add_random_weight(self, lora.A, (size, self.lora.rank), deviation, **precise)
+            self.lora_b = self.add_weight(
+                name=lora.B, shape=(self.lora.rank, self.units), initializer="zeros", **precise
+            )
         self.built = True
 
-    def call(self, x, add_bias=True, activation="linear"):
+    def call(self, x, add_bias=True, activation="linear", training=False):
         # Flattened to a matrix: a product of rank 2 has a cheaper gradient, with no broadcast to undo.
         rows = ops.reshape(x, (-1, x.shape[-1]))
+        kernel = self.kernel if self.lora is None else self._adapted_kernel(training)
         if add_bias:
-            y = kernels.dense(rows, self.kernel, ops.convert_to_tensor(self.bias), activation)
+            y = kernels.dense(rows, kernel, ops.convert_to_tensor(self.bias), activation)
         else:
-            y = ops.matmul(rows, self.kernel)
+            y = ops.matmul(rows, kernel)
+        if self.lora is not None and training:  # where no activation is computed here, see `activated`
+            a, b = (ops.cast(factor, self.compute_dtype) for factor in (self.lora_a, self.lora_b))
+            y = y + ops.matmul(ops.matmul(rows, a), b) * self.lora.scale
         return ops.reshape(y, (*leading_sizes(x, len(x.shape) - 1), self.units))
+
+    def _adapted_kernel(self, training: bool):
+        """In training W, beside which the small products are computed, so that W needs no gradient; in evaluation the
+        kernel of the model that is saved."""
+        kernel = ops.convert_to_tensor(self.kernel)
+        if not training:
+            kernel = lora.merged_kernel(kernel, self.lora_a, self.lora_b, self.lora.scale)
+        return ops.cast(kernel, self.compute_dtype)
 
     def activated(self, x, activation: str, training: bool):
         """activation(x W + b)."""
         if training or kernels.fuses(training):
-            y = self(x, add_bias=False)
+            y = self(x, add_bias=False, training=training)
             return kernels.bias_activation(y, ops.convert_to_tensor(self.bias), activation, training)
         return self(x, activation=activation)
 
@@ -136,7 +167,7 @@ class Projection(keras.layers.Layer):
         """(x W, b) for a chain of kernels.py that adds b in float32; at inference (x W + b, None), since oneDNN adds
         the bias within the product and stores a constant W in its preferred layout."""
         if training or kernels.fuses(training):
-            return self(x, add_bias=False), ops.convert_to_tensor(self.bias)
+            return self(x, add_bias=False, training=training), ops.convert_to_tensor(self.bias)
         return self(x), None
 
     def get_config(self) -> dict:
@@ -179,9 +210,9 @@ class SelfAttention(ConfiguredLayer):
             return ops.transpose(ops.reshape(y, (*leading_sizes(y, 2), heads, size)), order)
 
         # Three products, not one that is sliced: the gradient of a slice pads, which costs more than it saves.
-        query = split(self.query(read), (0, 2, 1, 3))  # [B, N, Q, D]
-        key = split(self.key(x), (0, 2, 3, 1))  # [B, N, D, S]
-        value = split(self.value(x), (0, 2, 1, 3))  # [B, N, S, D]
+        query = split(self.query(read, training=training), (0, 2, 1, 3))  # [B, N, Q, D]
+        key = split(self.key(x, training=training), (0, 2, 3, 1))  # [B, N, D, S]
+        value = split(self.value(x, training=training), (0, 2, 1, 3))  # [B, N, S, D]
         probabilities = kernels.attention_probabilities(
             ops.matmul(query, key),
             attention_bias,
@@ -220,6 +251,7 @@ class ResidualOutput(ConfiguredLayer):
             dropout_seed=dropout_seed,
             rows=rows,
             training=training,
+            trained=not self.dense.frozen,
         )
 
 
@@ -293,6 +325,19 @@ class TransformerBlock(ConfiguredLayer):
         self.intermediate.build()
         self.block_output.build((None, None, self.config.intermediate_size))
         self.built = True
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        """Query, key, value and output of the attention, and both of the feed-forward network."""
+        attention = self.attention.self_attention
+        return (
+            attention.query,
+            attention.key,
+            attention.value,
+            self.attention.attention_output.dense,
+            self.intermediate.dense,
+            self.block_output.dense,
+        )
 
     def call(self, x, attention_bias, dropout_seed=None, training=False, positions=None):
         """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].

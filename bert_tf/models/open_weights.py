@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from bert_tf.models.families import family_of_variables
 from bert_tf.models.formats import FORMATS, Format
+from bert_tf.models.lora import merged
 from bert_tf.system.messages import some
 from bert_tf.weights import find, released_models
 from bert_tf.weights.mapping import Weights
@@ -54,17 +55,18 @@ def find_weights(path: str) -> tuple[Format, str]:
     )
 
 
-def open_weights(path: str, part: str | None = None) -> Weights:
+def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> Weights:
     """Opens the weights at `path`; reads only names and shapes.
 
     Args:
       part: which of several models that are trained together, see `Family.parts`. None: the first in the file.
+      merge: adapters of LoRA, which checkpoints of a run have, are added to their kernels. False: as they are stored.
 
     Raises:
       FileNotFoundError: see `find_weights`. ValueError: damaged, or not a BERT; the part is not there.
     """
     format, file = find_weights(path)
-    weights = format.open(file)
+    weights = merged(format.open(file)) if merge else format.open(file)
     return choose_part(weights, part) if part else weights
 
 

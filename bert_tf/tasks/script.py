@@ -253,7 +253,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
-    for name in ("freeze_layers", "layerwise_lr_decay", "classifier_dropout", "recompute"):
+    for name in ("freeze_layers", "lora_rank", "layerwise_lr_decay", "classifier_dropout", "recompute"):
         is_given = getattr(run, name) is not None and getattr(run, name) is not False
         if is_given and not task.trains_bert:
             raise ValueError(f"--{name} is for models whose BERT is trained; here it is frozen, or there is none.")
@@ -262,6 +262,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
             "--teacher: there is no student. Give --student_layers for one made of the teacher's layers, or "
             "--init_checkpoint or --bert_config_file for one of its own."
         )
+    if run.lora_rank is not None and not (run.init_checkpoint or newest):
+        raise ValueError("--lora_rank adapts a trained encoder: give --init_checkpoint.")
     files, tokenizer = task.describe(run, newest)
     if run.layers:
         files.config = teacher_layers.shallower(files.config, run.layers)
@@ -397,6 +399,7 @@ class _Run:
         run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head)
         if run.do_train:
             check_resumed(self.output_dir, self.recorded_settings())
+            fine_tuning.check_resumed_lora(self.output_dir, run)
         finished = run.do_train and run_directory.is_finished(
             self.output_dir, self.recorded_settings(), self.num_train_steps
         )

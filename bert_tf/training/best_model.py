@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import initialize, pretrained
+from bert_tf.models import initialize, lora, lora_file, pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.system.atomic import check_may_write, write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
@@ -136,6 +136,8 @@ class BestModel:
         facts = dataclasses.replace(self._files.card, results=self._best)
         files = dataclasses.replace(self._files, card=facts)
         pretrained.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
+        if lora.has_adapters(model):
+            lora_file.write_lora(posixpath.join(self.directory, lora_file.FILE), model)
         for name, content in self.further_files.items():
             write_text_file(posixpath.join(self.directory, name), content)
         write_text_file(results, json.dumps(self._best, indent=2, sort_keys=True) + "\n")

@@ -5,6 +5,7 @@ The run itself is in `tasks.script`, the training loop in `loop.train`.
 
 import contextlib
 import dataclasses
+import posixpath
 from collections.abc import Callable
 
 import keras
@@ -13,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import flops, initialize, open_weights, pretrained, random_weights, teacher_layers
+from bert_tf.models import flops, initialize, lora, lora_file, open_weights, pretrained, random_weights, teacher_layers
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.encoder import check_frozen_layers
@@ -84,7 +85,8 @@ def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> 
     """The settings with a recipe, usually that of the model's family, where they say nothing, which is logged.
 
     Raises:
-      ValueError: a setting that belongs to the recipe, --classifier_dropout or --freeze_layers is impossible.
+      ValueError: a setting that belongs to the recipe, --classifier_dropout, --freeze_layers or --lora_rank is
+        impossible.
     """
     new = run.with_recipe(recipe)
     for name in ("classifier_dropout", "adam_beta_2"):
@@ -98,7 +100,8 @@ def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> 
         logging.info("As %s was fine-tuned by its authors, unless you say otherwise: %s.", config.title, " ".join(own))
     optimization.layer_rates([], new.layerwise_lr_decay)
     check_frozen_layers(config, new.freeze_layers)
-    return new
+    lora.check_lora_rank(config, new.lora_rank)
+    return new.with_lora_alpha()
 
 
 def _check_trained(weights: Weights | None, output_dir: str, head: str | None) -> None:
@@ -194,10 +197,13 @@ def build_and_restore(
       num_train_steps: 0: no training, and thus no optimizer. recipe: that of `with_recipe`.
 
     Raises:
-      FileNotFoundError, ValueError: see `loop.restore`.
+      FileNotFoundError, ValueError: see `loop.restore`; or --lora_rank would leave a part of the encoder random.
     """
+    adapts = run.lora_rank is not None and num_train_steps > 0
     with strategy.scope():
         model = create_model()
+        if adapts:
+            model.bert.add_lora(run.lora_rank, run.lora_alpha, lora_file.reads_pooler(model))
         model.build()
         optimizer = None
         if num_train_steps:
@@ -216,8 +222,57 @@ def build_and_restore(
     beginning = run.init_checkpoint
     if run.layers:
         beginning = teacher_layers.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
+    if adapts:
+        if not checkpoints.latest_checkpoint(output_dir):
+            _check_base(model, beginning)
+        _log_lora(model)
     step = loop.restore(model, optimizer, output_dir, beginning, run.init_with_optimizer, run.resume_from_older)
     return model, optimizer, step
+
+
+def _check_base(model: keras.Model, beginning: str | Weights) -> None:
+    """Refuses weights that lack a part of the encoder, which would stay random where only adapters are trained.
+
+    Raises:
+      ValueError: names the weights and what they lack.
+    """
+    weights = beginning if isinstance(beginning, Weights) else initialize.weights_for(model, beginning)
+    missing = [name for name in lora_file.base_variables(model) if name not in weights]
+    if missing:
+        raise ValueError(
+            f"--lora_rank keeps the encoder as it is, but {weights.path} lacks {len(missing)} of its variables, which "
+            f"would stay random: {some(missing)}. Leave --lora_rank out, or give other weights."
+        )
+
+
+def _log_lora(model: keras.Model) -> None:
+    """Logs how little LoRA trains, and what that takes: float32 gradients, and the optimizer's two moments of each."""
+    rank, alpha = model.bert.lora.rank, model.bert.lora.alpha
+    trained = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
+    total = sum(int(np.prod(variable.shape)) for variable in initialize.model_variables(model).values())
+    logging.info(
+        "LoRA of rank %d, alpha %g: %s parameters are trained, %.2f %% of the model's %s. Their gradients take %.1f MB "
+        "(without LoRA %.1f MB), the optimizer's moments %.1f MB (%.1f MB).",
+        rank, alpha, f"{trained:,}", 100 * trained / total, f"{total:,}",
+        *(bytes_each * count / 1e6 for bytes_each in (4, 8) for count in (trained, total)),
+    )  # fmt: skip
+
+
+def check_resumed_lora(output_dir: str, run: FineTuningSettings) -> None:
+    """Refuses to resume a run with adapters of another rank or alpha, or without its own.
+
+    Raises:
+      ValueError: names --lora_rank.
+    """
+    earlier = run_directory.read_settings(output_dir) if checkpoints.latest_checkpoint(output_dir) else {}
+
+    def described(rank: int | None, alpha: float | None) -> str:
+        return "without --lora_rank" if rank is None else f"with --lora_rank={rank} --lora_alpha={alpha}"
+
+    was = described(earlier.get("lora_rank"), earlier.get("lora_alpha"))
+    now = described(run.lora_rank, run.lora_alpha)
+    if earlier and was != now:
+        raise ValueError(f"--output_dir={output_dir} holds a run {was}; this one is {now}. Choose another directory.")
 
 
 def training_plan(
@@ -240,6 +295,9 @@ def training_plan(
     # Backward is twice as much as forward, and needless where nothing is trained.
     forward = flops.encoder_flops_per_example(config, mean_length, tokens_read)
     frozen = sum(flops.layer_flops(config, mean_length, tokens_read)[: run.freeze_layers or 0])
+    needless = 2.0 * frozen
+    if run.lora_rank is not None:  # products with kernels go back to what is below, not to the kernels
+        needless = sum(flops.layer_flops(config, mean_length, tokens_read, with_attention=False))
     own = {
         "num_train_steps": num_train_steps,
         "batch_size": run.train_batch_size,
@@ -248,7 +306,7 @@ def training_plan(
         "eval_at_end": True,
         "save_first": False,
         "tokens_per_example": mean_length,
-        "flops_per_example": 3.0 * forward - 2.0 * frozen,
+        "flops_per_example": 3.0 * forward - needless,
     }
     return TrainingPlan(**run.plan_fields | own)
 
@@ -261,7 +319,8 @@ def claim(output_dir: str, files: ModelFiles, settings: dict, resumed: bool) -> 
 
 
 def finish(output_dir: str, model: keras.Model, files: ModelFiles, step: int, keeps_optimizer: bool) -> None:
-    """Marks a run as finished; unless it keeps its optimizer state, only the weights of its last step are kept.
+    """Marks a run as finished; unless it keeps its optimizer state, only the weights of its last step are kept, with
+    adapters of LoRA added to them. These also get a file of their own.
 
     A run of an earlier version, which kept all its checkpoints, is left as it is.
 
@@ -270,8 +329,11 @@ def finish(output_dir: str, model: keras.Model, files: ModelFiles, step: int, ke
     """
     if run_directory.FINISHED not in run_directory.read_settings(output_dir):
         return
+    if lora.has_adapters(model):
+        lora_file.write_lora(posixpath.join(output_dir, lora_file.FILE), model)
     if not keeps_optimizer:
-        tensors = {**initialize.model_variables(model), "global_step": np.int64(step)}
+        weights = initialize.model_weights(model)
+        tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
         checkpoints.save(output_dir, step, tensors, keep_max=1)
     card_facts.write_card(output_dir, pretrained.card_of(initialize.model_weights(model), files, "tf1"))
     run_directory.mark_as_finished(output_dir, step)
@@ -286,4 +348,5 @@ def use_best_model(model: keras.Model, keeper: best_model.BestModel) -> int:
     if not keeper.best:
         raise ValueError(f"--use_best_model: {keeper.directory} does not exist.")
     initialize.load_weights(model, keeper.directory)
+    lora.clear_adapters(model)  # its kernels have them
     return keeper.best["step"]

@@ -329,6 +329,20 @@ def define_recipe_flags() -> None:
         "trained.",
         lower_bound=0,
     )
+    flags.DEFINE_integer(
+        "lora_rank",
+        None,
+        "LoRA: the encoder stays as it is, and beside each projection of its layers two matrices of this rank are "
+        "trained, and the head: far less memory for gradients and optimizer. 8 is usual, with a --learning_rate of "
+        "about 4e-4. The model that is saved has the size of any other. If unset, the encoder itself is trained.",
+        lower_bound=1,
+    )
+    flags.DEFINE_float(
+        "lora_alpha",
+        None,
+        "With --lora_rank: their product is multiplied by alpha / rank. If unset, twice the rank.",
+        lower_bound=0.0,
+    )
 
 
 def define_csv_flag() -> None:

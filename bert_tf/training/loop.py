@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.shares import Share
-from bert_tf.models import initialize
+from bert_tf.models import initialize, lora
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute, is_chief
 from bert_tf.training.log import TrainingLog
@@ -234,7 +234,8 @@ def restore(
     everything = checkpoints.training_variables(model, optimizer) if optimizer else model_only
 
     def resume(newest: str) -> tuple[str, int]:
-        _restore_all(everything, initialize.weights_for(model, newest))
+        merge = optimizer is None or not lora.has_adapters(model)
+        _restore_all(everything, initialize.weights_for(model, newest, merge=merge))
         return newest, checkpoints.read_global_step(newest)
 
     resumed = checkpoints.use_newest(output_dir, resume, resume_from_older and optimizer is not None)

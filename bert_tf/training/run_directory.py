@@ -279,7 +279,7 @@ def _write_settings(output_dir: str, settings: dict) -> None:
 
 # What a fine-tuning run writes, and its folders; those of _RUNS have the same files.
 _WRITTEN = re.compile(
-    r"checkpoint|(damaged\.)?model\.ckpt-\d+\.(index|data-\d+-of-\d+)|bert_model\.safetensors|\w+_config\.json|"
+    r"checkpoint|(damaged\.)?model\.ckpt-\d+\.(index|data-\d+-of-\d+)|(bert_model|lora)\.safetensors|\w+_config\.json|"
     r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|search|eval_results|question_answering|token_classification)\.json|"
     r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
     r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"
@@ -287,7 +287,7 @@ _WRITTEN = re.compile(
     r"(train|eval\w*|predict\w*)\.tf_record|modules\.json|sentence_bert_config\.json|search\.md"
 )
 _FOLDERS = re.compile(rf"best_model|eval|1_Pooling|{_RUNS.pattern}")
-_FOREIGN_WEIGHTS = re.compile(r"(?!model\.ckpt-\d+\.index).*\.(index|safetensors|bin|h5|keras|pb)")
+_FOREIGN_WEIGHTS = re.compile(r"(?!model\.ckpt-\d+\.index|lora\.safetensors).*\.(index|safetensors|bin|h5|keras|pb)")
 
 
 def check_removable(output_dir: str, inputs: Mapping[str, object]) -> None:

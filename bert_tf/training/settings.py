@@ -134,6 +134,7 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
       learning_rate, warmup_proportion, layerwise_lr_decay, weight_decay_rate, adam_beta_2, bias_correction, clip_norm,
         sum_loss: None: as in the recipe of the model's family, unless the task has its own; see `models.recipe.Recipe`.
       classifier_dropout: None: the family's. freeze_layers: None: nothing is frozen.
+      lora_rank: None: no LoRA. lora_alpha: None: twice the rank; see `with_lora_alpha`.
       eval_batch_size: None: predict_batch_size.
       distillation_weight: the share of the loss against the teacher.
       search: a grid of settings; see `search.parse_search`.
@@ -164,6 +165,8 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
     sum_loss: bool | None = None
     classifier_dropout: float | None = None
     freeze_layers: int | None = None
+    lora_rank: int | None = None
+    lora_alpha: float | None = None
     distillation_weight: float | None = None
     num_seeds: int = 1
     search: str | None = None
@@ -210,6 +213,15 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         own = {name: value for name, value in dataclasses.asdict(recipe).items() if name in _RECIPE_FLAGS}
         return dataclasses.replace(self, **{name: own[name] for name in own if getattr(self, name) is None})
 
+    def with_lora_alpha(self) -> "FineTuningSettings":
+        """These settings, with lora_alpha where there is a lora_rank: twice that.
+
+        Source: the scripts of Hu et al. for GLUE, where the rank is 8 and alpha 16 (microsoft/LoRA, examples/NLU).
+        """
+        if self.lora_rank is None or self.lora_alpha is not None:
+            return self
+        return dataclasses.replace(self, lora_alpha=2.0 * self.lora_rank)
+
     def recipe(self, recipe: Recipe) -> Recipe:
         """A family's recipe with these settings, which came from `with_recipe`."""
         return dataclasses.replace(recipe, **{name: getattr(self, name) for name in _RECIPE_FLAGS})
@@ -249,6 +261,7 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
             if value is not None and not lowest <= value <= highest:
                 least = f"at least {lowest:g}" if highest == math.inf else f"from {lowest:g} to {highest:g}"
                 raise ValueError(f"--{name}={value:g} must be {least}.")
+        self.check_lora()
         if self.search is not None:
             self._check_search()
 
@@ -276,6 +289,29 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         """
         if twice := [name for name in self.combinations[0] if name in given]:
             raise ValueError(f"--{twice[0]} is also in --search: give it in one of the two.")
+
+    def check_lora(self) -> None:
+        """Refuses LoRA with what contradicts it.
+
+        Raises:
+          ValueError: names the flag.
+        """
+        if self.lora_rank is None:
+            if self.lora_alpha is not None:
+                raise ValueError("--lora_alpha is for LoRA: give --lora_rank.")
+            return
+        if self.lora_rank < 1:
+            raise ValueError(f"--lora_rank={self.lora_rank} must be at least 1.")
+        if self.lora_alpha is not None and not 0 < self.lora_alpha < math.inf:
+            raise ValueError(f"--lora_alpha={self.lora_alpha:g} must be a number above 0.")
+        if not self.do_train:
+            raise ValueError(
+                "--lora_rank is for training: give --do_train, or leave it out, also for a model trained with it."
+            )
+        if self.freeze_layers is not None:
+            raise ValueError("--lora_rank freezes the whole encoder, --freeze_layers a part of it: give one.")
+        if self.init_with_optimizer:
+            raise ValueError("--lora_rank trains other variables than --init_with_optimizer has moments of: give one.")
 
     def check_teacher(self) -> None:
         super().check_teacher()

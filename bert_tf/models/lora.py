@@ -1,0 +1,106 @@
+"""LoRA: an encoder stays as it is, and small matrices beside its projections learn (Hu et al. 2021, arXiv:2106.09685).
+
+A projection with the kernel W [in, out] computes x W + alpha / rank (x A) B, with A [in, rank], random at first, and
+B [rank, out], at first zero: training starts from exactly the model that was given. Its result is one more kernel,
+W + alpha / rank A B. The paper multiplies from the left, so that its A and B are the transposes of these.
+
+Checkpoints of a run hold W, A and B (`.../lora_a`, `.../lora_b`) and alpha; what is opened, saved or used anywhere else
+has the sum (`merged`). `lora_file` reads and writes A and B alone.
+"""
+
+import dataclasses
+
+import keras
+import numpy as np
+from keras import ops
+
+from bert_tf.models.config import BertConfig
+from bert_tf.weights.mapping import Weights, base_name
+
+A, B, ALPHA = "lora_a", "lora_b", "lora_alpha"
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora:
+    """How an encoder is adapted.
+
+    Attributes:
+      rank: of the adapters. alpha: is divided by it, so that a learning rate suits several ranks.
+      train_pooler: whether the pooler is trained itself, as a part of the head.
+    """
+
+    rank: int
+    alpha: float
+    train_pooler: bool = False
+
+    @property
+    def scale(self) -> float:
+        """The factor of A B."""
+        return self.alpha / self.rank
+
+
+def check_lora_rank(config: BertConfig, rank: int | None) -> None:
+    """Refuses a rank that no adapter can have; None is no LoRA.
+
+    Raises:
+      ValueError: names the flag and the largest rank.
+    """
+    if rank is not None and not 1 <= rank <= config.hidden_size:
+        raise ValueError(f"--lora_rank={rank}: from 1 to the hidden_size of this {config.title}, {config.hidden_size}.")
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a variable's path, or its name in a checkpoint, is of an adapter."""
+    return name.rsplit("/", 1)[-1] in (A, B, ALPHA)
+
+
+def has_adapters(model: keras.Model) -> bool:
+    """Whether a model is trained with LoRA."""
+    return any(is_adapter(variable.path) for variable in model.weights)
+
+
+def clear_adapters(model: keras.Model) -> None:
+    """Makes a model compute with its kernels alone: every B becomes zero."""
+    for variable in model.weights:
+        if variable.path.endswith("/" + B):
+            variable.assign(np.zeros(variable.shape, np.float32))
+
+
+def merged_kernel(kernel, a, b, scale: float):
+    """W + scale A B, float32 [in, out]."""
+    return kernel + ops.matmul(a, b) * scale
+
+
+def merged(weights: Weights) -> Weights:
+    """Weights with each adapter added to its kernel; without adapters they are returned as they are.
+
+    Moments of the adapters are left out, those of other variables stay.
+
+    Raises:
+      ValueError: there are adapters without their kernels or their alpha.
+    """
+    adapted = {name.removesuffix(A) + "kernel": name for name in weights.shapes if name.endswith("/" + A)}
+    if not adapted:
+        return weights
+    alpha = next((name for name in weights.shapes if name.endswith("/" + ALPHA)), None)
+    if alpha is None or not weights.shapes.keys() >= adapted.keys():
+        raise ValueError(
+            f"{weights.path} has adapters of LoRA without the encoder that they belong to: give the model that was "
+            "saved with them, or in Python the encoder's weights and load_lora."
+        )
+
+    def read(name: str) -> np.ndarray:
+        value = weights.read(name)
+        if name not in adapted:
+            return value
+        a, b = weights.read(adapted[name]), weights.read(adapted[name].removesuffix(A) + B)
+        scale = float(weights.read(alpha)) / a.shape[1]
+        return ops.convert_to_numpy(merged_kernel(value, a, b, scale))
+
+    return dataclasses.replace(
+        weights,
+        shapes={name: shape for name, shape in weights.shapes.items() if not is_adapter(base_name(name))},
+        origins={name: origin for name, origin in weights.origins.items() if not is_adapter(base_name(name))},
+        reader=read,
+        parts={name: merged(part) for name, part in weights.parts.items()},
+    )

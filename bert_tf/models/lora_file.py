@@ -1,0 +1,118 @@
+"""The file of what LoRA has trained: the adapters and the head, without the encoder that they belong to.
+
+`lora.safetensors` has their variables by checkpoint name, a pooler that the head reads among them; its metadata, as
+strings: `rank`, `alpha` and `base`, the checksum of the encoder's variables (`base_checksum`).
+"""
+
+import math
+import posixpath
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.models import initialize, lora
+from bert_tf.models.families import is_encoder_variable
+from bert_tf.models.variable_names import pooler
+from bert_tf.system.messages import some
+from bert_tf.weights.mapping import Weights
+from bert_tf.weights.safetensors_files import open_safetensors, write_safetensors
+
+FILE = "lora.safetensors"
+
+
+def base_variables(model: keras.Model) -> dict[str, keras.Variable]:
+    """The variables of a model's encoder that LoRA leaves as they are, by checkpoint name.
+
+    The pooler is none of them: it is trained, or nothing reads it.
+    """
+    head = pooler(model.config.model_type) + "/"
+    variables = initialize.model_variables(model).items()
+    return {name: value for name, value in variables if is_encoder_variable(name) and not name.startswith(head)}
+
+
+def reads_pooler(model: keras.Model) -> bool:
+    """Whether a model's head reads the encoder's pooler."""
+    return model.config.has_pooler and model.tokens_read is not None
+
+
+def base_checksum(model: keras.Model) -> str:
+    """Of names and values of `base_variables`; reads them all."""
+    return initialize.variables_as_weights(model.name, base_variables(model)).checksum
+
+
+def write_lora(path: str, model: keras.Model) -> None:
+    """Writes what a model that is trained with LoRA has learned: adapters and head.
+
+    Raises:
+      OSError, tf.errors.OpError: see `write_safetensors`.
+    """
+    variables = {name: value for name, value in initialize.all_variables(model).items() if value.trainable}
+    settings = model.bert.lora
+    metadata = {"rank": str(settings.rank), "alpha": str(settings.alpha), "base": base_checksum(model)}
+    write_safetensors(path, initialize.variables_as_weights(model.name, variables), metadata)
+
+
+def load_lora(model: keras.Model, path: str) -> None:
+    """Adds what LoRA has trained to a model with the weights that the training started from.
+
+        model = BertForSequenceClassification.from_pretrained("uncased_L-12_H-768_A-12", labels=["no", "yes"])
+        load_lora(model, "output/best_model")
+
+    The kernels become W + alpha / rank A B, and the head gets the trained values: the model is then that of the
+    training, and can be used and saved like any other.
+
+    Args:
+      model: of the class that was trained, built. path: a lora.safetensors, or its folder.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: the file is damaged or of another kind; the model's encoder is not that from which the training
+        started (or already has an adapter), or its head has other variables. The model stays as it was.
+
+    Source: Hu et al. 2021 (arXiv:2106.09685), section 4.1.
+    """
+    path = posixpath.join(path, FILE) if tf.io.gfile.isdir(path) else path
+    shapes, metadata, read = open_safetensors(path)
+    kernels = [name.removesuffix(lora.A) + "kernel" for name in shapes if name.endswith("/" + lora.A)]
+    alpha = _alpha(metadata)
+    if not kernels or not alpha or "base" not in metadata:
+        raise ValueError(f"{path} has no adapters of LoRA, or does not say their alpha and base.")
+    variables = initialize.model_variables(model)
+    heads = [{name for name in names if not is_encoder_variable(name)} for names in (shapes, variables)]
+    trained = [name for name in shapes if not lora.is_adapter(name)]  # the head, and its pooler
+    if heads[0] != heads[1] or not {*kernels, *trained} <= set(variables):
+        different = sorted((heads[0] ^ heads[1]) | ({*kernels, *trained} - set(variables)))
+        raise ValueError(f"{path} is of another kind of model: only one of the two has {some(different)}.")
+    if metadata["base"] != base_checksum(model):
+        raise ValueError(
+            f"{path} was trained on another encoder: give the model the weights that the training started from, "
+            "without another adapter."
+        )
+    combined = _combined(path, variables, kernels, shapes, read, alpha)
+    changed = {name: variables[name] for name in (*kernels, *trained)}
+    initialize.initialize(changed, lora.merged(combined), must_have_all=True)
+
+
+def _alpha(metadata: Mapping[str, str]) -> float | None:
+    """The alpha in the metadata; None if there is none, or it is no number."""
+    try:
+        alpha = float(metadata["alpha"])
+    except (KeyError, ValueError):
+        return None
+    return alpha if math.isfinite(alpha) else None
+
+
+def _combined(path: str, variables: Mapping, kernels: list[str], shapes: Mapping, read, alpha: float) -> Weights:
+    """A model's kernels and what a file adds, as a checkpoint of the training has them."""
+    own = {name: tuple(variables[name].shape) for name in kernels}
+    scope = kernels[0].split("/")[0]
+
+    def value(name: str) -> np.ndarray:
+        if name == f"{scope}/{lora.ALPHA}":
+            return np.float32(alpha)
+        return keras.ops.convert_to_numpy(variables[name].value) if name in own else read(name)
+
+    shapes = {**shapes, **own, f"{scope}/{lora.ALPHA}": ()}
+    return Weights(path, "bert_tf", shapes, {name: name for name in shapes}, value)
