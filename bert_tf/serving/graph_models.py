@@ -312,7 +312,7 @@ class ServedMaskedLM(ServedModel):
     """BertForMaskedLM: the likeliest pieces at each [MASK] of a text, spelled as people read them.
 
     Returns `tokens` string and `scores` [B, M, K] (probabilities), and `positions` [B, M] of the masks in the token
-    sequence, -1 where a text has fewer than M.
+    sequence, -1 where a text has fewer than M, which is at least 1.
     """
 
     def __init__(self, model, tokenizer, max_seq_length, top_k: int = 5):
@@ -343,8 +343,11 @@ class ServedMaskedLM(ServedModel):
     def outputs(self, features):
         is_mask = tf.equal(features["input_ids"], self.mask_id)
         counts = tf.reduce_sum(tf.cast(is_mask, tf.int32), -1)
-        places = tf.cast(tf.where(is_mask)[:, 1], tf.int32)
-        positions = tf.RaggedTensor.from_row_lengths(places, counts, validate=False).to_tensor()  # [B, M]
+        length = tf.shape(is_mask)[1]
+        places = tf.where(is_mask, length - tf.range(length), 0)  # counted from the end, so that the first is largest
+        # At least one place: ONNX Runtime can't reshape tensors without any.
+        places = tf.math.top_k(places, tf.maximum(tf.reduce_max(counts), 1)).values  # [B, M]
+        positions = tf.where(places > 0, length - places, 0)
         logits = self.run({**features, "masked_lm_positions": positions})
         logits = tf.cast(logits, tf.float32)[..., : self.vocab_size]
         found = tf.math.top_k(tf.nn.softmax(logits), self._top_k)

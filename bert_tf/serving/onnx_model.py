@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.models.directory import read_head
 from bert_tf.serving import loaded_export
 
 
@@ -14,7 +15,7 @@ class OnnxModel:
     An ONNX file is no program: its operators compute, and touch no files.
 
     Attributes:
-      task: a name of `tasks.table.TASKS`. labels, num_labels, problem_type: as those of the Keras model.
+      task: a name of `tasks.table.TASKS`. labels, num_labels, problem_type, head_config: as those of the Keras model.
       description: the content of export.json.
 
     Raises:
@@ -26,6 +27,7 @@ class OnnxModel:
         self.task = self.description["task"]
         self.labels = tuple(self.description.get("labels", ()))
         self.num_labels, self.problem_type = len(self.labels), self.description.get("problem_type")
+        self.head_config = read_head(directory)
         path = loaded_export.onnx_file(directory)
         try:
             import onnxruntime

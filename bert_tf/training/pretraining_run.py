@@ -97,9 +97,12 @@ def _run(
     for opened in data.values():
         _check_first_batch(opened, task)
         _warn_of_order(opened, task)
-    facts = _card_facts(task, training, devices, data) if chief and settings.do_train else NO_FACTS
     model, optimizer, trained, step = _build_and_restore(task, training, strategy)
-    if chief and settings.do_train and step < (settings.stop_at_step or settings.num_train_steps):
+    is_unfinished = step < (settings.stop_at_step or settings.num_train_steps)
+    # A run that was killed after its last step has yet to write them; the weights it began from may be gone by now.
+    writes_cards = chief and settings.do_train and (is_unfinished or not card.is_ours(settings.output_dir))
+    facts = _card_facts(task, training, devices, data) if writes_cards else NO_FACTS
+    if chief and settings.do_train and is_unfinished:
         vocabulary = _missing_vocabulary(task)
         task.claim_output_dir()
         if vocabulary:
@@ -116,9 +119,10 @@ def _run(
         if chief:
             run_directory.write_eval_results(posixpath.join(settings.output_dir, "eval_results.txt"), results)
     if chief and settings.do_train:
-        facts = dataclasses.replace(facts, results=results)
-        task.write_parts(model, facts)
-        _write_card(task, model, facts)
+        if writes_cards:
+            facts = dataclasses.replace(facts, results=results)
+            task.write_parts(model, facts)
+            _write_card(task, model, facts)
         _log_ending(task)
     return results
 
@@ -234,8 +238,13 @@ def _check_output_dir(settings: PretrainingSettings, config: BertConfig) -> None
 
 
 def _missing_vocabulary(task: PretrainingTask) -> ModelFiles | None:
-    """The vocabulary to put beside the model; None if an earlier start has put it there, or if it is unknown."""
-    return None if task.family.tokenizer_class.find_file(task.settings.output_dir) else task.vocabulary
+    """The vocabulary to put beside the model; None if an earlier start has put it there, or if it is unknown.
+
+    Without a run.json, which comes after it, that start may have been killed between two of its files.
+    """
+    folder = task.settings.output_dir
+    is_whole = task.family.tokenizer_class.find_file(folder) and run_directory.read_settings(folder)
+    return None if is_whole else task.vocabulary
 
 
 def _recorded(
@@ -271,7 +280,7 @@ def _card_facts(
 
 def _write_card(task: PretrainingTask, model: keras.Model, facts: CardFacts) -> None:
     """Writes the card of the model in output_dir."""
-    files = model_directory.read_model_files(task.settings.output_dir)
+    files = model_directory.read_model_files(task.settings.output_dir, allow_unknown=True)  # the run knows them
     files = dataclasses.replace(files, config=task.config, card=facts)
     text = pretrained.card_of(initialize.model_weights(model), files, "tf1")
     card_facts.write_card(task.settings.output_dir, text)

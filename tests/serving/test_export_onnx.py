@@ -305,14 +305,23 @@ def test_masks_and_vectors(tmp_path, family):
     path = save_model(tmp_path / "model", family, task_models.BertForMaskedLM)
     model, tokenizer = task_models.BertForPreTraining.from_pretrained(path), read_tokenizer(path)
     texts = [f"The capital {tokenizer.mask_token} is {tokenizer.mask_token}.", f"one {tokenizer.mask_token}"]
-    found = export_onnx.OnnxModel(export_onnx.export_onnx(path, str(tmp_path / "out"), top_k=3))(
-        tokenizer(texts, max_length=64)
-    )
+    exported = export_onnx.OnnxModel(export_onnx.export_onnx(path, str(tmp_path / "out"), top_k=3))
+    rows = [tokenizer.build_inputs(tokenizer.encode_masked(text)) for text in texts]
+    lengths = [len(ids) for ids, _ in rows]
+    features = {"input_ids": np.full((2, max(lengths)), tokenizer.pad_id, np.int32)}
+    features |= {name: np.zeros_like(features["input_ids"]) for name in ("input_mask", "segment_ids")}
+    for row, ((ids, segments), length) in enumerate(zip(rows, lengths, strict=True)):
+        values = {"input_ids": ids, "input_mask": 1, "segment_ids": segments}
+        for name, value in values.items():
+            features[name][row, :length] = value
+    found = exported(features)
     for row, masks in enumerate(fill_mask(model, tokenizer, texts, top_k=3)):
         assert [list(guesses) for guesses in found["tokens"][row, : len(masks)]] == [
             [token for token, _ in guesses] for guesses in masks
         ]
     assert found["positions"][1, 1] == -1
+    nothing = exported({**features, "input_ids": np.where(features["input_ids"] == tokenizer.mask_id, 5, 6)})
+    assert (nothing["positions"] == -1).all() and nothing["tokens"].tolist() == [[[""] * 3]] * 2
     vectors = export_onnx.export_onnx(path, str(tmp_path / "vectors"), task="encoder")
     for pooling in ("mean", "cls"):
         np.testing.assert_allclose(
