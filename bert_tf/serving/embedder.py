@@ -14,6 +14,7 @@ from absl import logging
 from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.models import sentence_settings, sentence_vectors
 from bert_tf.models.task_models import BertModel
+from bert_tf.serving import frozen_graph
 from bert_tf.serving.base_predictor import Answerer, list_of
 from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.serving.onnx_model import OnnxModel
@@ -90,9 +91,14 @@ class Embedder(Answerer):
             max_seq_length = self.settings.length_for(self.files.config)
         self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
         self.size = self.files.config.hidden_size
-        spec = tf.TensorSpec([None, None], tf.int32)
-        inputs = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), spec)
-        self._vectors = self._compute_by_onnx if by_onnx else tf.function(self._compute, [inputs], autograph=False)
+        names = ("input_ids", "input_mask", "segment_ids")
+        inputs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
+        if by_onnx:
+            self._vectors = self._compute_by_onnx
+        elif frozen_graph.weight_bytes(self.model.variables) < frozen_graph.MOST_BYTES:
+            self._vectors = frozen_graph.frozen(self._compute, [inputs])
+        else:
+            self._vectors = tf.function(self._compute, [inputs], autograph=False)
 
     def load_model(self, path):
         return self.model_class.from_pretrained(path, dtype=self._dtype)

@@ -18,13 +18,12 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import detect_task, graph_models, graphs, loaded_export, server_ops
+from bert_tf.serving import detect_task, frozen_graph, graph_models, graphs, loaded_export, server_ops
 from bert_tf.system.atomic import write_file, write_text_file
 from bert_tf.tasks.table import TASKS
 
 # With bfloat16 the weights of matrix products are stored in it, too; embedding tables and layer norms stay in float32.
 DTYPES = ("float32", "bfloat16")
-MOST_FROZEN_BYTES = 1_900_000_000  # a graph is a protocol buffer, which must be smaller than 2 GiB
 
 
 def export_saved_model(
@@ -111,7 +110,7 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
 
 def _freeze(served: graph_models.ServedModel, task: str, dtype: str, freeze: bool | None) -> bool:
     """Turns weights into constants if asked to, or, with None, if that is faster; returns whether it did."""
-    too_large = served.weight_bytes >= MOST_FROZEN_BYTES
+    too_large = served.weight_bytes >= frozen_graph.MOST_BYTES
     if freeze is None:
         # The long sequences of question answering gain nothing in float32 (docs/benchmarks.md, Serving).
         freeze = not too_large and (task, dtype) != ("squad", "float32")

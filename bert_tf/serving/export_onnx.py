@@ -21,7 +21,7 @@ from absl import logging
 from bert_tf.models import pretrained
 from bert_tf.models.formats import config_files
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.serving import detect_task, export, graph_models, graphs, loaded_export
+from bert_tf.serving import detect_task, export, frozen_graph, graph_models, graphs, loaded_export
 from bert_tf.serving.graph_windows import ServedWindowClassifier
 from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.system import local_files, script
@@ -84,7 +84,7 @@ def export_onnx(
     served = graphs.create_served_model(model_dir, task, max_seq_length=max_seq_length, top_k=top_k, ids_only=True)
     if isinstance(served, ServedWindowClassifier):
         raise ValueError(f"--format=onnx: {model_dir} reads long texts in windows; an ONNX model takes one row a text.")
-    if served.weight_bytes >= export.MOST_FROZEN_BYTES:
+    if served.weight_bytes >= frozen_graph.MOST_BYTES:
         size = served.weight_bytes / 1e9
         raise ValueError(f"--format=onnx: the weights take {size:.1f} GB, but an ONNX file holds less than 2 GB")
     served.folds = False

@@ -16,9 +16,9 @@ from bert_tf.models import question_heads
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.sentence_vectors import normalized, pooled
+from bert_tf.serving import frozen_graph
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
 from bert_tf.serving.graph_squad import SquadServing
-from bert_tf.system import script
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings, settings_of
 from bert_tf.text.byte_bpe import WHITESPACE
 from bert_tf.text.tokenizer import Tokenizer
@@ -88,12 +88,10 @@ class ServedModel(tf.Module):
     @property
     def weight_bytes(self) -> int:
         """The size of all the model's variables."""
-        return sum(variable.dtype.size * variable.shape.num_elements() for variable in self.variables_of_model)
+        return frozen_graph.weight_bytes(self.variables_of_model)
 
     def freeze(self) -> None:
         """Turns the variables into constants of one function, which all signatures call."""
-        from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-
         specs = list(self.model_inputs().values())
         names = [spec.name for spec in specs]
         model = self._model
@@ -101,20 +99,8 @@ class ServedModel(tf.Module):
         def call(*values):
             return model(dict(zip(names, values, strict=True)), training=False)
 
-        function = tf.function(call, specs, autograph=False).get_concrete_function()
-        with script.without_notes():
-            constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
-        graph, structure = constant.graph.as_graph_def(), function.structured_outputs
-        inputs, outputs = ([tensor.name for tensor in part] for part in (constant.inputs, constant.outputs))
-
-        @tf.function(input_signature=specs, autograph=False)
-        def frozen(*values):
-            found = tf.graph_util.import_graph_def(
-                graph, input_map=dict(zip(inputs, values, strict=True)), return_elements=outputs, name="frozen"
-            )
-            return tf.nest.pack_sequence_as(structure, found)
-
-        self._model = lambda features, training: frozen(*(features[name] for name in names))
+        function = frozen_graph.frozen(call, specs)
+        self._model = lambda features, training: function(*(features[name] for name in names))
         self.variables_of_model = []
 
     def signatures(self) -> dict[str, Callable]:
