@@ -95,7 +95,7 @@ class Embedder(Answerer):
         inputs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
         if by_onnx:
             self._vectors = self._compute_by_onnx
-        elif frozen_graph.weight_bytes(self.model.variables) < frozen_graph.MOST_BYTES:
+        elif frozen_graph.weight_bytes([variable.value for variable in self.model.variables]) < frozen_graph.MOST_BYTES:
             self._vectors = frozen_graph.frozen(self._compute, [inputs])
         else:
             self._vectors = tf.function(self._compute, [inputs], autograph=False)
