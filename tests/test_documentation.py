@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import string
 import sys
 
@@ -516,6 +517,7 @@ def test_onnx(environment, folder):
         pytest.importorskip(package, reason="needs the extra `onnx`")
     from bert_tf.models.task_models import BertForSequenceClassification
 
+    shutil.rmtree(folder / "mrpc_output", ignore_errors=True)  # another page's
     save_model(folder / "mrpc_output" / "best_model", "bert", BertForSequenceClassification, max_length=128)
     (command,) = blocks("onnx", "shell")
     run_commands(command, environment, folder)
