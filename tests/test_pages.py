@@ -1,0 +1,185 @@
+"""The READMEs and the pages of docs/: links, names, flags and figures in them, and the site."""
+
+import ast
+import collections
+import doctest
+import re
+
+import pytest
+from helpers.pages import COPIES, PAGES, README, blocks
+from helpers.paths import GOLDEN, ROOT
+
+import bert_tf
+from benchmarks import picture
+
+# Examples, and files of a run, a model or the reference scripts.
+USERS_FILES = {
+    "text/",
+    "start/",
+    "records/",
+    "evaluation/",
+    "fine_tuning/",
+    "pretrained/",
+    "logs/",
+    "run_NAME.py",
+    "squad_hf.py",
+    "ner_hf.py",
+    "best_model/",
+    "variables/",
+    "module/",
+}
+# Of docker, systemd-run, TensorFlow Serving, wikiextractor, TensorBoard and Beam.
+OTHER_PROGRAMS_FLAGS = {
+    "no",  # pip --no-deps
+    "allow_version_labels_for_unavailable_models", "batching_parameters_file", "enable_batching", "json", "logdir",
+    "model_config_file", "model_config_file_poll_wait_seconds", "rm", "scope", "tensorflow_inter_op_parallelism",
+    "tensorflow_intra_op_parallelism", "project", "region", "temp_location", "sdk_container_image", "flink_master",
+    "environment_type", "environment_config", "spark_master_url", "help", "direct_running_mode", "direct_num_workers",
+    "dask_client_address", "dask_scheduler_file", "nthreads", "nworkers", "accelerator", "zone",
+}  # fmt: skip
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 220
+
+
+def fenced(page):
+    """All blocks but the examples of an interpreter, in order."""
+    found = re.findall(r"^```(\w*\n.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    return [block for block in found if not block.startswith("pycon\n")]
+
+
+def prose(page):
+    return re.sub(r"^```.*?^```", "", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_korean_readme_says_what_the_english_one_says():
+    """The same commands and outputs, links, code in the text, headings, and numbers in the tables."""
+    assert fenced("README.ko") == fenced("README")
+    pages = ("README", "README.ko")
+    links, code, tables = {}, {}, {}
+    for page in pages:
+        links[page] = set(re.findall(r"\]\(([^)\s]+)\)", PAGES[page]))
+        code[page] = set(re.findall(r"`([^`\n]+)`", prose(page)))
+        rows = re.findall(r"^\|.*\|$", prose(page), re.MULTILINE)
+        tables[page] = [collections.Counter(re.findall(r"\d+(?:[.,]\d+)*", row)) for row in rows]
+    translated = {"#released-models": "#공개된-모델", "README.ko.md": "README.md"}
+    assert {translated.get(link, link) for link in links["README"]} == links["README.ko"]
+    assert code["README"] - code["README.ko"] == set()
+    assert len(tables["README.ko"]) == len(tables["README"]), "a row of a table to translate or to remove"
+    for english, korean in zip(*(tables[page] for page in pages), strict=True):
+        assert english - korean == collections.Counter(), "numbers that the Korean table lacks"
+    english, korean = (re.findall(r"^(#+) (.*)$", prose(page), re.MULTILINE) for page in pages)
+    korean.remove(("##", "한국어 토큰화"))
+    assert [level for level, _ in korean] == [level for level, _ in english]
+
+
+def test_the_korean_examples_of_tokenization(monkeypatch):
+    """With the vocabulary of the released English model."""
+    monkeypatch.chdir(GOLDEN)
+    examples = "\n".join(blocks("README.ko", "pycon"))
+    test = doctest.DocTestParser().get_doctest(examples, {}, "README.ko.md", None, 0)
+    assert len(test.examples) == 12
+    report = []
+    assert doctest.DocTestRunner().run(test, out=report.append).failed == 0, "".join(report)
+
+
+def test_make_targets_are_there():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {target for page in PAGES.values() for target in re.findall(r"(?:^|`)make ([a-z-]+)", page, re.MULTILINE)}
+    assert {"demo", "docs", "test", "test-slow"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def heading_anchors(page):
+    """The anchors that GitHub and `make docs` give to each heading."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    home = ROOT if page in COPIES.values() else ROOT / "docs"
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        assert not path or (home / path).is_file(), target
+        text = PAGES[page] if not path else (home / path).read_text()
+        assert not anchor or anchor in heading_anchors(text), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_named_in_pages_exist(page):
+    """`a/b.py` or `a/`; a bare `c.py` may also be in a folder named earlier on the page."""
+    folders = [ROOT]
+    for name in re.findall(r"`(?:python )?([\w/.-]+(?:\.py|\.ipynb|/))(?= |`)", PAGES[page]):
+        if name in USERS_FILES:
+            continue
+        assert any((folder / name).exists() for folder in folders), name
+        folders.append(ROOT / name if name.endswith("/") else (ROOT / name).parent)
+
+
+def test_the_picture_of_the_house_has_every_package():
+    house = PAGES["architecture"].split("```")[1]
+    packages = {
+        path.parent.relative_to(ROOT / "bert_tf").as_posix() for path in (ROOT / "bert_tf").rglob("*/__init__.py")
+    }
+    assert set(re.findall(r"(\w+)/\s", house.split("bert_tf/\n")[1])) == {path.rpartition("/")[2] for path in packages}
+
+
+def test_what_a_family_needs_is_counted():
+    """A family's folder is small, and the page that lists ELECTRA's files has their numbers of lines."""
+    named = dict(re.findall(r"`(bert_tf/models/electra/\w+\.py)` \((\d+)", PAGES["architecture"]))
+    folders = {path.parent for path in (ROOT / "bert_tf" / "models").glob("*/config.py")}
+    lines = {
+        folder.name: {
+            path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines())
+            for path in folder.glob("*.py")
+            if path.name != "__init__.py"
+        }
+        for folder in folders
+    }
+    assert {name: int(count) for name, count in named.items()} == lines["electra"]
+    assert all(sum(counts.values()) < 850 for counts in lines.values())
+
+
+def test_flags_named_in_pages_exist():
+    defined = set()
+    for path in [*ROOT.glob("*.py"), *(ROOT / "bert_tf").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"),
+                 *(ROOT / "experiments").glob("*.py"), ROOT / "tests" / "kill_campaign.py"]:  # fmt: skip
+        text = path.read_text()
+        defined |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", text)) | set(re.findall(r"\"--(\w+)\"", text))
+    defined |= {f"no{name}" for name in defined}
+    for page, text in PAGES.items():
+        named = set(re.findall(r"(?<![\w-])--([a-z]\w*)", text))
+        assert named - defined - OTHER_PROGRAMS_FLAGS == set(), page
+
+
+def test_the_site_has_every_page():
+    settings = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    assert sorted(re.findall(r"([\w-]+)\.md", settings)) == sorted({*COPIES, *PAGES} - {*COPIES.values()})
+
+
+def test_the_api_page_has_every_public_name_where_it_is_defined():
+    paths = re.findall(r"^::: (\S+)$", PAGES["api"], re.MULTILINE)
+    assert {path.rpartition(".")[2] for path in paths} == {*bert_tf.__all__, "records", "checkpoints"}
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        source = ROOT / f"{path.replace('.', '/')}.py"
+        if not source.exists():  # not a module but a class or function in one
+            tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
+            names = {getattr(node, "name", None) for node in tree.body}
+            assigned = (target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets)
+            names |= {getattr(target, "id", None) for target in assigned}
+            assert name in names, path
+
+
+def test_the_picture_shows_the_measurements():
+    losses, ratios = picture.measurements(PAGES["benchmarks"])
+    assert [step for step, *_ in losses] == [500, 1000, 1500]
+    assert len(ratios) == 7 and min(ratios.values()) > 1
+    drawn = picture.draw(losses, ratios)
+    assert len(drawn.axes[1].patches) == 7
+    assert (ROOT / "docs" / "images" / "same_numbers_faster.svg").read_text().count("<svg ") == 1
