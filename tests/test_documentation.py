@@ -481,4 +481,7 @@ def test_onnx(environment, folder):
     save_model(folder / "mrpc_output" / "best_model", "bert", BertForSequenceClassification, max_length=128)
     (command,) = blocks("onnx", "shell")
     run_commands(command, environment, folder)
+    exported = folder / "onnx" / "mrpc" / "1"
+    assert json.loads((exported / "export.json").read_text())["task"] == "classification"
+    assert (exported / "model.onnx").stat().st_size > 1000 and (exported / "vocab.txt").exists()
     run_python("onnx", environment, folder)

@@ -64,6 +64,14 @@ class TrainingPlan:
     flops_per_example: float = 0.0
     stop_at_step: int | None = None
 
+    def with_rows(self, count: float) -> "TrainingPlan":
+        """The plan, made for examples of one row, for examples of `count` rows."""
+        return dataclasses.replace(
+            self,
+            tokens_per_example=self.tokens_per_example * count,
+            flops_per_example=self.flops_per_example * count,
+        )
+
     @property
     def last_step(self) -> int:
         """The step at which training ends; the learning rate decays until num_train_steps all the same."""

@@ -1,6 +1,5 @@
 """Multiple choice for the fine-tuning run: examples, model, metrics and files of run_swag.py."""
 
-import dataclasses
 import posixpath
 
 from absl import logging
@@ -56,13 +55,7 @@ class ChoiceTask(FineTuningTask):
         return task_models.BertForMultipleChoice(self.files.config, dtype=dtype)
 
     def change_plan(self, plan, model):
-        # An example is as many rows as it has choices.
-        choices = self.train_rows.rows_per_example
-        return dataclasses.replace(
-            plan,
-            tokens_per_example=plan.tokens_per_example * choices,
-            flops_per_example=plan.flops_per_example * choices,
-        )
+        return plan.with_rows(self.train_rows.rows_per_example)
 
     def write_records(self, path, rows, max_seq_length):
         encode.write_records(path, rows, max_seq_length)

@@ -194,12 +194,7 @@ class ClassificationTask(FineTuningTask):
             trained = 3.0 * plan.tokens_per_example * model.reader.flops_per_token
             return dataclasses.replace(plan, flops_per_example=plan.flops_per_example / 3.0 + trained)
         if self.windows:  # the plan is for one window
-            count = self.train_rows.windows.mean()
-            return dataclasses.replace(
-                plan,
-                tokens_per_example=plan.tokens_per_example * count,
-                flops_per_example=plan.flops_per_example * count,
-            )
+            return plan.with_rows(float(self.train_rows.windows.mean()))
         if self.settings.model == "bert":
             return plan
         return dataclasses.replace(plan, flops_per_example=3.0 * model.flops_per_example(plan.tokens_per_example))

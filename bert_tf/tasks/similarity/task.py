@@ -131,12 +131,7 @@ class SimilarityTask(FineTuningTask):
         )  # fmt: skip
 
     def change_plan(self, plan, model):
-        texts = self.train_rows.rows_per_example
-        return dataclasses.replace(
-            plan,
-            tokens_per_example=plan.tokens_per_example * texts,
-            flops_per_example=plan.flops_per_example * texts,
-        )
+        return plan.with_rows(self.train_rows.rows_per_example)
 
     def training_batches(self, *, batch_size, share, **arguments):
         batches = token_rows.training_batches(self.train_rows, batch_size=batch_size, share=share, **arguments)
