@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import pytest
 from absl import logging
@@ -9,7 +10,7 @@ from absl import logging
 from bert_tf import BertForPreTraining, FullTokenizer, fill_mask
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.settings import PretrainingSettings
-from bert_tf.training import run_directory
+from bert_tf.training import pretraining_run, run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.settings import TrainingSettings
 
@@ -108,3 +109,15 @@ def test_a_run_that_is_recorded_keeps_its_folder(tmp_path):
         (tmp_path / "out" / "run.json").write_text("{}")
         raise ValueError("later")
     assert (tmp_path / "out" / "run.json").exists()
+
+
+def test_a_kill_between_vocabulary_and_casing_is_made_good(tmp_path):
+    """Only a run.json, which comes after both, says that an earlier start has written them."""
+    family = types.SimpleNamespace(tokenizer_class=FullTokenizer)
+    settings = types.SimpleNamespace(output_dir=str(tmp_path))
+    task = types.SimpleNamespace(family=family, settings=settings, vocabulary="the files")
+    assert pretraining_run._missing_vocabulary(task) == "the files"
+    (tmp_path / "vocab.txt").write_text("[PAD]\n")
+    assert pretraining_run._missing_vocabulary(task) == "the files"
+    (tmp_path / "run.json").write_text('{"seed": 1}')
+    assert pretraining_run._missing_vocabulary(task) is None
