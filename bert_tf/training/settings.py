@@ -5,12 +5,13 @@ The fields are the flags of the same names, explained in flags.py.
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeVar
 
 from bert_tf.models.recipe import Recipe, check_learning_rate
 from bert_tf.models.teacher_settings import WEIGHT, TeacherSettings
-from bert_tf.system.checks import check_file
+from bert_tf.system.checks import check_file, is_remote
+from bert_tf.system.messages import named_by
 from bert_tf.training.search import Values, combinations_of, parse_search
 from bert_tf.weights import released_models
 
@@ -342,6 +343,24 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
+
+    def check_tables(self, check_first_row: Callable[[str, str], None], **files: str | None) -> None:
+        """Refuses an action whose file is not there or begins with a row that can't be read.
+
+        Args:
+          check_first_row: gets flag and path of a local file, and raises ValueError.
+          **files: flag -> path, in the order of --do_train, --do_eval, --do_predict.
+
+        Raises:
+          ValueError, FileNotFoundError: names flag, or flag, file and line.
+        """
+        self.check_files(**files)
+        for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
+            if getattr(self, action):
+                check_file(file, f"--{name}")
+                if not is_remote(file):
+                    with named_by(f"--{name}"):
+                        check_first_row(name, file)
 
 
 def checked_settings(

@@ -3,8 +3,6 @@
 import dataclasses
 
 from bert_tf.data.tables import parse_csv_delimiter
-from bert_tf.system.checks import check_file, is_remote
-from bert_tf.system.messages import named_by
 from bert_tf.tasks.choice.data import Columns, check_columns
 from bert_tf.training.settings import FineTuningSettings
 
@@ -36,7 +34,6 @@ class ChoiceSettings:
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.
         """
-        run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
         run.check_dev_set(run.do_eval, ": give --do_eval")
         if bool(self.context) != bool(self.choices):
             raise ValueError("--context and --choices: name both, or neither for SWAG's columns.")
@@ -47,10 +44,8 @@ class ChoiceSettings:
         if not number.isdecimal() and len(number) != 1:
             raise ValueError(f"--first_label={self.first_label} must be a number or one letter.")
         parse_csv_delimiter(self.csv_delimiter)
-        for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
-            if needed:
-                file, flag = getattr(self, f"{name}_file"), f"--{name}_file"
-                check_file(file, flag)
-                if not is_remote(file):
-                    with named_by(flag):
-                        check_columns(file, self.columns, self.first_label, name != "test", self.csv_delimiter)
+
+        def check_first_row(name: str, file: str) -> None:
+            check_columns(file, self.columns, self.first_label, name != "test_file", self.csv_delimiter)
+
+        run.check_tables(check_first_row, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)

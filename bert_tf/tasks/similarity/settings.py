@@ -5,8 +5,6 @@ import math
 from collections.abc import Sequence
 
 from bert_tf.data.tables import parse_csv_delimiter
-from bert_tf.system.checks import check_file, is_remote
-from bert_tf.system.messages import named_by
 from bert_tf.tasks.similarity.data import Columns, check_columns
 from bert_tf.training.settings import FineTuningSettings
 
@@ -76,7 +74,6 @@ class SimilaritySettings:
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.
         """
-        run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
         run.check_dev_set(run.do_eval, ": give --do_eval")
         if bool(self.text_a) != bool(self.text_b):
             raise ValueError("--text_a and --text_b: name both columns, or neither for those of known layouts.")
@@ -91,10 +88,8 @@ class SimilaritySettings:
                 raise ValueError(f"--{name}={value:g} must be more than 0.")
         parse_csv_delimiter(self.csv_delimiter)
         score_range = self.scores_between
-        for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
-            if needed:
-                file, flag = getattr(self, f"{name}_file"), f"--{name}_file"
-                check_file(file, flag)
-                if not is_remote(file):
-                    with named_by(flag):
-                        check_columns(file, self.columns, score_range, self.csv_delimiter)
+
+        def check_first_row(_: str, file: str) -> None:
+            check_columns(file, self.columns, score_range, self.csv_delimiter)
+
+        run.check_tables(check_first_row, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
