@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import sys
 import time
@@ -86,8 +87,16 @@ def assert_in_order(message: str, outcome: str) -> None:
         place = outcome.index(part, place) + len(part)
 
 
+def _named_step(folder: pathlib.Path) -> int:
+    """The newest step that a folder's file `checkpoint` names; -1 without one."""
+    state = folder / "checkpoint"
+    steps = re.findall(r'model\.ckpt-(\d+)"', state.read_text()) if state.exists() else []
+    return max(map(int, steps), default=-1)
+
+
 def kill_at_checkpoint(script: str, arguments: dict, step: int, folder: pathlib.Path | None = None) -> list[str]:
-    """Runs a script until it has saved a step, then kills it; returns the index files of the checkpoints it left.
+    """Runs a script until it has saved a step and the file `checkpoint` names it, so that the next start goes on there,
+    then kills it; returns the index files of the checkpoints it left.
 
     Args:
       folder: of the checkpoints, if it is not output_dir.
@@ -100,8 +109,7 @@ def kill_at_checkpoint(script: str, arguments: dict, step: int, folder: pathlib.
     )
     try:
         deadline = time.monotonic() + 240
-        reached = folder / f"model.ckpt-{step}.index"
-        while not reached.exists() and process.poll() is None and time.monotonic() < deadline:
+        while process.poll() is None and time.monotonic() < deadline and _named_step(folder) < step:
             time.sleep(0.02)
     finally:
         process.send_signal(signal.SIGKILL)
