@@ -47,7 +47,7 @@ COMMANDS = {
     "questions": (["run_squad.py", "run_squad.py"], 1),
     "sentences": (["run_similarity.py"], 1),
     "serving": (["export_saved_model.py"], 1),
-    "settings-search": (["run_classifier.py"], 0),
+    "settings-search": (["run_classifier.py"], 1),
     "tagging": (["run_ner.py"], 1),
     "vocabulary": (["create_vocab.py"] * 2, 0),
 }
@@ -292,6 +292,30 @@ def test_settings_search(environment, folder):
     table = (folder / "mrpc_search" / "search.md").read_text()
     assert table in log and table.count("\n") == 6
     assert (folder / "mrpc_search" / "best_model" / "README.md").exists()
+
+
+@pytest.mark.slow
+def test_tuner(environment, folder):
+    pytest.importorskip("optuna")
+    (program,) = blocks("settings-search", "python")
+    own = {
+        "glue/MRPC": f"{environment['GLUE_DIR']}/MRPC",
+        "uncased_L-12_H-768_A-12": environment["BERT_BASE_DIR"],
+        "sqlite:///mrpc.db": f"sqlite:///{folder}/mrpc.db",
+        "write_tf_records=False,": "write_tf_records=False, max_seq_length=24, num_train_epochs=1.0,",
+        "n_trials=20": "n_trials=2",
+        "runs/": f"{folder}/",
+    }
+    for old, new in own.items():
+        assert old in program
+        program = program.replace(old, new)
+    last = None
+    for trials in (2, 4):  # the second start goes on with the first one's study
+        out = run(["-c", program], environment)
+        assert (folder / "tuned" / str(trials - 1) / "best_model" / "README.md").exists()
+        assert not (folder / "tuned" / str(trials)).exists()
+        last = out.splitlines()[-1]
+    assert re.match(r"[0-3] \{'learning_rate': .*\} [0-9.]+$", last), last
 
 
 @pytest.mark.slow
