@@ -1,5 +1,6 @@
 """What the models of task_models.py share: loading, saving and exporting, the encoder, and an objective."""
 
+import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -158,6 +159,11 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
         if not self.optimizer.built:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_variables)
+        if self.tokens_read is None:
+            # Keras would warn in each fit: no head reads the pooler, which is kept for checkpoints and has no gradient.
+            pooler = r"'[^']*/pooler/dense/\w+'"
+            message = rf"Gradients do not exist for variables \[{pooler}(, {pooler})*\]"
+            warnings.filterwarnings("ignore", message=message)
         return super().make_train_function(force)
 
     @property
