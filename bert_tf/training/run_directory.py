@@ -23,7 +23,7 @@ from bert_tf.system import run_lock
 from bert_tf.system.atomic import is_temporary_name, remove_folder, write_text_file
 from bert_tf.system.literal_paths import names_in
 from bert_tf.system.text_files import read_json, read_json_if_there
-from bert_tf.training import best_model, checkpoints
+from bert_tf.training import checkpoints
 
 
 def write_eval_results(path: str, results: dict) -> None:
@@ -146,9 +146,17 @@ def check_free(output_dir: str) -> None:
     run_lock.check_free(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}")
 
 
+def _written_folders(output_dir: str) -> Iterator[str]:
+    """output_dir, and all that its run writes to in it, further runs aside."""
+    yield output_dir
+    for name in names_in(output_dir):
+        if _FOLDERS.fullmatch(name) and not _RUNS.fullmatch(name):
+            yield from _written_folders(posixpath.join(output_dir, name))
+
+
 def remove_leftovers(output_dir: str, keep_max: int) -> None:
     """Removes temporary files, half-written folders and checkpoints that a killed run was about to remove."""
-    for folder in (output_dir, posixpath.join(output_dir, best_model.DIRECTORY)):
+    for folder in _written_folders(output_dir):
         for name in filter(is_temporary_name, names_in(folder)):
             tf.io.gfile.remove(posixpath.join(folder, name))
     for name in filter(_WRITING.fullmatch, names_in(output_dir)):

@@ -91,12 +91,22 @@ def test_what_a_killed_run_left_is_removed_by_the_next_start(data, tmp_path):
     for name in ("model.ckpt-4.writing", "best_model.123.writing"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("")
+    inner = [
+        tmp_path / name / ".config.json.0123456789ab.tmp" for name in ("1_Pooling", "best_model/1_Pooling", "mine")
+    ]
+    for path in inner:
+        path.parent.mkdir(parents=True)
+        path.write_text("")
     log = (tmp_path / "train_log.jsonl").read_text()
     (tmp_path / "train_log.jsonl").write_text(log + '{"kind": "train", "step": 4, "lo')
     result = run(command(data, tmp_path, **steps))
     assert result.returncode == 0 and "its last line was torn" in result.stderr, result.stderr[-3000:]
     renamed = {name.replace("-3.", "-4.").replace("-2.", "-3.") for name in whole}
-    assert set(contents(tmp_path)) == renamed | {"notes.tmp", "model.ckpt-1 of mine.index"}
+    assert set(contents(tmp_path)) == renamed | {
+        "notes.tmp",
+        "model.ckpt-1 of mine.index",
+        "mine/.config.json.0123456789ab.tmp",
+    }
     text = (tmp_path / "train_log.jsonl").read_text()
     assert text.startswith(log) and [json.loads(line)["step"] for line in text.splitlines()] == [1, 2, 3, 4]
     assert not list(tmp_path.glob("*.writing"))
