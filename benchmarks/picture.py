@@ -40,7 +40,7 @@ def measurements(page: str) -> tuple[list[tuple[int, float, float]], dict[str, f
         for row in rows_of(page, "Pre-training reaches what the original reaches")
         if row[0].isdigit()
     ]
-    step, tuning = rows_of(page, "One training step"), rows_of(page, "Fine-tuning on MRPC")
+    step, tuning = rows_of(page, "One training step"), rows_of(page, "Fine-tuning on MRPC and SST-2")
     squad, data = rows_of(page, "SQuAD"), rows_of(page, "Data creation and reading")
     features, serving = rows_of(page, "Features of words"), rows_of(page, "Serving")
     garden = next(row for row in step if row[1] == "tf-models-official")
@@ -48,7 +48,8 @@ def measurements(page: str) -> tuple[list[tuple[int, float, float]], dict[str, f
     return losses, {
         "pre-training step\n(tf-models-official)": cell(step, "bfloat16", 3) / float(garden[3]),
         "questions served\n(transformers)": answered[1],
-        "fine-tuning on MRPC\n(transformers)": cell(tuning, "transformers", 1) / cell(tuning, "bert_tf", 1),
+        "fine-tuning on SST-2\n(transformers)": cell(tuning, "SST-2", 1) / cell(tuning, "SST-2", 2),
+        "fine-tuning on MRPC\n(transformers)": cell(tuning, "MRPC", 1) / cell(tuning, "MRPC", 2),
         "SQuAD prediction\n(transformers)": cell(squad, "transformers", 1) / cell(squad, "bert_tf", 1),
         "sentences served\n(transformers)": answered[0],
         "features of words\n(the original's procedure)": cell(features, "the original's way", 2)
