@@ -72,7 +72,7 @@ def read_model_files(
 
     tokenizer_class = (family_of(config) if config else BERT).tokenizer_class
     vocab_file = tokenizer_class.find_file(directory)
-    return ModelFiles(directory, config, config_file, vocab_file, casing, _read_max_length(directory), head)
+    return ModelFiles(directory, config, config_file, vocab_file, casing, read_max_length(directory), head)
 
 
 def find_config(directory: str) -> str | None:
@@ -122,7 +122,12 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
     return HeadConfig.from_config(values, config_file)
 
 
-def _read_max_length(directory: str) -> int | None:
+def read_max_length(directory: str) -> int | None:
+    """The longest row of the training that a directory's tokenizer_config.json tells; None if it has none.
+
+    Raises:
+      ValueError: the file is no JSON object; names it.
+    """
     import tensorflow as tf
 
     path = posixpath.join(directory, TOKENIZER_CONFIG)

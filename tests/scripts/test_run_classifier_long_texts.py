@@ -68,6 +68,7 @@ def cases_of(folder) -> dict:
         "mean": {**windows, "do_predict": True, "use_best_model": True, "test_file": folder / "test.csv",
                  "write_tf_records": True},
         "used": {**used, "predict_batch_size": 3},
+        "other length": {**used, "max_seq_length": 40, "predict_batch_size": 3},
         "again": {**short, "output_dir": out / "mean"},
         "cut": short,
         "max": {**windows, "window_pooling": "max", "window_stride": 10, "static_padding": True},
@@ -119,9 +120,11 @@ def test_a_model_learns_from_all_of_a_text(ran):
 
 
 def test_the_saved_model_answers_everywhere_alike(ran, folder):
-    out, outcomes, _ = ran
-    assert outcomes["used"] == outcomes["again"] == "done"
+    out, outcomes, logs = ran
+    assert outcomes["used"] == outcomes["other length"] == outcomes["again"] == "done"
+    assert "Windows of 12 tokens, as in training; --max_seq_length=40 is not used." in logs["other length"]
     files = [(out / case / "test_results.tsv").read_text() for case in ("mean", "used")]
+    assert (out / "other length" / "test_results.tsv").read_text() == files[1]
     probabilities = [np.array([line.split("\t") for line in text.splitlines()], float) for text in files]
     np.testing.assert_allclose(*probabilities, atol=1e-6)
     predictor = Predictor(str(out / "mean" / "best_model"))

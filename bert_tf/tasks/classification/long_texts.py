@@ -2,8 +2,10 @@
 
 import dataclasses
 
+from absl import logging
+
 from bert_tf.data.token_rows import check_room
-from bert_tf.models.directory import read_head
+from bert_tf.models.directory import read_head, read_max_length
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
 from bert_tf.text import casing
@@ -58,6 +60,22 @@ def windows_of_model(head: HeadConfig, tokenizer: Tokenizer, max_seq_length: int
     if not head.window_pooling:
         return None
     return windows_of(head.window_stride, head.max_windows, tokenizer, max_seq_length, "the model's window_stride")
+
+
+def with_window_length(run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
+    """The settings of a run that only uses a model of windows, with the length of the windows that it was trained on.
+
+    Another one would give other answers than `Predictor` and the exports, and no flag would say why.
+
+    Args:
+      newest: checkpoint in --output_dir, if any.
+    """
+    source = newest or run.init_checkpoint
+    length = read_max_length(casing.directory_of(source)) if source and not run.do_train else None
+    if length in (None, run.max_seq_length):
+        return run
+    logging.info("Windows of %d tokens, as in training; --max_seq_length=%d is not used.", length, run.max_seq_length)
+    return dataclasses.replace(run, max_seq_length=length)
 
 
 def choose_windows(

@@ -45,6 +45,8 @@ class ClassificationTask(FineTuningTask):
         if model == "bert":
             self.settings = features.choose_features(self.settings, run, newest)
             self.settings = long_texts.choose_windows(self.settings, run, newest)
+            if self.settings.long_texts:
+                run = long_texts.with_window_length(run, newest)
             for name in ("embedding_size", *(() if self.settings.features else ("hidden_size",))):
                 if getattr(self.settings, name) is not None:
                     raise ValueError(
