@@ -84,7 +84,7 @@ def fuses(training: bool) -> bool:
     return (training or _fused_in_inference) and fused_enabled()
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
     """Whether TensorFlow is the backend and runs on the CPU only."""
     if keras.config.backend() != "tensorflow":
         return False
@@ -273,7 +273,7 @@ def dense(x, kernel, bias, activation: str = "linear"):
     y = ops.matmul(x, kernel)
     if activation == "linear":
         return ops.add(y, bias)
-    if _on_cpu() and not _is_eager():
+    if on_cpu() and not _is_eager():
         # In this form TensorFlow turns it into one oneDNN primitive, with float32 inside, and needs no casts.
         import tensorflow as tf
 
@@ -336,7 +336,7 @@ def attention_probabilities(scores, mask_bias, scale: float, *, training=False, 
       [B, N, Q, S] in the dtype of scores.
     """
     rate = rate if seed is not None else 0.0
-    if not training and not rate and _on_cpu():
+    if not training and not rate and on_cpu():
         # oneDNN fuses scale and mask into the preceding product, and its softmax computes in float32.
         # softmax ignores a constant. Subtracting one preserves the scores of a row whose keys are all masked, also in
         # bfloat16.

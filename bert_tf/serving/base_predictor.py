@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
@@ -12,9 +13,11 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import loaded_export
 from bert_tf.serving.detect_task import check_task
 from bert_tf.serving.onnx_model import OnnxModel
+from bert_tf.system.in_order import mapped_in_order
 from bert_tf.system.progress import progress_bar
 from bert_tf.tasks.table import TASKS
 
+AT_ONCE = 2  # batches
 _SECONDS_WITHOUT_PROGRESS = 5
 
 
@@ -49,7 +52,7 @@ class Answerer:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} must be at least 1")
         self.batch_size = batch_size
-        self.export = self.tokenizer = self.files = self.model = None
+        self.export = self.tokenizer = self.files = self.model = self._graph = None
         found = loaded_export.find_export(path)
         self.path = found or path
         if found and not loaded_export.onnx_file(found):
@@ -64,6 +67,9 @@ class Answerer:
             return
         self.files = check_task(path, self.tasks[0])
         self.model = self.load_model(path)
+        if keras.backend.backend() == "tensorflow":
+            # Operation by operation a single text takes several times as long.
+            self._graph = tf.function(lambda features: self.model(features, training=False), autograph=False)
 
     def _check_task(self, path: str, task: str) -> None:
         """Refuses an export for another task."""
@@ -95,9 +101,20 @@ class Answerer:
     def outputs(self, rows: TokenRows) -> Iterator[tuple[np.ndarray, np.ndarray | dict[str, np.ndarray]]]:
         """(row numbers, the model's outputs for them) of each batch of token rows."""
         lengths = rows.lengths
-        for chosen in self.batches(lengths):
-            found = self.model(rows.batch(chosen, int(lengths[chosen].max())), training=False)
-            yield chosen, keras.tree.map_structure(np.asarray, found)
+
+        def outputs_of(chosen):
+            return chosen, self.compute(rows.batch(chosen, int(lengths[chosen].max())))
+
+        return mapped_in_order(outputs_of, self.batches(lengths), AT_ONCE)
+
+    def compute(self, features: dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
+        """The model's outputs for one batch."""
+        if self._graph is None:
+            found = self.model(features, training=False)
+        else:
+            specs = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in features.items()}
+            found = self._graph.get_concrete_function(specs)(features)
+        return keras.tree.map_structure(np.asarray, found)
 
 
 def list_of(items, name: str, what: str) -> list:

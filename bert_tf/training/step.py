@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from bert_tf.models import kernels
+from bert_tf.system.in_order import mapped_in_order
 from bert_tf.system.progress import batches_with_progress
 
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
@@ -347,7 +348,8 @@ def _traced_once(function, batches: Iterable) -> Callable:
 def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
     """Builds predict(batches) -> iterator over the model's outputs for each batch, as NumPy arrays.
 
-    The rows of a batch stay in order for any number of replicas, which must divide the batch size.
+    The rows of a batch stay in order for any number of replicas, which must divide the batch size. On a CPU two batches
+    are computed at a time.
     """
     replicas = strategy.num_replicas_in_sync
 
@@ -362,7 +364,11 @@ def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
 
     def predict(batches: Iterable) -> Iterator:
         outputs_of = _traced_once(batch_outputs, batches)
-        for batch in batches_with_progress(batches, "predict"):
-            yield tf.nest.map_structure(lambda value: value.numpy(), outputs_of(batch))
+
+        def arrays_of(batch):
+            return tf.nest.map_structure(lambda value: value.numpy(), outputs_of(batch))
+
+        at_once = 2 if replicas == 1 and kernels.on_cpu() else 1
+        return mapped_in_order(arrays_of, batches_with_progress(batches, "predict"), at_once)
 
     return predict
