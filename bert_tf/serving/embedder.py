@@ -15,9 +15,10 @@ from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.models import sentence_settings, sentence_vectors
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import frozen_graph
-from bert_tf.serving.base_predictor import Answerer, list_of
+from bert_tf.serving.base_predictor import AT_ONCE, Answerer, list_of
 from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.serving.onnx_model import OnnxModel
+from bert_tf.system.in_order import mapped_in_order
 from bert_tf.text.casing import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
@@ -133,11 +134,14 @@ class Embedder(Answerer):
             stripped = [text.strip() for text in texts]
             rows, _ = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
         lengths = rows.lengths if rows else np.array([len(text) for text in texts])
-        for chosen in self.batches(lengths):
+
+        def vectors_of(chosen):
             if rows:
-                vectors[chosen] = self._vectors(rows.batch(chosen, int(lengths[chosen].max())))
-            else:
-                vectors[chosen] = self.export("embed", text=[texts[row] for row in chosen.tolist()])["vector"]
+                return chosen, self._vectors(rows.batch(chosen, int(lengths[chosen].max())))
+            return chosen, self.export("embed", text=[texts[row] for row in chosen.tolist()])["vector"]
+
+        for chosen, found in mapped_in_order(vectors_of, self.batches(lengths), AT_ONCE):
+            vectors[chosen] = found
         normalize = self.settings.normalize if normalize is None else normalize
         return keras.ops.convert_to_numpy(sentence_vectors.normalized(vectors)) if normalize else vectors
 

@@ -1,0 +1,44 @@
+"""mapped_in_order: order, how many are computed at a time, errors."""
+
+import threading
+import time
+
+import pytest
+
+from bert_tf.system.in_order import mapped_in_order
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_results_are_in_order_and_few_at_a_time(count, at_once):
+    taken, running, most, lock = [], 0, 0, threading.Lock()
+
+    def items():
+        for number in range(count):
+            taken.append(number)
+            yield number
+
+    def square(number):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02 if number % 2 else 0.05)
+        with lock:
+            running -= 1
+        return number * number
+
+    results = []
+    for result in mapped_in_order(square, items(), at_once):
+        results.append(result)
+        assert len(taken) <= len(results) + at_once
+    assert results == [number * number for number in range(count)]
+    assert most == min(count, at_once)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_an_error_comes_in_its_turn(at_once):
+    results = mapped_in_order(lambda number: 6 // number, [3, 2, 0, 1], at_once)
+    assert [next(results), next(results)] == [2, 3]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
