@@ -258,7 +258,7 @@ def define_choice_flags() -> None:
         "search",
         None,
         "Train with every combination of these settings, report all, and keep the best on the dev set: "
-        "'learning_rate=2e-5,3e-5,5e-5;train_batch_size=16,32' is the paper's grid. Searched can be "
+        "'learning_rate=2e-5,3e-5,5e-5;train_batch_size=16,32' is the paper's grid. You can search over "
         f"{', '.join(SEARCHED)}. With --num_seeds, combinations are compared by their means.",
     )
     flags.DEFINE_integer(

@@ -8,6 +8,7 @@ import difflib
 import hashlib
 import os
 import posixpath
+import re
 import tempfile
 from collections.abc import Callable
 
@@ -71,11 +72,22 @@ NAMES_ELSEWHERE = {
 }
 
 
+_HUB_NAME = re.compile(r"(?:(\w[\w-]*)/)?(\w[\w.]*-[\w.-]*\w)")  # all-MiniLM-L6-v2, google/electra-small-generator
+
+
 def hint(path: str) -> str:
-    """How to get the released model that `path` names, for the end of a "not found" message; "" if it names none."""
+    """How to get the released model that `path` names, for the end of a "not found" message; "" if it names none.
+
+    A name as sentence-transformers and transformers take it, for which they would go to huggingface.co, is one, too.
+    """
     path = path.rstrip("/")
     name = next((name for name in (path, posixpath.dirname(path)) if name in MODELS), None)
     name = name or NAMES_ELSEWHERE.get(posixpath.basename(path))
+    if name is None and (hub := _HUB_NAME.fullmatch(path)) and not (hub[1] and os.path.isdir(hub[1])):
+        return (
+            f" If you mean a model on huggingface.co, download it first: hf download {hub[1] or 'OWNER'}/{hub[2]} "
+            f"--local-dir {hub[2]}"
+        )
     if name is None:
         return ""
     return f""" Google released a model of this name; python -c "import bert_tf; print(bert_tf.download('{name}'))" \

@@ -114,7 +114,10 @@ def test_a_model_learns_from_all_of_a_text(ran):
     head = json.loads((out / "mean" / "best_model" / "head_config.json").read_text())
     assert {"window_pooling": "mean", "window_stride": STRIDE, "max_windows": MOST}.items() <= head.items()
     lengths = np.array([len(words) for words, _ in texts_of(128, 0)])
-    assert f"{(lengths > 10).sum()} of 128 texts are longer than --max_seq_length=12; all are " in logs["mean"]
+    assert (
+        f"{(lengths > 10).sum()} of 128 texts are longer than --max_seq_length=12; all texts together make "
+        in logs["mean"]
+    )
     assert "need more than" not in logs["mean"]
     assert (out / "mean" / "train.tf_record").exists()
 
@@ -134,7 +137,9 @@ def test_the_saved_model_answers_everywhere_alike(ran, folder):
     np.testing.assert_allclose(found, probabilities[0], atol=1e-5)
     filling = "w1 " * 12
     assert (predictor(filling + "good")["label"], predictor(filling + "bad")["label"]) == ("up", "down")
-    with pytest.raises(ValueError, match="0 is a pair of texts; --long_texts=windows is for single texts"):
+    with pytest.raises(
+        ValueError, match="Example 0 is a pair; a model that reads windows .--long_texts. takes single texts"
+    ):
         predictor("w1", "w2")
     with pytest.raises(ValueError, match="the model's window_stride=5: a window of max_seq_length=6 has 4 tokens"):
         Predictor(str(out / "mean" / "best_model"), max_seq_length=6)
@@ -184,7 +189,7 @@ REFUSED = {
     "stride of none": "ValueError: --window_stride=3 is for --long_texts=windows.",
     "gaps": "ValueError: --window_stride=11: a window of max_seq_length=12 has 10 tokens of the text, so that those",
     "too long": "ValueError: --max_seq_length=64 is more than max_position_embeddings=32",
-    "pairs": "ValueError: train-1 is a pair of texts; --long_texts=windows is for single texts.",
+    "pairs": "ValueError: Example train-1 is a pair; a model that reads windows (--long_texts) takes single texts.",
 }
 
 

@@ -288,7 +288,17 @@ def test_a_name_in_the_place_of_a_path_says_what_to_do(tmp_path, monkeypatch):
             BertForSequenceClassification.from_pretrained(path)
     with pytest.raises(FileNotFoundError) as error:
         BertForSequenceClassification.from_pretrained("uncased_L-4_H-256")
-    assert "download" not in str(error.value)
+    assert "bert_tf.download" not in str(error.value)
+    for path, command in (
+        ("all-MiniLM-L6-v2", "hf download OWNER/all-MiniLM-L6-v2 --local-dir all-MiniLM-L6-v2"),
+        ("google/electra-small", "hf download google/electra-small --local-dir electra-small"),
+    ):
+        with pytest.raises(FileNotFoundError, match=command):
+            BertForSequenceClassification.from_pretrained(path)
+    for path in ("./all-MiniLM-L6-v2", "/runs/lr-3/best_model", "a/b/c-d"):
+        with pytest.raises(FileNotFoundError) as error:
+            BertForSequenceClassification.from_pretrained(path)
+        assert "hf download" not in str(error.value)
 
 
 def test_a_script_says_what_to_do(tmp_path):

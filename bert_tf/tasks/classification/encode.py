@@ -104,7 +104,9 @@ def _encode_windows(
 ) -> EncodedWindows:
     for example in examples:
         if example.text_b:
-            raise ValueError(f"{example.guid} is a pair of texts; --long_texts=windows is for single texts.")
+            raise ValueError(
+                f"Example {example.guid} is a pair; a model that reads windows (--long_texts) takes single texts."
+            )
     room = max_seq_length - tokenizer.num_special_tokens(pair=False)
     rows, counts, truncated, lost, total = [], [], 0, 0, 0
     for ids in _encode_texts([example.text_a for example in examples], tokenizer, num_processes):
@@ -114,7 +116,7 @@ def _encode_windows(
         beyond = len(ids) - sum(spans[-1])
         truncated, lost, total = truncated + (beyond > 0), lost + beyond, total + len(ids)
     logging.info(
-        "%d of %d texts are longer than --max_seq_length=%d; all are %d windows, of %d at most.",
+        "%d of %d texts are longer than --max_seq_length=%d; all texts together make %d windows, at most %d each.",
         sum(count > 1 for count in counts), len(counts), max_seq_length, len(rows), max(counts, default=0),
     )  # fmt: skip
     if truncated:

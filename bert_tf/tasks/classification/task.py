@@ -37,6 +37,7 @@ class ClassificationTask(FineTuningTask):
     name = "classification"
     dev_records, test_records = "eval", "predict"
     windows: long_texts.TextWindows | None = None
+    takes_pairs = False
 
     def resolve(self, run, newest):
         model = baselines.chosen_model(self.settings, run, newest)
@@ -84,7 +85,9 @@ class ClassificationTask(FineTuningTask):
 
     @property
     def answers(self):
-        return super().answers if self.settings.model == "bert" else None  # run_classifier.py predicts with the others
+        if self.settings.model != "bert":
+            return None  # run_classifier.py predicts with these
+        return super().answers.replace('"A text."', '"One text.", "Its pair."' if self.takes_pairs else '"A text."')
 
     def describe(self, run, newest):
         if self.settings.model == "bert":
@@ -118,6 +121,7 @@ class ClassificationTask(FineTuningTask):
             sets = []
             for name, examples in read(kind).items():
                 logging.info("%s: %d examples", name, len(examples))
+                self.takes_pairs = bool(examples) and examples[0].text_b is not None
                 if kind == "test" and self.settings.glue_submission:
                     path = data.split_path(self.task, self.task.test[name], self.settings.data_dir)
                     glue_submission.check_count(self.task.name, name, len(examples), path)

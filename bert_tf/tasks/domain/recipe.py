@@ -142,16 +142,16 @@ def _open_start(path: str) -> Start:
     notes = []
     if config.detects_replaced_tokens:
         notes.append(
-            "The generator, which is trained beside the discriminator, began with random weights: its loss before is "
+            "The generator, which is trained beside the discriminator, starts from random weights: its loss before is "
             "that of guessing."
         )
     elif OUTPUT_BIAS not in weights.shapes:
         notes.append(
-            "The weights have no masked-LM head, so it began with random weights: the losses before are those of "
+            "The weights have no masked-LM head, so that it starts from random weights: the losses before are those of "
             "guessing, whatever the model knew, and the losses after include what the head has learned."
         )
     if config.has_pooler and not order:
-        notes.append("The weights have no head for the order of sentences, so that was not trained.")
+        notes.append("The weights have no head for the order of sentences, so that is not trained.")
     for note in notes:
         logging.info("%s", note)
     return Start(files, family, pretrained.tokenizer_of(files), order, tuple(notes))

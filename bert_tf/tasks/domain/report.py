@@ -88,7 +88,7 @@ def create_page(content: dict) -> str:
         f"learning rate of {training['learning_rate']:g}.\n",
         "| text | documents | sentences | MB |\n|---|---|---|---|",
         *(
-            f"| {name} | {counts['documents']:,} | {counts['sentences']:,} | {counts['bytes'] / 1e6:.1f} |"
+            f"| {name} | {counts['documents']:,} | {counts['sentences']:,} | {counts['bytes'] / 1e6:.2f} |"
             for name, counts in texts.items()
         ),
         _words_part(content),
@@ -137,7 +137,7 @@ def _losses_part(content: dict) -> str:
         *content["notes"],
     ]
     if "other" in losses:
-        lines.append("What the losses of the other text went up by is what was forgotten.")
+        lines.append("An increase of the losses of the other text measures what was forgotten.")
     return "\n".join(lines)
 
 

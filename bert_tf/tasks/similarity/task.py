@@ -82,7 +82,7 @@ class SimilarityTask(FineTuningTask):
         own, rows = self.settings, self.train_rows
         loss = own.loss or ("cosine" if "scores" in rows.labels else "ranking")
         if not own.loss:
-            logging.info("--loss=%s, since --train_file has %s scores.", loss, "no" if loss == "ranking" else "")
+            logging.info("--loss=%s, since --train_file has %sscores.", loss, "no " if loss == "ranking" else "")
         own.check_loss(loss)
         texts = rows.rows_per_example
         if (loss == "cosine") != ("scores" in rows.labels) or (loss == "triplet" and texts == 2):

@@ -36,7 +36,10 @@ def test_windows_by_hand(small, caplog):
     ]  # fmt: skip
     assert encoded.windows.tolist() == [3, 1, 1, 1] and encoded.label_ids.tolist() == [0, 1, 0, 1]
     assert encoded.truncated == 0 and encoded.second_starts.tolist() == [6, 6, 5, 4, 2, 6]
-    assert "1 of 4 texts are longer than --max_seq_length=6; all are 6 windows, of 3 at most." in caplog.text
+    assert (
+        "1 of 4 texts are longer than --max_seq_length=6; all texts together make 6 windows, at most 3 each."
+        in caplog.text
+    )
     assert "lost" not in caplog.text
     # Without overlap.
     assert rows_in(encode(small, TEXTS[:1], 6, 4)) == [[2, A, B, C, D, 3], [2, E, F, G, 3]]
@@ -103,5 +106,5 @@ def test_what_is_refused(small):
     with pytest.raises(ValueError, match="the model's window_stride=5: a window of max_seq_length=6 has 4"):
         windows_of_model(HeadConfig(window_pooling="mean", window_stride=5), small, 6)
     pair = [InputExample("dev-3", "a", "b")]
-    with pytest.raises(ValueError, match="dev-3 is a pair of texts; --long_texts=windows is for single texts."):
+    with pytest.raises(ValueError, match="Example dev-3 is a pair; a model that reads windows"):
         encode_examples(pair, TASK, small, 6, windows=TextWindows(2))
