@@ -35,7 +35,7 @@ OTHER_PROGRAMS_FLAGS = {
     "model_config_file", "model_config_file_poll_wait_seconds", "rm", "scope", "tensorflow_inter_op_parallelism",
     "tensorflow_intra_op_parallelism", "project", "region", "temp_location", "sdk_container_image", "flink_master",
     "environment_type", "environment_config", "spark_master_url", "help", "direct_running_mode", "direct_num_workers",
-    "dask_client_address", "dask_scheduler_file", "nthreads", "nworkers", "accelerator", "zone",
+    "dask_client_address", "dask_scheduler_file", "nthreads", "nworkers", "local", "accelerator", "zone",
 }  # fmt: skip
 
 
