@@ -1,0 +1,50 @@
+"""How predictors compute: in one graph, for batches of any size and length, by several threads."""
+
+import concurrent.futures
+
+import keras
+import numpy as np
+import pytest
+from helpers.small_data import PIECES
+from helpers.tiny import write_encoder
+
+from bert_tf import BertForSequenceClassification, Predictor
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("predictor")
+    write_encoder(folder, PIECES)
+    keras.utils.set_random_seed(1)
+    model = BertForSequenceClassification.from_pretrained(str(folder / "encoder"), labels=["down", "up"])
+    model.save_pretrained(str(folder / "model"))
+    return Predictor(str(folder / "model"), batch_size=4)
+
+
+TEXTS = [" ".join(["good", "w1", "bad", "w2"][: 1 + number % 4] * (1 + number % 3)) for number in range(11)]
+
+
+def test_one_graph_answers_texts_of_all_lengths(predictor):
+    found = predictor.logits([*TEXTS, ("good", "bad w1")])
+    np.testing.assert_allclose(predictor.logits(TEXTS[:1]), found[:1], atol=1e-6)
+    assert predictor._graph.experimental_get_tracing_count() == 1
+    for text, logits in zip(TEXTS, found, strict=False):  # operation by operation
+        expected = predictor.model(predictor.tokenizer([text]), training=False)
+        np.testing.assert_allclose(logits, np.asarray(expected)[0], atol=1e-5)
+
+
+def test_weights_that_change_count(predictor):
+    before, more = predictor.logits(TEXTS[:2]), np.array([1.0, 3.0], np.float32)
+    bias = predictor.model.trainable_variables[-1]
+    old = bias.numpy()
+    bias.assign(old + more)
+    np.testing.assert_allclose(predictor.logits(TEXTS[:2]), before + more, atol=1e-5)
+    bias.assign(old)
+
+
+def test_threads_get_what_is_theirs(predictor):
+    expected = [predictor.logits([text]) for text in TEXTS]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda text: predictor.logits([text]), TEXTS * 3))
+    for number, logits in enumerate(found):
+        np.testing.assert_allclose(logits, expected[number % len(TEXTS)], atol=1e-6)
