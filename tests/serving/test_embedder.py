@@ -10,6 +10,7 @@ from helpers.slow import slow
 
 from bert_tf.models.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
 from bert_tf.models.task_models import BertForMaskedLM, BertModel
+from bert_tf.serving import embedder as embedder_module
 from bert_tf.serving import export
 from bert_tf.serving.embedder import Embedder
 
@@ -58,6 +59,19 @@ def test_vectors_are_those_of_one_text_at_a_time(model_dir, pooling):
     np.testing.assert_allclose(embedder(TEXTS[0]), expected[0], atol=1e-5)
     lengths = np.linalg.norm(embedder.encode(TEXTS, normalize=True), axis=1)
     np.testing.assert_allclose(lengths, np.ones(len(TEXTS)), atol=1e-6)
+
+
+def test_many_texts_are_worth_constant_weights(model_dir, monkeypatch):
+    monkeypatch.setattr(embedder_module, "_FREEZE_FROM", len(TEXTS))
+    embedder = Embedder(model_dir)
+    few = embedder.encode(TEXTS[:-1])
+    graph = embedder._vectors
+    many = embedder.encode(TEXTS)
+    assert embedder._vectors is not graph
+    np.testing.assert_allclose(many[:-1], few, atol=1e-5)
+    constant = embedder._vectors
+    embedder.encode(TEXTS)
+    assert embedder._vectors is constant  # made once
 
 
 def test_what_a_directory_says_holds_unless_told_otherwise(model_dir, tmp_path):
