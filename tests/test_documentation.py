@@ -332,7 +332,7 @@ def test_checkpoints(environment, folder):
 @pytest.mark.slow
 def test_classification(environment, folder):
     training, prediction, windows = blocks("classification", "shell")
-    run_commands(training, environment, folder)
+    assert 'best_model")("One text.", "Its pair.")' in run_commands(training, environment, folder)
     results = (folder / "mrpc_output" / "eval_results.txt").read_text()
     assert [line.split(" = ")[0] for line in results.splitlines()] == [
         "eval_accuracy",

@@ -9,15 +9,15 @@ import tensorflow as tf
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import directory as model_directory
+from bert_tf.models import kernels
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import loaded_export
 from bert_tf.serving.detect_task import check_task
 from bert_tf.serving.onnx_model import OnnxModel
-from bert_tf.system.in_order import mapped_in_order
+from bert_tf.system.in_order import BATCHES_AT_ONCE, mapped_in_order
 from bert_tf.system.progress import progress_bar
 from bert_tf.tasks.table import TASKS
 
-AT_ONCE = 2  # batches
 _SECONDS_WITHOUT_PROGRESS = 5
 
 
@@ -69,7 +69,7 @@ class Answerer:
         self.model = self.load_model(path)
         if keras.backend.backend() == "tensorflow":
             # Operation by operation a single text takes several times as long.
-            self._graph = tf.function(lambda features: self.model(features, training=False), autograph=False)
+            self._graph = tf.function(self.run, autograph=False)
 
     def _check_task(self, path: str, task: str) -> None:
         """Refuses an export for another task."""
@@ -105,12 +105,16 @@ class Answerer:
         def outputs_of(chosen):
             return chosen, self.compute(rows.batch(chosen, int(lengths[chosen].max())))
 
-        return mapped_in_order(outputs_of, self.batches(lengths), AT_ONCE)
+        return mapped_in_order(outputs_of, self.batches(lengths), BATCHES_AT_ONCE if kernels.on_cpu() else 1)
+
+    def run(self, features: dict):
+        """What is computed of a batch, by `compute` in a graph: the model's outputs."""
+        return self.model(features, training=False)
 
     def compute(self, features: dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
-        """The model's outputs for one batch."""
+        """`run`, in one graph for batches of all sizes if TensorFlow computes."""
         if self._graph is None:
-            found = self.model(features, training=False)
+            found = self.run(features)
         else:
             specs = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in features.items()}
             found = self._graph.get_concrete_function(specs)(features)

@@ -15,10 +15,9 @@ from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.models import sentence_settings, sentence_vectors
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import frozen_graph
-from bert_tf.serving.base_predictor import AT_ONCE, Answerer, list_of
+from bert_tf.serving.base_predictor import Answerer, list_of
 from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.serving.onnx_model import OnnxModel
-from bert_tf.system.in_order import mapped_in_order
 from bert_tf.text.casing import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
@@ -51,9 +50,9 @@ class Embedder(Answerer):
     """
 
     tasks = ("encoder",)
-    _may_freeze = False
     model_class = BertModel
     action = "embed"
+    _frozen = False
 
     def __init__(
         self,
@@ -82,8 +81,7 @@ class Embedder(Answerer):
             self.max_seq_length = self.exported_max_seq_length(max_seq_length)
             self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
             return
-        by_onnx = isinstance(self.model, OnnxModel)
-        if by_onnx:
+        if isinstance(self.model, OnnxModel):
             if dtype is not None:
                 raise ValueError(f"dtype={dtype!r}: what an export computes was decided when it was written")
             self.settings = sentence_settings.read_settings(self.path)
@@ -96,24 +94,24 @@ class Embedder(Answerer):
             max_seq_length = self.settings.length_for(self.files.config)
         self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
         self.size = self.files.config.hidden_size
-        if by_onnx:
-            self._vectors = self._compute_by_onnx
-            return
-        names = ("input_ids", "input_mask", "segment_ids")
-        self._inputs = [{name: tf.TensorSpec([None, None], tf.int32, name) for name in names}]
-        self._vectors = tf.function(self._compute, self._inputs, autograph=False)
-        size = frozen_graph.weight_bytes([variable.value for variable in self.model.variables])
-        self._may_freeze = size < frozen_graph.MOST_BYTES
 
     def load_model(self, path):
         return self.model_class.from_pretrained(path, dtype=self._dtype)
 
-    def _compute(self, inputs):
-        return sentence_vectors.sentence_vectors(self.model, inputs, self.settings.pooling, training=False)
+    def run(self, features):
+        if isinstance(self.model, OnnxModel):
+            outputs = self.model(features)["sequence_output"]
+            return sentence_vectors.pooled(outputs, features["input_mask"], self.settings.pooling)
+        return sentence_vectors.sentence_vectors(self.model, features, self.settings.pooling, training=False)
 
-    def _compute_by_onnx(self, inputs):
-        outputs = self.model(inputs)["sequence_output"]
-        return sentence_vectors.pooled(outputs, inputs["input_mask"], self.settings.pooling)
+    def _freeze(self) -> None:
+        """Makes the weights constants of the graph, if it is no export, has not been done, and fits."""
+        variables = [] if self._graph is None else [variable.value for variable in self.model.variables]
+        if self._frozen or not 0 < frozen_graph.weight_bytes(variables) < frozen_graph.MOST_BYTES:
+            return
+        names = ("input_ids", "input_mask", "segment_ids")
+        specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
+        self._graph, self._frozen = frozen_graph.frozen(self.run, [specs]), True
 
     def encode(self, texts: Sequence[str], normalize: bool | None = None) -> np.ndarray:
         """float32 [n, H]: the vectors of texts, in their order.
@@ -130,24 +128,19 @@ class Embedder(Answerer):
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise TypeError(f"texts[{number}] must be a string, not {text!r:.80}")
-        if len(texts) >= _FREEZE_FROM and self._may_freeze:
-            self._vectors, self._may_freeze = frozen_graph.frozen(self._compute, self._inputs), False
         vectors = np.empty((len(texts), self.size), np.float32)
         if not texts:
             return vectors
-        rows = None
-        if not self.export:
+        if len(texts) >= _FREEZE_FROM:
+            self._freeze()
+        if self.export:
+            for chosen in self.batches(np.array([len(text) for text in texts])):
+                vectors[chosen] = self.export("embed", text=[texts[row] for row in chosen.tolist()])["vector"]
+        else:
             stripped = [text.strip() for text in texts]
             rows, _ = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
-        lengths = rows.lengths if rows else np.array([len(text) for text in texts])
-
-        def vectors_of(chosen):
-            if rows:
-                return chosen, self._vectors(rows.batch(chosen, int(lengths[chosen].max())))
-            return chosen, self.export("embed", text=[texts[row] for row in chosen.tolist()])["vector"]
-
-        for chosen, found in mapped_in_order(vectors_of, self.batches(lengths), AT_ONCE):
-            vectors[chosen] = found
+            for chosen, found in self.outputs(rows):
+                vectors[chosen] = found
         normalize = self.settings.normalize if normalize is None else normalize
         return keras.ops.convert_to_numpy(sentence_vectors.normalized(vectors)) if normalize else vectors
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from bert_tf.models import kernels
-from bert_tf.system.in_order import mapped_in_order
+from bert_tf.system.in_order import BATCHES_AT_ONCE, mapped_in_order
 from bert_tf.system.progress import batches_with_progress
 
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
@@ -368,7 +368,7 @@ def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
         def arrays_of(batch):
             return tf.nest.map_structure(lambda value: value.numpy(), outputs_of(batch))
 
-        at_once = 2 if replicas == 1 and kernels.on_cpu() else 1
+        at_once = BATCHES_AT_ONCE if replicas == 1 and kernels.on_cpu() else 1
         return mapped_in_order(arrays_of, batches_with_progress(batches, "predict"), at_once)
 
     return predict

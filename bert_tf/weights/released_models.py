@@ -83,15 +83,14 @@ def hint(path: str) -> str:
     path = path.rstrip("/")
     name = next((name for name in (path, posixpath.dirname(path)) if name in MODELS), None)
     name = name or NAMES_ELSEWHERE.get(posixpath.basename(path))
-    if name is None and (hub := _HUB_NAME.fullmatch(path)) and not (hub[1] and os.path.isdir(hub[1])):
-        return (
-            f" If you mean a model on huggingface.co, download it first: hf download {hub[1] or 'OWNER'}/{hub[2]} "
-            f"--local-dir {hub[2]}"
-        )
-    if name is None:
+    if name:
+        command = f"""python -c "import bert_tf; print(bert_tf.download('{name}'))\""""
+        return f" Google released a model of this name; {command} downloads it and prints its folder: use that."
+    hub = _HUB_NAME.fullmatch(path)
+    if not hub or (hub[1] and os.path.isdir(hub[1])):
         return ""
-    return f""" Google released a model of this name; python -c "import bert_tf; print(bert_tf.download('{name}'))" \
-downloads it and prints its folder: use that."""
+    owner, name = hub[1] or "OWNER", hub[2]
+    return f" If you mean a model on huggingface.co, download it first: hf download {owner}/{name} --local-dir {name}"
 
 
 def check_path(path: str | None, flag: str) -> None:

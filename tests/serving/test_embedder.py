@@ -65,13 +65,13 @@ def test_many_texts_are_worth_constant_weights(model_dir, monkeypatch):
     monkeypatch.setattr(embedder_module, "_FREEZE_FROM", len(TEXTS))
     embedder = Embedder(model_dir)
     few = embedder.encode(TEXTS[:-1])
-    graph = embedder._vectors
+    graph = embedder._graph
     many = embedder.encode(TEXTS)
-    assert embedder._vectors is not graph
+    assert embedder._graph is not graph
     np.testing.assert_allclose(many[:-1], few, atol=1e-5)
-    constant = embedder._vectors
+    constant = embedder._graph
     embedder.encode(TEXTS)
-    assert embedder._vectors is constant  # made once
+    assert embedder._graph is constant  # made once
 
 
 def test_what_a_directory_says_holds_unless_told_otherwise(model_dir, tmp_path):

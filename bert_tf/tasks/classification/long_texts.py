@@ -69,6 +69,9 @@ def with_window_length(run: FineTuningSettings, newest: str | None) -> FineTunin
 
     Args:
       newest: checkpoint in --output_dir, if any.
+
+    Raises:
+      ValueError: see `read_max_length`.
     """
     source = newest or run.init_checkpoint
     length = read_max_length(casing.directory_of(source)) if source and not run.do_train else None

@@ -87,7 +87,8 @@ class ClassificationTask(FineTuningTask):
     def answers(self):
         if self.settings.model != "bert":
             return None  # run_classifier.py predicts with these
-        return super().answers.replace('"A text."', '"One text.", "Its pair."' if self.takes_pairs else '"A text."')
+        answers = super().answers
+        return answers.replace('"A text."', '"One text.", "Its pair."') if self.takes_pairs else answers
 
     def describe(self, run, newest):
         if self.settings.model == "bert":
@@ -121,7 +122,7 @@ class ClassificationTask(FineTuningTask):
             sets = []
             for name, examples in read(kind).items():
                 logging.info("%s: %d examples", name, len(examples))
-                self.takes_pairs = bool(examples) and examples[0].text_b is not None
+                self.takes_pairs |= bool(examples) and examples[0].text_b is not None
                 if kind == "test" and self.settings.glue_submission:
                     path = data.split_path(self.task, self.task.test[name], self.settings.data_dir)
                     glue_submission.check_count(self.task.name, name, len(examples), path)
