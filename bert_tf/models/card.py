@@ -37,6 +37,7 @@ _LICENSES = {
 # Hugging Face's cache keeps a model of the hub in models--owner--name/snapshots/REVISION.
 _HUB_CACHE = re.compile(r"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/[0-9a-f]{40}(?:/|$)")
 
+_COMMON_NAMES = ("best_model", "pretrained")  # they say nothing without the folder that they are in
 _WITHOUT_BERT = ("BilstmClassifier", "CnnClassifier")  # of baselines.py, which can't be imported below pretrained.py
 # Architecture -> the hub's name of the task, and the task in words.
 _TASKS = {
@@ -235,7 +236,7 @@ def card_text(
     }
     parts = [
         f"{_MARK}\n# {title}: {task}",
-        _sizes(config, head, shapes, casing, without_bert),
+        _sizes(config, head, shapes, casing, without_bert, facts.settings.get("max_seq_length")),
         _labels(head.labels),
         _beginning(facts),
         _training(facts),
@@ -284,7 +285,9 @@ def _task_of(architecture: str, head: HeadConfig, sentences: SentenceSettings | 
     return tag, task
 
 
-def _sizes(config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing, without_bert: bool) -> str:
+def _sizes(
+    config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing, without_bert: bool, trained_length: object
+) -> str:
     parameters = 0
     for name in filter(is_model_variable, shapes):
         count = 1
@@ -302,7 +305,9 @@ def _sizes(config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing
         }
         if config.embedding_size != config.hidden_size:
             rows["width of the embeddings"] = config.embedding_size
-        rows["longest input"] = f"{config.max_length} tokens"
+        shorter = isinstance(trained_length, int) and trained_length < config.max_length
+        trained = f"; in training {trained_length}" if shorter else ""
+        rows["longest input"] = f"{config.max_length} tokens{trained}"
         rows["attention"] = "causal: each token sees those before it" if config.is_causal else None
     rows |= {
         "vocabulary": f"{config.vocab_size:,} tokens",
@@ -328,7 +333,7 @@ def _beginning(facts: CardFacts) -> str:
         details = [f"step {start.step}"] if start.step is not None else []
         details += [f"checksum {start.checksum}"] if start.checksum else []
         known = f" ({', '.join(details)})" if details else ""
-        lines.append(f"- It began from the weights {_code(start.path)}{known}.")
+        lines.append(f"- It began from the weights {_code(_public_path(start.path))}{known}.")
         lines.append(f"- Licence of those weights: {_license(start)}.")
     else:
         known = "It began from random weights" if start else "Which weights it began from is not recorded"
@@ -385,7 +390,21 @@ def _table(header: tuple[str, str], rows: Mapping[str, object]) -> list[str]:
 
 
 def _written(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return ", ".join(map(_written, value))
+    return _public_path(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _public_path(path: str) -> str:
+    """A path as a card shows it: in the hub's cache the model's name there; of any other absolute one only its end,
+    since the rest says where its owner keeps files."""
+    if cached := _HUB_CACHE.search(path):
+        return "/".join(cached.groups())
+    if not path.startswith(("/", "~")) and "://" not in path:
+        return path
+    *_, folder, name = ("", *path.rstrip("/").split("/"))
+    is_common = "." in name or name in _COMMON_NAMES
+    return f"{folder}/{name}" if is_common and folder else name
 
 
 def _code(text: str) -> str:

@@ -96,8 +96,9 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
         target, description["task"], model_dir, kind, number, lowest,
     )  # fmt: skip
     entry = TASKS[description["task"]]
-    if entry.answers:
-        logging.info("In Python: from bert_tf import %s; %s", entry.answerer, entry.answers.format(path=target))
+    takes_pairs = "text_pair" in description["signatures"]["serving_default"]["inputs"]
+    if answers := entry.answers_of_pairs if takes_pairs else entry.answers:
+        logging.info("In Python: from bert_tf import %s; %s", entry.answerer, answers.format(path=target))
     else:
         call = f'tf.saved_model.load("{target}").signatures["serving_default"]'
         logging.info("In Python: import tensorflow as tf, tensorflow_text; %s", call)

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,11 @@ SCRIPTS = pathlib.Path(__file__).resolve().parents[2]
 
 _LINES_OF_LOG = 15
 _SECONDS_BETWEEN_LOOKS = 0.5
+_END_OF_LOG = 4096  # bytes, enough for a progress bar
+_MOST_WARNINGS = 5  # of one run
+# A progress bar of the scripts, "train:  40%|####      | 40/100 [00:10<00:15, 4.0step/s]", and a warning of theirs.
+_BAR = re.compile(r"(\w[\w ]*): +\d+%\|[^|]*\| *(\d+/\d+) \[[\d:]+<([\d:]+)")
+_WARNING = re.compile(r"^W\d{4} [\d:.]+ +\d+ \w+\.py:\d+\] (.*)$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +85,19 @@ def check_flags(run: Run) -> None:
         raise ValueError((ended.stderr.strip().splitlines() or [f"{script} ended with {ended.returncode}"])[-1])
 
 
-def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -> dict:
+def progress_in(log: str) -> str:
+    """Where a script is, by the last progress bar in its log: "train 40/100, 00:15 left"; "" if there is none."""
+    bars = _BAR.findall(log)
+    return "{} {}, {} left".format(*bars[-1]) if bars else ""
+
+
+def do_run(run: Run, output_dir: str, wait: Callable[[str], None] = lambda progress: None) -> dict:
     """Runs a script, with its output in logs/<name>.log, and saves the results; see `result_of`.
 
+    Its warnings are repeated at its end.
+
     Args:
-      wait: called from time to time while the script runs.
+      wait: called from time to time while the script runs, with `progress_in` its log if that is a local file.
 
     Raises:
       ChildProcessError: it failed; the message ends with the last lines of its log.
@@ -96,6 +110,9 @@ def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -
     command = run.command()
     logging.info("%s; its log is %s", " ".join(command), log_path)
     started = time.monotonic()
+    known = 0  # bytes of earlier starts
+    if tf.io.gfile.exists(log_path):
+        known = tf.io.gfile.stat(log_path).length
     with _appended(log_path) as log:
         process = subprocess.Popen(
             [sys.executable, str(SCRIPTS / command[0]), *command[1:]], stdout=log, stderr=subprocess.STDOUT
@@ -104,23 +121,34 @@ def do_run(run: Run, output_dir: str, wait: Callable[[], None] = lambda: None) -
             while process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_SECONDS_BETWEEN_LOOKS)
-                wait()
+                wait("" if is_remote(log_path) else progress_in(_end_of(log_path, known)))
         finally:
             if process.poll() is None:  # on SIGTERM a training run saves a checkpoint
                 process.terminate()
                 process.wait()
+    with tf.io.gfile.GFile(log_path, "rb") as file:
+        file.seek(known)
+        text = file.read().decode("utf-8", errors="replace")
     if process.returncode:
-        with tf.io.gfile.GFile(log_path, "rb") as file:
-            lines = file.read().decode("utf-8", errors="replace").splitlines(keepends=True)
-        last = "".join(lines[-_LINES_OF_LOG:])
+        last = "".join(text.splitlines(keepends=True)[-_LINES_OF_LOG:])
         raise ChildProcessError(
             f"{run.script} failed with exit code {process.returncode} in the run {run.name}; the end of {log_path}:\n"
             f"{last}"
         )
+    for warning in list(dict.fromkeys(_WARNING.findall(text)))[:_MOST_WARNINGS]:
+        logging.warning("%s: %s", run.name, warning)
     kept = {"command": command, "results": run.read(), "seconds": round(time.monotonic() - started, 1)}
     path = os.path.join(output_dir, "results", f"{run.name}.json")
     write_text_file(path, json.dumps(kept, indent=2) + "\n")
     return kept
+
+
+def _end_of(path: str, known: int) -> str:
+    """The last few thousand characters of a local file, from a position on."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(known, size - _END_OF_LOG))
+        return file.read().decode("utf-8", errors="replace")
 
 
 @contextlib.contextmanager
@@ -151,12 +179,18 @@ def do_runs(runs: Iterable[Run], output_dir: str) -> dict[str, dict]:
     done = {run.name: kept for run in runs if (kept := result_of(run, output_dir))}
     if done:
         logging.info("%d of %d runs are already done.", len(done), len(runs))
-    with progress_bar(total=len(runs), initial=len(done), desc="scripts", unit="run") as bar, _stopped_by_signal():
+    options = {"total": len(runs), "initial": len(done), "desc": "scripts", "unit": "run", "miniters": 0}
+    with progress_bar(**options) as bar, _stopped_by_signal():
         for run in runs:
             if run.name in done:
                 continue
             bar.set_postfix_str(run.name)
-            done[run.name] = do_run(run, output_dir, bar.refresh if sys.stderr.isatty() else lambda: None)
+
+            def show(progress: str, name: str = run.name) -> None:
+                bar.set_postfix_str(f"{name}: {progress}" if progress else name, refresh=False)
+                bar.update(0)  # drawn as often as any bar
+
+            done[run.name] = do_run(run, output_dir, show)
             bar.update()
     return done
 

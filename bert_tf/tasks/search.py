@@ -111,4 +111,7 @@ def table_text(tried: Sequence[Tried], main_metric: str) -> str:
     lines.insert(1, f"|{'|'.join('-' * (width + 1) + ':' for width in widths)}|")
     count = len(tried[0].results)
     over = f", the mean of {count} seeds," if several else ""
-    return "\n".join([*lines, "", f"The best by {main_metric}{over} is {search.combination_text(best.values)}."])
+    verdict = f"The best by {main_metric}{over} is {search.combination_text(best.values)}."
+    if not several:
+        verdict += " One seed each: what differs little may be chance; --num_seeds=5 shows how much."
+    return "\n".join([*lines, "", verdict])

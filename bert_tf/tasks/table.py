@@ -35,6 +35,11 @@ class TaskEntry:
     settings_file: str | None = None
     tflite: bool = True
 
+    @property
+    def answers_of_pairs(self) -> str | None:
+        """`answers` of a model that reads two texts at once."""
+        return self.answers and self.answers.replace('"A text."', '"One text.", "Its pair."')
+
     def output_layer_in(self, names: Collection[str]) -> str | None:
         """The output layer of a model with variables of these names: output_layer, unless it has the other_layer."""
         return self.other_layer if self.other_layer in names else self.output_layer

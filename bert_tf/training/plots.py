@@ -249,7 +249,8 @@ def plot_search(names: Sequence[str], scores: Sequence[Sequence[float]], png: st
             axes.errorbar(np.mean(values), row, xerr=spread, fmt="D", color="black", markersize=5, capsize=4)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_xlabel(metric)
+        seeds = max(map(len, scores))
+        axes.set_xlabel(f"{metric}, {'one seed each' if seeds == 1 else f'mean and spread of {seeds} seeds'}")
         axes.grid(axis="x", alpha=0.3)
         return _finished(figure, png)
 
@@ -385,7 +386,7 @@ def plot_before_and_after(
         bars.set_xticks(places, losses)
         bars.set_title(f"{title}, held-out")
         bars.margins(y=0.12)
-        bars.legend()
+        bars.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, frameon=False)
         for kind, label in _KINDS.items():
             points = [(record["step"], record[value]) for record in records[kind] if value in record]
             if points:

@@ -46,12 +46,37 @@ def test_a_card_says_what_is_known():
         "- It began from the weights `models/my base: 1` (step 1000, checksum ab12).",
         "- Licence of those weights: apache-2.0, as LICENSE beside them says.",
         "- Training data: 16 examples, checksum 01ff.", "It is one of 5 seeds that were tried.",
-        "| learning_rate | `2e-05` |", '| labels | `["up", "dówn"]` |', "| optimizer | `adamw` |", "After step 24:",
+        "| learning_rate | `2e-05` |", '| labels | `up, dówn` |', "| optimizer | `adamw` |", "After step 24:",
         "| eval_accuracy | 0.8125 |", "| eval_loss | 0.3 |", 'Predictor("path/to/this/folder")("A text.")',
         "python export_saved_model.py --model_dir=path/to/this/folder --export_dir=serving/model",
     ):  # fmt: skip
         assert f"\n{line}\n" in text, line
     assert text == card_text(CONFIG, HEAD, SHAPES, FACTS, casing=Casing(True))
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("bert/uncased_L-2", "bert/uncased_L-2"),
+        ("/home/ada/uncased_L-2/", "uncased_L-2"),
+        ("/home/ada/uncased_L-2/bert_model.ckpt", "uncased_L-2/bert_model.ckpt"),
+        ("/home/ada/mrpc/best_model", "mrpc/best_model"),
+        ("gs://secret/runs/mrpc/best_model", "mrpc/best_model"),
+        ("~/glue/MRPC", "MRPC"),
+        ("/weights.h5", "weights.h5"),
+    ],
+)
+def test_a_card_does_not_say_where_its_owner_keeps_files(path, shown):
+    facts = CardFacts(Beginning(path), settings={"data_dir": path})
+    text = card_text(CONFIG, HEAD, SHAPES, facts)
+    assert f"- It began from the weights `{shown}`." in text and f"| data_dir | `{shown}` |" in text
+
+
+def test_a_card_says_which_lengths_the_model_was_trained_on():
+    text = card_text(CONFIG, HEAD, SHAPES, CardFacts(settings={"max_seq_length": 16}))
+    assert "| longest input | 32 tokens; in training 16 |" in text
+    text = card_text(CONFIG, HEAD, SHAPES, CardFacts(settings={"max_seq_length": 32}))
+    assert "| longest input | 32 tokens |" in text
 
 
 def test_what_is_not_known_is_left_out():
@@ -170,7 +195,7 @@ def test_the_name_on_the_hub_is_that_of_its_cache_or_of_an_earlier_card(tmp_path
     model.save_pretrained(str(tmp_path / "tuned"))
     text = (tmp_path / "tuned" / "README.md").read_text()
     assert front_of(text)["base_model"] == "owner/base.1" and front_of(text)["license"] == "mit"
-    assert f"- It began from the weights `{folder}`." in text
+    assert "- It began from the weights `owner/base.1`." in text
     assert beginning(tmp_path / "tuned").base_model == "owner/base.1"
     (tmp_path / "tuned" / "README.md").write_text("---\nbase_model: owner/x\n---\n")  # of which model, is not known
     assert beginning(tmp_path / "tuned", with_checksum=False).base_model is None
@@ -217,5 +242,5 @@ def test_a_conversion_carries_our_card_over(tmp_path):
     (tmp_path / "ours" / "README.md").write_text("---\nlicense: mit\n---\n")
     convert.convert(str(tmp_path / "ours"), str(tmp_path / "new"), "tf1", verify=False)
     new = (tmp_path / "new" / "README.md").read_text()
-    assert f"- It began from the weights `{tmp_path}/ours` (checksum {weights.checksum})." in new
+    assert f"- It began from the weights `ours` (checksum {weights.checksum})." in new
     assert front_of(new)["license"] == "mit"

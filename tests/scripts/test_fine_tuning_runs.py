@@ -175,7 +175,7 @@ def test_a_run_leaves_a_card_of_each_model(ran):
         step = step or json.loads(before["whole"]["best_model/eval_results.json"])["step"]
         assert f"After step {step}:" in card and "| learning_rate | `0.003` |" in card
         start = settings["init_weights"]
-        assert f"- It began from the weights `{out.parent}/encoder` (checksum {start['checksum']})." in card
+        assert f"- It began from the weights `encoder` (checksum {start['checksum']})." in card
         assert f"- Training data: {settings['training_data']}." in card
         assert TASKS[SCRIPTS[script]].answers.format(path="path/to/this/folder") in card
         assert str(out) not in card

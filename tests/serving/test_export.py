@@ -171,8 +171,10 @@ def test_odd_requests_are_answered_and_spoil_nothing(signatures):
 
 
 @pytest.mark.slow
-def test_pairs_as_the_default(classifier, predictor, tmp_path):
+def test_pairs_as_the_default(classifier, predictor, tmp_path, caplog):
+    logging.set_verbosity(logging.INFO)
     path = export.export_saved_model(classifier, str(tmp_path), text_pairs=True)
+    assert any(f'Predictor("{path}")("One text.", "Its pair.")' in line for line in caplog.messages)
     signatures = tf.saved_model.load(path).signatures
     assert set(signatures) == {"serving_default", "serve_ids", "serve_examples"}
     firsts, seconds = zip(*PAIRS, strict=True)

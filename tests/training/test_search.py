@@ -108,7 +108,10 @@ def test_the_table_can_be_read_on_a_console():
     end = "The best by eval_f1, the mean of 2 seeds, is learning_rate=2e-05, train_batch_size=8."
     assert lines[4:] == ["", end]
     alone = [Tried(one.values, {1: one.results[1]}) for one in TRIED]
-    assert "std" not in table_text(alone, "eval_f1") and "seeds" not in table_text(alone, "eval_f1")
+    assert "std" not in table_text(alone, "eval_f1")
+    assert table_text(alone, "eval_f1").endswith(
+        "One seed each: what differs little may be chance; --num_seeds=5 shows how much."
+    )
     assert results_of_search.best_of([TRIED[0], TRIED[0]], "eval_f1") is TRIED[0]
 
 
@@ -116,8 +119,9 @@ def test_the_picture_has_a_row_for_each_combination():
     figure = plot_search(["a", "b", "c"], [[0.5, 0.7], [0.8, 0.8], [0.6]], metric="eval_f1")
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c"]
-    assert axes.get_ylim() == (2.5, -0.5) and axes.get_xlabel() == "eval_f1"
+    assert axes.get_ylim() == (2.5, -0.5) and axes.get_xlabel() == "eval_f1, mean and spread of 2 seeds"
     dots = [dots.get_offsets().tolist() for dots in axes.collections if len(dots.get_offsets())]
     assert [[0.5, 0.0], [0.7, 0.0]] in dots and [[0.6, 2.0]] in dots
     means = [container.lines[0].get_xdata()[0] for container in axes.containers]
     assert means == pytest.approx([0.6, 0.8, 0.6])
+    assert plot_search(["a"], [[0.5]], metric="eval_f1").axes[0].get_xlabel() == "eval_f1, one seed each"

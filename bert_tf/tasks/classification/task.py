@@ -87,8 +87,7 @@ class ClassificationTask(FineTuningTask):
     def answers(self):
         if self.settings.model != "bert":
             return None  # run_classifier.py predicts with these
-        answers = super().answers
-        return answers.replace('"A text."', '"One text.", "Its pair."') if self.takes_pairs else answers
+        return TASKS[self.name].answers_of_pairs if self.takes_pairs else super().answers
 
     def describe(self, run, newest):
         if self.settings.model == "bert":
