@@ -392,7 +392,9 @@ def _table(header: tuple[str, str], rows: Mapping[str, object]) -> list[str]:
 def _written(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_written, value))
-    return _public_path(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return ",".join(map(_public_path, value.split(",")))  # a flag may list files
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _public_path(path: str) -> str:

@@ -70,6 +70,8 @@ def test_a_card_does_not_say_where_its_owner_keeps_files(path, shown):
     facts = CardFacts(Beginning(path), settings={"data_dir": path})
     text = card_text(CONFIG, HEAD, SHAPES, facts)
     assert f"- It began from the weights `{shown}`." in text and f"| data_dir | `{shown}` |" in text
+    text = card_text(CONFIG, HEAD, SHAPES, CardFacts(settings={"train_file": f"{path},one.csv,{path}"}))
+    assert f"| train_file | `{shown},one.csv,{shown}` |" in text
 
 
 def test_a_card_says_which_lengths_the_model_was_trained_on():
