@@ -1,0 +1,105 @@
+"""The texts with which `run_domain.py` is shown on novels: Wikipedia's paragraphs, and a task about novels.
+
+    python -m experiments.domain_texts --squad_train_file=squad/train-v1.1.json --squad_dev_file=squad/dev-v1.1.json \\
+      --novels_dir=novels --output_dir=.
+
+In output_dir: wiki.txt, the paragraphs of SQuAD's training set, with which weights without a masked-LM head get one;
+wiki_other.txt, those of the first articles of its dev set, to measure what is forgotten; train.csv and dev.csv (text,
+other, label): two paragraphs of novels, of which the second follows the first in half of the rows. The rows to train on
+are of train-06.txt and train-07.txt, those to evaluate on of heldout.txt. The same files always give the same texts.
+"""
+
+import csv
+import io
+import json
+import os
+import random
+
+from absl import flags
+
+from bert_tf.system import script as system_script
+from bert_tf.system.atomic import write_text_file
+
+_ARTICLES = 12  # of the dev set
+_SHORTEST, _LONGEST = 15, 50  # words of a paragraph of the task
+_NOVELS = {"train.csv": ("train-06.txt", "train-07.txt"), "dev.csv": ("heldout.txt",)}
+_END = 40  # lines at the end that no row begins with
+_SEED = 1
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    flags.DEFINE_string("squad_train_file", None, "Training set of SQuAD 1.1.")
+    flags.DEFINE_string("squad_dev_file", None, "Dev set of SQuAD 1.1.")
+    flags.DEFINE_string("novels_dir", None, "Novels: train-06.txt, train-07.txt, heldout.txt, a paragraph a line.")
+    flags.DEFINE_string("output_dir", None, "Directory for the texts.")
+    flags.DEFINE_integer("num_train", 2000, "Rows to train on.", lower_bound=1)
+    flags.DEFINE_integer("num_dev", 800, "Rows to evaluate on.", lower_bound=1)
+    flags.mark_flags_as_required(["squad_train_file", "squad_dev_file", "novels_dir", "output_dir"])
+
+
+def paragraphs_of_squad(path: str, articles: int | None = None) -> str:
+    """The paragraphs of the first articles, or of all: one a line, an empty line after each article."""
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile(path) as file:
+        found = json.load(file)["data"][:articles]
+    return "".join("\n".join(paragraph["context"] for paragraph in article["paragraphs"]) + "\n\n" for article in found)
+
+
+def pairs_of_lines(lines: list[str], count: int, generator: random.Random) -> list[tuple[str, str, str]]:
+    """So many (text, other, label): other is the line after text ("follows"), or any line ("elsewhere").
+
+    Raises:
+      ValueError: no two consecutive lines have 15 to 50 words each.
+    """
+    fitting = [_SHORTEST <= len(line.split()) <= _LONGEST for line in lines]
+    if not any(first and second for first, second in zip(fitting, fitting[1:], strict=False)):
+        raise ValueError(f"No two consecutive lines have {_SHORTEST} to {_LONGEST} words each.")
+    chosen = [line for line, fits in zip(lines, fitting, strict=True) if fits]
+    pairs = []
+    for _ in range(count):
+        place = generator.randrange(max(1, len(lines) - _END))
+        while not (fitting[place] and fitting[place + 1]):
+            place = generator.randrange(max(1, len(lines) - _END))
+        follows = generator.random() < 0.5
+        other = lines[place + 1] if follows else generator.choice(chosen)
+        pairs.append((lines[place], other, "follows" if follows else "elsewhere"))
+    return pairs
+
+
+def write_texts(squad_train_file: str, squad_dev_file: str, novels_dir: str, output_dir: str, counts: dict) -> None:
+    """Writes the four files.
+
+    Args:
+      counts: file of the task -> number of rows.
+
+    Raises:
+      ValueError: a novel has no two consecutive paragraphs of the right length.
+    """
+    from bert_tf.system.text_files import read_text_lines
+
+    write_text_file(os.path.join(output_dir, "wiki.txt"), paragraphs_of_squad(squad_train_file))
+    write_text_file(os.path.join(output_dir, "wiki_other.txt"), paragraphs_of_squad(squad_dev_file, _ARTICLES))
+    generator = random.Random(_SEED)
+    for name, novels in _NOVELS.items():
+        lines = [line for novel in novels for line in read_text_lines(os.path.join(novels_dir, novel))]
+        content = io.StringIO()
+        writer = csv.writer(content, lineterminator="\n")
+        writer.writerow(["text", "other", "label"])
+        writer.writerows(pairs_of_lines(lines, counts[name], generator))
+        write_text_file(os.path.join(output_dir, name), content.getvalue())
+
+
+def main(_) -> None:
+    values = flags.FLAGS
+    system_script.start_tensorflow()
+    write_texts(
+        values.squad_train_file, values.squad_dev_file, values.novels_dir, values.output_dir,
+        {"train.csv": values.num_train, "dev.csv": values.num_dev},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    define_flags()
+    system_script.run(main)
