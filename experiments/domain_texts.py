@@ -5,12 +5,13 @@
 
 In output_dir: wiki.txt, the paragraphs of SQuAD's training set, with which weights without a masked-LM head get one;
 wiki_other.txt, those of the first articles of its dev set, to measure what is forgotten; train.csv and dev.csv (text,
-other, label): two paragraphs of novels, of which the second follows the first in half of the rows. The rows to train on
+other, label): two sentences of novels, of which the second follows the first in half of the rows. The rows to train on
 are of train-06.txt and train-07.txt, those to evaluate on of heldout.txt. The same files always give the same texts.
 """
 
 import csv
 import io
+import itertools
 import json
 import os
 import random
@@ -21,7 +22,7 @@ from bert_tf.system import script as system_script
 from bert_tf.system.atomic import write_text_file
 
 _ARTICLES = 12  # of the dev set
-_SHORTEST, _LONGEST = 15, 50  # words of a paragraph of the task
+_SHORTEST, _LONGEST = 15, 50  # words of a sentence of the task
 _NOVELS = {"train.csv": ("train-06.txt", "train-07.txt"), "dev.csv": ("heldout.txt",)}
 _END = 40  # lines at the end that no row begins with
 _SEED = 1
@@ -31,7 +32,7 @@ def define_flags() -> None:
     """Defines the flags."""
     flags.DEFINE_string("squad_train_file", None, "Training set of SQuAD 1.1.")
     flags.DEFINE_string("squad_dev_file", None, "Dev set of SQuAD 1.1.")
-    flags.DEFINE_string("novels_dir", None, "Novels: train-06.txt, train-07.txt, heldout.txt, a paragraph a line.")
+    flags.DEFINE_string("novels_dir", None, "Novels: train-06.txt, train-07.txt, heldout.txt, one sentence a line.")
     flags.DEFINE_string("output_dir", None, "Directory for the texts.")
     flags.DEFINE_integer("num_train", 2000, "Rows to train on.", lower_bound=1)
     flags.DEFINE_integer("num_dev", 800, "Rows to evaluate on.", lower_bound=1)
@@ -53,15 +54,16 @@ def pairs_of_lines(lines: list[str], count: int, generator: random.Random) -> li
     Raises:
       ValueError: no two consecutive lines have 15 to 50 words each.
     """
+    end = max(1, len(lines) - _END)
     fitting = [_SHORTEST <= len(line.split()) <= _LONGEST for line in lines]
-    if not any(first and second for first, second in zip(fitting, fitting[1:], strict=False)):
+    if not any(first and second for first, second in itertools.pairwise(fitting[: end + 1])):
         raise ValueError(f"No two consecutive lines have {_SHORTEST} to {_LONGEST} words each.")
     chosen = [line for line, fits in zip(lines, fitting, strict=True) if fits]
     pairs = []
     for _ in range(count):
-        place = generator.randrange(max(1, len(lines) - _END))
+        place = generator.randrange(end)
         while not (fitting[place] and fitting[place + 1]):
-            place = generator.randrange(max(1, len(lines) - _END))
+            place = generator.randrange(end)
         follows = generator.random() < 0.5
         other = lines[place + 1] if follows else generator.choice(chosen)
         pairs.append((lines[place], other, "follows" if follows else "elsewhere"))
@@ -75,7 +77,7 @@ def write_texts(squad_train_file: str, squad_dev_file: str, novels_dir: str, out
       counts: file of the task -> number of rows.
 
     Raises:
-      ValueError: a novel has no two consecutive paragraphs of the right length.
+      ValueError: a novel has no two consecutive lines of the right length.
     """
     from bert_tf.system.text_files import read_text_lines
 
