@@ -3,25 +3,23 @@
     python -m experiments.domain_texts --squad_train_file=squad/train-v1.1.json --squad_dev_file=squad/dev-v1.1.json \\
       --novels_dir=novels --output_dir=.
 
-In output_dir: wiki.txt, the paragraphs of SQuAD's training set, with which weights without a masked-LM head get one;
-wiki_other.txt, those of the first articles of its dev set, to measure what is forgotten; train.csv and dev.csv (text,
+In output_dir: wiki.txt, the paragraphs of the first articles of SQuAD's training set, with which weights without a
+masked-LM head get one; wiki_other.txt, those of its dev set, to measure what is forgotten; train.csv and dev.csv (text,
 other, label): two sentences of novels, of which the second follows the first in half of the rows. The rows to train on
 are of train-06.txt and train-07.txt, those to evaluate on of heldout.txt. The same files always give the same texts.
 """
 
-import csv
-import io
 import itertools
-import json
 import os
 import random
 
 from absl import flags
 
 from bert_tf.system import script as system_script
-from bert_tf.system.atomic import write_text_file
+from bert_tf.system.atomic import write_files
+from experiments.csv_text import csv_text
 
-_ARTICLES = 12  # of the dev set
+_TRAINING_ARTICLES, _DEV_ARTICLES = 44, 12  # the first ones of each set
 _SHORTEST, _LONGEST = 15, 50  # words of a sentence of the task
 _NOVELS = {"train.csv": ("train-06.txt", "train-07.txt"), "dev.csv": ("heldout.txt",)}
 _END = 40  # lines at the end that no row begins with
@@ -39,25 +37,26 @@ def define_flags() -> None:
     flags.mark_flags_as_required(["squad_train_file", "squad_dev_file", "novels_dir", "output_dir"])
 
 
-def paragraphs_of_squad(path: str, articles: int | None = None) -> str:
-    """The paragraphs of the first articles, or of all: one a line, an empty line after each article."""
-    import tensorflow as tf
+def paragraphs_of_squad(path: str, articles: int) -> str:
+    """The paragraphs of the first articles: one a line, an empty line after each article."""
+    from bert_tf.tasks.squad.data import read_articles
 
-    with tf.io.gfile.GFile(path) as file:
-        found = json.load(file)["data"][:articles]
-    return "".join("\n".join(paragraph["context"] for paragraph in article["paragraphs"]) + "\n\n" for article in found)
+    texts = (
+        [paragraph["context"] for paragraph in article["paragraphs"]] for article in read_articles(path)[:articles]
+    )
+    return "".join("\n".join(paragraphs) + "\n\n" for paragraphs in texts)
 
 
-def pairs_of_lines(lines: list[str], count: int, generator: random.Random) -> list[tuple[str, str, str]]:
+def pairs_of_lines(lines: list[str], count: int, generator: random.Random, where: str) -> list[tuple[str, str, str]]:
     """So many (text, other, label): other is the line after text ("follows"), or any line ("elsewhere").
 
     Raises:
-      ValueError: no two consecutive lines have 15 to 50 words each.
+      ValueError: no two consecutive lines have 15 to 50 words each; names where they are from.
     """
     end = max(1, len(lines) - _END)
     fitting = [_SHORTEST <= len(line.split()) <= _LONGEST for line in lines]
     if not any(first and second for first, second in itertools.pairwise(fitting[: end + 1])):
-        raise ValueError(f"No two consecutive lines have {_SHORTEST} to {_LONGEST} words each.")
+        raise ValueError(f"{where}: no two consecutive lines have {_SHORTEST} to {_LONGEST} words each.")
     chosen = [line for line, fits in zip(lines, fitting, strict=True) if fits]
     pairs = []
     for _ in range(count):
@@ -70,36 +69,36 @@ def pairs_of_lines(lines: list[str], count: int, generator: random.Random) -> li
     return pairs
 
 
-def write_texts(squad_train_file: str, squad_dev_file: str, novels_dir: str, output_dir: str, counts: dict) -> None:
-    """Writes the four files.
-
-    Args:
-      counts: file of the task -> number of rows.
+def write_texts(values) -> None:
+    """Writes the four files, all or none.
 
     Raises:
-      ValueError: a novel has no two consecutive lines of the right length.
+      ValueError: not a file of SQuAD; the novels have no two consecutive lines of the right length.
     """
+    import tensorflow as tf
+
     from bert_tf.system.text_files import read_text_lines
 
-    write_text_file(os.path.join(output_dir, "wiki.txt"), paragraphs_of_squad(squad_train_file))
-    write_text_file(os.path.join(output_dir, "wiki_other.txt"), paragraphs_of_squad(squad_dev_file, _ARTICLES))
+    texts = {
+        "wiki.txt": paragraphs_of_squad(values.squad_train_file, _TRAINING_ARTICLES),
+        "wiki_other.txt": paragraphs_of_squad(values.squad_dev_file, _DEV_ARTICLES),
+    }
+    counts = {"train.csv": values.num_train, "dev.csv": values.num_dev}
     generator = random.Random(_SEED)
     for name, novels in _NOVELS.items():
-        lines = [line for novel in novels for line in read_text_lines(os.path.join(novels_dir, novel))]
-        content = io.StringIO()
-        writer = csv.writer(content, lineterminator="\n")
-        writer.writerow(["text", "other", "label"])
-        writer.writerows(pairs_of_lines(lines, counts[name], generator))
-        write_text_file(os.path.join(output_dir, name), content.getvalue())
+        paths = [os.path.join(values.novels_dir, novel) for novel in novels]
+        lines = [line for path in paths for line in read_text_lines(path)]
+        pairs = pairs_of_lines(lines, counts[name], generator, ", ".join(paths))
+        texts[name] = csv_text(("text", "other", "label"), pairs)
+    tf.io.gfile.makedirs(values.output_dir)
+    write_files({os.path.join(values.output_dir, name): text.encode() for name, text in texts.items()})
 
 
 def main(_) -> None:
     values = flags.FLAGS
     system_script.start_tensorflow()
-    write_texts(
-        values.squad_train_file, values.squad_dev_file, values.novels_dir, values.output_dir,
-        {"train.csv": values.num_train, "dev.csv": values.num_dev},
-    )  # fmt: skip
+    write_texts(values)
+    print(f"{values.output_dir}: wiki.txt, wiki_other.txt, train.csv, dev.csv; docs/results.md says how to go on.")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ table), long_texts.json, and for each run its folder, its log and results/<run>.
 skips finished runs and resumes the interrupted one.
 """
 
-import csv
-import io
 import json
 import os
 import random
@@ -25,6 +23,7 @@ from absl import flags, logging
 from bert_tf.system import script as system_script
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.script_runs import Run, do_runs, results_in
+from experiments.csv_text import csv_text
 
 _FEWEST_WORDS = 6  # of a review to train on: many of SST-2's are pieces of sentences that say little
 _SEED = 1
@@ -102,15 +101,6 @@ def create_texts(
     return texts
 
 
-def write_texts(path: str, texts: Sequence[tuple[str, str, int]]) -> None:
-    """Writes a CSV file."""
-    content = io.StringIO()
-    writer = csv.writer(content, lineterminator="\n")
-    writer.writerow(["text", "label", "place"])
-    writer.writerows(texts)
-    write_text_file(path, content.getvalue())
-
-
 def write_task(values) -> None:
     """Writes train.csv and dev.csv."""
     import tensorflow as tf
@@ -121,7 +111,8 @@ def write_task(values) -> None:
         paths = [os.path.join(values.novels_dir, name) for name in novels[kind]]
         found = reviews(os.path.join(values.sst2_dir, f"{kind}.tsv"), _FEWEST_WORDS if kind == "train" else 1)
         texts = create_texts(found, passages(paths, values.words), count, seed)
-        write_texts(os.path.join(values.output_dir, f"{kind}.csv"), texts)
+        content = csv_text(("text", "label", "place"), texts)
+        write_text_file(os.path.join(values.output_dir, f"{kind}.csv"), content)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
