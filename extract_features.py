@@ -85,7 +85,7 @@ def main(_):
     settings = settings_of(FeatureSettings, FLAGS.flag_values_dict(), given)
     settings.check()
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
-    script.start_tensorflow()
+    script.start_tensorflow(settings.num_virtual_cpus, trains=False)
     from bert_tf.tasks.features import extract
 
     extract.run(settings)

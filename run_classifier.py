@@ -139,7 +139,7 @@ def main(_):
     given = {name for name in FLAGS if FLAGS[name].present} | {"eval_batch_size"}  # it has its own default
     run, own = checked_settings(ClassificationSettings, FLAGS.flag_values_dict(), given)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
-    script.start_tensorflow(run.num_virtual_cpus)
+    script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.classification.task import ClassificationTask
     from bert_tf.tasks.script import fine_tune
 

@@ -87,7 +87,7 @@ def main(_):
     given = {name for name in FLAGS if FLAGS[name].present}
     run, own = checked_settings(NerSettings, FLAGS.flag_values_dict(), given)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
-    script.start_tensorflow(run.num_virtual_cpus)
+    script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.ner.task import NerTask
     from bert_tf.tasks.script import fine_tune
 

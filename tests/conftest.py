@@ -53,9 +53,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Freezes imported objects: garbage collection need not scan them repeatedly."""
+    """Freezes imported objects: garbage collection need not scan them repeatedly, and graphs need it seldom."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
 
 
 @pytest.fixture(autouse=True)

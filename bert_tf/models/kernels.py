@@ -24,6 +24,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from bert_tf.system.cores import on_cpu
+
 _fused_enabled = keras.config.backend() == "tensorflow"
 _fused_in_inference = False
 _recomputes = False
@@ -82,15 +84,6 @@ def recomputes() -> bool:
 def fuses(training: bool) -> bool:
     """Whether a model traced now uses the fused forms."""
     return (training or _fused_in_inference) and fused_enabled()
-
-
-def on_cpu() -> bool:
-    """Whether TensorFlow is the backend and runs on the CPU only."""
-    if keras.config.backend() != "tensorflow":
-        return False
-    import tensorflow as tf
-
-    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
 def _is_eager() -> bool:

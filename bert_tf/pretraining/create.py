@@ -35,6 +35,7 @@ from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, re
 from bert_tf.pretraining.vocabulary_files import read_tokenizer, vocabulary_sha256
 from bert_tf.system import atomic, workers
 from bert_tf.system.checks import check_local_dir
+from bert_tf.system.cores import available_cores
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import list_files
 from bert_tf.text.casing import directory_of, read_casing, resolve_casing
@@ -137,7 +138,7 @@ def _make_missing(
     summaries = _earlier_shards(job, final_summary)
     missing = [shard for shard in range(job.num_shards) if shard not in summaries]
     _warn_of_replaced(job, missing, read_summary(final_summary), flags)
-    num_workers = num_workers or workers.available_cores()
+    num_workers = num_workers or available_cores()
     _log_size(job, num_workers if missing else 1)
     if not missing:
         logging.info("Everything is done already; nothing is written. Delete %s to make it again.", final_summary)

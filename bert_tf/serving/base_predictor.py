@@ -9,12 +9,12 @@ import tensorflow as tf
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import directory as model_directory
-from bert_tf.models import kernels
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import loaded_export
 from bert_tf.serving.detect_task import check_task
 from bert_tf.serving.onnx_model import OnnxModel
-from bert_tf.system.in_order import BATCHES_AT_ONCE, mapped_in_order
+from bert_tf.system.cores import batches_at_once
+from bert_tf.system.in_order import mapped_in_order
 from bert_tf.system.progress import progress_bar
 from bert_tf.tasks.table import TASKS
 
@@ -105,7 +105,7 @@ class Answerer:
         def outputs_of(chosen):
             return chosen, self.compute(rows.batch(chosen, int(lengths[chosen].max())))
 
-        return mapped_in_order(outputs_of, self.batches(lengths), BATCHES_AT_ONCE if kernels.on_cpu() else 1)
+        return mapped_in_order(outputs_of, self.batches(lengths), batches_at_once())
 
     def run(self, features: dict):
         """What is computed of a batch, by `compute` in a graph: the model's outputs."""

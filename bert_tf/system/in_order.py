@@ -8,9 +8,6 @@ from typing import TypeVar
 Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
-BATCHES_AT_ONCE = 2  # on a CPU; elsewhere a batch fills the device
-
-
 def mapped_in_order(function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
     """function(item) for each item, in their order, as `map` does; up to `at_once` are computed in threads.
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from absl import app, flags, logging
 
-from bert_tf.system import compiled_programs
+from bert_tf.system import compiled_programs, cores
 from bert_tf.system.literal_paths import check_text
 from bert_tf.system.messages import visible
 
@@ -132,7 +132,7 @@ def _parse(argv: list[str]) -> list[str]:
     return rest
 
 
-def start_tensorflow(num_virtual_cpus: int | None = None) -> None:
+def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True) -> None:
     """Imports TensorFlow and makes it look for devices, hiding the error that it logs if there is no CUDA driver.
 
     Each script's main calls this after checking its flags and before importing anything else: on a machine without a
@@ -141,20 +141,25 @@ def start_tensorflow(num_virtual_cpus: int | None = None) -> None:
     What XLA compiles is kept for the next start (`compiled_programs.kept`), except with virtual CPUs: each would
     compile the same program, and one could read the file that another is writing.
 
+    Without training, on a CPU, batches of predictions share the cores (`cores.share_among_batches`).
+
     Raises:
       ValueError: the environment asks for another backend of Keras; the scripts' loop is TensorFlow's.
     """
     if (backend := os.environ.get("KERAS_BACKEND") or "tensorflow") != "tensorflow":
         raise ValueError(f"KERAS_BACKEND={backend}: the scripts run on TensorFlow; unset it. Models take any backend.")
-    needless = _NEEDLESS if _wants_tpu() else (*_NEEDLESS, _FINDS_TPUS)
+    tpu, gpu = _wants_tpu(), _has_cuda_driver()
+    needless = _NEEDLESS if tpu else (*_NEEDLESS, _FINDS_TPUS)
     with (
         contextlib.nullcontext() if num_virtual_cpus else compiled_programs.kept(),
-        contextlib.nullcontext() if _has_cuda_driver() else _without_lines(b"failed call to cuInit"),
+        contextlib.nullcontext() if gpu else _without_lines(b"failed call to cuInit"),
         _not_found(*needless),
         _made_to_stay(),
     ):
         import tensorflow as tf
 
+        if not (trains or tpu or gpu or num_virtual_cpus):
+            cores.share_among_batches()
         tf.config.list_physical_devices()
 
 

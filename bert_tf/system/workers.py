@@ -19,11 +19,6 @@ _report: Callable[[float], None] | None = None  # receives the progress of a run
 _shared: tuple = ()  # in a worker process: arguments that all tasks share
 
 
-def available_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def report_progress(amount: float) -> None:
     """Called by a task to report that `amount` more of its work is done."""
     if _report is not None:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from bert_tf.models import kernels
-from bert_tf.system.in_order import BATCHES_AT_ONCE, mapped_in_order
+from bert_tf.system.cores import batches_at_once
+from bert_tf.system.in_order import mapped_in_order
 from bert_tf.system.progress import batches_with_progress
 
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
@@ -348,7 +349,7 @@ def _traced_once(function, batches: Iterable) -> Callable:
 def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
     """Builds predict(batches) -> iterator over the model's outputs for each batch, as NumPy arrays.
 
-    The rows of a batch stay in order for any number of replicas, which must divide the batch size. On a CPU two batches
+    The rows of a batch stay in order for any number of replicas, which must divide the batch size. On a CPU several
     are computed at a time.
     """
     replicas = strategy.num_replicas_in_sync
@@ -368,7 +369,6 @@ def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
         def arrays_of(batch):
             return tf.nest.map_structure(lambda value: value.numpy(), outputs_of(batch))
 
-        at_once = BATCHES_AT_ONCE if replicas == 1 and kernels.on_cpu() else 1
-        return mapped_in_order(arrays_of, batches_with_progress(batches, "predict"), at_once)
+        return mapped_in_order(arrays_of, batches_with_progress(batches, "predict"), batches_at_once(replicas))
 
     return predict

@@ -13,7 +13,7 @@ from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights.safetensors_files import write_safetensors
 
-FAMILIES = ["bert", *slow("distilbert", "electra", "roberta"), "albert"]
+FAMILIES = ["bert", *slow("distilbert", "electra", "roberta", "albert")]
 RANK, ALPHA, HIDDEN, INNER = 3, 4.5, 32, 64
 INPUTS = {"input_ids": np.random.default_rng(0).integers(5, 50, (4, 10)).astype("int32")}
 SEED = np.array([5, 7], "int32")

@@ -327,7 +327,7 @@ def test_fit_traces_a_step_once_per_replica(replicas, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "how", [{"run_eagerly": True}, *slow({"jit_compile": False}, {"jit_compile": "auto"})], ids=str
+    "how", [{"jit_compile": False}, *slow({"run_eagerly": True}, {"jit_compile": "auto"})], ids=str
 )
 def test_compile_with_a_loss_of_keras(how):
     model = make("classification", tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))

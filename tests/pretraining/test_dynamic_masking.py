@@ -522,6 +522,9 @@ def test_a_run_on_packed_records_goes_on_bit_for_bit(data, tmp_path):
     assert "masked_lm_prob 0.15 -> 0.2" in result.stderr
 
 
+SLOW_CASES = {"two replicas' parts", "masked, vocabulary", "single pairs"}
+
+
 @pytest.fixture(scope="module")
 def outcomes(request, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cases")
@@ -559,7 +562,7 @@ def outcomes(request, data, tmp_path_factory):
         "single pairs": {"input_file": f"{data}/single.tfrecord", "do_eval": True, "max_eval_steps": 2},
     }
     cases = {}
-    for name, change in selected_cases(request, changes, {"two replicas' parts", "masked, vocabulary"}).items():
+    for name, change in selected_cases(request, changes, SLOW_CASES).items():
         change = {"num_train_steps": 2, "deterministic": False, "num_virtual_cpus": 2, **change}
         if name.startswith("masked"):
             change = {"max_seq_length": 16, "max_predictions_per_seq": 3, **change}
@@ -584,9 +587,12 @@ def outcomes(request, data, tmp_path_factory):
             ["train-0.tfrecord has unmasked rows of up to 4 pairs", "single.tfrecord has unmasked rows of up to 1"],
         ),
         ("too long", ["train-0.tfrecord: the first record", "at most 16; give --max_seq_length="]),
-        *slow(("two replicas' parts", ["done", "2 replicas"]), ("masked, vocabulary", ["done"])),
+        *slow(
+            ("two replicas' parts", ["done", "2 replicas"]),
+            ("masked, vocabulary", ["done"]),
+            ("single pairs", ["done"]),
+        ),
         ("evaluation of other records", ["static.tfrecord", "16 values in feature 'input_ids', expected 64"]),
-        ("single pairs", ["done"]),
     ],
 )
 def test_script_names_what_is_wrong(outcomes, case, parts):

@@ -55,6 +55,7 @@ def make(corpus, folder, **flags):
 # ---- shards ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # in small: test_tokenizing_one_shard_by_several_processes_changes_nothing
 def test_shards_do_not_depend_on_the_number_of_processes(corpus, tmp_path):
     one = make(corpus, tmp_path / "one", num_shards=5, num_workers=1)
     two = make(corpus, tmp_path / "two", num_shards=5, num_workers=2)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.paths import GOLDEN
 from helpers.pretraining_records_read import read_records
+from helpers.slow import slow
 
 from bert_tf.models import pretrained
 from bert_tf.models.families import family_named
@@ -92,7 +93,7 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
         assert model_vocabulary.find_vocabulary(None, None, records, config) is None
 
 
-@pytest.mark.parametrize("family", ["roberta", "albert"])
+@pytest.mark.parametrize("family", [*slow("roberta"), "albert"])
 def test_processes_shards_and_blocks_change_nothing(family, folder, golden, monkeypatch):
     shutil.copy(golden / "pretraining" / "corpus_0.txt", folder / "text.txt")
     vocab_file = VOCABULARIES[family][0]

@@ -145,7 +145,7 @@ def cases_of(folder, golden) -> dict:
         "language": {**rte, "language": "de"},
         "unknown label": {**train, "dev_file": folder / "unknown.tsv", "do_eval": True},
         "other labels": {**train, "labels": "b,a", "output_dir": folder / "out" / "patience"},
-        "no best model": {**predict, "use_best_model": True, "output_dir": folder / "out" / "one device"},
+        "no best model": {**predict, "use_best_model": True, "output_dir": folder / "out" / "no dev file"},
         "batch": {**train, "train_batch_size": 9, "gradient_accumulation_steps": 2},
         "eval batch": {**train, "eval_batch_size": 3, "distribution_strategy": "mirrored"},
         "no step": {**train, "train_batch_size": 100, "num_train_epochs": 1},
@@ -169,9 +169,8 @@ def ran(request, folder):
     """The folder of the cases' output directories, outcomes by case, and what each wrote to stderr."""
     # Small forms: seeds in test_fine_tuning_runs.py, the same step however it is cut in test_optimization.py, files of
     # submissions in test_glue_submission.py.
-    cases = selected_cases(
-        request, cases_of(folder, TESTS / "golden"), slow={"seeds", "two devices", "accumulated", "submission"}
-    )
+    slow = {"one device", "seeds", "two devices", "accumulated", "submission"}
+    cases = selected_cases(request, cases_of(folder, TESTS / "golden"), slow)
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     return folder / "out", *run_cases("run_classifier", cases)
 
@@ -367,7 +366,7 @@ REFUSED = {
     "language": ["--language=de", "--task_name=RTE"],
     "unknown label": ["unknown.tsv, line 4", "'x'", "'a', 'b'"],
     "other labels": ["--output_dir", "labels"],
-    "no best model": ["--use_best_model", "one device/best_model"],
+    "no best model": ["--use_best_model", "no dev file/best_model"],
     "batch": ["--train_batch_size=9", "--gradient_accumulation_steps=2"],
     "eval batch": ["--eval_batch_size=3", "2 replicas"],
     "another task's directory": ["--output_dir", "--task_name=RTE", "QNLI", "--init_checkpoint="],

@@ -167,7 +167,7 @@ def cases_of(folder) -> dict:
 @pytest.fixture(scope="module")
 def ran(request, folder):
     """Output folder, outcomes by case, and what each wrote to stderr."""
-    cases = selected_cases(request, cases_of(folder), slow={"version 1", "offsets"})
+    cases = selected_cases(request, cases_of(folder), slow={"version 1", "offsets", "lstm", "lstm used"})
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     return folder / "out", *run_cases("run_squad", cases)
 
@@ -330,6 +330,7 @@ def test_two_files_and_steps_by_windows(ran, folder):
     assert stored["answer_from"] == "offsets" and stored["version_2_with_negative"] is False
 
 
+@pytest.mark.slow  # in small: test_left_to_right.py
 def test_a_bilstm_on_a_left_to_right_model_is_trained_and_kept(ran, folder):
     """Table 5 of the paper: "LTR & No NSP + BiLSTM" on SQuAD."""
     out, outcomes, logs = ran
@@ -412,17 +413,9 @@ def test_what_cannot_be_done_is_refused_in_one_line(ran, case):
 
 def test_every_case_is_looked_at(folder):
     done = {
-        "original 1",
-        "original 2",
-        "trained",
-        "again",
-        "predicted",
-        "threshold",
-        "two devices",
-        "static",
-        "lstm",
+        "original 1", "original 2", "trained", "again", "predicted", "threshold", "two devices", "static", "lstm",
         "lstm used",
-    }
+    }  # fmt: skip
     assert set(cases_of(folder)) == done | {"version 1", "offsets"} | set(REFUSED)
 
 

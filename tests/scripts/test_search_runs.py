@@ -14,7 +14,7 @@ from bert_tf.training import run_directory
 GRID = "learning_rate=1e-3,3e-3;train_batch_size=16"
 FOLDERS = [f"search-learning_rate={rate}-train_batch_size=16" for rate in ("0.001", "0.003")]
 LARGER = "train_batch_size=4,8;num_train_epochs=1,2"
-SLOW = {"killed", "undisturbed"}
+SLOW = {"alone", "killed", "undisturbed"}
 
 
 def flags_of(script, folder, **changes) -> dict:
@@ -45,7 +45,7 @@ def cases_of(folder) -> dict:
         "killed": several,
         "undisturbed": several,
         # --- refused
-        "in a run": {**given, "search": GRID, "output_dir": out / "alone"},
+        "in a run": {**given, "search": GRID, "output_dir": out / "grid" / FOLDERS[0]},
         "no step": {**given, "search": "train_batch_size=8,64"},
         "no dev set": without_dev_set,
     }
@@ -77,17 +77,12 @@ def contents_of(folder) -> dict:
 
 def test_each_combination_is_a_run_and_the_best_is_kept(ran):
     out, outcomes, logs, before = ran
-    assert outcomes["grid"] == outcomes["alone"] == "done"
+    assert outcomes["grid"] == "done"
     assert "Combination 2 of 2: learning_rate=0.003, train_batch_size=16." in logs["grid"]
     names = {str(path.relative_to(out / "grid")) for path in before}
     assert {"search.json", "search.md", "search.png", "eval_results.txt", "best_model/README.md"} < names
     for name in FOLDERS:
         assert {f"{name}/run.json", f"{name}/best_model/bert_model.safetensors", f"{name}/README.md"} < names
-    # It is the run that its settings alone make.
-    alone, combination = out / "alone", out / "grid" / FOLDERS[1]
-    assert results_of(alone) == results_of(combination)
-    for name, value in weights_of(alone / "best_model").items():
-        np.testing.assert_array_equal(value, weights_of(combination / "best_model")[name], err_msg=name)
     content = json.loads(before[out / "grid" / "search.json"])
     scores = [one["seeds"]["3"][content["metric"]] for one in content["combinations"]]
     best = FOLDERS[int(np.argmax(scores))]
@@ -96,6 +91,16 @@ def test_each_combination_is_a_run_and_the_best_is_kept(ran):
     card = before[out / "grid" / "best_model" / "README.md"].decode()
     assert "It is one of 2 combinations of settings that were tried." in card
     assert f"Best model: {out}/grid/best_model (step " in logs["grid"]
+
+
+@pytest.mark.slow
+def test_a_combination_is_the_run_that_its_settings_alone_make(ran):
+    out, outcomes, *_ = ran
+    assert outcomes["alone"] == "done"
+    alone, combination = out / "alone", out / "grid" / FOLDERS[1]
+    assert results_of(alone) == results_of(combination)
+    for name, value in weights_of(alone / "best_model").items():
+        np.testing.assert_array_equal(value, weights_of(combination / "best_model")[name], err_msg=name)
 
 
 def test_a_finished_combination_is_not_trained_again(ran):
@@ -110,7 +115,7 @@ def test_a_finished_combination_is_not_trained_again(ran):
 
 
 REFUSED = {
-    "in a run": "ValueError: --output_dir=*alone holds a run of its own: choose another one for --search.",
+    "in a run": "ValueError: --output_dir=*grid/search-*holds a run of its own: choose another one for --search.",
     "no step": "ValueError: 32 training examples, --train_batch_size=64 and --num_train_epochs=1.0 give less than one",
     "no dev set": "ValueError: --search chooses by the results on a dev set",
 }

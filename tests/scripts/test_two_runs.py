@@ -79,6 +79,7 @@ def test_two_runs_in_one_folder(data, tmp_path):
         np.testing.assert_array_equal(value, weights[name])
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_is_removed_by_the_next_start(data, tmp_path):
     steps = {"num_train_steps": 4, "save_checkpoints_steps": 1, "keep_checkpoint_max": 2, "log_every_steps": 1}
     assert run(command(data, tmp_path, **steps, stop_at_step=3)).returncode == 0

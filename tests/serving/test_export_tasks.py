@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.exports import VOCAB, save
-from helpers.slow import slow
 from helpers.taggers import SENTENCES, tagger, tags_of_the_script
 
 from bert_tf.models import task_models
@@ -85,7 +84,8 @@ def test_tags_of_texts_have_the_words_places(tmp_path, clean_process):
     assert nothing["tags"].shape[0] == 0
 
 
-@pytest.mark.parametrize(("freeze", "lstm_on_top"), [(None, False), *slow((True, False), (None, True), (True, True))])
+@pytest.mark.slow  # in small: test_graph_squad.py
+@pytest.mark.parametrize(("freeze", "lstm_on_top"), [(None, False), (True, False), (None, True), (True, True)])
 def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze, lstm_on_top):
     folder = tmp_path / "model"
     save(folder, task_models.BertForQuestionAnswering, lstm_on_top=lstm_on_top)

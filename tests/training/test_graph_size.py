@@ -1,5 +1,6 @@
 """Tracing a step takes much of the time of a start: it happens once, and a layer or a variable adds few operations."""
 
+import pytest
 import tensorflow as tf
 from helpers.training_steps import build, make_batches, one_device
 
@@ -37,6 +38,7 @@ def _nodes(function):
     return function.node if isinstance(function, tf.compat.v1.GraphDef) else function.node_def
 
 
+@pytest.mark.slow
 def test_a_layer_more_takes_few_operations():
     two, three = operations(2), operations(3)
     more = {kind: count - two.get(kind, 0) for kind, count in three.items()}

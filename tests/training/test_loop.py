@@ -95,7 +95,7 @@ def test_xla_step_equals_the_plain_one(replicas):
     assert_same(expected, actual, 2e-5)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("parts", [*slow(1), 2])
 def test_each_replica_is_given_only_its_rows(parts):
     """Its counts are added up over the replicas; a whole batch is refused."""
     seen = []
@@ -200,6 +200,7 @@ def classified(strategy) -> dict:
     return {name: v.numpy() for name, v in checkpoints.model_variables(model).items()}
 
 
+@pytest.mark.slow  # in small: the runs of test_fine_tuning_runs.py on one device
 def test_batches_of_several_lengths_on_two_replicas():
     """The gradient of a table has a row for each token, so another number of rows in each of these steps."""
     assert_same(classified(one_device()), classified(mirrored(2)), 1e-5)
@@ -252,7 +253,8 @@ def with_bad_batch(bad):
     return batches
 
 
-@pytest.mark.parametrize("replicas", [1, *slow(2)])
+@pytest.mark.slow  # in small: test_the_loop_names_the_step_of_a_nan_and_keeps_the_last_checkpoint
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_a_nan_step_stops_before_it_changes_anything(replicas):
     strategy = one_device() if replicas == 1 else mirrored(2)
     batches = with_bad_batch(2)

@@ -77,6 +77,7 @@ def test_micro_batches_and_recomputation_make_the_same_steps(whole):
     np.testing.assert_equal(again, parts)
 
 
+@pytest.mark.slow
 def test_two_replicas_make_the_same_steps(whole):
     assert_close(whole[1], train(mirrored(2))[1], 1e-5)
 

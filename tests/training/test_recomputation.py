@@ -20,8 +20,7 @@ PRODUCTS_PER_LAYER = 8  # query, key, value, scores, context, output, and the tw
 @pytest.mark.parametrize(
     ("replicas", "parts", "use_xla", "dtype"),
     [
-        (1, 1, False, None),
-        *slow((2, 2, False, "mixed_bfloat16"), (1, 2, True, None), (2, 1, True, "mixed_bfloat16")),
+        *slow((1, 1, False, None), (2, 2, False, "mixed_bfloat16"), (1, 2, True, None), (2, 1, True, "mixed_bfloat16")),
     ],
 )
 def test_steps_are_the_same(replicas, parts, use_xla, dtype):

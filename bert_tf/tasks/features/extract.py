@@ -24,6 +24,8 @@ from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.sentence_vectors import normalized
 from bert_tf.models.task_models import BertModel
 from bert_tf.models.variable_names import check_shapes
+from bert_tf.system.cores import batches_at_once
+from bert_tf.system.in_order import mapped_in_order
 from bert_tf.system.messages import named_by
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
@@ -255,6 +257,7 @@ def compute_window(
     static_padding: bool = False,
     few_lengths: bool = False,
     fill: bool = False,
+    at_once: int = 1,
     on_progress: Callable[[int], object] = lambda lines: None,
 ) -> np.ndarray:
     """Values float32 [T, L, H] of the tokens of a window, in their order.
@@ -264,6 +267,7 @@ def compute_window(
       static_padding: pad all batches to max_seq_length, and leave the lines in their order.
       few_lengths: pad other batches to one of `token_rows.padded_lengths`, instead of to their longest line.
       fill: make a last, smaller batch as large as the others by copies of its last line.
+      at_once: how many batches are computed at the same time.
       on_progress: called with the number of lines after each batch.
     """
     rows, offsets = window.rows, window.rows.offsets
@@ -274,11 +278,14 @@ def compute_window(
         batches = [np.arange(len(rows))[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     else:
         batches = token_rows.evaluation_rows(rows.lengths, batch_size)
-    for chosen in batches:
+
+    def output_of(chosen):
         longest = int(rows.lengths[chosen].max())
         length = token_rows.padded_length(longest, allowed)
         full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))]) if fill else chosen
-        output = compute(rows.batch(full, length))
+        return chosen, compute(rows.batch(full, length))
+
+    for chosen, output in mapped_in_order(output_of, batches, at_once):
         for place, row in enumerate(chosen.tolist()):
             begin, end = offsets[row], offsets[row + 1]
             values[begin:end] = output[place, : end - begin]
@@ -433,6 +440,7 @@ def extract_features(
                 static_padding=static_padding,
                 few_lengths=fused,
                 fill=fused or static_padding or replicas > 1,
+                at_once=batches_at_once(replicas),
                 on_progress=bar.update,
             )
             if written:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.outputs import assert_drawn_independently
+from helpers.slow import slow
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -111,7 +112,7 @@ def test_full_length_without_mask_and_with_foreign_segment_ids(golden, name):
 
 @pytest.mark.parametrize(
     ("sizes", "encoder", "with_heads"),
-    [((768, 12, 12, 3072), 109_482_240, 110_106_428), ((128, 2, 2, 512), 4_385_920, None)],
+    [*slow(((768, 12, 12, 3072), 109_482_240, 110_106_428)), ((128, 2, 2, 512), 4_385_920, None)],
 )
 def test_parameter_counts(sizes, encoder, with_heads):
     hidden_size, layers, heads, intermediate_size = sizes

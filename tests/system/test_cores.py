@@ -1,0 +1,76 @@
+"""How the cores are shared: threads of an operation, and batches at once."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers.paths import ROOT
+
+from bert_tf.system import cores
+
+SCRIPT = """
+import sys
+from absl import app, flags
+from bert_tf.system import cores, script
+from bert_tf.training import flags as training_flags
+
+training_flags.define_device_flags()
+cores.available_cores = lambda: int(sys.argv[1])
+
+def main(_):
+    script.start_tensorflow(*eval(sys.argv[2]))
+    import tensorflow as tf
+    print(tf.config.threading.get_intra_op_parallelism_threads(), cores.batches_at_once(), cores.batches_at_once(2))
+
+app.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("available", "started", "given", "expected"),
+    [
+        (2, "None, False", None, "1 3 1"),
+        *(
+            pytest.param(*values, marks=pytest.mark.slow)
+            for values in [
+                (1, "None, False", None, "1 2 1"),
+                (6, "None, False", None, "1 7 1"),
+                (64, "None, False", None, "8 9 1"),
+                (64, "None, False", "4", "0 9 1"),
+                (6, "None, False", "3", "0 3 1"),
+                (6, "None, True", None, "0 2 1"),
+                (6, "2, False", None, "0 2 1"),
+            ]
+        ),
+    ],
+)
+def test_a_script_that_only_predicts_has_a_core_for_each_batch(available, started, given, expected):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment.pop("TF_NUM_INTRAOP_THREADS", None)
+    if given:
+        environment["TF_NUM_INTRAOP_THREADS"] = given
+    command = [sys.executable, "-c", SCRIPT, str(available), started]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("available", "given", "expected"), [(2, "", 2), (16, "", 2), (16, "1", 9), (16, "4", 5), (4, "4", 2)]
+)
+def test_batches_at_once_by_the_environment(monkeypatch, available, given, expected):
+    monkeypatch.setattr(cores, "available_cores", lambda: available)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", given)
+    assert cores.batches_at_once() == expected
+
+
+def test_nothing_changes_once_tensorflow_has_computed(monkeypatch):
+    import tensorflow as tf
+
+    tf.zeros([])
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    before = tf.config.threading.get_intra_op_parallelism_threads()
+    monkeypatch.setattr(cores, "available_cores", lambda: 5 * 8 * (before + 1))
+    cores.share_among_batches()
+    assert tf.config.threading.get_intra_op_parallelism_threads() == before
