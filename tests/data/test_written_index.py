@@ -150,7 +150,7 @@ def flip(path, bit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("compression", "count"), [(None, 3), *slow((None, 6), ("gzip", 6)), *exhaustive((None, 30), ("gzip", 30))]
+    ("compression", "count"), [(None, 1), *slow((None, 6), ("gzip", 6)), *exhaustive((None, 30), ("gzip", 30))]
 )
 def test_a_flipped_bit_is_found_when_its_record_is_used(tmp_path, frames, compression, count):
     path, kept = tmp_path / "a.tfrecord", tmp_path / "kept"

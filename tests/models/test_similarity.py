@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.slow import slow
 from helpers.tiny import ONE_LAYER
 
 from bert_tf import AdamWeightDecay, BertForSimilarity, BertModel
@@ -122,7 +121,8 @@ def test_each_text_gets_the_vector_that_it_has_alone(pooling):
     assert np.abs(noisy[:, 0] - noisy[:, 1]).max() > 1e-3
 
 
-@pytest.mark.parametrize("loss", ["ranking", *slow(*(loss for loss in LOSSES if loss != "ranking"))])
+@pytest.mark.slow  # in small: test_run_similarity.py
+@pytest.mark.parametrize("loss", LOSSES)
 def test_fit_learns_and_the_model_is_saved(loss, tmp_path, recwarn):
     keras.utils.set_random_seed(0)
     features = features_of(loss)

@@ -10,6 +10,7 @@ from helpers import warm
 from helpers.paths import TESTS
 from helpers.progress import show_progress_at_once
 from helpers.script_cases import arguments_of, results_of, run_cases, selected_cases
+from helpers.slow import slow
 from helpers.tiny import write_encoder
 
 from bert_tf import Predictor
@@ -145,7 +146,7 @@ def cases_of(folder, golden) -> dict:
         "language": {**rte, "language": "de"},
         "unknown label": {**train, "dev_file": folder / "unknown.tsv", "do_eval": True},
         "other labels": {**train, "labels": "b,a", "output_dir": folder / "out" / "patience"},
-        "no best model": {**predict, "use_best_model": True, "output_dir": folder / "out" / "no dev file"},
+        "no best model": {**predict, "use_best_model": True, "output_dir": folder / "out" / "one device"},
         "batch": {**train, "train_batch_size": 9, "gradient_accumulation_steps": 2},
         "eval batch": {**train, "eval_batch_size": 3, "distribution_strategy": "mirrored"},
         "no step": {**train, "train_batch_size": 100, "num_train_epochs": 1},
@@ -169,8 +170,8 @@ def ran(request, folder):
     """The folder of the cases' output directories, outcomes by case, and what each wrote to stderr."""
     # Small forms: seeds in test_fine_tuning_runs.py, the same step however it is cut in test_optimization.py, files of
     # submissions in test_glue_submission.py.
-    slow = {"one device", "seeds", "two devices", "accumulated", "submission"}
-    cases = selected_cases(request, cases_of(folder, TESTS / "golden"), slow)
+    later = {"one device", "no best model", "seeds", "two devices", "accumulated", "submission"}
+    cases = selected_cases(request, cases_of(folder, TESTS / "golden"), later)
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     return folder / "out", *run_cases("run_classifier", cases)
 
@@ -366,7 +367,7 @@ REFUSED = {
     "language": ["--language=de", "--task_name=RTE"],
     "unknown label": ["unknown.tsv, line 4", "'x'", "'a', 'b'"],
     "other labels": ["--output_dir", "labels"],
-    "no best model": ["--use_best_model", "no dev file/best_model"],
+    "no best model": ["--use_best_model", "one device/best_model"],
     "batch": ["--train_batch_size=9", "--gradient_accumulation_steps=2"],
     "eval batch": ["--eval_batch_size=3", "2 replicas"],
     "another task's directory": ["--output_dir", "--task_name=RTE", "QNLI", "--init_checkpoint="],
@@ -383,7 +384,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", [slow(case)[0] if case == "no best model" else case for case in REFUSED])
 def test_what_cannot_be_done_is_refused_before_the_work(ran, case):
     out, outcomes, _ = ran
     assert outcomes[case] != "done"
@@ -395,15 +396,8 @@ def test_what_cannot_be_done_is_refused_before_the_work(ran, case):
 
 def test_every_case_is_looked_at(folder, golden):
     done = {"original", "one device", "two devices", "accumulated", "seeds", "patience", "patience again"}
-    done |= {
-        "test set with labels",
-        "submission",
-        "several",
-        "several predicted",
-        "numbers",
-        "from the best model",
-        "no dev file",
-    }
+    done |= {"test set with labels", "submission", "several", "several predicted", "numbers", "from the best model"}
+    done |= {"no dev file"}
     assert set(cases_of(folder, golden)) == done | set(REFUSED)
 
 

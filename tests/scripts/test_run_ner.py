@@ -141,7 +141,16 @@ def cases_of(folder) -> dict:
 
 
 # Frozen features in small: serving/test_tagger.py, tasks/ner/test_feature_tagger.py.
-SLOW = {"parts", "documents", "plain", "entities by a plain model", "frozen", "frozen predicted", "other features"}
+SLOW = {
+    "two devices",
+    "parts",
+    "documents",
+    "plain",
+    "entities by a plain model",
+    "frozen",
+    "frozen predicted",
+    "other features",
+}
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +233,7 @@ def test_predictions_keep_the_file(ran, folder):
     assert any(CONTROL in record["words"] for record in records)
 
 
-@pytest.mark.parametrize("case", ["two devices", "static"])
+@pytest.mark.parametrize("case", [*slow("two devices"), "static"])
 def test_other_batches_give_the_same_tags(ran, case):
     out, outcomes, _ = ran
     assert outcomes[case] == "done"

@@ -12,6 +12,7 @@ import tensorflow as tf
 from helpers import warm
 from helpers.paths import TESTS
 from helpers.script_cases import arguments_of, results_of, run_cases, selected_cases, weights_of
+from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import QuestionAnswerer
@@ -167,7 +168,7 @@ def cases_of(folder) -> dict:
 @pytest.fixture(scope="module")
 def ran(request, folder):
     """Output folder, outcomes by case, and what each wrote to stderr."""
-    cases = selected_cases(request, cases_of(folder), slow={"version 1", "offsets", "lstm", "lstm used"})
+    cases = selected_cases(request, cases_of(folder), slow={"two devices", "version 1", "offsets", "lstm", "lstm used"})
     cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
     return folder / "out", *run_cases("run_squad", cases)
 
@@ -267,7 +268,7 @@ def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):
             assert context[answer["start"] : answer["end"]] == answer["answer"]
 
 
-@pytest.mark.parametrize("case", ["two devices", "static"])
+@pytest.mark.parametrize("case", [*slow("two devices"), "static"])
 def test_predictions_hang_neither_on_devices_nor_on_padding(ran, folder, case):
     """The last batch is partial in each case, and every window counts."""
     out, outcomes, logs = ran

@@ -172,6 +172,7 @@ def test_exports_make_the_same_vectors(model_dir, tmp_path, clean_process, setti
         Embedder(path, pooling="cls")
 
 
+@pytest.mark.slow
 def test_export_of_another_task_or_an_earlier_version(tmp_path, monkeypatch):
     folder = save(tmp_path / "model", BertForMaskedLM, {"num_hidden_layers": 1})
     path = export.export_saved_model(folder, str(tmp_path / "out"), warm_up=False)

@@ -394,6 +394,7 @@ def test_ops_a_server_lacks_are_named():
 # ---- TFLite and what exports cost ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # the cost in small: test_the_script
 def test_tflite_and_the_cost_of_an_export(classifier, predictor, exported, tmp_path):
     texts = [f"sentence number {number} of {number % 7} words" for number in range(40)]
     labels = [prediction["label"] for prediction in predictor.predict(texts)]

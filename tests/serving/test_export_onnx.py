@@ -99,6 +99,7 @@ def test_onnx_runtime_alone_computes_what_serve_ids_does(classifier, exported, t
             np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_eight_bits_and_what_they_cost(classifier, exported, tmp_path):
     _, path = exported
     predictor = Predictor(classifier)
@@ -153,6 +154,7 @@ def test_a_tokenizer_without_a_graph_form_is_no_obstacle(tmp_path, monkeypatch, 
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_an_export_that_fails(classifier, tmp_path, monkeypatch):
     def fails(*_):
         raise RuntimeError("no")
@@ -166,7 +168,7 @@ def test_nothing_is_left_of_an_export_that_fails(classifier, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("score", lambda value: value + 0.1, "output score differs by 0.1"),
+        *slow(("score", lambda value: value + 0.1, "output score differs by 0.1")),
         ("probabilities", lambda value: value[:, :2], r"output probabilities has the shape \(2, 2\)"),
     ],
 )

@@ -36,7 +36,7 @@ def test_tags_of_words_are_the_scripts(tmp_path, clean_process, scheme):
     assert len({tag for row in tags for tag in row}) >= (1 if scheme == "plain" else 2)
 
 
-@pytest.mark.slow  # in small: test_export.py, test_tflite_and_the_cost_of_an_export
+@pytest.mark.slow  # in small: test_export.py, test_the_script
 def test_what_an_export_of_tags_costs(tmp_path):
     path, labels = tagger(tmp_path / "model", "iob2")
     tags, _ = tags_of_the_script(path, labels, "iob2")
@@ -84,7 +84,7 @@ def test_tags_of_texts_have_the_words_places(tmp_path, clean_process):
     assert nothing["tags"].shape[0] == 0
 
 
-@pytest.mark.slow  # in small: test_graph_squad.py
+@pytest.mark.slow  # in small: test_graph_squad.py, test_export.py
 @pytest.mark.parametrize(("freeze", "lstm_on_top"), [(None, False), (True, False), (None, True), (True, True)])
 def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze, lstm_on_top):
     folder = tmp_path / "model"

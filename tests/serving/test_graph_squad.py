@@ -426,7 +426,7 @@ json.dump({name: plain(value.numpy().tolist()) for name, value in outputs.items(
 """
 
 
-@pytest.mark.slow  # in small: test_export_tasks.py
+@pytest.mark.slow
 def test_in_a_process_that_knows_nothing_of_this_project(serving, answer, tmp_path):
     module = tf.Module()
     module.serving = serving

@@ -114,7 +114,8 @@ def test_gradients_of_the_first_step(golden, folder, batches):
     assert not expected
 
 
-@pytest.mark.parametrize("parts", [1, *slow(3)])
+@pytest.mark.slow  # in small: test_gradients_of_the_first_step
+@pytest.mark.parametrize("parts", [1, 3])
 def test_eight_steps(golden, folder, batches, parts):
     expected = json.loads((folder / "steps.json").read_text())
     model = pretrainer(golden / "electra" / "uneven")

@@ -95,7 +95,8 @@ def test_xla_step_equals_the_plain_one(replicas):
     assert_same(expected, actual, 2e-5)
 
 
-@pytest.mark.parametrize("parts", [*slow(1), 2])
+@pytest.mark.slow  # in small: test_replicas_parts_xla_and_precision_together
+@pytest.mark.parametrize("parts", [1, 2])
 def test_each_replica_is_given_only_its_rows(parts):
     """Its counts are added up over the replicas; a whole batch is refused."""
     seen = []

@@ -106,7 +106,7 @@ def test_gradients_equal_the_original(golden):
 
 
 @pytest.mark.parametrize(
-    ("replicas", "parts", "use_xla"), [(1, 1, False), (1, 2, False), *slow((2, 1, False), (2, 2, True), (1, 4, True))]
+    ("replicas", "parts", "use_xla"), [(1, 1, False), *slow((1, 2, False), (2, 1, False), (2, 2, True), (1, 4, True))]
 )
 def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
     """However a batch is cut: every norm is above 1 and counts the rows of the word table's gradient separately.

@@ -13,7 +13,6 @@ import safetensors.numpy
 import tensorflow as tf
 from helpers.outputs import assert_drawn_independently
 from helpers.paths import ROOT
-from helpers.slow import slow
 
 from bert_tf.models import initialize
 from bert_tf.models.config import BertConfig
@@ -95,7 +94,8 @@ def reference(directory, batches) -> tuple[list[float], dict[str, np.ndarray]]:
     return losses, {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("parts", [*slow(1), 4])
+@pytest.mark.slow  # in small: test_loss_is_the_oracles
+@pytest.mark.parametrize("parts", [1, 4])
 def test_eight_updates(directory, tmp_path, parts):
     batches = create_batches()
     losses, expected = reference(directory, batches)
