@@ -65,6 +65,14 @@ def test_batches_at_once_by_the_environment(monkeypatch, available, given, expec
     assert cores.batches_at_once() == expected
 
 
+@pytest.mark.parametrize("value", ["two", "-1", "1.5"])
+def test_a_variable_that_is_no_number(monkeypatch, value):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", value)
+    for function in (cores.share_among_batches, cores.batches_at_once):
+        with pytest.raises(ValueError, match=f"TF_NUM_INTRAOP_THREADS={value} must be a number of threads"):
+            function()
+
+
 def test_nothing_changes_once_tensorflow_has_computed(monkeypatch):
     import tensorflow as tf
 
