@@ -14,7 +14,7 @@ from bert_tf.training import run_directory
 GRID = "learning_rate=1e-3,3e-3;train_batch_size=16"
 FOLDERS = [f"search-learning_rate={rate}-train_batch_size=16" for rate in ("0.001", "0.003")]
 LARGER = "train_batch_size=4,8;num_train_epochs=1,2"
-SLOW = {"alone", "killed", "undisturbed"}
+SLOW = {"again", "alone", "killed", "undisturbed"}
 
 
 def flags_of(script, folder, **changes) -> dict:
@@ -103,6 +103,7 @@ def test_a_combination_is_the_run_that_its_settings_alone_make(ran):
         np.testing.assert_array_equal(value, weights_of(combination / "best_model")[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_finished_combination_is_not_trained_again(ran):
     out, outcomes, logs, before = ran
     assert outcomes["again"] == "done"

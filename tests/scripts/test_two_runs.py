@@ -48,6 +48,7 @@ def one_line(result) -> str:
     return lines[-1]
 
 
+@pytest.mark.slow  # in small: test_run_lock.py, test_fine_tuning_runs.py
 def test_two_runs_in_one_folder(data, tmp_path):
     endless = command(data, tmp_path, num_train_steps=1_000_000, save_checkpoints_steps=1_000_000, log_every_steps=50)
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}

@@ -70,6 +70,7 @@ def test_adapters_and_head_learn_and_nothing_else(whole, options):
     }
 
 
+@pytest.mark.slow
 def test_micro_batches_and_recomputation_make_the_same_steps(whole):
     _, parts = train(gradient_accumulation_steps=2)
     assert_close(whole[1], parts, 1e-5)

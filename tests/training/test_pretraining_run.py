@@ -35,6 +35,7 @@ def records(tmp_path_factory) -> str:
     return path
 
 
+@pytest.mark.slow  # in small: test_run_pretraining.py
 def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
     settings = PretrainingSettings(
         records, str(tmp_path / "model"), bert_config_file=records.replace("a.tfrecord", "bert_config.json"),
