@@ -166,7 +166,10 @@ def _read_rows(check_file: str, predictor: Predictor) -> tuple[list[tuple], list
         elif label in numbers:
             labels.append(numbers[label])
         else:
-            raise ValueError(f"{check_file}, line {number}: the model has no label {label!r}; it has {list(numbers)}")
+            header = "; a header must be left out" if number == 1 else ""
+            raise ValueError(
+                f"{check_file}, line {number}: the model has no label {label!r}; it has {list(numbers)}{header}"
+            )
         rows.append(tuple(texts))
     if not rows:
         raise ValueError(f"{check_file} has no lines")

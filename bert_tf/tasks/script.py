@@ -359,8 +359,11 @@ def warn_of_training_data(rows: TokenRows, tokenizer: Tokenizer, vocab_file: str
 
 
 def _tell(task: FineTuningTask, run: FineTuningSettings, results: Mapping[str, float]) -> None:
-    """Logs the results, where the model is, and the line of Python that uses it."""
-    if results:
+    """Logs the results, where the model is, and the line of Python that uses it.
+
+    Without training and evaluation the results are those of an earlier evaluation, which say nothing of this run.
+    """
+    if results and (run.do_train or run.do_eval):
         logging.info("Results: %s.", ", ".join(f"{name} {value:.6g}" for name, value in sorted(results.items())))
     if not run.do_train:
         return
