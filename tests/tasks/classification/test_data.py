@@ -413,6 +413,13 @@ def test_labels_in_a_test_set_and_blank_lines_are_told(tmp_path, caplog):
     assert "test.tsv: skipped 1 blank lines" in caplog.text
 
 
+def test_labels_in_a_test_set_of_ones_own_are_told(tmp_path, caplog):
+    (tmp_path / "new.csv").write_text("text,label\na,good\n")
+    task = data.custom_task(None, None, str(tmp_path / "new.csv"), text_a="text", label="label", labels=["good", "bad"])
+    data.read_examples(task, task.test["test"])
+    assert "'label' is not used; as --dev_file with --do_eval the file is scored" in caplog.text
+
+
 def test_semicolons(tmp_path, caplog):
     """CSV as spreadsheets write it in locales with a decimal comma."""
     text = '\ufefftext;score\r\n"Gut; sehr gut";1\r\nFür 3,50 Euro, nun ja;0\r\n'
