@@ -199,7 +199,7 @@ def build_and_restore(
     Raises:
       FileNotFoundError, ValueError: see `loop.restore`; or --lora_rank would leave a part of the encoder random.
     """
-    adapts = run.lora_rank is not None and num_train_steps > 0
+    adapts, usual_rate = run.lora_rank is not None and num_train_steps > 0, recipe.learning_rate
     with strategy.scope():
         model = create_model()
         if adapts:
@@ -226,6 +226,11 @@ def build_and_restore(
         if not checkpoints.latest_checkpoint(output_dir):
             _check_base(model, beginning)
         _log_lora(model)
+        if run.learning_rate <= usual_rate:
+            logging.warning(
+                "--learning_rate=%g is one for whole models; adapters need about ten times as much to learn in the "
+                "same steps.", run.learning_rate,
+            )  # fmt: skip
     step = loop.restore(model, optimizer, output_dir, beginning, run.init_with_optimizer, run.resume_from_older)
     return model, optimizer, step
 

@@ -163,6 +163,7 @@ def test_the_log_says_how_little_is_trained(ran):
     trained = RANK * (4 * 2 * 32 + 2 * (32 + 64)) + 32 * 32 + 32 + 2 * 32 + 2  # the pooler and the head, too
     total = sum(value.size for name, value in weights_of(folder / "out" / "whole" / "best_model").items())
     line = next(line for line in logs["whole"].splitlines() if "LoRA of rank" in line)
+    assert "is one for whole models" not in logs["whole"]
     assert f"LoRA of rank 4, alpha 8: {trained:,} parameters are trained, {100 * trained / total:.2f} %" in line
 
 
@@ -210,6 +211,16 @@ def test_refused(ran, case):
 def test_every_case_is_looked_at(ran):
     done, refused = {name for name, outcome in ran[1].items() if outcome == "done"}, set(ran[1]) & set(REFUSED)
     assert set(ran[1]) == done | refused and not done & refused and set(REFUSED) <= refused | SLOW
+
+
+@pytest.mark.slow
+def test_a_rate_for_whole_models_is_told(tmp_path):
+    write_world("run_classifier", tmp_path)
+    flags = without(training_flags("run_classifier", tmp_path), "learning_rate", "do_eval", "dev_file")
+    flags = {**flags, "num_train_epochs": 1, "output_dir": tmp_path / "out"}
+    outcomes, logs = run_cases("run_classifier", {"usual": flags})
+    assert outcomes == {"usual": "done"}, logs
+    assert "--learning_rate=5e-05 is one for whole models; adapters need about ten times as much" in logs["usual"]
 
 
 @pytest.mark.slow

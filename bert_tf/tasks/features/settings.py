@@ -58,7 +58,7 @@ class FeatureSettings(DeviceSettings):
         meant = _FORMAT_BY_ENDING.get(posixpath.splitext(self.output_file)[1], self.output_format)
         if meant != self.output_format:
             raise ValueError(
-                f"--output_file={self.output_file} with --output_format={self.output_format}: give {meant}."
+                f"--output_file={self.output_file} is not {self.output_format}: give --output_format={meant}."
             )
         for name in ("bert_config_file", "vocab_file"):
             check_file(getattr(self, name), f"--{name}")
