@@ -202,9 +202,8 @@ def test_a_finished_run_stays_as_it_is(ran):
     assert outcomes["again"] == outcomes["predicted"] == "done"
     assert f"finished at step {STEPS}" in logs["again"]
     assert "finished at step" not in logs["predicted"]  # there was nothing to train
-    assert (
-        "Results: " not in logs["predicted"] and "Results: " in logs["again"]
-    )  # of an evaluation that it did not make
+    # Results of an evaluation that it did not make are not shown.
+    assert "Results: " not in logs["predicted"] and "Results: " in logs["again"]
     new = {name for name in after["whole"] if name not in before["whole"]}
     assert {name for name in new if "predictions" in name}
     changed = {name for name, value in before["whole"].items() if after["whole"].get(name) != value}

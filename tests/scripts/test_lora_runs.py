@@ -70,7 +70,7 @@ def cases_of(folder, flags) -> dict:
     }  # fmt: skip
 
 
-# In small: test_fine_tuning_runs.py has runs that are started over, and that are without a dev set.
+# In small: "overwritten" of test_fine_tuning_runs.py, and "no dev file" of test_run_classifier_cases.py.
 SLOW = {"full", "began without", "without dev set", "again", "overwritten"}
 
 

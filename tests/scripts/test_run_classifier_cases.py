@@ -396,8 +396,8 @@ def test_what_cannot_be_done_is_refused_before_the_work(ran, case):
 
 def test_every_case_is_looked_at(folder, golden):
     done = {"original", "one device", "two devices", "accumulated", "seeds", "patience", "patience again"}
-    done |= {"test set with labels", "submission", "several", "several predicted", "numbers", "from the best model"}
-    done |= {"no dev file"}
+    done |= {"test set with labels", "submission", "several", "several predicted", "numbers", "from the best model",
+             "no dev file"}  # fmt: skip
     assert set(cases_of(folder, golden)) == done | set(REFUSED)
 
 
