@@ -191,8 +191,8 @@ class FineTuningTask(abc.ABC):
     def score(self, examples: ExampleSet, outputs, batch_size: int) -> dict[str, float]:
         """`eval_<metric>` of the outputs for a set."""
 
-    def further_files(self, results: Mapping[str, float], outputs) -> dict[str, str]:
-        """name -> content of further files of the model that had these results on the main dev set."""
+    def further_files(self, examples: ExampleSet, outputs) -> dict[str, str]:
+        """name -> content of further files of the model that had these outputs for the main dev set."""
         return {}
 
     def evaluate(self, examples: ExampleSet, outputs, batch_size: int):
@@ -518,7 +518,7 @@ class _Run:
         examples, batch_size = self.task.dev_sets[0], self.eval_batch_size
         outputs = self.outputs_of(examples, batch_size)
         outputs, results = self.task.evaluate(examples, outputs, batch_size)
-        self.keeper.further_files = self.task.further_files(results, outputs)
+        self.keeper.further_files = self.task.further_files(examples, outputs)
         self.write_further_files(self.keeper.further_files)
         self.keeper.update(step, results, model)
         kept = (step, self.keeper.best["step"])
@@ -576,7 +576,7 @@ class _Run:
             if number == 0:
                 main = results
                 if is_last:
-                    self.write_further_files(task.further_files(results, outputs))
+                    self.write_further_files(task.further_files(examples, outputs))
         for examples in task.test_sets:
             outputs = known.get(id(examples))
             if outputs is None:

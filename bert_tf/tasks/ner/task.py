@@ -128,7 +128,7 @@ class NerTask(FineTuningTask):
     def write_beside_training(self, output_dir):
         write_text_file(posixpath.join(output_dir, outputs.SETTINGS_FILE), self.tagging.to_json())
 
-    def further_files(self, results, logits):
+    def further_files(self, examples, logits):
         return {outputs.SETTINGS_FILE: self.tagging.to_json()}
 
     def write_records(self, path, rows, max_seq_length):

@@ -101,40 +101,33 @@ def answer(
 
 def score(data: SquadData, predictions: list[Prediction], version_2_with_negative: bool) -> dict[str, float]:
     """eval_<metric> of predictions, as `squad.metrics.evaluate` gives them."""
-    ids = [example.qas_id for example in data.examples]
-    texts = {key: prediction.text for key, prediction in zip(ids, predictions, strict=True)}
-    odds = best = None
-    if version_2_with_negative:
-        pairs = list(zip(ids, predictions, strict=True))
-        odds = {key: prediction.null_odds for key, prediction in pairs}
-        best = {key: prediction.best.text if prediction.best else "" for key, prediction in pairs}
-    scores = squad_metrics.evaluate(data.articles, texts, version_2_with_negative, odds, best)
+    texts = {key: prediction.text for key, prediction in _by_id(data, predictions).items()}
+    odds_and_best = _odds_and_best(data, predictions) if version_2_with_negative else (None, None)
+    scores = squad_metrics.evaluate(data.articles, texts, version_2_with_negative, *odds_and_best)
     return {f"eval_{name}": value for name, value in scores.items()}
 
 
 def choose_threshold(
-    settings: QuestionAnsweringSettings, results: dict[str, float], predictions: list[Prediction]
+    settings: QuestionAnsweringSettings, data: SquadData, predictions: list[Prediction]
 ) -> QuestionAnsweringSettings:
-    """The settings with the threshold that gave the best F1 on a dev set, if the results have one.
-
-    The official script's threshold equals the odds of one question. Rounding would then decide on that question: on
-    another device, or in another batch, its odds differ in the last digits. So the threshold is put half-way to the
-    next larger odds, where all questions are answered as at the official one.
-
-    Args:
-      results: of `score`. predictions: those that were scored.
-    """
-    threshold = results.get("eval_best_f1_threshold")
-    if threshold is None:
+    """The settings with the threshold of `squad.metrics.best_threshold`, if a question may have no answer."""
+    if not settings.predictions.version_2_with_negative:
         return settings
-    # Without a possible answer, no threshold matters.
-    odds = [prediction.null_odds for prediction in predictions if prediction.best]
-    if threshold in odds:  # and not the official script's 0.0 for "better never to answer"
-        following = min((value for value in odds if value > threshold), default=threshold + 1.0)
-        threshold = (threshold + following) / 2
+    threshold = squad_metrics.best_threshold(data.articles, *_odds_and_best(data, predictions))
     logging.info("null_score_diff_threshold %.4f gives the best F1 on the dev set.", threshold)
     chosen = dataclasses.replace(settings.predictions, null_score_diff_threshold=threshold)
     return dataclasses.replace(settings, predictions=chosen)
+
+
+def _by_id(data: SquadData, predictions: list[Prediction]) -> dict[str, Prediction]:
+    return {example.qas_id: each for example, each in zip(data.examples, predictions, strict=True)}
+
+
+def _odds_and_best(data: SquadData, predictions: list[Prediction]) -> tuple[dict[str, float], dict[str, str]]:
+    """id -> odds of "none"; id -> best answer that is not "none", "" if there is no answer at all."""
+    by_id = _by_id(data, predictions)
+    best = {key: prediction.best.text if prediction.best else "" for key, prediction in by_id.items()}
+    return {key: prediction.null_odds for key, prediction in by_id.items()}, best
 
 
 def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Prediction]:

@@ -196,17 +196,16 @@ class SquadTask(FineTuningTask):
     def score(self, examples, predictions, batch_size):
         return outputs.score(examples.examples, predictions, self.settings.version_2_with_negative)
 
-    def _with_threshold(self, results, predictions) -> outputs.QuestionAnsweringSettings:
+    def _with_threshold(self, examples, predictions) -> outputs.QuestionAnsweringSettings:
         if self.settings.null_score_diff_threshold is not None:
             return self.answering
-        return outputs.choose_threshold(self.answering, results, predictions)
+        return outputs.choose_threshold(self.answering, examples.examples, predictions)
 
-    def further_files(self, results, predictions):
-        return {outputs.SETTINGS_FILE: self._with_threshold(results, predictions).to_json()}
+    def further_files(self, examples, predictions):
+        return {outputs.SETTINGS_FILE: self._with_threshold(examples, predictions).to_json()}
 
     def evaluate(self, examples, predictions, batch_size):
-        results = self.score(examples, predictions, batch_size)
-        self.chosen = self._with_threshold(results, predictions)
+        self.chosen = self._with_threshold(examples, predictions)
         threshold = self.chosen.predictions.null_score_diff_threshold
         predictions = outputs.apply_threshold(predictions, threshold)
         return predictions, self.score(examples, predictions, batch_size)

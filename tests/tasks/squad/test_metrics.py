@@ -144,14 +144,15 @@ def test_the_chosen_threshold_reaches_the_score_it_promised(data):
         WindowSettings(), PredictionSettings(version_2_with_negative=True)
     )
     assert results["eval_best_f1_threshold"] == 2.0  # the official one: the odds of e
-    chosen = squad_outputs.choose_threshold(settings, results, predictions_at(0.0))
+    chosen = squad_outputs.choose_threshold(settings, data, predictions_at(0.0))
     assert chosen.predictions == dataclasses.replace(settings.predictions, null_score_diff_threshold=3.0)
     assert chosen.windows == settings.windows
     applied = squad_outputs.apply_threshold(predictions_at(0.0), 3.0)
     assert applied == predictions_at(2.0) and [prediction.text for prediction in applied].count("") == 1
     assert squad_outputs.score(data, applied, True)["eval_f1"] == pytest.approx(70.0)
-    # Other results don't choose a threshold, and without odds there is nothing to apply it to.
-    assert squad_outputs.choose_threshold(settings, {"eval_f1": 1.0}, applied) is settings
+    # In version 1 there is nothing to choose, and without odds there is nothing to apply a threshold to.
+    version_1 = squad_outputs.QuestionAnsweringSettings(WindowSettings(), PredictionSettings())
+    assert squad_outputs.choose_threshold(version_1, data, applied) is version_1
     plain = [dataclasses.replace(prediction, null_odds=None) for prediction in predictions_at(0.0)]
     assert squad_outputs.apply_threshold(plain, 1e9) == plain
 
@@ -163,7 +164,7 @@ def test_the_chosen_threshold_reaches_the_score_it_promised(data):
         ({"a": -3.0, "b": 9.0, "c": 1.0, "d": 8.0, "e": 1.25}, 1.25, 4.625),
         ({"a": -3.0, "b": 5.0, "c": 1.0, "d": 4.0, "e": None}, 1.0, 2.5),  # e: nothing that could be an answer
         ({"a": 1.0, "b": None, "c": 2.0, "d": None, "e": 3.0}, 3.0, 3.5),  # the largest of all
-        ({"a": None, "b": 1.0, "c": None, "d": -2.0, "e": None}, 0.0, 0.0),  # better never to answer
+        ({"a": None, "b": 1.0, "c": None, "d": -2.0, "e": None}, 0.0, -2.5),  # better never to answer
     ],
 )
 def test_the_chosen_threshold_keeps_clear_of_every_question(data, odds, official, chosen):
@@ -177,16 +178,77 @@ def test_the_chosen_threshold_keeps_clear_of_every_question(data, odds, official
     settings = squad_outputs.QuestionAnsweringSettings(
         WindowSettings(), PredictionSettings(version_2_with_negative=True)
     )
-    threshold = squad_outputs.choose_threshold(settings, results, predictions).predictions.null_score_diff_threshold
+    threshold = squad_outputs.choose_threshold(settings, data, predictions).predictions.null_score_diff_threshold
     assert threshold == chosen
-    applied = squad_outputs.apply_threshold(predictions, official)
-    assert squad_outputs.apply_threshold(predictions, threshold) == applied
+    applied = squad_outputs.apply_threshold(predictions, threshold)
+    if official:  # its 0.0 for "never" lets answers in
+        assert squad_outputs.apply_threshold(predictions, official) == applied
     texts = [prediction.text for prediction in applied]
     for noise in (-0.1, 0.1):
         moved = [dataclasses.replace(each, null_odds=each.null_odds + noise) for each in predictions]
         assert [prediction.text for prediction in squad_outputs.apply_threshold(moved, threshold)] == texts
-    if official:
-        assert squad_outputs.score(data, applied, True)["eval_f1"] == pytest.approx(results["eval_best_f1"])
+    assert squad_outputs.score(data, applied, True)["eval_f1"] == pytest.approx(results["eval_best_f1"])
+
+
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("odds", "f1", "answered"),
+    [
+        # All answers are right: answer everything.
+        ((-3.0, -2.0, -1.0), 100.0, 3),
+        ((1.0, 2.0, 3.0), 100.0, 3),
+        ((-1.0, 0.0, 1.0), 100.0, 3),
+        ((-INFINITE, 0.0, 5.0), 100.0, 3),
+        ((2.5, 2.5, 2.5), 100.0, 3),
+        ((-1e300, 1e300, 1.7e308), 100.0, 3),
+        # What has infinite odds can't be answered at any finite threshold.
+        ((-1.0, 0.0, INFINITE), 200 / 3, 2),
+        # No question has an answer: never answer, except at odds of minus infinity.
+        ((-3.0, -2.0, -1.0, None), 100.0, 0),
+        ((1.0, 2.0, 3.0, None), 100.0, 0),
+        ((-1.0, 0.0, 1.0, None), 100.0, 0),
+        ((0.0, 0.0, 0.0, None), 100.0, 0),
+        ((-1e300, 1.0, INFINITE, None), 100.0, 0),
+        ((-INFINITE, 0.0, INFINITE, None), 200 / 3, 1),
+        # The first is right, the second should not be answered, the third is right: the first alone, or all of them.
+        ((-3.0, -2.0, -1.0, "x"), 200 / 3, 1),
+        ((1.0, 2.0, 3.0, "x"), 200 / 3, 1),
+        ((-0.5, 0.0, 0.5, "x"), 200 / 3, 1),
+        ((0.0, 0.0, 1.0, "x"), 200 / 3, 3),  # the first two share their odds: not the first alone
+        ((1.0, 1.0 + 2**-52, 3.0, "x"), 200 / 3, 1),  # neighbours among the numbers
+        ((2.0, 5.0, 1.0, "x"), 100.0, 2),
+        ((-2.0, -1.0, -3.0, "x"), 100.0, 2),
+    ],
+)
+def test_the_stored_threshold_reaches_the_best_f1(tmp_path, odds, f1, answered):
+    """The threshold is stored as JSON, read again and applied: it gives the best F1 of all thresholds there are."""
+    impossible = {None: "abc", "x": "b"}.get(odds[-1] if len(odds) == 4 else "", "")
+    qas = [
+        {"id": key, "question": "?", "is_impossible": key in impossible,
+         "answers": [] if key in impossible else [{"text": "ada", "answer_start": 0}]}
+        for key in "abc"
+    ]  # fmt: skip
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "ada brown", "qas": qas}]}]}))
+    data = read_squad_examples([str(tmp_path / "dev.json")], False, True)
+    best = Answer("ada", 1.0, 1.0, 0.5)
+    predictions = [Prediction("", [best], best, value) for value in odds[:3]]
+
+    def score_at(threshold):
+        applied = squad_outputs.apply_threshold(predictions, threshold)
+        return squad_outputs.score(data, applied, True)["eval_f1"], sum(bool(each.text) for each in applied)
+
+    settings = squad_outputs.QuestionAnsweringSettings(
+        WindowSettings(), PredictionSettings(version_2_with_negative=True)
+    )
+    content = squad_outputs.choose_threshold(settings, data, predictions).to_json()
+    assert "Infinity" not in content and "NaN" not in content  # which are no JSON
+    (tmp_path / squad_outputs.SETTINGS_FILE).write_text(content)
+    stored = squad_outputs.QuestionAnsweringSettings.read(str(tmp_path)).predictions.null_score_diff_threshold
+    assert score_at(stored) == (pytest.approx(f1), answered)
+    others = [value for value in (*odds[:3], -1e308, 1e308) if abs(value) != INFINITE]
+    assert max(score_at(threshold)[0] for threshold in others) <= f1 + 1e-9
 
 
 def test_a_question_with_nothing_to_say_scores_as_none(data):
