@@ -50,9 +50,7 @@ def evaluate(
     return {name: float(value) for name, value in results.items()}
 
 
-def best_threshold(
-    articles: Sequence[dict], null_odds: Mapping[str, float], best_texts: Mapping[str, str]
-) -> float:
+def best_threshold(articles: Sequence[dict], null_odds: Mapping[str, float], best_texts: Mapping[str, str]) -> float:
     """The finite threshold with the best F1, where "none" is answered if the odds of a question are greater than it.
 
     The official script names the odds of one question, and 0.0 for "never answer". Here the threshold is half-way to
