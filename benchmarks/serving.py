@@ -232,7 +232,7 @@ def main(_):
             for question in paragraph["qas"]
         ]
     else:
-        rows = [(line,) for line in pathlib.Path(FLAGS.texts).read_text(encoding="utf-8").splitlines() if line]
+        rows = [(line,) for line in pathlib.Path(FLAGS.texts).read_text(encoding="utf-8").split("\n") if line]
     examples = FLAGS.examples // 4 if is_squad else FLAGS.examples
     rows = rows[:: max(1, len(rows) // examples)][:examples]  # from all over the file
     names = ("question", "context") if is_squad else ("text",)

@@ -71,11 +71,11 @@ def heldout_questions(train_file: str, heldout_file: str, tokenizer, count: int 
     """
     with open(train_file, encoding="utf-8") as file:
         frequencies = collections.Counter(
-            piece for line in file.read(1_500_000).splitlines() for piece in tokenizer.tokenize(" " + line)
+            piece for line in file.read(1_500_000).split("\n") for piece in tokenizer.tokenize(" " + line)
         )
     frequent = {piece for piece, _ in frequencies.most_common(400)[15:]}
     with open(heldout_file, encoding="utf-8") as file:
-        documents = [document.splitlines() for document in file.read().split("\n\n")]
+        documents = [document.split("\n") for document in file.read().split("\n\n")]
     questions = []
     for document in documents:
         for sentence in document:

@@ -158,7 +158,7 @@ def convert(
         files,
         format=format,
         with_optimizer=with_optimizer,
-        vocabulary=vocabulary,
+        vocabulary=vocabulary if add_tokens else None,
         overwrite=overwrite,
         check=check,
         card_text=_card(source, source_weights, weights, files, format, part, _changes(add_tokens, changes)),

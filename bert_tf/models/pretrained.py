@@ -236,16 +236,16 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
                 settings["tokenizer_class"] = BERT.tokenizer_name
             model_directory.write_tokenizer_config(path, files, settings)
         return
-    if vocabulary is None and files.vocab_file:
-        vocabulary = text_vocab.vocabulary_lines(files.vocab_file)
-    if vocabulary is not None:
-        if len(vocabulary) > files.config.vocab_size:
+    if vocabulary is not None or files.vocab_file:
+        count = len(text_vocab.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary)
+        if count > files.config.vocab_size:
             raise ValueError(
-                f"{files.vocab_file} has {len(vocabulary)} lines, but vocab_size is {files.config.vocab_size}: it "
-                "belongs to another model."
+                f"{files.vocab_file} has {count} lines, but vocab_size is {files.config.vocab_size}: it belongs to "
+                "another model."
             )
-        text = "".join(line + "\n" for line in vocabulary)
-        write_text_file(posixpath.join(directory, text_vocab.VOCAB), text)
+        content = "".join(line + "\n" for line in vocabulary or ()).encode()
+        content = content or text_vocab.vocabulary_bytes(files.vocab_file)
+        write_file(posixpath.join(directory, text_vocab.VOCAB), content)
     casing = files.casing
     if casing.do_lower_case is None and files.vocab_file:
         casing = text_casing.casing_of_vocabulary(files.vocab_file)

@@ -114,7 +114,7 @@ def create_pretraining_data(
     _check_tokenizer(tokenizer, settings, word_boundaries or segmenter)
     if masking == "dynamic":
         settings = dataclasses.replace(settings, max_predictions_per_seq=0)
-    vocabulary = {"vocab_sha256": vocabulary_sha256(vocab_file), "vocab_size": len(tokenizer.vocab)}
+    vocabulary = {"vocab_sha256": vocabulary_sha256(vocab_file), "vocab_size": tokenizer.vocab_size}
     job = _job_of(flags, text, settings, scratch_dir, vocabulary["vocab_sha256"])
     with pretraining_shard.alone(job, own_scratch=not beam_runner) as job:
         run = (lambda missing: _make_shards_on_beam(job, missing, beam_runner, beam_options)) if beam_runner else None

@@ -137,9 +137,8 @@ def _find(
         files = read_model_files(weights.path, weights.hints)
         cased_by_itself = not issubclass(tokenizer_class, FullTokenizer)
         if files.vocab_file and (cased_by_itself or files.casing.do_lower_case is not None):
-            if made_with and vocabulary_sha256(files.vocab_file) != made_with.vocab_sha256:
-                if from_teacher and _same_tokens(files.vocab_file, made_with, tokenizer_class):
-                    return files
+            same = not made_with or vocabulary_sha256(files.vocab_file) == made_with.vocab_sha256
+            if not same and not _same_tokens(files.vocab_file, made_with, tokenizer_class):
                 if from_teacher:
                     raise ValueError(
                         f"--teacher: {files.vocab_file} is not the vocabulary that the records were made with, "

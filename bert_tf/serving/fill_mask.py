@@ -43,7 +43,7 @@ def fill_mask(
     """
     if isinstance(texts, str):
         raise TypeError("fill_mask takes a list of texts; put a single text into a list.")
-    vocab_size = len(tokenizer.vocab)
+    vocab_size = tokenizer.vocab_size
     if vocab_size > model.config.vocab_size:
         raise ValueError(
             f"The vocabulary has {vocab_size} tokens, but the model has only {model.config.vocab_size} (vocab_size in "
@@ -96,7 +96,7 @@ def _fill_batch(model, tokenizer: Tokenizer, encoded: list[tuple[list[int], list
     outputs = model(features, training=False)
     logits = outputs if isinstance(model, BertForMaskedLM) else outputs["masked_lm_logits"]  # [B, P, V]
     # The embedding table may be larger than the vocabulary (some models round its size up): skip the extra rows.
-    logits = np.asarray(keras.ops.convert_to_numpy(logits), np.float64)[..., : len(tokenizer.vocab)]
+    logits = np.asarray(keras.ops.convert_to_numpy(logits), np.float64)[..., : tokenizer.vocab_size]
     return [
         [_best(scores, tokenizer, top_k) for scores in logits[row, : len(places)]] for row, places in enumerate(masks)
     ]

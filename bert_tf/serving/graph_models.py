@@ -66,7 +66,7 @@ class ServedModel(tf.Module):
         self.encoder = TextEncoder(tokenizer, max_seq_length)
         self.resources_of_tokenizer = self.encoder.tokenizer.resources
         self.max_seq_length = max_seq_length
-        self.vocab_size, self.mask_id = len(tokenizer.vocab), tokenizer.mask_id
+        self.vocab_size, self.mask_id = tokenizer.vocab_size, tokenizer.mask_id
 
     def __setattr__(self, name, value):
         # tf.Module would track the Keras model, whose SavedModel needs Keras to be loaded; with the other attributes it

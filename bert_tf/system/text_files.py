@@ -140,12 +140,17 @@ def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> 
             )
 
 
-def file_sha256(path: str) -> str:
-    """The SHA-256 digest of a file, in hexadecimal; reads the whole file."""
+def read_bytes(path: str) -> bytes:
+    """The content of a file."""
     import tensorflow as tf
 
     with tf.io.gfile.GFile(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+        return file.read()
+
+
+def file_sha256(path: str) -> str:
+    """The SHA-256 digest of a file, in hexadecimal; reads the whole file."""
+    return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
 def read_text_lines(path: str, progress: Progress | None = None) -> Iterator[str]:

@@ -13,13 +13,12 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
-from bert_tf.system.text_files import read_json, read_json_if_there, read_text_lines, understood
+from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there, read_text_lines, understood
 from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, first_existing, is_there
 from bert_tf.text.library_tokenizer import (
     LibraryTokenizer,
     name_special_tokens,
     parts_of,
-    read_bytes,
     read_tokenizer_json,
     refuse_other_models,
     special_tokens_of,

@@ -163,14 +163,6 @@ def check_special_tokens(tokenizer: Tokenizer, vocab_file: str) -> None:
     tokenizer.pad_id = tokenizer.vocab[tokenizer.pad_token]
 
 
-def read_bytes(path: str) -> bytes:
-    """The content of a file."""
-    import tensorflow as tf
-
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return file.read()
-
-
 def read_tokenizer_json(path: str, kind: str, change: Callable[[dict], None]) -> tokenizers.Tokenizer:
     """The tokenizer of a tokenizer.json.
 

@@ -19,13 +19,12 @@ from collections.abc import Iterable
 
 import sentencepiece
 
-from bert_tf.system.text_files import read_json_if_there, understood
+from bert_tf.system.text_files import read_bytes, read_json_if_there, understood
 from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, find_vocab_file, first_existing, is_there
 from bert_tf.text.library_tokenizer import (
     LibraryTokenizer,
     check_special_tokens,
     name_special_tokens,
-    read_bytes,
     read_tokenizer_json,
     refuse_other_models,
     special_tokens_of,

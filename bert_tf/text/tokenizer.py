@@ -257,6 +257,11 @@ class Tokenizer(abc.ABC):
         """bool, in the shape of `ids`: whether each continues the word of the id before it."""
         return self.continuations[np.asarray(ids, np.int64)]
 
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id; the tokens may be fewer, as some appear twice in published vocabularies."""
+        return max(self.inv_vocab, default=-1) + 1
+
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Ids of `tokens`. KeyError for a token that isn't in the vocabulary."""
         return [self.vocab[token] for token in tokens]

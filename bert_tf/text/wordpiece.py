@@ -20,7 +20,7 @@ from bert_tf.text.characters import (
     strip_accent_and_split_punctuation,
 )
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.vocab import MASK, VOCAB, check_vocab, load_vocab, vocabulary_lines
+from bert_tf.text.vocab import MASK, VOCAB, check_vocab, read_tokens, vocabulary_bytes
 
 # The prefix of every piece of a word but the first.
 CONTINUATION = "##"
@@ -274,8 +274,8 @@ class FullTokenizer(Tokenizer):
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None):
         self._vocab_file = vocab_file
-        self.vocab = load_vocab(vocab_file)
-        self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
+        self.vocab = {token: index for index, token in self.inv_vocab.items()}
         self.basic_tokenizer = BasicTokenizer(do_lower_case, strip_accents, self.drop_unassigned)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
         self._pieces_of_word = _WordCache(self._cut_word)
@@ -354,8 +354,8 @@ class FullTokenizer(Tokenizer):
         return token.startswith(CONTINUATION)
 
     def files(self) -> dict[str, bytes]:
-        """vocab.txt, with the lines of the file that the tokenizer was read from."""
-        return {VOCAB: "".join(line + "\n" for line in vocabulary_lines(self._vocab_file)).encode()}
+        """vocab.txt: the file that the tokenizer was read from, or its tokens."""
+        return {VOCAB: vocabulary_bytes(self._vocab_file)}
 
     def check_vocabulary(self) -> None:
         """See `vocab.check_vocab`."""

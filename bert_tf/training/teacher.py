@@ -75,8 +75,8 @@ def open_teacher(
 
 def _difference(teacher: Tokenizer, student: Tokenizer) -> str | None:
     """The first thing in which two tokenizers differ; None if their rows are the same."""
-    if len(teacher.vocab) != len(student.vocab):
-        return f"its vocabulary has {len(teacher.vocab)} tokens, the student's {len(student.vocab)}"
+    if teacher.vocab_size != student.vocab_size:
+        return f"its vocabulary has {teacher.vocab_size} tokens, the student's {student.vocab_size}"
     for token, number in student.vocab.items():
         if teacher.vocab.get(token) != number:
             return f"its token {number} is {teacher.inv_vocab.get(number)!r}, the student's {token!r}"

@@ -60,6 +60,25 @@ def test_rows_are_those_of_the_tokenizer(family, folder):
     assert summary["flags"]["do_lower_case"] is not tokenizer.cased
 
 
+def test_records_of_a_vocabulary_with_blank_and_repeated_tokens(folder):
+    """As Google's Chinese one, of which a line is U+2028; also what is written beside the model is the file itself."""
+    lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2028", *"abehst", "\u3000", "house", "##s", *"aU"]
+    (folder / "vocab.txt").write_bytes("\r\n".join(lines).encode())
+    (folder / "text.txt").write_text("The house\u2028a\u3000b.\nIts A\n")
+    summary = make(folder, folder / "vocab.txt", do_lower_case=True)
+    assert summary["vocab_size"] == 17
+    (record,) = read_records(folder / "out", UNMASKED)
+    assert record["input_ids"] == [2, 1, 13, 15, 7, 1, 1, 15, 3]
+    config = family_named("bert").config_class(17)
+    found = model_vocabulary.find_vocabulary(None, None, {"--input_file": [str(folder / "out")]}, config)
+    (folder / "model").mkdir()
+    pretrained.write_description(str(folder / "model"), found)
+    assert (folder / "model" / "vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
+    (folder / "vocab.txt").write_text("\n".join([*lines[:8], "", *lines[8:]]))
+    with pytest.raises(ValueError, match=r"vocab.txt: line 9 is empty, which shifts the ids"):
+        make(folder, folder / "vocab.txt", do_lower_case=True)
+
+
 @pytest.mark.parametrize("family", ["roberta", "albert"])
 def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     source = VOCABULARIES[family][0]

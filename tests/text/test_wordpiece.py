@@ -254,8 +254,8 @@ def test_load_vocab_follows_the_original(tmp_path):
     ("lines", "message"),
     [
         (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"], r"vocab\.txt lacks \[MASK\]"),
-        ([*text_vocab.SPECIAL_TOKENS, "a", "b", "a "], r"vocab\.txt: line 8 repeats 'a' of line 6"),
-        ([*text_vocab.SPECIAL_TOKENS, "a", "", "b"], r"vocab\.txt: line 7 is blank"),
+        ([*text_vocab.SPECIAL_TOKENS, "a", "", "b"], r"vocab\.txt: line 7 is empty, which shifts the ids"),
+        ([*text_vocab.SPECIAL_TOKENS, "a", "\r", "b", ""], r"vocab\.txt: line 7, line 9 are empty"),
         ([], r"vocab\.txt is empty"),
     ],
 )
@@ -270,11 +270,34 @@ def test_check_vocab_accepts(tmp_path, tokenizers, caplog):
     assert not caplog.records
     path = write(tmp_path / "vocab.txt", ["a", *text_vocab.SPECIAL_TOKENS, "a"])
     with caplog.at_level(python_logging.WARNING):
-        text_vocab.check_vocab(text_vocab.load_vocab(path), path, allow_duplicates=True)
-    assert "line 7 repeats 'a' of line 1" in caplog.text
+        text_vocab.check_vocab(text_vocab.load_vocab(path), path)
+    assert "line 7 repeats 'a' of line 1; such a token has the id of its last line" in caplog.text
     assert "[PAD] has id 1" in caplog.text
     path = write(tmp_path / "small.txt", SMALL_VOCAB)
     text_vocab.check_vocab(text_vocab.load_vocab(path), path, required=("[UNK]",))
+
+
+BLANK = ["\u2028", "\u2029", "\u3000", "\xa0", "\x85", "\x1c"]
+
+
+def test_tokens_that_look_blank_or_appear_twice(tmp_path, caplog):
+    """As Google's Chinese vocabulary has U+2028 alone on a line, which str.splitlines would split: the ids below stay,
+    the content is written again as it is, and each id has a token."""
+    lines = [*text_vocab.SPECIAL_TOKENS, *BLANK, "a", "\u535a", "##b", "a"]
+    for number, end in enumerate(("\n", "\r\n")):
+        content = end.join(lines).encode()  # and none after the last
+        path = tmp_path / f"{number}.txt"
+        path.write_bytes(content)
+        tokenizer = FullTokenizer(str(path))
+        with caplog.at_level(python_logging.WARNING):
+            tokenizer.check_vocabulary()
+        assert caplog.text.count("repeats") == 1 and "line 15 repeats 'a' of line 12;" in caplog.text
+        caplog.clear()
+        assert tokenizer.encode("a \u535a ab\u2028a \u3000") == [14, 12, 14, 13, 14]
+        assert tokenizer.vocab["a"] == 14 and tokenizer.vocab[""] == 10 and tokenizer.vocab_size == 15
+        assert tokenizer.convert_ids_to_tokens(range(9, 15)) == ["", "", "a", "\u535a", "##b", "a"]
+        assert tokenizer.files() == {"vocab.txt": content}
+        assert tokenizer.to_graph().encode(["a \u535a ab\u2028a \u3000"]).to_list() == [[14, 12, 14, 13, 14]]
 
 
 def test_vocab_with_hangul_warns_when_accents_are_stripped(tmp_path, caplog):
