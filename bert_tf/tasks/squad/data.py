@@ -1,6 +1,6 @@
 """Questions on paragraphs from files in SQuAD's format (original: run_squad.py, read_squad_examples).
 
-SQuAD 1.1 and 2.0, and what shares their format: XQuAD, KorQuAD, JSQuAD, CMRC 2018 and so on.
+SQuAD 1.1 and 2.0, and what shares their format: XQuAD, KorQuAD, KLUE-MRC, JSQuAD, CMRC 2018 and so on.
 """
 
 import bisect
@@ -107,8 +107,11 @@ def read_articles(path: str) -> list[dict]:
             part(paragraph, place, "context", str)
             for k, question in enumerate(part(paragraph, place, "qas", list)):
                 inner = f"{place}.qas[{k}]"
-                if isinstance(question, dict) and isinstance(question.get("id"), int):
-                    question["id"] = str(question["id"])  # some datasets number their questions
+                if isinstance(question, dict):
+                    if "guid" in question:
+                        question.setdefault("id", question["guid"])  # KLUE-MRC
+                    if isinstance(question.get("id"), int):
+                        question["id"] = str(question["id"])  # some datasets number their questions
                 part(question, inner, "id", str)
                 part(question, inner, "question", str)
                 if not isinstance(question.get("is_impossible", False), bool):
@@ -135,7 +138,7 @@ def read_squad_examples(
 
     Raises:
       ValueError: not a SQuAD file (see `read_articles`); the data does not fit version_2_with_negative; a training
-        question without exactly one answer; two different questions with one id, to be predicted. Names file and id.
+        question without exactly one answer (of several in KLUE-MRC the first is taken, as its authors do); two different questions with one id, to be predicted. Names file and id.
     """
     examples, skipped, articles = [], [], []
     seen, repeated, empty, unanswered, without_text, total = {}, [], [], [], [], 0
@@ -182,6 +185,9 @@ def read_squad_examples(
     ):
         if ids:
             logging.warning("Of %d questions %d have %s (%s).", total, len(ids), what, _some(ids))
+    several = sum("guid" in q and len(q.get("answers", ())) > 1 for q in _questions(articles)) if is_training else 0
+    if several:
+        logging.info("Of %d questions %d have several answers: the first one of each is trained on.", total, several)
     if skipped:
         listed = "".join(f"\n  {s['id']}: {s['answer']!r} vs. {s['found'][:100]!r}" for s in skipped[:_LISTED])
         more = f"\n  and {len(skipped) - _LISTED} more" if len(skipped) > _LISTED else ""
@@ -213,7 +219,7 @@ def _training_example(question: dict, paragraph: Paragraph, version_2: bool, ans
     if impossible:
         return SquadExample(question["id"], question["question"], paragraph, "", -1, -1, True)
     answers = question.get("answers", [])
-    if len(answers) != 1:
+    if len(answers) != 1 and not (answers and "guid" in question):
         raise ValueError(
             f"has {len(answers)} answers; to train on, each question should have exactly 1 (dev files have several)."
         )
@@ -234,8 +240,12 @@ def _training_example(question: dict, paragraph: Paragraph, version_2: bool, ans
     return SquadExample(question["id"], question["question"], paragraph, text, first, last, False, start)
 
 
+def _questions(articles: list[dict]) -> list[dict]:
+    return [question for article in articles for entry in article["paragraphs"] for question in entry["qas"]]
+
+
 def _check_version(path: str, articles: list[dict], version_2: bool) -> None:
-    questions = [q for article in articles for entry in article["paragraphs"] for q in entry["qas"]]
+    questions = _questions(articles)
     impossible = sum(bool(question.get("is_impossible")) for question in questions)
     if impossible and not version_2:
         raise ValueError(

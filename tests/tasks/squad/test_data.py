@@ -6,6 +6,7 @@ import logging as python_logging
 
 import pytest
 
+from bert_tf.tasks.squad import metrics
 from bert_tf.tasks.squad.data import Paragraph, read_articles, read_squad_examples
 
 CONTEXT = "Her teacher met Ada Brown (1801-1852)."
@@ -253,6 +254,39 @@ def test_training_questions_that_say_too_little_or_too_much(file):
         path = write(file, question(answers=[("1801", start)]))
         with pytest.raises(ValueError, match="question 'q1' has an answer without the number \"answer_start\""):
             read_squad_examples([path], True)
+
+
+def test_the_layout_of_klue_mrc(file, caplog):
+    """Its questions have a guid instead of an id, plausible answers, and several answers to train on."""
+    caplog.set_level(python_logging.INFO)
+
+    def klue(guid, is_impossible=False, **further):
+        made = question(guid, is_impossible=is_impossible, question_type=3 if is_impossible else 1, **further)
+        return {"guid": made.pop("id"), **made}
+
+    path = write(
+        file,
+        klue("klue-mrc-v1_train_00000", answers=[("1801", 27), ("1801-1852", 27)]),
+        klue("klue-mrc-v1_train_00001", True, answers=[], plausible_answers=[{"text": "1852", "answer_start": 32}]),
+    )
+    data = read_squad_examples([path], True, True)
+    assert [(e.qas_id, e.orig_answer_text, e.is_impossible) for e in data.examples] == [
+        ("klue-mrc-v1_train_00000", "1801", False),
+        ("klue-mrc-v1_train_00001", "", True),
+    ]
+    assert "Of 2 questions 1 have several answers: the first one of each is trained on." in caplog.text
+    assert (
+        metrics.evaluate(data.articles, {"klue-mrc-v1_train_00000": "1801-1852", "klue-mrc-v1_train_00001": ""}, True)[
+            "exact_match"
+        ]
+        == 100.0
+    )
+    with pytest.raises(ValueError, match="SQuAD 2.0 data: 1 of its 2 questions"):
+        read_squad_examples([path], True)
+    # An id of its own comes first, and without any the keys that are there are named.
+    assert read_squad_examples([write(file, question(guid="other"))], False).examples[0].qas_id == "q1"
+    with pytest.raises(ValueError, match=r'qas\[0\] has no "id" \(there are .question.\)'):
+        read_squad_examples([write(file, {"question": "?"})], False)
 
 
 def test_real_files_of_other_data_sets(shared):
