@@ -32,12 +32,14 @@ class ServedTagger(ServedLogits):
     """BertForTokenClassification.
 
     `serving_default` takes `text` [B] and splits it into words at spaces, with each punctuation mark and Chinese
-    character on its own (`text.words.split_words`). `serve_words` takes `words` [B, N] as
-    run_ner.py does, padded with "". Both return `words`, `tags` string, `scores` float32 (probability of the likeliest
-    tag), all [B, N], padded with "" and 0; `serving_default` also `starts`, `ends` int32, characters, padded with -1.
+    character on its own, or into characters, if the model was trained on them (`text.words.split_words`). `serve_words`
+    takes `words` [B, N] as run_ner.py does, padded with "". Both return `words`, `tags` string, `scores` float32
+    (probability of the likeliest tag), all [B, N], padded with "" and 0; `serving_default` also `starts`, `ends` int32,
+    characters, padded with -1.
 
     Args:
       labels: the tags in the order of their ids. scheme: "iob2", "bioes" or "plain": which tags may follow each other.
+      split: of `text.words.SPLITS`.
     """
 
     def __init__(
@@ -47,11 +49,12 @@ class ServedTagger(ServedLogits):
         max_seq_length: int,
         labels: Sequence[str],
         scheme: str,
+        split: str = "words",
     ):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self._scheme = tuple(labels), scheme
         self._unknown_id, self._separator = tokenizer.unk_id, tokenizer.word_separator
-        self._split = GraphWords()
+        self._split = GraphWords(split)
 
     @classmethod
     def from_pretrained(
@@ -69,7 +72,8 @@ class ServedTagger(ServedLogits):
         length = choose_max_seq_length(files, max_seq_length)
         settings = ner_outputs.TaggingSettings.read(casing.directory_of(path)) or ner_outputs.TaggingSettings()
         model = ner_outputs.load_model(path, settings, dtype)
-        return cls(model, tokenizer or read_tokenizer(path), length, files.head.labels, settings.learned_scheme)
+        tokenizer = tokenizer or read_tokenizer(path)
+        return cls(model, tokenizer, length, files.head.labels, settings.learned_scheme, settings.split)
 
     def signatures(self):
         return {

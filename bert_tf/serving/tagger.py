@@ -63,6 +63,7 @@ class Tagger(Answerer):
         self.labels = list(self.files.head.labels)
         settings = ner_outputs.TaggingSettings.read(casing.directory_of(self.path))
         self.scheme = settings.learned_scheme if settings else _scheme_of(self.labels)
+        self._split = settings.split if settings else "words"
 
     def load_model(self, path: str) -> keras.Model:
         """The model in a directory, possibly a tagger on the features of a frozen BERT."""
@@ -73,7 +74,8 @@ class Tagger(Answerer):
 
         Args:
           texts: strings, or lists of words for texts that are already split. A string is split at spaces, with each
-            punctuation mark and Chinese character a word of its own.
+            punctuation mark and Chinese character a word of its own; or into characters, if the model was trained on
+            them.
 
         Returns:
           for each text a dict of `words`, `tags`, `scores` (probability of the likeliest tag of each word), `starts`,
@@ -113,7 +115,7 @@ class Tagger(Answerer):
         return list(zip(cut, tags, np.split(scores, ends), strict=True)) if cut else []
 
     def _words_of(self, text: str) -> _Words:
-        places = split_words(text)
+        places = split_words(text, self._split)
         words = [text[start:end] for start, end in places]
         return _Words(text, words, [start for start, _ in places], [end for _, end in places])
 

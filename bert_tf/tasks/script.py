@@ -76,6 +76,7 @@ class FineTuningTask(abc.ABC):
       main_metric: chooses the best model.
       files: what goes with the model; `head` says which task the model is trained for.
       train_rows: token rows to train on; None without --do_train.
+      placeholders: how many of their unknown tokens stand for what has no text, such as a space between characters.
       dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
         None: none are written; dev_records likewise.
     """
@@ -90,6 +91,7 @@ class FineTuningTask(abc.ABC):
         self.main_metric = ""
         self.files: ModelFiles | None = None
         self.train_rows: TokenRows | None = None
+        self.placeholders = 0
         self.dev_sets: list[ExampleSet] = []
         self.test_sets: list[ExampleSet] = []
 
@@ -283,7 +285,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
         count = task.num_training_examples()
         steps = [fine_tuning.number_of_steps(count, one.train_batch_size, one.num_train_epochs) for one in runs]
-        warn_of_training_data(task.train_rows, tokenizer, files.vocab_file, min(steps))
+        warn_of_training_data(task.train_rows, tokenizer, files.vocab_file, min(steps), task.placeholders)
     for one in runs:
         task.begin(one)
     with contextlib.ExitStack() as stack:
@@ -334,8 +336,14 @@ def _check_teacher(teacher: Teacher, run: FineTuningSettings, head: HeadConfig) 
         raise ValueError("--distillation_temperature is for classes; a regression has none.")
 
 
-def warn_of_training_data(rows: TokenRows, tokenizer: Tokenizer, vocab_file: str, num_train_steps: int) -> None:
-    """Warns of what makes a model bad without any other sign: hardly a step, or a vocabulary of other languages."""
+def warn_of_training_data(
+    rows: TokenRows, tokenizer: Tokenizer, vocab_file: str, num_train_steps: int, placeholders: int = 0
+) -> None:
+    """Warns of what makes a model bad without any other sign: hardly a step, or a vocabulary of other languages.
+
+    Args:
+      placeholders: unknown tokens that stand for no text.
+    """
     if num_train_steps < _FEW_STEPS:
         logging.warning(
             "Only %d training step%s: the model will hardly learn. A smaller --train_batch_size or more "
@@ -343,7 +351,7 @@ def warn_of_training_data(rows: TokenRows, tokenizer: Tokenizer, vocab_file: str
             num_train_steps,
             "" if num_train_steps == 1 else "s",
         )
-    unknown = float(np.mean(rows.ids == tokenizer.unk_id))
+    unknown = (np.count_nonzero(rows.ids == tokenizer.unk_id) - placeholders) / len(rows.ids)
     if unknown > _MANY_UNKNOWN:
         strips = tokenizer.takes_strip_accents and tokenizer.basic_tokenizer.strip_accents
         logging.warning(

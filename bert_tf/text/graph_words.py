@@ -15,10 +15,10 @@ from bert_tf.text.words import ALONE, DROPPED, INSIDE, SPACE, kind_of
 
 
 @functools.cache
-def _kinds() -> np.ndarray:
-    kinds = np.full(CODE_POINTS, INSIDE, np.int32)
+def _kinds(split: str) -> np.ndarray:
+    kinds = np.full(CODE_POINTS, kind_of("a", split), np.int32)
     for char in characters_in_use():
-        kinds[ord(char)] = kind_of(char)
+        kinds[ord(char)] = kind_of(char, split)
     return kinds
 
 
@@ -37,18 +37,19 @@ class Words(NamedTuple):
 
 
 class GraphWords(tf.Module):
-    """Splits texts into words, with the results of `split_words`; invalid bytes are left out."""
+    """Splits texts into words, with the results of `split_words`; invalid bytes are left out. split: one of SPLITS."""
 
-    def __init__(self):
+    def __init__(self, split: str = "words"):
         super().__init__(name="graph_words")
         with tf.device("CPU:0"):
-            self._kinds = CodePointTable(_kinds())
+            self._kinds = CodePointTable(_kinds(split))
 
     def __call__(self, texts: tf.Tensor) -> Words:
         """The words of texts, string [B] in UTF-8."""
         # The space completes a character that the end cuts off, and ends a text's last word.
         row_splits, codes = decode(tf.strings.join([texts, " "]))
-        kinds = self._kinds(codes)
+        ends = tf.scatter_nd(row_splits[1:, None] - 1, tf.ones_like(row_splits[1:]), tf.shape(codes, row_splits.dtype))
+        kinds = tf.where(ends > 0, SPACE, self._kinds(codes))
         places = tf.boolean_mask(tf.range(tf.size(codes)), tf.not_equal(kinds, DROPPED))
         kinds = tf.gather(kinds, places)
         is_inside = tf.equal(kinds, INSIDE)

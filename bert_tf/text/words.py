@@ -1,25 +1,33 @@
-"""Words of a text, for models that tag words: what whitespace separates, with each punctuation mark and Chinese
-character a word of its own, as in most files of tagged words."""
+"""Words of a text, for models that tag words: as the texts that the model was trained on are split."""
 
 from bert_tf.text.characters import clean, is_cjk, is_punctuation, is_whitespace
+
+# What a word is. words: what whitespace separates, with each punctuation mark and Chinese character a word of its own,
+# as in most files of tagged words. characters: each character but whitespace. characters_and_spaces: each character.
+SPLITS = ("words", "characters", "characters_and_spaces")
 
 # What a character is to the words around it.
 DROPPED, SPACE, ALONE, INSIDE = range(4)
 
 
-def kind_of(char: str) -> int:
-    """DROPPED (a control character), SPACE, ALONE (a word of its own), or INSIDE a word."""
+def kind_of(char: str, split: str = "words") -> int:
+    """DROPPED (a control character), SPACE, ALONE (a word of its own), or INSIDE a word. split: one of SPLITS."""
     if clean(char) is None:
         return DROPPED
     if is_whitespace(char):
-        return SPACE
-    return ALONE if is_cjk(char) or is_punctuation(char) else INSIDE
+        return ALONE if split == "characters_and_spaces" else SPACE
+    return ALONE if split != "words" or is_cjk(char) or is_punctuation(char) else INSIDE
 
 
-def split_words(text: str) -> list[tuple[int, int]]:
-    """For each word of `text` its first character and the one after the last; control characters make no word."""
+def split_words(text: str, split: str = "words") -> list[tuple[int, int]]:
+    """For each word of `text` its first character and the one after the last; control characters make no word.
+
+    Args:
+      split: one of SPLITS.
+    """
     words, before = [], SPACE
-    for place, kind in enumerate(map(kind_of, text)):
+    for place, char in enumerate(text):
+        kind = kind_of(char, split)
         if kind == DROPPED:
             continue
         if kind == INSIDE and before == INSIDE:

@@ -26,13 +26,15 @@ TINY_CONFIG = {
 ONE_LAYER = {**TINY_CONFIG, "num_hidden_layers": 1}
 
 
-def write_encoder(folder: pathlib.Path, pieces: list[str], config: dict = ONE_LAYER) -> None:
+def write_encoder(
+    folder: pathlib.Path, pieces: list[str], config: dict = ONE_LAYER, do_lower_case: bool = True
+) -> None:
     """Writes a vocabulary of these pieces to vocab.txt, and a random encoder, always the same, to encoder/."""
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
     keras.utils.set_random_seed(0)
     model = BertModel(BertConfig.from_dict(config))
     model.build()
-    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=do_lower_case)
 
 
 def write_pretraining_records(

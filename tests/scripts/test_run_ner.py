@@ -11,6 +11,8 @@ from helpers.tiny import TINY_CONFIG, write_encoder
 
 from bert_tf import BertForTokenClassification, FullTokenizer
 from bert_tf.models.config import BertConfig
+from bert_tf.serving.export import export_saved_model
+from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import data as ner_data
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"name{n}" for n in range(4)), "town", "of", "##x"]
@@ -65,7 +67,24 @@ def folder(tmp_path_factory):
     (folder / "empty.conll").write_text("\n\n")
     (folder / "speech.conll").write_text("".join(f"w{n} {'AB'[n % 2]}\n" + "\n" * (n % 7 == 0) for n in range(80)))
     (folder / "damaged").mkdir()
+    (folder / "letters").mkdir()
+    letters = [*PIECES[:5], *"박김이씨는갔다.ab"]
+    write_encoder(folder / "letters", letters, {**TINY_CONFIG, "vocab_size": len(letters)}, do_lower_case=False)
+    for name in ("klue", "klue-dev"):
+        write_characters(folder / f"{name}.tsv", 120, len(name))
     return folder
+
+
+def write_characters(path, count, seed):
+    """A character a line, in the layout of KLUE with the tags of Naver: 박, 김 and 이 begin names of two characters."""
+    generator, lines = np.random.default_rng(seed), ["## 토큰 구분자 : \\n", "## 컬럼명 : CHAR\tNE_TAG"]
+    for number in range(count):
+        lines.append(f"## sentence-{number}\t<박:PS>")
+        for _ in range(generator.integers(1, 4)):
+            name, other = generator.choice(list("박김이")), generator.choice(list("ab씨"))
+            lines += [f"{name}\tPS_B", f"{other}\tPS_I", *(f"{char}\t-" for char in "는 갔다. ")]
+        lines.append("\t")
+    path.write_text("\n".join(lines) + "\n")
 
 
 SHORT = {
@@ -101,6 +120,11 @@ def cases_of(folder) -> dict:
         "documents": {**once, "document_context": True, "do_predict": True, "test_file": folder / "dev.conll"},
         "parts": {**once, "gradient_accumulation_steps": 2, "features": "sum_all", "lstm_size": 8, "lstm_layers": 1,
                   "train_file": f"{folder}/train.conll,{folder}/dev.conll"},
+        "characters": {**once, "tag_scheme": "iob2", "init_checkpoint": folder / "letters" / "encoder",
+                       "comment_prefix": "## ", "train_file": folder / "klue.tsv", "dev_file": folder / "klue-dev.tsv",
+                       "do_predict": True, "test_file": folder / "klue-dev.tsv", "num_train_epochs": 4},
+        "words by characters": {**SHORT, "do_predict": True, "init_checkpoint": out / "characters" / "best_model",
+                                "test_file": folder / "words.txt"},
         "plain": {**once, "tag_scheme": "plain", "train_file": folder / "speech.conll", "num_train_epochs": 10,
                   "dev_file": folder / "speech.conll", "do_predict": True, "test_file": folder / "speech.conll"},
         "unknown tag": {**once, "tag_scheme": "iob2", "do_train": False, "dev_file": folder / "unknown.conll",
@@ -286,6 +310,36 @@ def test_document_context(ran):
     assert joined < plain
     tags = [record["tags"] for record in lines_of(out / "documents" / "predictions.jsonl")]
     assert [len(sentence) for sentence in tags] == [len(words) for words, _ in sentences_of(40, 1)]
+
+
+def test_characters_are_learned_and_used(ran):
+    """What was trained on a character a line tags the characters of strings, in Python and in an export."""
+    out, outcomes, logs = ran
+    assert outcomes["characters"] == outcomes["words by characters"] == "done"
+    assert "--train_file has a character a line" in logs["characters"]
+    assert "of the training tokens are [UNK]" not in logs["characters"]  # a space has no piece, and needs none
+    assert "--test_file has words, but the model was trained on single characters." in logs["words by characters"]
+    best = out / "characters" / "best_model"
+    assert json.loads((best / "token_classification.json").read_text())["split"] == "characters_and_spaces"
+    assert json.loads((best / "head_config.json").read_text())["labels"] == ["O", "B-PS", "I-PS"]
+    assert results_of(out / "characters")["eval_f1"] > 0.9
+    record = lines_of(out / "characters" / "predictions.jsonl")[0]
+    assert {len(entity["text"]) for entity in record["entities"]} == {2}
+    file = ner_data.read_conll(str(out / "characters" / "predictions.conll"), ner_data.Layout(comment_prefix="## "))
+    assert {line.split("\t")[-1] for line in file.lines if "PS_B" in line} == {"PS_B"}
+    export_saved_model(str(best), str(out / "characters" / "export"), warm_up=False)
+    text = "".join(record["words"])
+    for path in (best, out / "characters" / "export"):
+        found = Tagger(str(path))(text)
+        assert (found["words"], found["tags"]) == (list(text), ner_tags(record["tags"]))
+        assert found["starts"] == list(range(len(text)))
+        assert [(e["start"], e["end"], e["text"]) for e in found["entities"]] == [
+            (e["start"], e["end"], e["text"]) for e in record["entities"]
+        ]
+
+
+def ner_tags(written):
+    return ["O" if tag == "-" else "-".join(reversed(tag.split("_"))) for tag in written]
 
 
 @pytest.mark.slow

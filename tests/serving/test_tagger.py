@@ -123,6 +123,23 @@ def test_texts_are_cut_into_words_as_the_export_cuts_them(exported, loaded):
     assert mine.predict([]) == theirs.predict([]) == []
 
 
+@pytest.mark.parametrize("split", ["characters", *slow("characters_and_spaces")])
+def test_texts_are_split_as_the_training_data_was(tmp_path, split):
+    path, _ = tagger(tmp_path / "model", "iob2")
+    settings = ner_outputs.TaggingSettings(split=split).to_json()
+    (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(settings)
+    export.export_saved_model(path, str(tmp_path / "out"), warm_up=False)
+    found, by_export = Tagger(path).predict(TEXTS), Tagger(str(tmp_path / "out")).predict(TEXTS)
+    for text, one, other in zip(TEXTS, found, by_export, strict=True):
+        check_places(text, one)
+        for name in ("words", "tags", "starts", "ends"):
+            assert one[name] == other[name], (text, name)
+        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-4)
+    with_spaces = split == "characters_and_spaces"
+    assert found[3]["words"][:5] == (["서", "울", "에", " ", "("] if with_spaces else ["서", "울", "에", "(", "É"])
+    assert [len(row["words"]) for row in found[1:3]] == ([0, 2] if with_spaces else [0, 0])
+
+
 def test_progress_shows_only_where_it_takes_long(tmp_path, monkeypatch, capfd):
     path, _ = tagger(tmp_path / "model", "iob2")
     one = Tagger(path, batch_size=2)

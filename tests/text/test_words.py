@@ -7,7 +7,7 @@ from helpers.slow import slow
 
 from bert_tf.text.graph_words import GraphWords
 from bert_tf.text.library_tokenizer import text_of
-from bert_tf.text.words import split_words
+from bert_tf.text.words import SPLITS, split_words
 
 CASES = {
     "Ada Lovelace  lived in London.": ["Ada", "Lovelace", "lived", "in", "London", "."],
@@ -25,18 +25,27 @@ def test_words():
         assert [text[start:end] for start, end in split_words(text)] == words
 
 
-@pytest.mark.parametrize("count", [1000, *slow(50_000)])
-def test_words_in_a_graph(count):
-    texts = [*CASES, *map(text_of, odd_texts(count))]
-    words = tf.function(GraphWords())(tf.constant([text.encode() for text in texts]))
+def test_characters():
+    text = "서울 A1.\u200b\n日"
+    of = {split: [text[start:end] for start, end in split_words(text, split)] for split in SPLITS}
+    assert of["characters"] == ["서", "울", "A", "1", ".", "日"]
+    assert of["characters_and_spaces"] == ["서", "울", " ", "A", "1", ".", "\n", "日"]
+    assert split_words(text, "characters")[-1] == (8, 9)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("count", [500, *slow(20_000)])
+def test_words_in_a_graph(count, split):
+    texts = [*CASES, " a ", *map(text_of, odd_texts(count))]
+    words = tf.function(GraphWords(split))(tf.constant([text.encode() for text in texts]))
     starts, ends, splits = (values.numpy().tolist() for values in (words.starts, words.ends, words.splits))
     found = [word.decode() for word in words.texts.numpy()]
     for row, text in enumerate(texts):
         own = slice(splits[row], splits[row + 1])
         places = list(zip(starts[own], ends[own], strict=True))
-        assert places == split_words(text), repr(text)
+        assert places == split_words(text, split), repr(text)
         assert found[own] == [text[start:end] for start, end in places]
-    nothing = GraphWords()(tf.zeros([0], tf.string))
+    nothing = GraphWords(split)(tf.zeros([0], tf.string))
     assert nothing.texts.shape == (0,) and nothing.splits.numpy().tolist() == [0]
-    broken = GraphWords()(tf.constant([b"a\xff b\xe6"]))
-    assert broken.texts.numpy().tolist() == [b"a", b"b"]
+    broken = GraphWords(split)(tf.constant([b"a\xff b\xe6"]))
+    assert broken.texts.numpy().tolist() == [b"a", *([b" "] if split == "characters_and_spaces" else []), b"b"]

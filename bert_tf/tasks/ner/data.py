@@ -2,25 +2,28 @@
 
 One word per line with its columns, a blank line after each sentence, a line that begins with -DOCSTART- before each
 document. Whatever the file's scheme, a model learns IOB2 or, from the two schemes that mark ends, BIOES; predictions
-are written in the file's own.
+are written in the file's own, and spelled as its tags are (`notation.py`).
 
 Source: Tjong Kim Sang & De Meulder 2003 (CoNLL-2003); Ramshaw & Marcus 1995 (IOB1).
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 
 from absl import logging
 
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_text_lines
+from bert_tf.tasks.ner.notation import LETTERS, OUTSIDE, STANDARD, Notation, notation_of
 
 DOCUMENT_START = "-DOCSTART-"
-OUTSIDE = "O"
 
 # scheme -> the letters of its tags. plain: tags that do not form entities (parts of speech).
 SCHEMES = {"iob2": "BI", "iob1": "BI", "bioes": "BIES", "bilou": "BILU", "plain": ""}
 _SEPARATORS = ("auto", "tab", "space")
+
+_LINES_CHECKED = 20_000  # before TensorFlow is imported
 
 # What BILOU calls last and unit is end and single in BIOES.
 _FROM_BILOU = str.maketrans("LU", "ES")
@@ -72,13 +75,22 @@ class ConllFile:
     """A file as it was read: its lines as they are, and the sentences in them.
 
     Attributes:
-      separator: the string between two columns, "\\t" or " ".
+      separator: the string between two columns, "\\t" or " ". notation: of its tags.
     """
 
     path: str
     lines: list[str]
     sentences: list[Sentence]
     separator: str
+    notation: Notation = STANDARD
+
+
+def split_of(sentences: Iterable[Sentence]) -> str:
+    """What the words of sentences are, by their lengths: one of `text.words.SPLITS`."""
+    words = {word for sentence in sentences for word in sentence.words}
+    if any(len(word) > 1 for word in words):
+        return "words"
+    return "characters_and_spaces" if any(word.isspace() for word in words) else "characters"
 
 
 # --- tag schemes -----------------------------------------------------------------------------------------------------
@@ -227,6 +239,7 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
     reader.end_sentence()
     if not reader.sentences:
         raise ValueError(f"{path} has no words.")
+    reader.finish()
     if reader.repaired:
         logging.warning(
             "%s: the tags of %d sentences break the scheme %s and were read as conlleval reads them.",
@@ -234,19 +247,23 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
             reader.repaired,
             layout.tag_scheme,
         )
-    return ConllFile(path, lines, reader.sentences, reader.separator)
+    return ConllFile(path, lines, reader.sentences, reader.separator, reader.notation)
 
 
 def check_columns(path: str, layout: Layout, has_tags: bool = True) -> None:
-    """Refuses a file whose first word lacks a column; TensorFlow is not needed for a local file.
+    """Refuses a file whose first lines can't be read; TensorFlow is not needed for a local file.
 
     Raises:
       ValueError: as of `read_conll`.
     """
     reader = _Reader(path, layout, learned_scheme(layout.tag_scheme), has_tags)
     for number, line in enumerate(read_text_lines(path), start=1):
-        if reader.add(line, number):
-            return
+        reader.add(line, number)
+        if number == _LINES_CHECKED:
+            break
+    else:
+        reader.end_sentence()
+    reader.finish()
 
 
 class _Reader:
@@ -255,6 +272,7 @@ class _Reader:
     def __init__(self, path: str, layout: Layout, scheme: str, has_tags: bool):
         self.path, self.layout, self.scheme, self.has_tags = path, layout, scheme, has_tags
         self.sentences: list[Sentence] = []
+        self.notation = STANDARD
         self.separator = {"tab": "\t", "space": " "}.get(layout.column_separator)
         self.repaired = 0
         self._columns = 0  # in the first word's line, and so in every line
@@ -291,7 +309,7 @@ class _Reader:
             raise ValueError(
                 f"{self.path}, line {number}: {len(columns)} columns, but line {self._first_line} has {self._columns}: "
                 f"{line!r:.80}. Columns are separated by {'tabs' if self.separator == chr(9) else 'spaces'} "
-                "(--column_separator)."
+                f"(--column_separator).{_comment_advice(line)}"
             )
         word = columns[self.layout.word_column]
         if not word:
@@ -326,21 +344,41 @@ class _Reader:
 
     def end_sentence(self) -> None:
         if self._words:
-            tags = self._learned_tags() if self.has_tags else None
+            tags = self._tags if self.has_tags else None
             self.sentences.append(Sentence(self._words, tags, self._lines, self._document))
             self._in_document = True
             self._words, self._tags, self._lines = [], [], []
 
-    def _learned_tags(self) -> list[str]:
-        tags, scheme = self._tags, self.layout.tag_scheme
-        if scheme == "plain":
-            return tags
+    def finish(self) -> None:
+        """Reads the tags of all sentences, now that it is known how the file spells them."""
+        self._check_words()
+        if not self.has_tags or self.layout.tag_scheme == "plain":
+            return
+        self.notation = notation_of(tag for sentence in self.sentences for tag in sentence.tags)
+        self.sentences = [dataclasses.replace(one, tags=self._learned_tags(one)) for one in self.sentences]
+
+    def _check_words(self) -> None:
+        """Refuses a column that numbers the words of each sentence, as in the files of Naver's challenge."""
+        counted = [str(number) for number in range(max((len(one.words) for one in self.sentences), default=0) + 1)]
+        starts = (0, 1) if self._columns > 2 and len(counted) > 2 else ()
+        for start in starts:
+            if all(one.words == counted[start : start + len(one.words)] for one in self.sentences):
+                raise ValueError(
+                    f"{self.path}, line {self._first_line}: column {self.layout.word_column} only numbers the words. "
+                    f"Say where they are: --word_column={self.layout.word_column + 1}, if in the next one."
+                )
+
+    def _learned_tags(self, sentence: Sentence) -> list[str]:
+        scheme = self.layout.tag_scheme
+        tags = [self.notation.read(tag) for tag in sentence.tags]
         try:
             entities = entities_of(tags, scheme)
         except BrokenTags as error:
             if not self.layout.repair_tags or not all(_is_tag(tag) for tag in tags):
-                line = self._lines[error.place]
-                raise ValueError(f"{self.path}, line {line}: {error}.{self._advice(tags)}") from None
+                line, written = sentence.lines[error.place], sentence.tags[error.place]
+                spelled = "" if written == tags[error.place] else f" (spelled {written!r})"
+                advice = _comment_advice(sentence.words[error.place]) or self._advice(tags)
+                raise ValueError(f"{self.path}, line {line}: {error}{spelled}.{advice}") from None
             self.repaired += 1
             entities = lenient_entities(tags)
         return tags_of(entities, len(tags), self.scheme)
@@ -365,7 +403,13 @@ class _Reader:
 def _is_tag(tag: str) -> bool:
     """Whether a tag is of any scheme of entities."""
     letter, hyphen, type_ = tag.partition("-")
-    return tag == OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in "BIESLU")
+    return tag == OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in LETTERS)
+
+
+def _comment_advice(text: str) -> str:
+    """The flag for lines like this one, if it looks like a comment."""
+    found = re.match("#+ ", text)
+    return f" If the line is a comment, give --comment_prefix='{found.group()}'." if found else ""
 
 
 def is_document_start(line: str) -> bool:
@@ -383,10 +427,11 @@ def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], 
     comments stay; -DOCSTART- gets the tag O.
 
     Args:
-      predicted: the tags of each sentence, in the scheme of the file.
+      predicted: the tags of each sentence, in the scheme of the file; they are spelled as its own.
     """
+    spell = str if layout.tag_scheme == "plain" else file.notation.write
     tag_at = {
-        line: tag
+        line: spell(tag)
         for sentence, tags in zip(file.sentences, predicted, strict=True)
         for line, tag in zip(sentence.lines, tags, strict=True)
     }
@@ -395,7 +440,7 @@ def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], 
         tag = tag_at.get(number)
         comment = layout.comment_prefix and line.startswith(layout.comment_prefix)
         if tag is None and is_document_start(line) and not comment:
-            tag = OUTSIDE
+            tag = spell(OUTSIDE)
         stripped = line.rstrip(" ") if file.separator == "\t" else line.rstrip(" \t")
         lines.append(line if tag is None else f"{stripped}{file.separator}{tag}")
     write_text_file(path, "".join(line + "\n" for line in lines))

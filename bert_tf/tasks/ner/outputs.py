@@ -20,6 +20,7 @@ from bert_tf.tasks.ner import metrics as ner_metrics
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
 from bert_tf.tasks.ner.encode import WordRows
 from bert_tf.tasks.table import TASKS
+from bert_tf.text.words import SPLITS
 
 SETTINGS_FILE = "token_classification.json"
 
@@ -31,6 +32,7 @@ class TaggingSettings:
     Attributes:
       learned_scheme: of the model's tags: iob2, bioes or plain.
       document_context: whether it was trained on whole documents.
+      split: what its words are (`text.words.SPLITS`): texts to tag are split likewise.
       features: None: BERT is trained, too; else which of its outputs the BiLSTMs read (`feature_based.FEATURES`).
       lstm_size, lstm_layers: of the BiLSTMs.
     """
@@ -40,6 +42,11 @@ class TaggingSettings:
     features: str | None = None
     lstm_size: int = 768
     lstm_layers: int = 2
+    split: str = "words"
+
+    def __post_init__(self):
+        if self.split not in SPLITS:
+            raise ValueError(f"split={self.split!r:.80} is not one of {', '.join(SPLITS)}")
 
     def to_json(self) -> str:
         """The settings as JSON."""
@@ -204,6 +211,7 @@ def write_predictions(
     The second has a line for each sentence: words, tags, and entities: type, start, end (words, from 0, the one after
     the last), text, score (mean probability of the likeliest tags of its words).
     """
+    between = " " if ner_data.split_of(file.sentences) == "words" else ""
     tags = predicted_tags(file.sentences, logits, labels, layout.tag_scheme)
     paths = [posixpath.join(output_dir, f"predictions.{suffix}") for suffix in ("conll", "jsonl")]
     ner_data.write_conll(paths[0], file, tags, layout)
@@ -217,7 +225,7 @@ def write_predictions(
                     "type": entity.type,
                     "start": entity.start,
                     "end": entity.end,
-                    "text": " ".join(sentence.words[entity.start : entity.end]),
+                    "text": between.join(sentence.words[entity.start : entity.end]),
                     "score": round(float(np.mean(probabilities[entity.start : entity.end])), 4),
                 }
                 for entity in ner_data.entities_of(of_words, layout.tag_scheme)

@@ -33,7 +33,7 @@ class NerTask(FineTuningTask):
         self.source = source
         self.tagging = choose_tagging(self.settings, stored, source, bool(newest) or not run.do_train)
         chosen = dataclasses.asdict(self.tagging)
-        del chosen["learned_scheme"]
+        del chosen["learned_scheme"], chosen["split"]
         self.settings = dataclasses.replace(self.settings, **chosen)
         return super().resolve(run, newest)
 
@@ -54,6 +54,12 @@ class NerTask(FineTuningTask):
         train = self._tagged_sentences("train") if run.do_train else []
         dev = self._tagged_sentences("dev") if run.do_eval else []
         test = self._test_file() if run.do_predict else None
+        if run.do_train:
+            self.tagging = dataclasses.replace(self.tagging, split=data.split_of(train))
+            if self.tagging.split != "words":
+                logging.info("--train_file has a character a line: `Tagger` and exports will split texts likewise.")
+        self._warn_of_another_split("--dev_file", dev)
+        self._warn_of_another_split("--test_file", test.sentences if test else [])
         self.labels = outputs.labels_of(train, scheme) if run.do_train else self._stored_labels(run, files)
         self._warn_of_unknown_tags("--dev_file", dev)
         if test and test.sentences[0].tags is not None:
@@ -70,6 +76,7 @@ class NerTask(FineTuningTask):
 
         if run.do_train:
             self.train_rows = encoded(train, with_labels=True)
+            self.placeholders = sum(word.isspace() for sentence in train for word in sentence.words)
             encode.log_rows(self.train_rows, self.labels, tokenizer, LOGGED_EXAMPLES)
         if run.do_eval:
             self.dev_sets = [ExampleSet("eval", encoded(dev), dev)]
@@ -113,6 +120,12 @@ class NerTask(FineTuningTask):
         if not labels:
             raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
         return list(labels)
+
+    def _warn_of_another_split(self, flag: str, sentences: list[data.Sentence]) -> None:
+        own, learned = (split == "words" for split in (data.split_of(sentences), self.tagging.split))
+        if sentences and own != learned:
+            kinds = {True: "words", False: "single characters"}
+            logging.warning("%s has %s, but the model was trained on %s.", flag, kinds[own], kinds[learned])
 
     def _warn_of_unknown_tags(self, flag: str, sentences: list[data.Sentence]) -> None:
         unknown = sorted({tag for sentence in sentences for tag in sentence.tags} - set(self.labels))

@@ -138,7 +138,8 @@ def read_squad_examples(
 
     Raises:
       ValueError: not a SQuAD file (see `read_articles`); the data does not fit version_2_with_negative; a training
-        question without exactly one answer (of several in KLUE-MRC the first is taken, as its authors do); two different questions with one id, to be predicted. Names file and id.
+        question without exactly one answer (of several in KLUE-MRC the first is taken, as its authors do); two
+        different questions with one id, to be predicted. Names file and id.
     """
     examples, skipped, articles = [], [], []
     seen, repeated, empty, unanswered, without_text, total = {}, [], [], [], [], 0

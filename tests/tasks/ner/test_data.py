@@ -7,6 +7,7 @@ import pytest
 
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner.data import Entity, Layout, read_conll, write_conll
+from bert_tf.tasks.ner.notation import Notation
 
 # Written for this test, in the published layout of CoNLL-2003: four columns, IOB1, documents.
 NEWS = """-DOCSTART- -X- O O
@@ -120,7 +121,7 @@ def test_lenient_reading_is_that_of_conlleval():
         ("iob2", "O B", 1, "not part of the scheme iob2 (O, B-TYPE, I-TYPE)"),
         ("iob2", "B-", 0, "not part of the scheme"),
         ("iob2", "S-A", 0, "not part of the scheme"),
-        ("iob2", "o", 0, "not part of the scheme"),
+        ("iob2", "x", 0, "not part of the scheme"),
         ("iob1", "O B-A", 1, "only separates an entity from one of the same type"),
         ("iob1", "I-A B-B", 1, "only separates"),
         ("bioes", "B-A O", 1, "the A before it does not end (E-A)"),
@@ -166,6 +167,88 @@ def test_broken_tags_repaired(write, caplog):
 def test_tags_of_another_scheme_than_the_file(write):
     file = read_conll(write("a B-X\nb I-X\nc B-Y\n"), Layout(), "bioes")
     assert file.sentences[0].tags == ["B-X", "E-X", "S-Y"]
+
+
+SPELLINGS = {
+    "B-PER I-PER O B-LOC": {},
+    "b-PER i-PER o b-LOC": {"lower": True, "outside": "o"},
+    "PER_B PER_I - LOC_B": {"letter_last": True, "separator": "_", "outside": "-"},
+    "PER-B PER-I O LOC-B": {"letter_last": True},
+    "B_PER I_PER _ B_LOC": {"separator": "_", "outside": "_"},
+    "PER_b PER_i O LOC_b": {"letter_last": True, "separator": "_", "lower": True},
+}
+
+
+@pytest.mark.parametrize("tags", SPELLINGS)
+def test_spellings_of_tags(write, tmp_path, tags):
+    """All mean the same to a model; predictions are spelled as in the file."""
+    text = "".join(f"{word}\t{tag}\n" for word, tag in zip("1234", tags.split(), strict=True))
+    file = ner_data.read_conll(write(text), Layout())
+    assert file.sentences[0].tags == ["B-PER", "I-PER", "O", "B-LOC"]
+    assert file.notation == Notation(**SPELLINGS[tags])
+    ner_data.write_conll(str(tmp_path / "out"), file, [["O", "B-PER", "I-PER", "B-LOC"]], Layout())
+    order = [2, 0, 1, 3]
+    written = [line.split("\t")[-1] for line in (tmp_path / "out").read_text().splitlines()]
+    assert written == [tags.split()[place] for place in order]
+    # Tags that are no entities stay as they are.
+    plain = ner_data.read_conll(write(text), Layout(tag_scheme="plain"))
+    assert plain.sentences[0].tags == tags.split() and plain.notation == Notation()
+
+
+def test_types_keep_their_hyphens_and_their_case(write):
+    tags = {
+        "B-creative-work I-creative-work": "B-creative-work",
+        "work_of-art_B O": "B-work_of-art",
+        "b-per o": "B-per",
+    }
+    for written, first in tags.items():
+        text = "".join(f"word {tag}\n" for tag in written.split())
+        assert ner_data.read_conll(write(text), Layout()).sentences[0].tags[0] == first
+    # Not all of them fit a notation: they are read as they are, and what is wrong is told as it is spelled.
+    with pytest.raises(ValueError, match="line 2: the tag 'PER_I' .* not part of the scheme iob2"):
+        ner_data.read_conll(write("word B-PER\nword PER_I\n"), Layout())
+    with pytest.raises(ValueError, match=r"line 2: the tag 'I-PER' after 'O' .* B-PER \(spelled 'PER_I'\). .*iob1"):
+        ner_data.read_conll(write("word -\nword PER_I\n"), Layout())
+
+
+def test_the_layout_of_naver(write):
+    """Number, word and tag, separated by tabs."""
+    text = "1\t비토리오\tPER_B\n2\t양일\tDAT_B\n3\t만에\t-\n\n1\t영사관\tORG_B\n2\t\u200b감호\tCVL_B\n"
+    with pytest.raises(ValueError, match=r"file.conll, line 1: column 0 only numbers the words. .*: --word_column=1,"):
+        ner_data.read_conll(write(text), Layout())
+    with pytest.raises(ValueError, match="--word_column=1"):
+        ner_data.check_columns(write(text), Layout())
+    sentences = ner_data.read_conll(write(text), Layout(word_column=1)).sentences
+    assert [sentence.tags for sentence in sentences] == [["B-PER", "B-DAT", "O"], ["B-ORG", "B-CVL"]]
+    assert sentences[0].words == ["비토리오", "양일", "만에"]
+    # Numbers may be words.
+    for text in ("1\tx\tO\n2\tx\tO\n\nsix\tx\tO\n", "1\tO\n2\tO\n", "1\tx\tO\n"):
+        assert ner_data.read_conll(write(text), Layout()).sentences[0].words[0] == "1"
+
+
+def test_the_layout_of_klue(write):
+    """A character a line, spaces among them, and comments, which may have as many columns as a word."""
+    comments = "## 토큰 구분자 : \\n\n## 컬럼명 : CHAR\tNE_TAG\n## klue-ner-v1_00000\t<박:PS>씨 A\n"
+    text = "박\tB-PS\n씨\tO\n \tO\nA\tO\n\t\n나\tO\n"
+    for beginning in (comments, comments[comments.index("## 컬") :]):
+        with pytest.raises(ValueError, match=r"If the line is a comment, give --comment_prefix='## '\."):
+            ner_data.check_columns(write(beginning + text), Layout())
+    file = ner_data.read_conll(write(comments + text), Layout(comment_prefix="## "))
+    assert [sentence.words for sentence in file.sentences] == [["박", "씨", " ", "A"], ["나"]]
+    assert ner_data.split_of(file.sentences) == "characters_and_spaces"
+    assert ner_data.split_of(file.sentences[1:]) == "characters"
+    assert (
+        ner_data.split_of([ner_data.Sentence(["나", "는"], None, []), ner_data.Sentence(["가자"], None, [])]) == "words"
+    )
+
+
+def test_klue(shared):
+    path = shared / "data" / "korean" / "klue" / "klue-ner-v1.1_dev.tsv"
+    sentences = ner_data.read_conll(str(path), Layout(comment_prefix="## ")).sentences
+    assert len(sentences) == 5000 and ner_data.split_of(sentences) == "characters_and_spaces"
+    assert "".join(sentences[0].words).startswith("경찰은 또 성매매 알선 자금을 관리한 박씨의 딸(32)과")
+    types = {tag.partition("-")[2] for sentence in sentences for tag in sentence.tags} - {""}
+    assert types == {"PS", "LC", "OG", "DT", "TI", "QT"}
 
 
 def test_separators_columns_and_comments(write):
