@@ -174,7 +174,9 @@ SCENARIOS = {
 # --- how it is killed -------------------------------------------------------------------------------------------------
 
 
-def run_once(scenario: str, script: str, values: dict, folder: pathlib.Path, seconds=None, limit=0, after=False) -> int:
+def run_once(
+    scenario: str, script: str, values: dict, folder: pathlib.Path, seconds=warm.HANG_SECONDS, limit=0, after=False
+) -> int:
     """Runs a script, killed after some seconds or at its change number `limit`; returns the exit code."""
     program = [str(ROOT / f"{script}.py"), *arguments_of(values)]
     if script in ONE_FILE:
@@ -184,7 +186,7 @@ def run_once(scenario: str, script: str, values: dict, folder: pathlib.Path, sec
             with contextlib.suppress(warm.TimeoutExpired):
                 processes[0].wait(seconds)
             if processes[0].poll() is not None:
-                processes[1].wait(60)
+                processes[1].wait()
             return processes[0].poll() if processes[0].poll() is not None else -9
     counted = ["after" if after else "before", str(folder / "changes"), *program[1:]]
     with open(folder / "log.txt", "w") as log:

@@ -35,7 +35,7 @@ NAMES = {
 _PROGRAM = """
 import faulthandler, json, socket, sys
 
-faulthandler.dump_traceback_later(600, exit=True)  # shows where, if one hangs
+faulthandler.dump_traceback_later(1200, exit=True)  # shows where, if one hangs
 
 def refuse(self, address, *rest):
     raise OSError(f"a notebook under test reached for {address}")

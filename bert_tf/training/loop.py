@@ -94,7 +94,7 @@ def train(
     chief = is_chief(strategy)
     saved_step = step
     with (
-        _stop_signals() as stopped_by,
+        _stop_signals() as received,
         TrainingLog(output_dir, plan, step, active=chief) as log,
         checkpoints.Writer(output_dir, plan.keep_checkpoint_max) as writer,
     ):
@@ -103,7 +103,7 @@ def train(
         if plan.save_first and checkpoints.latest_checkpoint(output_dir) is None:
             calls.save(step, chief)
         while step < plan.last_step:
-            result = calls.run(step, stopped_by)
+            result, stopped_by = calls.run(step, received)
             step += int(result["steps"] + result["skipped"])
             log.add(step, result)
             at_end = step >= plan.last_step
@@ -144,12 +144,15 @@ class _Calls:
         self._seconds_per_step = math.inf  # unknown: the first call runs one step
         self._average = _make_average(strategy)
 
-    def run(self, step: int, stopped_by: list) -> dict[str, float]:
-        """Runs as many steps from `step` on as fit into one call; returns the result of the training function.
+    def run(self, step: int, received: list) -> tuple[dict[str, float], list]:
+        """Runs as many steps from `step` on as fit into one call.
 
         Args:
-          stopped_by: signals that this worker has received; those of other workers are added, so that all of them stop
-            at the same step.
+          received: signals that this worker has received.
+
+        Returns:
+          The result of the training function; the signals that any worker had received at its end. All workers return
+          the same ones, so that they stop at the same step; a signal that comes later counts after the next call.
 
         Raises:
           NonFiniteLossError: see `train`.
@@ -165,8 +168,7 @@ class _Calls:
         # Workers synchronize in every step, and TensorFlow matches their messages by position within the call. So all
         # must make calls of the same length, and agree on the time and on the end.
         seconds = (time.monotonic() - started) / max(done, 1)
-        self._seconds_per_step, *stops = self._average(seconds, *(float(number in stopped_by) for number in _STOPS))
-        stopped_by += [number for number, stop in zip(_STOPS, stops, strict=True) if stop and number not in stopped_by]
+        self._seconds_per_step, *stops = self._average(seconds, *(float(number in received) for number in _STOPS))
         if failed:
             self._writer.join()
             raise NonFiniteLossError(
@@ -175,7 +177,7 @@ class _Calls:
                 "--learning_rate, check the data (a vocabulary larger than vocab_size gives NaN on accelerators), "
                 "or pass --skip_nonfinite_steps to count such steps and leave them out."
             )
-        return result
+        return result, [number for number, stop in zip(_STOPS, stops, strict=True) if stop]
 
     def save(self, step: int, chief: bool) -> None:
         """Saves everything that the next step reads. Every worker calls it; only the chief writes."""
@@ -292,7 +294,8 @@ def _read_loss_scale(output_dir: str, plan: TrainingPlan):
 def _stop_signals():
     """The list of received signals that ask for an end (SIGTERM, SIGINT), which the loop reads between calls.
 
-    A second SIGINT interrupts at once. Outside the main thread the list stays empty.
+    A second SIGINT interrupts at once. A signal on which the loop did not act, as it had ended, acts after the context.
+    Outside the main thread the list stays empty.
     """
     received = []
     if threading.current_thread() is not threading.main_thread():
@@ -312,3 +315,5 @@ def _stop_signals():
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+    if received:
+        signal.raise_signal(received[0])

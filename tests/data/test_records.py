@@ -147,7 +147,7 @@ index = records.index_records({three_files!r}, features)
 batches = records.training_batches(index, features, batch_size=9, seed=2, start_step=25, shuffle_window=20)
 print([batch["number"].numpy()[:, 0].tolist() for batch in batches.take(15)])
 """
-    process = warm.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    process = warm.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout) == here[25:].tolist()
 

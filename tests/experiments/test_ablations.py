@@ -6,10 +6,10 @@ import pathlib
 import signal
 import sys
 import textwrap
-import time
 
 import pytest
 from helpers import warm
+from helpers.events import wait_until
 
 from bert_tf.system import script_runs
 from bert_tf.system.script_runs import Run
@@ -18,7 +18,7 @@ from experiments.ablation_grid import Pretraining, Settings
 
 # Replacements of the scripts: they take no time, and count their starts.
 SCRIPT = """
-import os, sys, time
+import os, signal, sys
 flags = dict(part.lstrip("-").split("=", 1) for part in sys.argv[1:])
 with open(os.path.join(os.path.dirname(__file__), "starts"), "a") as file:
     file.write(os.path.basename(__file__) + " " + flags.get("output_dir", "") + chr(10))
@@ -27,7 +27,7 @@ if os.environ.get("FAIL_IN", "nowhere") in flags.get("output_dir", ""):
     sys.exit(3)
 if os.environ.get("HANG_IN", "nowhere") in flags.get("output_dir", ""):
     open(os.path.join(os.path.dirname(__file__), "hangs"), "w").write(str(os.getpid()))
-    time.sleep(600)
+    signal.pause()
 if "output_dir" in flags:
     os.makedirs(flags["output_dir"], exist_ok=True)
     kind = "next_token" if flags.get("objective") == "ltr" else "masked_lm"
@@ -230,13 +230,10 @@ def test_a_signal_ends_the_script_too(scripts, tmp_path):
     """
     environment = os.environ | {"HANG_IN": "hang"}
     process = warm.Popen([sys.executable, "-c", textwrap.dedent(program)], env=environment)
-    end = time.monotonic() + 60
-    while not (scripts / "hangs").exists() or not (scripts / "hangs").read_text():
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: (scripts / "hangs").exists() and (scripts / "hangs").read_text(), process)
     child = int((scripts / "hangs").read_text())
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 143
+    assert process.wait() == 143
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
     assert not (tmp_path / "results" / "hanging.json").exists()

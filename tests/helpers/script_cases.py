@@ -3,13 +3,11 @@
 import json
 import os
 import pathlib
-import re
 import signal
 import sys
-import time
 
 from bert_tf.models import open_weights
-from helpers import warm
+from helpers import events, warm
 from helpers.paths import TESTS
 
 # For each line of the input: resets the flags, and calls the script's main.
@@ -87,33 +85,19 @@ def assert_in_order(message: str, outcome: str) -> None:
         place = outcome.index(part, place) + len(part)
 
 
-def _named_step(folder: pathlib.Path) -> int:
-    """The newest step that a folder's file `checkpoint` names; -1 without one."""
-    state = folder / "checkpoint"
-    steps = re.findall(r'model\.ckpt-(\d+)"', state.read_text()) if state.exists() else []
-    return max(map(int, steps), default=-1)
-
-
 def kill_at_checkpoint(script: str, arguments: dict, step: int, folder: pathlib.Path | None = None) -> list[str]:
-    """Runs a script until it has saved a step and the file `checkpoint` names it, so that the next start goes on there,
-    then kills it; returns the index files of the checkpoints it left.
+    """Runs a script that kills itself when the file `checkpoint` names this step or a later one, so that the next start
+    goes on there; returns the index files of the checkpoints it left.
 
     Args:
       folder: of the checkpoints, if it is not output_dir.
     """
     folder = folder or pathlib.Path(arguments["output_dir"])
-    process = warm.Popen(
-        [sys.executable, str(TESTS.parent / f"{script}.py"), *arguments_of(arguments)],
-        stderr=warm.DEVNULL,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-    )
-    try:
-        deadline = time.monotonic() + 240
-        while process.poll() is None and time.monotonic() < deadline and _named_step(folder) < step:
-            time.sleep(0.02)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    named = r"""max(map(int, re.findall(r'model\.ckpt-(\d+)"', text)))"""
+    kill = "os.kill(os.getpid(), signal.SIGKILL)"
+    change = "import re\n" + events.after_rename(folder / "checkpoint", kill, f"{named} >= {step}")
+    process = events.run_that(change, script, arguments_of(arguments), stderr=warm.DEVNULL)
+    assert process.wait() == -signal.SIGKILL, "it ended before"
     return sorted(path.name for path in folder.glob("*.index"))
 
 

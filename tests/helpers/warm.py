@@ -26,6 +26,8 @@ _FIXED = (
     "KERAS_BACKEND", "KERAS_HOME", "LANG", "LC_ALL", "MPLBACKEND", "OMP_NUM_THREADS", "PYTHONHASHSEED",
     "PYTHONIOENCODING", "PYTHONUTF8", "TF_USE_LEGACY_KERAS", "TF_XLA_FLAGS", "XLA_FLAGS",
 )  # fmt: skip
+# Guards against hanging only: many times what any run takes on a slow and busy machine.
+HANG_SECONDS = 1200
 _ADDRESS = "BERT_TF_WARM_SERVER"  # in the environment, so that pytest's processes share one server
 
 
@@ -110,7 +112,7 @@ class Popen:
             self.wait(timeout=0)
         return self.returncode
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self, timeout: float = HANG_SECONDS) -> int:
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise TimeoutExpired(self.args, timeout)
@@ -118,7 +120,7 @@ class Popen:
             self._status.close()
         return self.returncode
 
-    def communicate(self, timeout: float | None = None) -> tuple:
+    def communicate(self) -> tuple:
         """The output of the only pipe, once the process and all others that share the pipe have ended."""
         if self.stdout and self.stderr:
             raise ValueError("one pipe only, as the other would fill up meanwhile; `run` has no such limit")
@@ -127,7 +129,7 @@ class Popen:
             if pipe:
                 with pipe:
                     written[name] = pipe.read()
-        self.wait(timeout)
+        self.wait()
         return written.get("stdout"), written.get("stderr")
 
     def send_signal(self, number: int) -> None:
@@ -141,7 +143,7 @@ class Popen:
         self.send_signal(signal.SIGKILL)
 
 
-def run(args, *, input=None, capture_output=False, text=False, encoding=None, check=False, timeout=None, **options):
+def run(args, *, input=None, capture_output=False, text=False, encoding=None, check=False, **options):
     """`subprocess.run`; output goes to files, so that no pipe fills up."""
     with contextlib.ExitStack() as stack:
         mode = {"mode": "w+" if text or encoding else "w+b", "encoding": encoding}
@@ -158,7 +160,7 @@ def run(args, *, input=None, capture_output=False, text=False, encoding=None, ch
         outputs = {name: file() for name in ("stdout", "stderr") if options.get(name) == PIPE}
         process = Popen(args, **options | outputs)
         try:
-            process.wait(timeout)
+            process.wait()
         except BaseException:
             process.kill()
             raise

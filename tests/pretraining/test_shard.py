@@ -8,12 +8,12 @@ import pathlib
 import random
 import signal
 import sys
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import warm
+from helpers import events, warm
+from helpers.events import wait_until
 from helpers.paths import ROOT
 from helpers.pretraining_records_read import LETTERS, UNMASKED_FEATURES, contents, read_records
 
@@ -232,27 +232,31 @@ def test_replaced_work_and_long_lines_are_warned_of(corpus, tmp_path, caplog):
     assert "a line has 180 tokens on average, and what goes beyond --max_seq_length=32 is cut off" in caplog.text
 
 
-def run_script(corpus, folder, *flags, **options):
-    command = [
-        sys.executable, str(ROOT / "create_pretraining_data.py"), f"--input_file={corpus[0]}",
-        f"--output_file={folder}/out.tfrecord", f"--vocab_file={corpus[1]}", "--max_seq_length=32",
-        "--max_predictions_per_seq=5", "--dupe_factor=2", *flags,
+def run_script(corpus, folder, *flags, change="", **options):
+    """Starts the script in a process that first executes `change`."""
+    arguments = [
+        f"--input_file={corpus[0]}", f"--output_file={folder}/out.tfrecord", f"--vocab_file={corpus[1]}",
+        "--max_seq_length=32", "--max_predictions_per_seq=5", "--dupe_factor=2", *flags,
     ]  # fmt: skip
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    return warm.Popen(command, env=environment, stderr=warm.PIPE, text=True, **options)
+    return events.run_that(change, "create_pretraining_data", arguments, stderr=warm.PIPE, text=True, **options)
 
 
-def workers(pid: int) -> list[int]:
-    """Processes forked by a process that `pid` started."""
-    found = []
-    for server in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if "multiprocessing.forkserver" in pathlib.Path(f"/proc/{server}/cmdline").read_text():
-            found += pathlib.Path(f"/proc/{server}/task/{server}/children").read_text().split()
-    return [int(worker) for worker in found]
+KILLED = """
+import multiprocessing
+from bert_tf.system import workers
+run_tasks = workers.run_tasks
+def run_and_kill(*arguments):
+    for count, result in enumerate(run_tasks(*arguments), start=1):
+        if count == 2:
+            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+        if count == 5:
+            os.kill(os.getpid(), signal.SIGKILL)  # the workers notice by themselves
+        yield result
+workers.run_tasks = run_and_kill
+"""
 
 
 @pytest.mark.slow  # small forms: test_finished_shards_are_not_made_again, and dead processes in test_workers.py
-@pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="finds the workers in /proc")
 def test_a_killed_worker_and_a_killed_run(corpus, tmp_path):
     """A worker killed in the middle of a shard, then the whole run killed and restarted: nothing lost or doubled."""
     for number in range(3):
@@ -260,21 +264,14 @@ def test_a_killed_worker_and_a_killed_run(corpus, tmp_path):
     expected = make(corpus, tmp_path / "expected", num_shards=12, num_workers=1)
     folder, scratch = tmp_path / "out", tmp_path / "scratch"
     flags = ("--num_shards=12", "--num_workers=2", f"--scratch_dir={scratch}")
-    process = run_script(corpus, folder, *flags, start_new_session=True)
-    try:
-        wait_until(lambda: len(list(folder.glob("out.tfrecord-*"))) >= 2, process)
-        os.kill(workers(process.pid)[0], signal.SIGKILL)
-        wait_until(lambda: len(list(folder.glob("out.tfrecord-*"))) >= 5, process)
-        os.kill(process.pid, signal.SIGKILL)  # the workers notice by themselves
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    process = run_script(corpus, folder, *flags, change=KILLED)
     _, log = process.communicate()  # returns once the workers, which share the log, have ended, too
+    assert process.returncode == -signal.SIGKILL
     assert "A worker process died; restarting its work" in log
     finished = {path.name: path.stat().st_mtime_ns for path in folder.glob("pretraining_data.out-*.json")}
     assert 5 <= len(finished) < 12
     process = run_script(corpus, folder, *flags)
-    _, log = process.communicate(timeout=120)
+    _, log = process.communicate()
     assert process.returncode == 0, log
     assert f"{len(finished)} of 12 shards are done already" in log
     mine, theirs = contents(folder), contents(tmp_path / "expected")
@@ -282,14 +279,6 @@ def test_a_killed_worker_and_a_killed_run(corpus, tmp_path):
     assert all(mine[name] == theirs[name] for name in mine if name.startswith("out"))
     assert json.loads(mine["pretraining_data.out.json"])["instances"] == expected["instances"]
     assert list(scratch.iterdir()) == []
-
-
-def wait_until(condition, process, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_errors_of_workers_are_the_users(corpus, tmp_path):
@@ -379,7 +368,7 @@ def test_beam_makes_the_same_shards(corpus, tmp_path, options):
     local = make(corpus, tmp_path / "local", num_shards=4, num_workers=1)
     flags = ["--num_shards=4", "--beam_runner=DirectRunner", *(f"--beam_option={option}" for option in options)]
     process = run_script(corpus, tmp_path / "beam", *flags)
-    _, log = process.communicate(timeout=300)
+    _, log = process.communicate()
     assert process.returncode == 0, log[-3000:]
     mine, theirs = contents(tmp_path / "beam"), contents(tmp_path / "local")
     assert set(mine) == set(theirs)
@@ -428,10 +417,10 @@ def test_a_dask_cluster_that_loses_a_worker_makes_the_same_shards(corpus, tmp_pa
     folder = tmp_path / "cluster"
     flags = ["--num_shards=12", "--beam_runner=DaskRunner", f"--beam_option=--dask_scheduler_file={file}"]
     process = run_script(corpus, folder, *flags)
-    wait_until(lambda: len(list(folder.glob("out.tfrecord-*"))) >= 3, process)
+    wait_until(lambda: len(list(folder.glob("out.tfrecord-*"))) >= 3, process, log=process.stderr.read)
     first.send_signal(signal.SIGKILL)
     done = len(list(folder.glob("out.tfrecord-*")))
-    _, log = process.communicate(timeout=300)
+    _, log = process.communicate()
     assert process.returncode == 0, log[-3000:]
     assert done < 12, "too late to test anything"
     mine, theirs = contents(folder), contents(tmp_path / "local")
@@ -439,7 +428,7 @@ def test_a_dask_cluster_that_loses_a_worker_makes_the_same_shards(corpus, tmp_pa
     assert {name for name in mine if not name.endswith(".tmp")} == set(theirs)
     (tmp_path / "text" / "1.txt").write_bytes(b"abc\n\nab \xff c\n")
     process = run_script(corpus, tmp_path / "refused", *flags)
-    _, log = process.communicate(timeout=300)
+    _, log = process.communicate()
     line = log.strip().split("\n")[-1]
     assert process.returncode == 1 and "1.txt, line 3: not UTF-8 at byte offset" in line, log[-3000:]
     assert line.startswith("create_pretraining_data.py: error: ") and "Traceback" not in log

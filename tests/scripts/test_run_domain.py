@@ -5,12 +5,12 @@ import os
 import pathlib
 import signal
 import sys
-import time
 
 import numpy as np
 import pytest
 from helpers import warm
 from helpers.descendants import save_model
+from helpers.events import wait_until
 from helpers.paths import ROOT
 from helpers.script_cases import arguments_of
 from helpers.slow import exhaustive, slow
@@ -53,16 +53,12 @@ def kill_while_it_trains(command, folder) -> int:
     with open(folder / "killed.log", "wb") as log:
         process = warm.Popen(command, stderr=log, env=ENVIRONMENT)
     trained = folder / "out" / "pretrained"
-    end = time.monotonic() + 400
-    while newest_step(trained) < 10:
-        assert process.poll() is None and time.monotonic() < end, (folder / "killed.log").read_text()[-3000:]
-        time.sleep(0.02)
+    wait_until(lambda: newest_step(trained) >= 10, process, log=(folder / "killed.log").read_text)
     process.send_signal(signal.SIGKILL)
     process.wait()
     child = json.loads((trained / "run.lock").read_text())["pid"]
     os.kill(child, signal.SIGKILL)
-    while pathlib.Path(f"/proc/{child}/stat").exists() and not is_zombie(child):
-        time.sleep(0.02)
+    wait_until(lambda: not pathlib.Path(f"/proc/{child}/stat").exists() or is_zombie(child))
     return newest_step(trained)
 
 

@@ -5,11 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
-from helpers import warm
+from helpers.events import after_rename, run_that
 from helpers.paths import ROOT
 from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, two_workers, values
 from helpers.script_cases import arguments_of, run_cases, selected_cases
@@ -27,18 +26,14 @@ def data(tmp_path_factory):
     return folder
 
 
-def start(arguments):
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    return warm.Popen(arguments, env=environment, stdout=warm.DEVNULL, stderr=warm.DEVNULL)
-
-
-def wait_for(path, process, seconds=120):
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert process.poll() is None, f"the run ended before {path.name} was there"
-        assert time.monotonic() < end, f"{path.name} did not appear"
-        time.sleep(0.01)
-
+_TERMINATED_AT_ITS_FIRST_LINE = """
+from bert_tf.training.log import TrainingLog
+write = TrainingLog.write
+def write_and_terminate(*arguments):
+    write(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+TrainingLog.write = write_and_terminate
+"""
 
 DEVICES = {
     "one_device": {},
@@ -79,26 +74,22 @@ def test_a_run_says_what_it_decided_and_writes_its_files(finished):
 def test_run_that_is_stopped_and_killed_resumes_bit_for_bit(finished, data, tmp_path):
     devices, output_dir, _ = finished
     # No checkpoint is due before the end: the one found there was saved on the signal.
-    process = start(command(data, tmp_path, **devices, save_checkpoints_steps=1000, log_every_steps=1))
-    wait_for(tmp_path / "train_log.jsonl", process)
-    process.terminate()
-    assert process.wait(timeout=60) == 143
+    arguments = arguments_of(flags_of(data, tmp_path, **devices, save_checkpoints_steps=1000, log_every_steps=1))
+    assert run_that(_TERMINATED_AT_ITS_FIRST_LINE, "run_pretraining", arguments).wait() == 143
     step = int((tmp_path / "checkpoint").read_text().split('"')[1].rsplit("-", 1)[1])
-    assert 0 < step < 50, "too late to test anything"
+    # All workers agreed on the end of step 1 before its line was written, so they stop together after the next one.
+    assert step == 2
     saved = [int(path.stem.rsplit("-", 1)[1]) for path in tmp_path.glob("model.ckpt-*.index")]
     assert sorted(saved) == sorted({0, step})
-    arguments = command(data, tmp_path, **devices)
-    process = start(arguments)
-    killed_at = 10 * (step // 10 + 1)
-    wait_for(tmp_path / f"model.ckpt-{killed_at}.index", process)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not (tmp_path / f"model.ckpt-{STEPS}.index").exists(), "too late to test anything"
+    # Killed when the next checkpoint is there, but not yet named.
+    kill = after_rename(tmp_path / f"model.ckpt-{10 * (step // 10 + 1)}.index", "os.kill(os.getpid(), signal.SIGKILL)")
+    again = flags_of(data, tmp_path, **devices)
+    assert run_that(kill, "run_pretraining", arguments_of(again)).wait() == -signal.SIGKILL
     # Half-written files after the kill must do no harm.
     (tmp_path / "model.ckpt-999.writing").mkdir()
-    result = run(arguments)
+    result = run(command(data, tmp_path, **devices))
     assert result.returncode == 0, result.stderr[-3000:]
-    assert "Resuming at step" in result.stderr
+    assert f"Resuming at step {step}" in result.stderr
     assert_bit_identical(values(output_dir), values(tmp_path))
 
 
@@ -142,7 +133,7 @@ def test_two_workers_equal_two_replicas_of_one(data, tmp_path):
     assert local.returncode == 0, local.stderr[-3000:]
     arguments = command(data, tmp_path / "cluster", distribution_strategy="multi_worker_mirrored", **flags)
     with two_workers(arguments, tmp_path) as processes:
-        codes = [process.wait(timeout=240) for process in processes]
+        codes = [process.wait() for process in processes]
     assert codes == [0, 0], (tmp_path / "worker-0.log").read_text()[-3000:]
     expected, actual = values(tmp_path / "local", 10), values(tmp_path / "cluster", 10)
     assert expected.keys() == actual.keys()

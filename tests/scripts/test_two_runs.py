@@ -4,11 +4,11 @@ import json
 import os
 import pathlib
 import signal
-import time
 
 import numpy as np
 import pytest
 from helpers import warm
+from helpers.events import wait_until
 from helpers.pretraining_runs import command, run, write_inputs
 from helpers.script_cases import weights_of
 
@@ -18,19 +18,11 @@ def data(tmp_path_factory):
     return write_inputs(tmp_path_factory.mktemp("data"))
 
 
-def wait_for(path, process, seconds=120):
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert process.poll() is None, process.stderr.read()[-3000:]
-        assert time.monotonic() < end, f"{path.name} did not appear"
-        time.sleep(0.01)
-
-
 def stop(pid):
     """Stops a process; none of its threads runs afterwards."""
     os.kill(pid, signal.SIGSTOP)
-    while any("State:\tT" not in status.read_text() for status in pathlib.Path(f"/proc/{pid}/task").glob("*/status")):
-        time.sleep(0.01)
+    threads = pathlib.Path(f"/proc/{pid}/task")
+    wait_until(lambda: all("State:\tT" in status.read_text() for status in threads.glob("*/status")))
 
 
 def contents(folder) -> dict:
@@ -54,7 +46,8 @@ def test_two_runs_in_one_folder(data, tmp_path):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     first = warm.Popen(endless, env=environment, stdout=warm.DEVNULL, stderr=warm.PIPE, text=True)
     try:
-        wait_for(tmp_path / "checkpoint", first)  # of step 0: the last before the first steps, during which it is quiet
+        # Of step 0: the last before the first steps, during which it is quiet.
+        wait_until((tmp_path / "checkpoint").exists, first, log=first.stderr.read)
         stop(first.pid)  # stopped or not, it lives
         before = contents(tmp_path)
         message = one_line(run(endless))
@@ -67,7 +60,7 @@ def test_two_runs_in_one_folder(data, tmp_path):
         kept, weights = contents(tmp_path), weights_of(tmp_path)
         assert "run.lock" not in kept and weights["global_step"] == 3
         first.send_signal(signal.SIGCONT)
-        _, log = first.communicate(timeout=300)
+        _, log = first.communicate()
     finally:
         if first.poll() is None:
             first.send_signal(signal.SIGKILL)

@@ -1,9 +1,9 @@
 """mapped_in_order: order, how many are computed at a time, errors."""
 
 import threading
-import time
 
 import pytest
+from helpers.warm import HANG_SECONDS
 
 from bert_tf.system.in_order import mapped_in_order
 
@@ -11,7 +11,9 @@ from bert_tf.system.in_order import mapped_in_order
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_results_are_in_order_and_few_at_a_time(count, at_once):
+    """As many as may are computed at the same time, and the first does not end before the second."""
     taken, running, most, lock = [], 0, 0, threading.Lock()
+    all_run, second_ended = threading.Event(), threading.Event()
 
     def items():
         for number in range(count):
@@ -23,9 +25,15 @@ def test_results_are_in_order_and_few_at_a_time(count, at_once):
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.02 if number % 2 else 0.05)
+            if running == min(count, at_once):
+                all_run.set()
+        assert all_run.wait(HANG_SECONDS)
+        if number == 0 and at_once > 1 < count:
+            assert second_ended.wait(HANG_SECONDS)
         with lock:
             running -= 1
+        if number == 1:
+            second_ended.set()
         return number * number
 
     results = []

@@ -3,9 +3,9 @@
 import os
 import pathlib
 import signal
-import time
 
 import pytest
+from helpers.events import wait_until
 from helpers.locks import leave_lock
 
 from bert_tf.system import atomic, run_lock, workers
@@ -40,16 +40,21 @@ def test_an_error_of_a_task_is_raised(num_workers):
         dict(workers.run_tasks(_fail, [(0,)], num_workers, lambda _: None))
 
 
-def _wait_and_add(number: int, seen: list, offset: int) -> tuple[int, int]:
-    time.sleep(0.2 * (number == 0))  # the first task is not the first to finish
+def _wait_and_add(number: int, seen: list, offset: int, ended: pathlib.Path | None) -> tuple[int, int]:
+    """The first task is not the first to end, if there are several workers."""
+    if number == 0 and ended:
+        wait_until(ended.exists)
     seen.append(number)
+    if number == 1 and ended:
+        ended.touch()
     return number + offset, len(seen)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_results_in_order_and_what_tasks_share(num_workers):
+def test_results_in_order_and_what_tasks_share(num_workers, tmp_path):
     tasks, seen = [(number,) for number in range(6)], []
-    results = list(workers.map_tasks(_wait_and_add, tasks, num_workers, shared=(seen, 10)))
+    shared = (seen, 10, tmp_path / "ended" if num_workers > 1 else None)
+    results = list(workers.map_tasks(_wait_and_add, tasks, num_workers, shared=shared))
     assert [result for result, _ in results] == list(range(10, 16))
     # Each process keeps its copy of the shared arguments from task to task.
     counts = [count for _, count in results]

@@ -300,12 +300,14 @@ def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(tmp_path, caplo
         return {}
 
     handler = signal.getsignal(signal.SIGINT)
-    for every in (2, 4):
+    for every in (2, 4, 6):
         with pytest.raises(KeyboardInterrupt):
             train_loop(tmp_path / str(every), make_batches(4, 6), interrupt, eval_every_steps=every, save_first=False)
     assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "2"))) == 4
     assert "Interrupted: saved step 4; the same command resumes there." in caplog.text
     assert checkpoints.latest_checkpoint(str(tmp_path / "4")) is None
+    # In the evaluation after the last step: there is no further step to end after.
+    assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "6"))) == 6
     assert signal.getsignal(signal.SIGINT) is handler
 
 

@@ -8,14 +8,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.events import wait_until
 from helpers.training_steps import build, make_batches, one_device
+from helpers.warm import HANG_SECONDS
 
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.training import checkpoints, loop
 from bert_tf.training import step as train_step
 from bert_tf.weights.bundle import open_bundle
-
-SECONDS = 120  # longer than anything takes
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def held(monkeypatch):
     event, save = threading.Event(), checkpoints.save
 
     def held_save(*arguments):
-        assert event.wait(SECONDS), "training waits for the checkpoint"
+        assert event.wait(HANG_SECONDS), "training waits for the checkpoint"
         return save(*arguments)
 
     monkeypatch.setattr(checkpoints, "save", held_save)
@@ -106,8 +106,7 @@ def test_training_does_not_wait(held, tmp_path):
     log = tmp_path / "train_log.jsonl"
 
     def release_when_a_step_is_done():
-        while not (log.exists() and log.read_text()):
-            threading.Event().wait(0.01)
+        wait_until(lambda: log.exists() and log.read_text())
         held.set()
 
     threading.Thread(target=release_when_a_step_is_done, daemon=True).start()
