@@ -37,6 +37,8 @@ from bert_tf.system.progress import progress_bar
 from bert_tf.text import casing as text_casing
 from bert_tf.text import vocab as text_vocab
 from bert_tf.text.casing import Casing
+from bert_tf.text.tokenizer_choice import tokenizer_class_of
+from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights.mapping import Weights, blocks, is_model_variable
 
 # Float32 rounding over 24 layers stays below this share of the largest output; another activation or a transposed
@@ -170,8 +172,8 @@ def _add_tokens(
     weights: Weights, files: ModelFiles, vocabulary: list[str] | None, path: str, use_unused: bool, new_rows: str
 ) -> tuple[Weights, list[str], list[str]]:
     """The weights and the vocabulary with the tokens of a file, and notes; see `surgery.add_tokens`."""
-    if not family_of(files.config).has_word_pieces:
-        raise ValueError(f"--add_tokens: {files.config.title} has no word pieces, to which tokens could be added.")
+    if vocabulary is None and files.vocab_file:
+        raise ValueError(f"--add_tokens: {files.vocab_file} has no word pieces, to which tokens could be added.")
     if vocabulary is None:
         raise ValueError(f"--add_tokens needs a vocabulary, and {files.directory} has no vocab.txt: --vocab_file.")
     return surgery.add_tokens(
@@ -243,12 +245,12 @@ def _describe(
     beside = text_casing.read_casing(text_casing.directory_of(vocab_file)) if vocab_file else Casing()
     casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
     vocab_file = vocab_file or files.vocab_file
-    family = family_of(config)
-    if not family.has_word_pieces:
+    default = family_of(config).tokenizer_class
+    absent = f"No {default.vocab_name} beside the source: put it beside the target, or give --vocab_file."
+    if not issubclass(tokenizer_class_of(vocab_file, default) if vocab_file else default, FullTokenizer):
         files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)
         if not vocab_file:
-            name = family.tokenizer_class.vocab_name
-            return files, None, [f"No {name} beside the source: put it beside the target, or give --vocab_file."]
+            return files, None, [absent]
         pretrained.tokenizer_of(files).check_casing(vocab_file, do_lower_case, strip_accents)
         return files, None, [f"Tokenizer: {vocab_file}."]
     if casing.source == "the default":
@@ -262,7 +264,7 @@ def _describe(
                 "table are unused, or it is the vocabulary of another model."
             )
     else:
-        notes.append("No vocab.txt beside the source: put it beside the target, or give --vocab_file.")
+        notes.append(absent)
     if casing.do_lower_case is not None:
         notes.append(f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}.")
     else:

@@ -23,6 +23,8 @@ from bert_tf.text.casing import (
     first_existing,
     read_casing,
 )
+from bert_tf.text.tokenizer import ROLES, Tokenizer
+from bert_tf.text.tokenizer_choice import find_vocabulary
 
 
 @dataclasses.dataclass
@@ -71,7 +73,7 @@ def read_model_files(
     from bert_tf.models.families import BERT, family_of  # imported here because it needs Keras
 
     tokenizer_class = (family_of(config) if config else BERT).tokenizer_class
-    vocab_file = tokenizer_class.find_file(directory)
+    vocab_file = find_vocabulary(directory, tokenizer_class)
     return ModelFiles(directory, config, config_file, vocab_file, casing, read_max_length(directory), head)
 
 
@@ -165,27 +167,24 @@ def _is_huggingface(path: str, values: dict) -> bool:
 # --- casing ----------------------------------------------------------------------------------------------------------
 
 
-def write_tokenizer_config(path: str, files: ModelFiles, settings: dict | None = None) -> None:
+def write_tokenizer_config(path: str, files: ModelFiles, tokenizer: Tokenizer | None) -> None:
     """Writes a tokenizer_config.json, which Hugging Face's tokenizers read as well.
 
     Args:
-      settings: those of a tokenizer of another kind than WordPiece.
+      tokenizer: None if there is no vocabulary, and only the casing is known.
     """
     from bert_tf.models.families import family_of  # imported here because it needs Keras
 
     family = family_of(files.config)
-    if settings is None:
-        settings = {
-            "do_lower_case": files.casing.do_lower_case,
-            "strip_accents": files.casing.strip_accents,
-            "tokenize_chinese_chars": True,
-            **{
-                f"{role}_token": getattr(family.tokenizer_class, f"{role}_token")
-                for role in ("cls", "mask", "pad", "sep", "unk")
-            },
-        }
+    usual = family.tokenizer_class
+    if tokenizer is None:
+        casing = {"do_lower_case": files.casing.do_lower_case, "strip_accents": files.casing.strip_accents}
+        settings = {f"{role}_token": getattr(usual, f"{role}_token") for role in ROLES} | casing
+    else:
+        settings = tokenizer.settings()
+    is_usual = tokenizer is None or tokenizer.huggingface_class == usual.huggingface_class
     values = {
-        "tokenizer_class": family.tokenizer_name,
+        "tokenizer_class": family.tokenizer_name if is_usual else tokenizer.huggingface_class,
         **settings,
         "model_max_length": files.max_seq_length or files.config.max_length,
     }

@@ -26,6 +26,7 @@ from bert_tf.models.variable_names import HIDDEN_LAYER
 from bert_tf.system.atomic import temporary_folder, write_file, write_text_file
 from bert_tf.system.messages import some
 from bert_tf.text import casing as text_casing
+from bert_tf.text import tokenizer_choice
 from bert_tf.text import vocab as text_vocab
 from bert_tf.text.casing import Casing
 from bert_tf.text.tokenizer import Tokenizer
@@ -132,7 +133,8 @@ def tokenizer_of(files: ModelFiles) -> Tokenizer:
       ValueError: a file is damaged or of another kind of tokenizer, or the vocabulary does not fit the configuration;
         names the files.
     """
-    tokenizer = family_of(files.config).tokenizer_class.from_file(files.vocab_file, files.casing)
+    default = family_of(files.config).tokenizer_class
+    tokenizer = tokenizer_choice.tokenizer_of_file(files.vocab_file, files.casing, default)
     tokenizer.check_vocabulary()
     check_vocab_size(files.config, tokenizer.vocab, files.vocab_file, files.config_file or files.config.file_name)
     return tokenizer
@@ -226,36 +228,37 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
             tf.io.gfile.makedirs(posixpath.dirname(file))
             write_text_file(file, content)
     path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
-    if not family_of(files.config).has_word_pieces:
-        if files.vocab_file:
-            tokenizer = tokenizer_of(files)
-            for name, content in tokenizer.files().items():
-                write_file(posixpath.join(directory, name), content)
-            settings = tokenizer.settings()
-            if isinstance(tokenizer, FullTokenizer):  # as Chinese ALBERTs have
-                settings["tokenizer_class"] = BERT.tokenizer_name
-            model_directory.write_tokenizer_config(path, files, settings)
+    default = family_of(files.config).tokenizer_class
+    if not files.vocab_file:
+        if issubclass(default, FullTokenizer) and files.casing.do_lower_case is not None:
+            model_directory.write_tokenizer_config(path, files, None)
         return
-    if vocabulary is not None or files.vocab_file:
-        count = len(text_vocab.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary)
-        if count > files.config.vocab_size:
-            raise ValueError(
-                f"{files.vocab_file} has {count} lines, but vocab_size is {files.config.vocab_size}: it belongs to "
-                "another model."
-            )
-        content = "".join(line + "\n" for line in vocabulary or ()).encode()
-        content = content or text_vocab.vocabulary_bytes(files.vocab_file)
-        write_file(posixpath.join(directory, text_vocab.VOCAB), content)
+    kind = tokenizer_choice.tokenizer_class_of(files.vocab_file, default)
     casing = files.casing
-    if casing.do_lower_case is None and files.vocab_file:
-        casing = text_casing.casing_of_vocabulary(files.vocab_file)
-        logging.warning(
-            "No file says whether the model is cased; do_lower_case=%s is %s. Give --do_lower_case if that is wrong.",
-            casing.do_lower_case,
-            casing.source,
-        )
-    if casing.do_lower_case is not None:
-        model_directory.write_tokenizer_config(path, dataclasses.replace(files, casing=casing))
+    if issubclass(kind, FullTokenizer):
+        lines = text_vocab.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
+        if len(lines) > files.config.vocab_size:
+            raise ValueError(
+                f"{files.vocab_file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}: it belongs "
+                "to another model."
+            )
+        if casing.do_lower_case is None:
+            casing = text_casing.casing_of_vocabulary(files.vocab_file)
+            logging.warning(
+                "No file says whether the model is cased; do_lower_case=%s is %s. Give --do_lower_case if that is "
+                "wrong.",
+                casing.do_lower_case,
+                casing.source,
+            )
+        tokenizer = kind.from_file(files.vocab_file, casing)
+    else:
+        tokenizer = tokenizer_of(files)
+    contents = tokenizer.files()
+    if vocabulary is not None:
+        contents[text_vocab.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
+    for name, content in contents.items():
+        write_file(posixpath.join(directory, name), content)
+    model_directory.write_tokenizer_config(path, dataclasses.replace(files, casing=casing), tokenizer)
 
 
 def needed_config(files: ModelFiles) -> BertConfig:
@@ -389,7 +392,7 @@ def save_pretrained(
         vocab_file=vocab_file or files.vocab_file,
         casing=casing,
     )
-    if files.vocab_file and not family_of(model.config).has_word_pieces:
+    if files.vocab_file and (do_lower_case, strip_accents) != (None, None):
         tokenizer_of(files).check_casing(files.vocab_file, do_lower_case, strip_accents)
     write_model(directory, initialize.model_weights(model), files, format=format, overwrite=overwrite)
 

@@ -168,7 +168,7 @@ def _read_vocabulary(
 
 def _check_tokenizer(tokenizer: Tokenizer, settings: InstanceSettings, words: str | None) -> None:
     """Raises ValueError for flags that mean nothing with the tokenizer; names them."""
-    if words and not isinstance(tokenizer, FullTokenizer):
+    if words and not (isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split):
         raise ValueError(
             "--word_boundaries, --segmenter: they find the words of word pieces (vocab.txt); the pieces of this "
             "--vocab_file say themselves where a word begins."

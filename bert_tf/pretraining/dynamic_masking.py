@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from bert_tf.pretraining.settings import check_mask_rates
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import special_tokens_of
 from bert_tf.text.wordpiece import FullTokenizer
 
 # The seed for evaluation: not the run's, so that different runs are evaluated on the same masks.
@@ -38,7 +39,8 @@ class Masking:
       do_whole_word_mask: mask all pieces of a word or none.
       mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
       mask_smoothing: exponent of the tokens' counts by which tokens are chosen; 0: all alike. See `smoothed_masking`.
-      tokenizer_class: names the special tokens. pad_id: the id of padding. special_ids: of all special tokens.
+      tokenizer_class: the tokenizer or its class, which names the special tokens.
+      pad_id: the id of padding. special_ids: of all special tokens.
       mask_rule: one of MASK_RULES, or "electra": how many tokens are predicted, and which may be.
     """
 
@@ -54,7 +56,7 @@ class Masking:
     random_rate: float = 0.1
     keep_rate: float = 0.1
     mask_smoothing: float = 0.0
-    tokenizer_class: type[Tokenizer] = FullTokenizer
+    tokenizer_class: Tokenizer | type[Tokenizer] = FullTokenizer
     pad_id: int = 0
     special_ids: tuple[int, ...] = ()
     mask_rule: str = "bert"
@@ -64,7 +66,7 @@ class Masking:
         cls,
         vocab: Mapping[str, int],
         vocab_file: str,
-        tokenizer_class: type[Tokenizer] = FullTokenizer,
+        tokenizer_class: Tokenizer | type[Tokenizer] = FullTokenizer,
         mask_rule: str = "bert",
         **settings,
     ) -> "Masking":
@@ -90,7 +92,7 @@ class Masking:
             continuations,
             tokenizer_class=tokenizer_class,
             pad_id=vocab.get(tokenizer_class.pad_token, 0),
-            special_ids=tuple(vocab[token] for token in tokenizer_class.special_tokens() if token in vocab),
+            special_ids=tuple(vocab[token] for token in special_tokens_of(tokenizer_class) if token in vocab),
             mask_rule=mask_rule,
             **settings,
         )

@@ -15,12 +15,13 @@ from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, read_model_files
 from bert_tf.models.families import ALBERT, FAMILIES, family_of
-from bert_tf.pretraining.vocabulary_files import tokenizer_class_of, vocabulary_sha256
+from bert_tf.pretraining.vocabulary_files import vocabulary_sha256
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import Casing, casing_of_vocabulary, directory_of, read_casing
+from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.vocab import load_vocab
+from bert_tf.text.tokenizer_choice import tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.wordpiece import FullTokenizer
 
 
@@ -74,8 +75,9 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
     Raises:
       ValueError: the file is damaged, or of a kind that the model's family does not read; names it.
     """
-    family, kind = family_of(config), tokenizer_class_of(vocab_file)
-    taken: tuple[type[Tokenizer], ...] = (FullTokenizer,) if family.has_word_pieces else (family.tokenizer_class,)
+    family = family_of(config)
+    kind = tokenizer_class_of(vocab_file, family.tokenizer_class)
+    taken: tuple[type[Tokenizer], ...] = (FullTokenizer, JapaneseTokenizer, family.tokenizer_class)
     if family is ALBERT:
         taken = (SentencePieceTokenizer, HuggingFaceSentencePiece, FullTokenizer)  # word pieces: the Chinese models
     if not issubclass(kind, taken):
@@ -87,18 +89,7 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
             f"needs {needed.vocab_kind}: give a {needed.vocab_name}, or a configuration of that family "
             f"({' or '.join(other.config_class.file_name for other in others)})."
         )
-    return family.tokenizer_class.from_file(vocab_file, casing)
-
-
-def read_vocabulary(vocab_file: str, config: BertConfig) -> Mapping[str, int]:
-    """Token -> id, of a vocabulary for a model of this configuration.
-
-    Raises:
-      ValueError: see `tokenizer_of_model`.
-    """
-    if issubclass(tokenizer_class_of(vocab_file), FullTokenizer) and family_of(config).has_word_pieces:
-        return load_vocab(vocab_file)
-    return tokenizer_of_model(vocab_file, config).vocab
+    return kind.from_file(vocab_file, casing)
 
 
 def _find(
@@ -124,7 +115,7 @@ def _find(
                 f"{made_with.vocab_file} ({made_with.summary})."
             )
         casing = made_with.casing if made_with else read_casing(directory_of(vocab_file))
-        if casing.do_lower_case is None and issubclass(tokenizer_class_of(vocab_file), FullTokenizer):
+        if casing.do_lower_case is None and issubclass(tokenizer_class_of(vocab_file, tokenizer_class), FullTokenizer):
             casing = casing_of_vocabulary(vocab_file)
             logging.warning(
                 "No file says whether the text is lower-cased; do_lower_case=%s is %s.",
@@ -135,8 +126,8 @@ def _find(
     if init_checkpoint:
         weights = open_weights.open_weights(init_checkpoint)
         files = read_model_files(weights.path, weights.hints)
-        cased_by_itself = not issubclass(tokenizer_class, FullTokenizer)
-        if files.vocab_file and (cased_by_itself or files.casing.do_lower_case is not None):
+        found = files.vocab_file and tokenizer_class_of(files.vocab_file, tokenizer_class)
+        if found and (files.casing.do_lower_case is not None or not issubclass(found, FullTokenizer)):
             same = not made_with or vocabulary_sha256(files.vocab_file) == made_with.vocab_sha256
             if not same and not _same_tokens(files.vocab_file, made_with, tokenizer_class):
                 if from_teacher:
@@ -175,7 +166,8 @@ def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Toke
     if not tf.io.gfile.exists(made_with.vocab_file):
         return False
     try:
-        one, other = (tokenizer_class.from_file(path, made_with.casing) for path in (vocab_file, made_with.vocab_file))
+        files = (vocab_file, made_with.vocab_file)
+        one, other = (tokenizer_of_file(path, made_with.casing, tokenizer_class) for path in files)
     except ValueError:  # of another kind
         return False
     return one.vocab == other.vocab

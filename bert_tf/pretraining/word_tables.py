@@ -38,7 +38,7 @@ Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 def word_table_of(tokenizer: Tokenizer, boundaries: WordBoundaries | None, mark_words: bool) -> "WordTable | LineTable":
     """The table for a tokenizer; boundaries, mark_words: see `token_store.TokenStoreWriter`."""
-    if isinstance(tokenizer, FullTokenizer):
+    if isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split:
         return WordPieceTable(tokenizer, boundaries)
     if isinstance(tokenizer, ByteBpeTokenizer) and tokenizer.splits_at_spaces:
         return ByteBpeTable(tokenizer)

@@ -14,15 +14,9 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there, read_text_lines, understood
-from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, first_existing, is_there
-from bert_tf.text.library_tokenizer import (
-    LibraryTokenizer,
-    name_special_tokens,
-    parts_of,
-    read_tokenizer_json,
-    refuse_other_models,
-    special_tokens_of,
-)
+from bert_tf.text.casing import TOKENIZER, Casing, first_existing, is_there
+from bert_tf.text.library_tokenizer import LibraryTokenizer, read_tokenizer_json
+from bert_tf.text.tokenizer_files import name_special_tokens, parts_of, read_tokenizer_config, special_tokens_of
 
 VOCAB, MERGES, ADDED_TOKENS = "vocab.json", "merges.txt", "added_tokens.json"
 _MOST_IDS = 1 << 31
@@ -54,13 +48,13 @@ class ByteBpeTokenizer(LibraryTokenizer):
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("<s>",), ("</s>", "</s>"), ("</s>",), 0
     graph_form = "bert_tf.text.graph_byte_bpe.GraphByteBpe"
+    huggingface_class = "RobertaTokenizer"
     word_separator = " "
     vocab_name, vocab_kind = f"{VOCAB} (with {MERGES})", "byte-level BPE"
 
     def __init__(self, vocab_file: str, merges_file: str | None = None):
         directory = posixpath.dirname(vocab_file)
-        config = read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}
-        refuse_other_models(directory)
+        config = read_tokenizer_config(directory)
         name_special_tokens(self, directory)
         self.add_prefix_space = config.get("add_prefix_space")
         values = read_json(vocab_file)

@@ -7,11 +7,13 @@ import re
 from absl import logging
 
 from bert_tf.system.literal_paths import paths_beginning_with
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import read_json, read_json_if_there
 from bert_tf.text.vocab import VOCAB, load_vocab
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+
+_CASED_TOKENIZERS = ("BertJapaneseTokenizer", "KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer")  # by default
 
 # Google's later releases (24 sizes, whole-word masking) follow this pattern.
 _RELEASED_NAME = re.compile(r"(?:wwm_|bert_)?(un)?cased_L-\d+_H-\d+_A-\d+(?:-\d+)?")
@@ -61,6 +63,16 @@ def is_there(path: str) -> bool:
     return tf.io.gfile.exists(path) or bool(paths_beginning_with(f"{path}."))
 
 
+def named_class(directory: str) -> tuple[str, str]:
+    """The tokenizer_class of a directory, without "Fast", and the file that names it; ("", "") if none does."""
+    for name in (TOKENIZER_CONFIG, "config.json"):
+        path = posixpath.join(directory, name)
+        found = (read_json_if_there(path) or {}).get("tokenizer_class")
+        if found:
+            return str(found).removesuffix("Fast"), path
+    return "", ""
+
+
 def read_casing(directory: str) -> Casing:
     """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
     import tensorflow as tf
@@ -68,14 +80,11 @@ def read_casing(directory: str) -> Casing:
     path = posixpath.join(directory, TOKENIZER_CONFIG)
     if tf.io.gfile.exists(path):
         values = read_json(path)
-        if values.get("tokenize_chinese_chars") is False:
-            logging.warning(
-                "%s: tokenize_chinese_chars is false; this tokenizer always treats each Chinese character as a word, "
-                "like the original.",
-                path,
-            )
         if isinstance(values.get("do_lower_case"), bool):
             return Casing(values["do_lower_case"], values.get("strip_accents"), path)
+    name, source = named_class(directory)
+    if name in _CASED_TOKENIZERS:
+        return Casing(False, None, source)
     path = posixpath.join(directory, TOKENIZER)
     if tf.io.gfile.exists(path):
         normalizer = read_json(path).get("normalizer") or {}

@@ -2,6 +2,7 @@
 
 import functools
 import unicodedata
+from collections.abc import Callable
 
 # The blocks that the original calls CJK: each such character becomes a separate token. Hangul, Hiragana and Katakana
 # are left out on purpose: their words are separated by spaces or split by the vocabulary.
@@ -57,6 +58,16 @@ def clean_of_unassigned(char: str) -> str | None:
     if char not in ("\t", "\n", "\r") and unicodedata.category(char).startswith("C"):
         return None
     return clean(char)
+
+
+def clean_beside_cjk(rule: Callable[[str], str | None], char: str) -> str | None:
+    """`rule`, but CJK characters stay parts of words (tokenize_chinese_chars: false)."""
+    return char if is_cjk(char) else rule(char)
+
+
+def separate_whitespace(char: str) -> str:
+    """A space for whitespace as `str.split` knows it, without any other cleaning (do_basic_tokenize: false)."""
+    return " " if char.isspace() else char
 
 
 def split_punctuation(char: str) -> str:

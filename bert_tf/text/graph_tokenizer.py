@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from bert_tf.system.messages import some
 from bert_tf.text.characters import characters_in_use
 from bert_tf.text.graph_ops import (
     CODE_POINTS,
@@ -34,7 +35,7 @@ from bert_tf.text.graph_ops import (
     ranks,
     replace_final_sigmas,
 )
-from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer, WordpieceTokenizer
+from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 _PAGE = 256
 
@@ -67,10 +68,11 @@ class GraphTokenizer(tf.Module):
       vocab: token -> id, as `FullTokenizer.vocab`.
       do_lower_case, strip_accents: as for `FullTokenizer`.
       split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
-      drop_unassigned: as for `BasicTokenizer`.
+      drop_unassigned, tokenize_chinese_chars, do_basic_tokenize: as for `BasicTokenizer`.
+      unk_token, max_input_chars_per_word: as for `WordpieceTokenizer`.
 
     Raises:
-      ValueError: the vocabulary lacks [UNK], or a token in it has more than 256 bytes.
+      ValueError: the vocabulary lacks unk_token, or a token in it has more than 256 bytes.
     """
 
     resources = ()  # see `GraphSentencePiece`
@@ -82,19 +84,44 @@ class GraphTokenizer(tf.Module):
         strip_accents: bool | None = None,
         split_unknown: bool = False,
         drop_unassigned: bool = False,
+        *,
+        tokenize_chinese_chars: bool = True,
+        do_basic_tokenize: bool = True,
+        unk_token: str = "[UNK]",
+        max_input_chars_per_word: int = 200,
     ):
         super().__init__(name="graph_tokenizer")
-        self._basic = BasicTokenizer(do_lower_case, strip_accents, drop_unassigned)
+        self._rules = (do_lower_case, strip_accents, drop_unassigned, tokenize_chinese_chars, do_basic_tokenize)
+        self._basic = _basic_tokenizer(*self._rules)
         self._split_unknown = bool(split_unknown)
-        self._longest_word = WordpieceTokenizer(vocab).max_input_chars_per_word
+        self._unk_token, self._longest_word = unk_token, max_input_chars_per_word
         with tf.device("CPU:0"):
             self._build_tables(self._build_pieces(vocab))
 
     @classmethod
     def from_tokenizer(cls, tokenizer: FullTokenizer, split_unknown: bool = False) -> "GraphTokenizer":
-        """The graph of a tokenizer."""
-        basic = tokenizer.basic_tokenizer
-        return cls(tokenizer.vocab, basic.do_lower_case, basic.strip_accents, split_unknown, basic.drop_unassigned)
+        """The graph of a tokenizer.
+
+        Raises:
+          ValueError: see the class; or the tokenizer has words that are never split.
+        """
+        basic, pieces = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer
+        if basic.never_split:
+            raise ValueError(
+                f"never_split ({some(sorted(basic.never_split))}) in tokenizer_config.json has no form as a graph: "
+                "export the model with --format=tflite, which takes ids."
+            )
+        return cls(
+            tokenizer.vocab,
+            basic.do_lower_case,
+            basic.strip_accents,
+            split_unknown,
+            basic.drop_unassigned,
+            tokenize_chinese_chars=basic.tokenize_chinese_chars,
+            do_basic_tokenize=basic.do_basic_tokenize,
+            unk_token=pieces.unk_token,
+            max_input_chars_per_word=pieces.max_input_chars_per_word,
+        )
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -120,7 +147,7 @@ class GraphTokenizer(tf.Module):
 
     def _build_pieces(self, vocab: Mapping[str, int]) -> set[str]:
         """Builds the model of the FastWordpiece op and the ids of its tokens; returns the vocabulary's characters."""
-        unknown = WordpieceTokenizer(vocab).unk_token
+        unknown = self._unk_token
         if unknown not in vocab:
             raise ValueError(f"the vocabulary lacks {unknown}, the token for words that it has no pieces for")
         pieces = {token: index for token, index in vocab.items() if token not in ("", "##")}  # these never match
@@ -166,9 +193,7 @@ class GraphTokenizer(tf.Module):
 
     def _build_tables(self, alphabet: set[str]) -> None:
         """Builds the two tables and the sequences, in pages."""
-        kinds, outputs, contexts, sequences = _characters(
-            self._basic.do_lower_case, self._basic.strip_accents, self._basic.drop_unassigned
-        )
+        kinds, outputs, contexts, sequences = _characters(*self._rules)
         known = np.zeros(CODE_POINTS, bool)
         known[[ord(char) for char in alphabet]] = True
         entries = kinds | np.where(kinds & _KEPT, np.where(known[outputs], outputs, self._stranger), 0) << _ENTRY_BITS
@@ -203,6 +228,8 @@ class GraphTokenizer(tf.Module):
             return rows.values, rows.row_splits
 
         with tf.device("CPU:0"):
+            if not self._basic.do_basic_tokenize:  # the op would split ASCII at punctuation
+                return tf.RaggedTensor.from_row_splits(*of_any(texts), validate=False)
             # Control characters except tab, newline and return must be dropped first; the other path does that.
             is_ascii = tf.strings.regex_full_match(texts, r"[\t\n\r -~]*")
             values, splits = tf.cond(tf.reduce_all(is_ascii), lambda: of_ascii(texts), mixed)
@@ -365,15 +392,32 @@ def _in_order_of(keys: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
 # ---- what the Python tokenizer makes of each code point --------------------------------------------------------------
 
 
+def _basic_tokenizer(
+    do_lower_case: bool,
+    strip_accents: bool | None,
+    drop_unassigned: bool,
+    tokenize_chinese_chars: bool,
+    do_basic_tokenize: bool,
+) -> BasicTokenizer:
+    return BasicTokenizer(
+        do_lower_case,
+        strip_accents,
+        drop_unassigned,
+        tokenize_chinese_chars=tokenize_chinese_chars,
+        do_basic_tokenize=do_basic_tokenize,
+    )
+
+
 @functools.cache
-def _characters(do_lower_case: bool, strip_accents: bool, drop_unassigned: bool) -> tuple[np.ndarray, ...]:
-    """The properties of all code points.
+def _characters(*rules: bool | None) -> tuple[np.ndarray, ...]:
+    """The properties of all code points; rules: arguments of `_basic_tokenizer`.
 
     Returns:
       int32 [code points] each: the low bits of entries; the characters that code points become; the second table.
       int32 [rows, longest]: the sequences that code points become, padded with -1; the first row is for none.
     """
-    basic = BasicTokenizer(do_lower_case, strip_accents, drop_unassigned)
+    basic = _basic_tokenizer(*rules)
+    do_lower_case, strip_accents, drop_unassigned = basic.do_lower_case, basic.strip_accents, basic.drop_unassigned
     kinds = np.full(CODE_POINTS, 0 if drop_unassigned else _KEPT, np.int32)
     outputs = np.arange(CODE_POINTS, dtype=np.int32)
     contexts = np.full(CODE_POINTS, _CLEANED | TRANSPARENT if drop_unassigned else OTHER, np.int32)

@@ -7,20 +7,17 @@ space before a word out, and what a file may contain for other uses (truncation,
 
 import functools
 import json
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
 
 import tokenizers
 
-from bert_tf.system.text_files import read_json, read_json_if_there
-from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG
+from bert_tf.system.text_files import read_json
+from bert_tf.text.casing import TOKENIZER
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import kind_of_model, special_tokens_of
 from bert_tf.text.wordpiece import convert_to_unicode
 
-SPECIAL_TOKENS_MAP = "special_tokens_map.json"
-_ROLES = ("cls", "sep", "unk", "mask", "pad")
-_NOT_SUPPORTED = ("Deberta", "GPT2", "XLMRoberta", "Camembert", "XLNet", "T5")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -113,41 +110,6 @@ def text_of(text: str | bytes) -> str:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def name_special_tokens(tokenizer: Tokenizer, directory: str) -> None:
-    """Gives the tokens with a role, and those of rows, the names in tokenizer_config.json or special_tokens_map.json;
-    without these they keep the names of the class."""
-    named = [read_json_if_there(posixpath.join(directory, name)) for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)]
-    renamed = {}
-    for role in _ROLES:
-        name = f"{role}_token"
-        for values in filter(lambda values: isinstance(values, dict), named):
-            token = values.get(name)
-            token = token.get("content") if isinstance(token, dict) else token
-            if isinstance(token, str):
-                renamed[getattr(tokenizer, name)] = token
-                setattr(tokenizer, name, token)
-                break
-    for name in ("begin_tokens", "between_tokens", "end_tokens"):
-        setattr(tokenizer, name, tuple(renamed.get(token, token) for token in getattr(tokenizer, name)))
-
-
-def refuse_other_models(directory: str) -> None:
-    """Refuses tokenizers whose files look alike, but whose rows or ids differ.
-
-    Raises:
-      ValueError: tokenizer_config.json names one.
-    """
-    path = posixpath.join(directory, TOKENIZER_CONFIG)
-    name = str((read_json_if_there(path) or {}).get("tokenizer_class") or "")
-    if name.startswith(_NOT_SUPPORTED):
-        raise ValueError(f"{path}: tokenizer_class is {name}, a model that is not supported.")
-
-
-def special_tokens_of(tokenizer: Tokenizer) -> list[str]:
-    """The tokens with a role."""
-    return list(dict.fromkeys(getattr(tokenizer, f"{role}_token") for role in _ROLES))
-
-
 def check_special_tokens(tokenizer: Tokenizer, vocab_file: str) -> None:
     """Sets the padding id of a tokenizer that has its vocabulary.
 
@@ -184,20 +146,3 @@ def read_tokenizer_json(path: str, kind: str, change: Callable[[dict], None]) ->
         return tokenizers.Tokenizer.from_str(json.dumps(values))
     except Exception as error:  # the library raises nothing more specific
         raise ValueError(f"{path}: {error}. Take the file of the model itself.") from None
-
-
-def kind_of_model(model: Mapping) -> str:
-    """BPE, Unigram, WordPiece, ...: the type of the model of a tokenizer.json, which old files don't name."""
-    unnamed = "BPE" if "merges" in model else "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
-    return model.get("type") or unnamed
-
-
-def parts_of(values: Mapping | None, name: str) -> list[dict]:
-    """A normalizer's or pre-tokenizer's parts in a tokenizer.json, whether it is a sequence or a single one.
-
-    Args:
-      name: "normalizers" or "pretokenizers".
-    """
-    if not values:
-        return []
-    return values.get(name, []) if values.get("type") == "Sequence" else [values]

@@ -5,6 +5,7 @@ TensorFlow.
 """
 
 import dataclasses
+import importlib
 import importlib.util
 from collections.abc import Callable
 
@@ -22,11 +23,16 @@ def _load_jieba() -> Segment:
     return tokenizer.lcut
 
 
-def _load_fugashi() -> Segment:
+def load_mecab(dictionary: str):
+    """MeCab with the dictionary of a Python package: a `fugashi.GenericTagger`."""
     import fugashi
-    import unidic_lite
 
-    tagger = fugashi.Tagger(f'-r "{unidic_lite.DICDIR}/mecabrc" -d "{unidic_lite.DICDIR}"')
+    folder = importlib.import_module(dictionary).DICDIR
+    return fugashi.GenericTagger(f'-r "{folder}/mecabrc" -d "{folder}"')
+
+
+def _load_fugashi() -> Segment:
+    tagger = load_mecab("unidic_lite")
     return lambda text: [word.surface for word in tagger(text)]
 
 

@@ -19,20 +19,12 @@ from collections.abc import Iterable
 
 import sentencepiece
 
-from bert_tf.system.text_files import read_bytes, read_json_if_there, understood
+from bert_tf.system.text_files import read_bytes, understood
 from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, find_vocab_file, first_existing, is_there
-from bert_tf.text.library_tokenizer import (
-    LibraryTokenizer,
-    check_special_tokens,
-    name_special_tokens,
-    read_tokenizer_json,
-    refuse_other_models,
-    special_tokens_of,
-    text_of,
-)
+from bert_tf.text.library_tokenizer import LibraryTokenizer, check_special_tokens, read_tokenizer_json, text_of
 from bert_tf.text.sentence_piece_model import model_of_tokenizer_json
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.text.tokenizer_files import name_special_tokens, read_tokenizer_config, special_tokens_of
 
 MODEL = "spiece.model"
 WORD_START = "\u2581"
@@ -58,6 +50,7 @@ class SentencePieceTokenizer(Tokenizer):
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     graph_form = "bert_tf.text.graph_sentence_piece.GraphSentencePiece"
+    huggingface_class = "AlbertTokenizer"
     vocab_name, vocab_kind = f"{MODEL} (or {_RELEASED_MODEL})", "SentencePiece"
 
     def __init__(self, model_file: str, do_lower_case: bool = True):
@@ -104,23 +97,13 @@ class SentencePieceTokenizer(Tokenizer):
         return first_existing(directory, (TOKENIZER,)) or _find_model(directory) or find_vocab_file(directory)
 
     @classmethod
-    def from_file(cls, vocab_file: str, casing: Casing) -> Tokenizer:
-        """The tokenizer of an ALBERT model.
-
-        Returns:
-          of a tokenizer.json, a `HuggingFaceSentencePiece`; of a vocab.txt, BERT's; else one of this class.
-        """
+    def from_file(cls, vocab_file: str, casing: Casing) -> "SentencePieceTokenizer":
+        """The tokenizer of a .model file."""
         directory = posixpath.dirname(vocab_file)
-        refuse_other_models(directory)
-        if vocab_file.endswith(".json"):
-            return HuggingFaceSentencePiece(vocab_file)
-        if vocab_file.endswith(".txt"):
-            return FullTokenizer.from_file(vocab_file, casing)
-        config_file = posixpath.join(directory, TOKENIZER_CONFIG)
-        if (read_json_if_there(config_file) or {}).get("keep_accents"):
+        if read_tokenizer_config(directory).get("keep_accents"):
             raise ValueError(
-                f"{config_file}: keep_accents needs the {TOKENIZER} of the model, since the original's rules drop "
-                "accents."
+                f"{posixpath.join(directory, TOKENIZER_CONFIG)}: keep_accents needs the {TOKENIZER} of the model, "
+                "since the original's rules drop accents."
             )
         return cls(vocab_file, casing.do_lower_case is not False)  # as all released models, if nothing says it
 
@@ -279,6 +262,7 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     is_continuation = staticmethod(SentencePieceTokenizer.is_continuation)
     decode = SentencePieceTokenizer.decode
+    huggingface_class = SentencePieceTokenizer.huggingface_class
     vocab_name, vocab_kind = SentencePieceTokenizer.vocab_name, SentencePieceTokenizer.vocab_kind
     find_file = SentencePieceTokenizer.find_file
 

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping
 
 from bert_tf.system.example_bytes import pack
-from bert_tf.text.library_tokenizer import parts_of
+from bert_tf.text.tokenizer_files import parts_of
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _UNIGRAM = 1

@@ -19,7 +19,7 @@ from bert_tf.text import casing as text_casing
 from bert_tf.text.casing import Casing
 from bert_tf.weights import released_models
 
-_ROLES = ("cls", "mask", "pad", "sep", "unk")
+ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
 PADDINGS = ("longest", "max_length")
 
 
@@ -36,6 +36,7 @@ class Tokenizer(abc.ABC):
       begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end.
       second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
       graph_form: "module.Class" that implements the same rules as TensorFlow ops, for exports; None: there is none.
+      huggingface_class: the class's name in tokenizer_config.json, of models whose family has another.
       vocab_name: the usual name of its vocabulary file, vocab_kind: what is in it; for messages.
       takes_strip_accents: whether --strip_accents means anything to it.
       answers_by_words: whether the original found answers by words and their pieces (--answer_from).
@@ -57,6 +58,7 @@ class Tokenizer(abc.ABC):
     end_tokens: tuple[str, ...]
     second_segment: int
     graph_form: str | None = None
+    huggingface_class: str
     vocab_name: str
     vocab_kind: str
     takes_strip_accents = False
@@ -138,7 +140,7 @@ class Tokenizer(abc.ABC):
 
     def settings(self) -> dict:
         """What tokenizer_config.json says beside these files, in the terms of Hugging Face."""
-        return {f"{role}_token": getattr(self, f"{role}_token") for role in _ROLES}
+        return {f"{role}_token": getattr(self, f"{role}_token") for role in ROLES}
 
     def to_graph(self, split_unknown: bool = False):
         """The same rules as TensorFlow ops: a `tf.Module` with `encode` and `tokenize`, like `GraphTokenizer`.
@@ -157,7 +159,9 @@ class Tokenizer(abc.ABC):
     def from_pretrained(
         cls, path: str, do_lower_case: bool | None = None, strip_accents: bool | None = None
     ) -> "Tokenizer":
-        """The tokenizer of a model's directory: its vocabulary and its casing.
+        """The tokenizer of a model's directory: its vocabulary, its casing, and whatever else its files say.
+
+        It is of another class if the directory says so (see `tokenizer_choice`).
 
         Args:
           path: a directory (or weights in it) of any format.
@@ -167,14 +171,15 @@ class Tokenizer(abc.ABC):
           FileNotFoundError: there is nothing at path.
           ValueError: they contradict the directory, it has no vocabulary, or see `from_file`.
         """
+        choice = importlib.import_module("bert_tf.text.tokenizer_choice")  # by its name, as it imports all classes
         if not text_casing.is_there(path):
             raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
         directory = text_casing.directory_of(path)
-        vocab_file = cls.find_file(directory)
+        vocab_file = choice.find_vocabulary(directory, cls)
         if not vocab_file:
             raise ValueError(f"{directory} has no {cls.vocab_name} and no {text_casing.TOKENIZER}.")
         resolved = text_casing.resolve_casing(do_lower_case, strip_accents, text_casing.read_casing(directory))
-        tokenizer = cls.from_file(vocab_file, resolved)
+        tokenizer = choice.tokenizer_of_file(vocab_file, resolved, cls)
         tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
         return tokenizer
 
@@ -190,11 +195,6 @@ class Tokenizer(abc.ABC):
             raise ValueError(f"--strip_accents is for word pieces, but {vocab_file} has none. Leave the flag out.")
 
     # --- ids ---------------------------------------------------------------------------------------------------------
-
-    @classmethod
-    def special_tokens(cls) -> tuple[str, ...]:
-        """The tokens with a role, which stand for no text."""
-        return tuple(getattr(cls, f"{role}_token") for role in _ROLES)
 
     def special_id(self, token: str) -> int:
         """The id of a special token.

@@ -82,11 +82,6 @@ def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[st
         raise ValueError(f"{vocab_file} lacks {', '.join(missing)}, which a vocabulary of word pieces must have")
     if len(vocab) != max(vocab.values()) + 1 or "" in vocab:
         _check_lines(vocab_file)
-    if vocab.get("[PAD]", 0) != 0:
-        # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
-        logging.warning(
-            "%s: [PAD] has id %d, but sequences are padded with id 0 as in the original", vocab_file, vocab["[PAD]"]
-        )
 
 
 def _check_lines(vocab_file: str) -> None:

@@ -6,20 +6,26 @@ characters.py. The passes over text are `str.translate` tables that call the pre
 pieces of each word are cached, so that prose is tokenized at the speed of dictionary lookups, with the same results.
 """
 
+import functools
+import itertools
+import posixpath
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from absl import logging
 
 from bert_tf.text.casing import Casing, find_vocab_file
 from bert_tf.text.characters import (
     clean,
+    clean_beside_cjk,
     clean_of_unassigned,
+    separate_whitespace,
     split_punctuation,
     strip_accent_and_split_punctuation,
 )
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import name_special_tokens, special_tokens_of, word_rules
 from bert_tf.text.vocab import MASK, VOCAB, check_vocab, read_tokens, vocabulary_bytes
 
 # The prefix of every piece of a word but the first.
@@ -27,6 +33,7 @@ CONTINUATION = "##"
 
 _COMPOSED_HANGUL = re.compile("[\uac00-\ud7a3]")
 
+_LONGEST_WORD = 200  # in code points
 _CACHED_WORDS = 1 << 18  # about 60 MB when full; the words of 20 MB of novels fit
 _CACHED_WORD_LENGTH = 64  # longer "words" (text without spaces) rarely occur again
 
@@ -104,17 +111,34 @@ class BasicTokenizer:
       strip_accents: None follows do_lower_case, as in the original. False keeps é and composed Hangul in lower-cased
         text.
       drop_unassigned: drop unassigned and private-use characters and surrogates, too, as ELECTRA does.
+      tokenize_chinese_chars: separate CJK characters.
+      do_basic_tokenize: False only splits at whitespace.
+      never_split: words that stay as they are.
     """
 
-    def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None, drop_unassigned: bool = False):
-        self.do_lower_case = do_lower_case
-        self.strip_accents = do_lower_case if strip_accents is None else strip_accents
+    def __init__(
+        self,
+        do_lower_case: bool = True,
+        strip_accents: bool | None = None,
+        drop_unassigned: bool = False,
+        *,
+        tokenize_chinese_chars: bool = True,
+        do_basic_tokenize: bool = True,
+        never_split: Iterable[str] = (),
+    ):
+        self.do_lower_case = do_lower_case and do_basic_tokenize
+        self.strip_accents = do_basic_tokenize and (do_lower_case if strip_accents is None else strip_accents)
         self.drop_unassigned = drop_unassigned
+        self.tokenize_chinese_chars = tokenize_chinese_chars
+        self.do_basic_tokenize = do_basic_tokenize
+        self.never_split = frozenset(never_split)
         self.clean = clean_of_unassigned if drop_unassigned else clean
-        self._cleaning = _CharacterTable(self.clean)
-        self._splitting = _CharacterTable(
-            strip_accent_and_split_punctuation if self.strip_accents else split_punctuation
-        )
+        if not tokenize_chinese_chars:
+            self.clean = functools.partial(clean_beside_cjk, self.clean)
+        split = strip_accent_and_split_punctuation if self.strip_accents else split_punctuation
+        if not do_basic_tokenize:
+            self.clean, split = separate_whitespace, str
+        self._cleaning, self._splitting = _CharacterTable(self.clean), _CharacterTable(split)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Basic tokens of `text`."""
@@ -129,6 +153,12 @@ class BasicTokenizer:
 
     def split_cleaned(self, cleaned: str) -> list[str]:
         """Basic tokens of one or more of `words(text)`, separated by spaces."""
+        if self.never_split and not self.never_split.isdisjoint(words := cleaned.split()):
+            parts = ([word] if word in self.never_split else self._split(word) for word in words)
+            return [token for part in parts for token in part]
+        return self._split(cleaned)
+
+    def _split(self, cleaned: str) -> list[str]:
         # The original lower-cases and normalises word by word. Whitespace stops both the context rule of sigma and the
         # reordering of combining marks, so processing the whole text at once gives the same.
         if self.do_lower_case:
@@ -141,6 +171,18 @@ class BasicTokenizer:
         """`tokenize`, with the character of `text` that each character of a token comes from."""
         # The steps of `tokenize`, character by character: (character, where it comes from).
         chars = [(new, place) for place, char in enumerate(text) for new in self._cleaning[ord(char)] or ""]
+        if self.never_split:
+            tokens = []
+            for is_space, word in itertools.groupby(chars, lambda pair: pair[0].isspace()):
+                letters, places = zip(*(word := list(word)), strict=True)
+                if (token := "".join(letters)) in self.never_split:
+                    tokens.append((token, list(places)))
+                elif not is_space:
+                    tokens += self._split_with_origins(word)
+            return tokens
+        return self._split_with_origins(chars)
+
+    def _split_with_origins(self, chars: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
         if self.do_lower_case:
             lowered = "".join(char for char, _ in chars).lower()  # the whole word: a sigma looks at both sides
             places = [place for char, place in chars for _ in char.lower()]
@@ -177,12 +219,20 @@ class WordpieceTokenizer:
       vocab: the tokens; read only when the tokenizer is created, so don't change it afterwards.
       unk_token: the token for a word that can't be split into pieces.
       max_input_chars_per_word: in code points.
+      never_split: words that are one token or, if the vocabulary lacks them, unknown.
     """
 
-    def __init__(self, vocab: Mapping[str, int], unk_token: str = "[UNK]", max_input_chars_per_word: int = 200):
+    def __init__(
+        self,
+        vocab: Mapping[str, int],
+        unk_token: str = "[UNK]",
+        max_input_chars_per_word: int = _LONGEST_WORD,
+        never_split: Collection[str] = (),
+    ):
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
+        self.never_split = never_split
         # No match is longer than the longest token, so long words don't take quadratic time.
         self._longest = max(map(len, vocab), default=0)
 
@@ -195,6 +245,8 @@ class WordpieceTokenizer:
 
     def cut(self, word: str) -> list[str]:
         """Word pieces of one non-empty word."""
+        if word in self.never_split:
+            return [word if word in self.vocab else self.unk_token]
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
         if word in self.vocab:
@@ -211,6 +263,17 @@ class WordpieceTokenizer:
             else:
                 return [self.unk_token]
         return pieces
+
+    def cut_with_sizes(self, word: str, split_unknown: bool = False) -> list[tuple[str, int]]:
+        """`cut`, with each piece's number of characters.
+
+        Args:
+          split_unknown: split an unknown word as by `cut_to_known`.
+        """
+        pieces = self.cut(word)
+        if pieces == [self.unk_token]:
+            return self.cut_to_known(word) if split_unknown else [(self.unk_token, len(word))]
+        return [(piece, len(piece) - (len(CONTINUATION) if number else 0)) for number, piece in enumerate(pieces)]
 
     def cut_to_known(self, word: str) -> list[tuple[str, int]]:
         """Like `cut`, but each unknown character becomes one unk_token; gives each piece with its character count."""
@@ -257,6 +320,9 @@ class FullTokenizer(Tokenizer):
       vocab_file: see `load_vocab`.
       do_lower_case: as when the model was trained.
       strip_accents: None follows do_lower_case, as the original does; see `BasicTokenizer`.
+      max_input_chars_per_word: see `WordpieceTokenizer`.
+      rules: further arguments of `BasicTokenizer`. Special tokens in never_split have no effect: in a text they are
+        text.
 
     Attributes:
       vocab: token -> id, in the order of the file; don't change it: words already seen are cached.
@@ -267,31 +333,46 @@ class FullTokenizer(Tokenizer):
     pad_id = 0
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     graph_form = "bert_tf.text.graph_tokenizer.GraphTokenizer"
+    huggingface_class = "BertTokenizer"
     vocab_name, vocab_kind = VOCAB, "word pieces"
     takes_strip_accents = answers_by_words = True
     find_file = staticmethod(find_vocab_file)
     drop_unassigned = False
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None):
+    def __init__(
+        self,
+        vocab_file: str,
+        do_lower_case: bool = True,
+        strip_accents: bool | None = None,
+        *,
+        max_input_chars_per_word: int = _LONGEST_WORD,
+        never_split: Iterable[str] = (),
+        **rules: bool,
+    ):
         self._vocab_file = vocab_file
         self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
         self.vocab = {token: index for index, token in self.inv_vocab.items()}
-        self.basic_tokenizer = BasicTokenizer(do_lower_case, strip_accents, self.drop_unassigned)
-        self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
+        name_special_tokens(self, posixpath.dirname(vocab_file))
+        never_split = frozenset(never_split) - {*special_tokens_of(self)}
+        self.basic_tokenizer = BasicTokenizer(
+            do_lower_case, strip_accents, self.drop_unassigned, never_split=never_split, **rules
+        )
+        self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab, self.unk_token, max_input_chars_per_word, never_split)
         self._pieces_of_word = _WordCache(self._cut_word)
         self._ids_of_word = _WordCache(self._encode_word)
         if self.basic_tokenizer.strip_accents and _COMPOSED_HANGUL.search("".join(self.vocab)):
             logging.warning(
                 "%s has composed Hangul syllables, but stripping accents decomposes them, so Korean words become "
-                "[UNK]. If this vocabulary was made without stripping, use --strip_accents=false "
+                "%s. If this vocabulary was made without stripping, use --strip_accents=false "
                 "(strip_accents=False), or --do_lower_case=false for a cased one.",
                 vocab_file,
+                self.unk_token,
             )
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "FullTokenizer":
-        """The tokenizer of a vocab.txt or tokenizer.json."""
-        return cls(vocab_file, bool(casing.do_lower_case), casing.strip_accents)
+        """The tokenizer of a vocab.txt or tokenizer.json, with the rules of the files beside it."""
+        return cls(vocab_file, bool(casing.do_lower_case), casing.strip_accents, **word_rules(vocab_file))
 
     @property
     def cased(self) -> bool:
@@ -319,16 +400,8 @@ class FullTokenizer(Tokenizer):
             script without spaces, one unknown character would hide a whole clause.
         """
         ids, offsets = [], []
-        cut, cut_to_known = self.wordpiece_tokenizer.cut, self.wordpiece_tokenizer.cut_to_known
-        unknown = self.wordpiece_tokenizer.unk_token
         for token, places in self.basic_tokenizer.tokenize_with_origins(text):
-            pieces = cut(token)
-            if pieces != [unknown]:
-                sizes = [len(piece) - (len(CONTINUATION) if number else 0) for number, piece in enumerate(pieces)]
-            elif split_unknown:
-                pieces, sizes = zip(*cut_to_known(token), strict=True)
-            else:
-                sizes = [len(token)]
+            pieces, sizes = zip(*self.wordpiece_tokenizer.cut_with_sizes(token, split_unknown), strict=True)
             ids.extend(convert_by_vocab(self.vocab, pieces))
             start, known = 0, set(places)
             for size in sizes:
@@ -359,13 +432,28 @@ class FullTokenizer(Tokenizer):
 
     def check_vocabulary(self) -> None:
         """See `vocab.check_vocab`."""
-        check_vocab(self.vocab, self._vocab_file)
+        check_vocab(self.vocab, self._vocab_file, special_tokens_of(self))
+        if (index := self.vocab[self.pad_token]) != self.pad_id:
+            # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
+            logging.warning(
+                "%s: %s has id %d, but sequences are padded with id %d as in the original",
+                self._vocab_file,
+                self.pad_token,
+                index,
+                self.pad_id,
+            )
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""
         basic = self.basic_tokenizer
-        casing = {"do_lower_case": basic.do_lower_case, "strip_accents": basic.strip_accents}
-        return {**super().settings(), **casing, "tokenize_chinese_chars": True}
+        settings = {name: getattr(basic, name) for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")}
+        if not basic.do_basic_tokenize:
+            settings["do_basic_tokenize"] = False
+        if basic.never_split:
+            settings["never_split"] = sorted(basic.never_split)
+        if (longest := self.wordpiece_tokenizer.max_input_chars_per_word) != _LONGEST_WORD:
+            settings["max_input_chars_per_word"] = longest
+        return {**super().settings(), **settings}
 
     def _cut_word(self, word: str) -> tuple[str, ...]:
         cut = self.wordpiece_tokenizer.cut
@@ -381,5 +469,17 @@ class ElectraTokenizer(FullTokenizer):
 
     drop_unassigned = True
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None):
-        super().__init__(vocab_file, do_lower_case, strip_accents if do_lower_case else False)
+    def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None, **rules):
+        super().__init__(vocab_file, do_lower_case, strip_accents if do_lower_case else False, **rules)
+
+
+class RobertaWordPieceTokenizer(FullTokenizer):
+    """Word pieces for a RoBERTa, as KLUE's: BERT's rows of one segment, padded with the id of the padding token, which
+    RoBERTa's positions leave out."""
+
+    second_segment = 0
+
+    @property
+    def pad_id(self) -> int:
+        """The id that pads shorter rows."""
+        return self.special_id(self.pad_token)

@@ -27,6 +27,7 @@ from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.sizes import config_of_size
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import PretrainingSettings, check_settings
+from bert_tf.text.tokenizer_choice import find_vocabulary
 from bert_tf.training import card_facts, checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.distilled_pretraining import DistillationTask, student_config
 from bert_tf.training.electra_pretraining import ElectraTask
@@ -180,7 +181,7 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
     if settings.bert_size:
         config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
         if settings.vocab_file:
-            config.vocab_size = max(model_vocabulary.read_vocabulary(settings.vocab_file, config).values()) + 1
+            config.vocab_size = model_vocabulary.tokenizer_of_model(settings.vocab_file, config).vocab_size
     else:
         config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint, allow_unknown_keys)
         name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
@@ -243,7 +244,7 @@ def _missing_vocabulary(task: PretrainingTask) -> ModelFiles | None:
     Without a run.json, which comes after it, that start may have been killed between two of its files.
     """
     folder = task.settings.output_dir
-    is_whole = task.family.tokenizer_class.find_file(folder) and run_directory.read_settings(folder)
+    is_whole = find_vocabulary(folder, task.family.tokenizer_class) and run_directory.read_settings(folder)
     return None if is_whole else task.vocabulary
 
 
@@ -289,7 +290,7 @@ def _write_card(task: PretrainingTask, model: keras.Model, facts: CardFacts) -> 
 def _log_ending(task: PretrainingTask) -> None:
     """Logs where the model is, and how to use it."""
     folder = task.settings.output_dir
-    use = _usage(task, folder, has_vocabulary=task.family.tokenizer_class.find_file(folder) is not None)
+    use = _usage(task, folder, has_vocabulary=find_vocabulary(folder, task.family.tokenizer_class) is not None)
     logging.info("The model is in %s. To use it:\n%s", folder, use)
 
 

@@ -212,12 +212,8 @@ class PretrainingTask:
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
         values["mask_rule"] = mask_rule_of(settings, self.config)
         values |= self.mask_values
-        masking = dynamic_masking.Masking.from_vocab(
-            model_vocabulary.read_vocabulary(vocab_file, self.config),
-            vocab_file,
-            self.family.tokenizer_class,
-            **values,
-        )
+        tokenizer = model_vocabulary.tokenizer_of_model(vocab_file, self.config)
+        masking = dynamic_masking.Masking.from_vocab(tokenizer.vocab, vocab_file, tokenizer, **values)
         if (largest := masking.all_ids.max()) >= self.config.vocab_size:
             raise ValueError(
                 f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is "
@@ -237,7 +233,7 @@ class PretrainingTask:
             masking.max_predictions_per_seq,
             vocab_file,
             masking.mask_rate,
-            self.family.tokenizer_class.mask_token,
+            tokenizer.mask_token,
             masking.random_rate,
         )
         most = self.default_predictions(settings, self.config)

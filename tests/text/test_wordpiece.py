@@ -270,7 +270,7 @@ def test_check_vocab_accepts(tmp_path, tokenizers, caplog):
     assert not caplog.records
     path = write(tmp_path / "vocab.txt", ["a", *text_vocab.SPECIAL_TOKENS, "a"])
     with caplog.at_level(python_logging.WARNING):
-        text_vocab.check_vocab(text_vocab.load_vocab(path), path)
+        FullTokenizer(path).check_vocabulary()
     assert "line 7 repeats 'a' of line 1; such a token has the id of its last line" in caplog.text
     assert "[PAD] has id 1" in caplog.text
     path = write(tmp_path / "small.txt", SMALL_VOCAB)

@@ -35,6 +35,7 @@ from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.texts import files_of, make_texts, make_words, text_path, words_path
 from bert_tf.text.casing import casing_of_vocabulary, resolve_casing
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_choice import find_vocabulary
 from bert_tf.training import run_directory
 
 _NEXT_SENTENCE_BIAS = "cls/seq_relationship/output_bias"
@@ -70,7 +71,7 @@ def adapt(settings: DomainSettings) -> dict:
                 _remove_preparations(settings)
             raise
         do_runs([_conversion(settings, bool(vocabulary.words))], folder)
-        vocab_file = start.family.tokenizer_class.find_file(posixpath.join(folder, "start"))
+        vocab_file = find_vocabulary(posixpath.join(folder, "start"), start.family.tokenizer_class)
         rows = do_runs(_record_runs(settings, start, vocab_file, texts), folder)["records-train"]["results"]["rows"]
         model = posixpath.join(_pretrained(settings), "discriminator") if start.detects else _pretrained(settings)
         results = do_runs(_training_runs(settings, start, model, texts, rows), folder)

@@ -1,0 +1,281 @@
+"""The tokenizer of Japanese BERTs (Hugging Face: BertJapaneseTokenizer): MeCab finds the words, which become word
+pieces or characters.
+
+MeCab is the extra `fugashi`. A text is normalized (NFKC) before MeCab sees it, so that an offset may cover several
+characters of the text that became one, or one that became several.
+"""
+
+import importlib.util
+import posixpath
+import threading
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+
+from bert_tf.text import segmenters
+from bert_tf.text.casing import TOKENIZER_CONFIG, Casing, first_existing
+from bert_tf.text.library_tokenizer import text_of
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import name_special_tokens, read_tokenizer_config, special_tokens_of
+from bert_tf.text.vocab import VOCAB, check_vocab, read_tokens, vocabulary_bytes
+from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, WordpieceTokenizer, join_pieces
+
+_LONGEST_WORD = 100  # code points
+_DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
+# What tokenizer_config.json says, and what is taken without it.
+_DEFAULTS = {
+    "do_lower_case": False,
+    "do_word_tokenize": True,
+    "do_subword_tokenize": True,
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+    "mecab_kwargs": None,
+    "never_split": None,
+}
+_CHOICES = {"word_tokenizer_type": ("mecab", "basic"), "subword_tokenizer_type": ("wordpiece", "character")}
+
+Span = tuple[int, int]  # the first character of the text, and the one after the last
+
+
+class JapaneseTokenizer(Tokenizer):
+    """Text to words by MeCab or by whitespace and punctuation, and words to word pieces or characters.
+
+        tokenizer = JapaneseTokenizer("vocab.txt", word_tokenizer_type="mecab")
+        tokenizer.tokenize("自然言語処理を学ぶ。")  # ['自然', '言語', '処理', 'を', '学ぶ', '。']
+
+    Args:
+      vocab_file: see `vocab.load_vocab`.
+      settings: those of tokenizer_config.json, by their names there (see _DEFAULTS).
+
+    Raises:
+      ValueError: a setting is not supported, or MeCab or its dictionary is not installed; names the setting.
+    """
+
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
+    pad_id = 0
+    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
+    vocab_name, vocab_kind = VOCAB, "Japanese words and their pieces"
+    huggingface_class = "BertJapaneseTokenizer"
+
+    def __init__(self, vocab_file: str, **settings):
+        self._vocab_file = vocab_file
+        self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
+        self.vocab = {token: index for index, token in self.inv_vocab.items()}
+        name_special_tokens(self, posixpath.dirname(vocab_file))
+        self._settings = {**_DEFAULTS, **{name: value for name, value in settings.items() if value is not None}}
+        for name, choices in _CHOICES.items():
+            if self._settings[name] not in choices:
+                raise ValueError(f"{name} is {self._settings[name]!r}: only {' and '.join(choices)} are supported.")
+        never_split = frozenset(self._settings["never_split"] or ()) - {*special_tokens_of(self)}
+        self._never_split = never_split
+        self._basic = BasicTokenizer(False, tokenize_chinese_chars=False)
+        # Words that are never split by punctuation are cut into pieces like any other.
+        self._split = BasicTokenizer(self._settings["do_lower_case"], tokenize_chinese_chars=False,
+                                     never_split=never_split)  # fmt: skip
+        self._wordpiece = WordpieceTokenizer(self.vocab, self.unk_token, _LONGEST_WORD)
+        self._mecab = None
+        if self._settings["do_word_tokenize"] and self._settings["word_tokenizer_type"] == "mecab":
+            self._mecab = _Mecab(**(self._settings["mecab_kwargs"] or {}))
+
+    @classmethod
+    def find_file(cls, directory: str) -> str | None:
+        """A directory's vocab.txt."""
+        return first_existing(directory, (VOCAB,))
+
+    @classmethod
+    def from_file(cls, vocab_file: str, casing: Casing) -> "JapaneseTokenizer":
+        """The tokenizer of a vocab.txt, with the tokenizer_config.json beside it; cased unless something says more."""
+        directory = posixpath.dirname(vocab_file)
+        config = read_tokenizer_config(directory)
+        settings = {name: config.get(name) for name in _DEFAULTS}
+        settings["do_lower_case"] = bool(casing.do_lower_case)
+        try:
+            return cls(vocab_file, **settings)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{posixpath.join(directory, TOKENIZER_CONFIG)}: {error}") from None
+
+    @property
+    def cased(self) -> bool:
+        """Whether upper and lower case are distinguished."""
+        return not self._settings["do_lower_case"]
+
+    # --- text to pieces ----------------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """The pieces of `text`."""
+        return [piece for word in self._words(text_of(text)) for piece in self._pieces(word)]
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """The ids of the pieces of `text`, without special tokens."""
+        return [self._id(piece) for piece in self.tokenize(text)]
+
+    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[Span]]:
+        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
+
+        Args:
+          split_unknown: keep the known pieces of a word that is unknown as a whole.
+        """
+        ids, offsets = [], []
+        for word, spans in self._words_with_spans(text_of(text)):
+            for piece, first, last in self._pieces_with_places(word, split_unknown):
+                ids.append(self._id(piece))
+                own = spans[first:last]
+                offsets.append((min(begin for begin, _ in own), max(end for _, end in own)))
+        return ids, offsets
+
+    def _id(self, piece: str) -> int:
+        index = self.vocab.get(piece)
+        return self.unk_id if index is None else index
+
+    def _words(self, text: str) -> list[str]:
+        """The words of `text`."""
+        if not self._settings["do_word_tokenize"]:
+            return [text]
+        if self._mecab is None:
+            # Composed after cleaning, which may bring a letter and its mark together.
+            return self._split.tokenize(unicodedata.normalize("NFC", text.translate(self._basic._cleaning)))
+        words = self._mecab.words(self._mecab.normalize(text))
+        return words if self.cased else [word if word in self._never_split else word.lower() for word in words]
+
+    def _words_with_spans(self, text: str) -> list[tuple[str, list[Span]]]:
+        """`_words`, with the characters of `text` that each of their characters comes from."""
+        if not self._settings["do_word_tokenize"]:
+            return [(text, [(place, place + 1) for place in range(len(text))])]
+        if self._mecab is None:
+            kept = [(new, place) for place, char in enumerate(text) for new in self._basic._cleaning[ord(char)] or ""]
+            composed, spans = _normalize("NFC", "".join(char for char, _ in kept))
+            spans = [(kept[begin][1], kept[end - 1][1] + 1) for begin, end in spans]
+            words = self._split.tokenize_with_origins(composed)
+            return [(word, [spans[place] for place in places]) for word, places in words]
+        normalized, spans = self._mecab.normalize_with_spans(text)
+        found, place = [], 0
+        for word in self._mecab.words(normalized):
+            begin = normalized.index(word, place)
+            place = begin + len(word)
+            own = spans[begin:place]
+            if not self.cased and word not in self._never_split:
+                own = [span for char, span in zip(word, own, strict=True) for _ in char.lower()]
+                word = word.lower()
+            found.append((word, own))
+        return found
+
+    def _pieces(self, word: str) -> list[str]:
+        if not self._settings["do_subword_tokenize"]:
+            return [word]
+        if self._settings["subword_tokenizer_type"] == "wordpiece":
+            return self._wordpiece.tokenize(word)
+        return [char if char in self.vocab else self.unk_token for char in unicodedata.normalize("NFKC", word)]
+
+    def _pieces_with_places(self, word: str, split_unknown: bool) -> Iterable[tuple[str, int, int]]:
+        """The pieces of a word, and which of its characters each covers."""
+        if not self._settings["do_subword_tokenize"]:
+            yield word, 0, len(word)
+        elif self._settings["subword_tokenizer_type"] == "character":
+            characters, spans = _normalize("NFKC", word)
+            for char, (begin, end) in zip(characters, spans, strict=True):
+                yield (char if char in self.vocab else self.unk_token), begin, end
+        else:
+            place = 0
+            for part in word.split():  # MeCab knows fewer kinds of whitespace
+                place = word.index(part, place)
+                for piece, size in self._wordpiece.cut_with_sizes(part, split_unknown):
+                    yield piece, place, place + size
+                    place += size
+
+    # --- pieces to text ----------------------------------------------------------------------------------------------
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that the pieces spell, with single spaces between words."""
+        return join_pieces(self.convert_ids_to_tokens(ids))
+
+    def normalize(self, text: str) -> str:
+        """See `Tokenizer.normalize`: the words of `text`."""
+        return " ".join(self._words(text_of(text)))
+
+    @staticmethod
+    def is_continuation(token: str) -> bool:
+        """Whether `token` begins with "##"."""
+        return token.startswith(CONTINUATION)
+
+    def files(self) -> dict[str, bytes]:
+        """vocab.txt, as it was read."""
+        return {VOCAB: vocabulary_bytes(self._vocab_file)}
+
+    def check_vocabulary(self) -> None:
+        """See `vocab.check_vocab`."""
+        check_vocab(self.vocab, self._vocab_file, special_tokens_of(self))
+
+    def settings(self) -> dict:
+        """See `Tokenizer.settings`."""
+        return {**super().settings(), **self._settings}
+
+    def to_graph(self, split_unknown: bool = False):
+        """There is no graph, as no op does what MeCab does.
+
+        Raises:
+          ValueError: always; says what to do instead.
+        """
+        raise ValueError(
+            f"{self._vocab_file}: the words of a BertJapaneseTokenizer can't be found inside a graph: use the model in "
+            "Python (Predictor and so on), or export it with --format=tflite, which takes ids."
+        )
+
+
+class _Mecab:
+    """MeCab with one of the dictionaries that are Python packages.
+
+    Args:
+      mecab_dic: its package. normalize_text: NFKC first. mecab_option: options of MeCab, which may name any file:
+        none are taken.
+
+    Raises:
+      ValueError: it is not installed, or an argument is not supported.
+    """
+
+    def __init__(self, mecab_dic: str | None = "unidic_lite", normalize_text: bool = True, mecab_option: str = ""):
+        if mecab_dic not in _DICTIONARIES:
+            raise ValueError(f"mecab_dic is {mecab_dic!r}: only {', '.join(_DICTIONARIES)} are supported.")
+        if mecab_option:
+            raise ValueError(f"mecab_option is {mecab_option!r}: options of MeCab are not supported.")
+        for module in ("fugashi", mecab_dic):
+            if importlib.util.find_spec(module) is None:
+                needed = "'bert-tf[fugashi]'" if module in ("fugashi", "unidic_lite") else module.replace("_", "-")
+                raise ValueError(f"it finds words by MeCab, which needs {module}: pip install {needed}")
+        self._dictionary, self._normalizes = mecab_dic, normalize_text
+        self._tagger, self._lock = None, threading.Lock()
+
+    def __getstate__(self) -> dict:
+        return {"_dictionary": self._dictionary, "_normalizes": self._normalizes}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state, _tagger=None, _lock=threading.Lock())
+
+    def normalize(self, text: str) -> str:
+        return unicodedata.normalize("NFKC", text) if self._normalizes else text
+
+    def normalize_with_spans(self, text: str) -> tuple[str, list[Span]]:
+        return _normalize("NFKC" if self._normalizes else None, text)
+
+    def words(self, text: str) -> list[str]:
+        with self._lock:  # a tagger holds one text
+            if self._tagger is None:
+                self._tagger = segmenters.load_mecab(self._dictionary)
+            return [word.surface for word in self._tagger(text)]
+
+
+def _normalize(form: str | None, text: str) -> tuple[str, list[Span]]:
+    """A text in a normal form of Unicode, and the characters of `text` that each of its characters comes from."""
+    if form is None or unicodedata.is_normalized(form, text):
+        return text, [(place, place + 1) for place in range(len(text))]
+    parts, begin = [], 0
+    for place in range(1, len(text) + 1):
+        if place == len(text) or _is_apart(form, text[begin:place], text[place]):
+            parts.append((unicodedata.normalize(form, text[begin:place]), (begin, place)))
+            begin = place
+    return "".join(part for part, _ in parts), [span for part, span in parts for _ in part]
+
+
+def _is_apart(form: str, before: str, char: str) -> bool:
+    """Whether normalizing `before` and the character behind it together is the same as one by one."""
+    normalize: Callable[[str], str] = lambda text: unicodedata.normalize(form, text)  # noqa: E731
+    alone: Sequence[str] = normalize(char)
+    return not unicodedata.combining(alone[0]) and normalize(before + char) == normalize(before) + alone

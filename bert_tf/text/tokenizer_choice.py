@@ -1,0 +1,106 @@
+"""Which tokenizer a vocabulary belongs to: what its files say, and the model's family where they say nothing.
+
+`tokenizer_class` in tokenizer_config.json or config.json comes first, then the kind of the file. Everything that reads
+a vocabulary chooses by these functions.
+"""
+
+import posixpath
+
+from bert_tf.system.text_files import read_json, read_json_if_there
+from bert_tf.text import byte_bpe
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.casing import TOKENIZER, Casing, first_existing, named_class
+from bert_tf.text.japanese import JapaneseTokenizer
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import kind_of_model
+from bert_tf.text.vocab import VOCAB
+from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
+
+_WORD_PIECES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "BertTokenizerLegacy")
+_BY_NAME: dict[str, type[Tokenizer]] = {
+    **dict.fromkeys(_WORD_PIECES, FullTokenizer),
+    "BertJapaneseTokenizer": JapaneseTokenizer,
+    "AlbertTokenizer": SentencePieceTokenizer,
+    "RobertaTokenizer": ByteBpeTokenizer,
+}
+# They say nothing but that the other files do.
+_NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
+
+
+def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
+    """The vocabulary file of a model's directory; None if it has none.
+
+    Args:
+      default: the tokenizer of the model's family.
+
+    Raises:
+      ValueError: tokenizer_class names a tokenizer that is not supported, or see `Tokenizer.find_file`.
+    """
+    named = _named(directory)
+    found = named and _of_word_pieces(named, directory, default).find_file(directory)
+    return found or default.find_file(directory) or first_existing(directory, (TOKENIZER, VOCAB, byte_bpe.VOCAB))
+
+
+def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer) -> type[Tokenizer]:
+    """Which tokenizer reads a vocabulary file.
+
+    A .model is SentencePiece, as ALBERT has; a vocab.json is byte-level BPE, as RoBERTa has; a tokenizer.json says what
+    it is. Everything else is a list of word pieces, unless tokenizer_class beside it says more.
+
+    Args:
+      default: the tokenizer of the model's family.
+
+    Raises:
+      ValueError: tokenizer_class names a tokenizer that is not supported; a file that ends in .json is not JSON; or it
+        is a merges.txt, half of a vocabulary. Names the file.
+    """
+    directory, name = posixpath.split(vocab_file)
+    if name == byte_bpe.MERGES:
+        needed = posixpath.join(directory, byte_bpe.VOCAB)
+        raise ValueError(f"--vocab_file={vocab_file} has only the merges of byte-level BPE: give {needed}, beside it.")
+    named = _named(directory)
+    if named is JapaneseTokenizer:
+        return named
+    found: type[Tokenizer] = FullTokenizer
+    if name.endswith(".model"):
+        found = SentencePieceTokenizer
+    elif name.endswith(".json"):
+        model = read_json(vocab_file).get("model")
+        kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
+        found = kinds.get(kind_of_model(model), FullTokenizer) if isinstance(model, dict) else ByteBpeTokenizer
+    # A RoBERTa's tokenizer refuses a Unigram model, an ALBERT's a BPE.
+    if default in (ByteBpeTokenizer, SentencePieceTokenizer) and found in (ByteBpeTokenizer, HuggingFaceSentencePiece):
+        return ByteBpeTokenizer if default is ByteBpeTokenizer else HuggingFaceSentencePiece
+    return _of_word_pieces(found, directory, default)
+
+
+def tokenizer_of_file(vocab_file: str, casing: Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
+    """The tokenizer of a vocabulary file, with what belongs to it beside it.
+
+    Raises:
+      ValueError: see `tokenizer_class_of` and `Tokenizer.from_file`.
+    """
+    return tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
+
+
+def _named(directory: str) -> type[Tokenizer] | None:
+    """The class that tokenizer_class stands for; None if nothing names one."""
+    name, path = named_class(directory)
+    if name and name not in _NAMES_OF_ANY and name not in _BY_NAME:
+        known = ", ".join(name for name in _BY_NAME if name != "BertTokenizerLegacy")
+        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {known} are.")
+    return _BY_NAME.get(name)
+
+
+def _of_word_pieces(found: type[Tokenizer], directory: str, default: type[Tokenizer]) -> type[Tokenizer]:
+    """`found`, or of word pieces the class of the model's family."""
+    if found is not FullTokenizer:
+        return found
+    if issubclass(default, FullTokenizer) and default is not FullTokenizer:
+        return default
+    if named_class(directory)[0] == "ElectraTokenizer":
+        return ElectraTokenizer
+    config = read_json_if_there(posixpath.join(directory, "config.json")) or {}
+    is_roberta = default is ByteBpeTokenizer or config.get("model_type") == "roberta"
+    return RobertaWordPieceTokenizer if is_roberta else found

@@ -1,0 +1,66 @@
+"""Sentences of several languages, and vocabularies of word pieces made of them."""
+
+import collections
+import itertools
+import json
+import random
+import re
+from collections.abc import Iterable
+
+SENTENCES = (
+    "자연어 처리는 인간의 언어를 컴퓨터로 다루는 분야이다. 서울에서 2019년, 3,000명이 참석했다!",
+    "KLUE-RoBERTa는 한국어(韓國語) 사전학습 모델입니다… '좋아요'라고 \u1112\u1161\u11ab\u1100\u1173\u11af",
+    "自然言語処理を学ぶ学生が東京大学で研究している。データは３０％、ｶﾞｲﾄﾞは①番だ。",
+    "彼女はカ\u3099ラスのコップで㍿サンプルのコーヒーを飲んだ　そして帰った",
+    "我来到北京清华大学，他毕业于中国。２０１９年的價格是¥100",
+    "The quick brown Fox's naïve café résumé — it cost $9.99, e-mail me@example.com (or #tag)!",
+    "Οδυσσέας Straße İstanbul Ünïcode cafe\u0301 Việt Nam हिन्दी สวัสดีครับ",
+    "unaffable [E1] entity [E2] a-b_c 12:30 100%\u00a0x\u2003y\tz",
+)
+
+
+def mixed_texts(count: int, seed: int = 0, sentences: Iterable[str] = SENTENCES) -> list[str]:
+    """Parts of sentences side by side, the same for each seed."""
+    rng, sentences = random.Random(seed), list(sentences)
+    texts = []
+    for _ in range(count):
+        parts = []
+        for _ in range(rng.randrange(1, 4)):
+            sentence = rng.choice(sentences)
+            begin = rng.randrange(len(sentence))
+            parts.append(sentence[begin : begin + rng.randrange(1, 30)])
+        texts.append(rng.choice(["", " "]).join(parts))
+    return texts
+
+
+def shared_texts(shared, count: int = 10_000) -> list[str]:
+    """Korean, Japanese, Chinese and English texts and those of 388 languages from the shared data, each once."""
+    data = shared / "data"
+    found = []
+    for row in json.loads((data / "korean" / "klue" / "klue-nli-v1.1_dev.json").read_text()):
+        found += [row["premise"], row["hypothesis"]]
+    japanese = (data / "choice" / "jcommonsenseqa" / "train.jsonl").read_text().split("\n")
+    found += [json.loads(line)["question"] for line in japanese if line]
+    for name in ("korquad_dev", "jsquad_valid", "cmrc2018_dev"):
+        articles = json.loads((data / "squad_multilingual" / f"{name}.json").read_text())["data"]
+        found += [paragraph["context"] for article in articles[:150] for paragraph in article["paragraphs"]]
+    for path in sorted((data / "multilingual_text" / "udhr2").glob("*.txt")):
+        found += path.read_text().split("\n")[:20]
+    found += (data / "novels" / "heldout.txt").read_text().split("\n")[:2000]
+    found = [text for text in dict.fromkeys(found) if text.strip()]
+    random.Random(0).shuffle(found)
+    assert len(found) >= count
+    return found[:count]
+
+
+def word_pieces(texts: Iterable[str], special: Iterable[str], size: int = 3000) -> list[str]:
+    """A vocabulary: special tokens, and the most frequent characters and short parts of words, some with "##"."""
+    counts = collections.Counter()
+    for word in itertools.chain.from_iterable(re.findall(r"\w+|[^\w\s]", text) for text in texts):
+        for form in {word, word.lower()}:
+            counts.update(form)
+            counts.update("##" + char for char in form[1:])
+            counts.update(form[:length] for length in range(2, 5))
+            counts.update("##" + form[begin : begin + 2] for begin in range(1, len(form) - 1, 2))
+    ranked = sorted(counts, key=lambda piece: (-counts[piece], piece))
+    return list(dict.fromkeys([*special, *ranked[:size]]))

@@ -1,0 +1,224 @@
+"""The tokenizer that a directory's files ask for, against that of transformers: ids, rows, offsets, graphs, copies."""
+
+import json
+import pickle
+import unicodedata
+
+import pytest
+import tensorflow as tf
+from helpers.natural_texts import SENTENCES, mixed_texts, shared_texts, word_pieces
+from transformers import AutoTokenizer
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+from bert_tf.models import pretrained
+from bert_tf.models.directory import read_model_files
+from bert_tf.text.japanese import JapaneseTokenizer
+from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
+
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+KLUE = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+JAPANESE = {"tokenizer_class": "BertJapaneseTokenizer", "do_lower_case": False}
+MECAB = {**JAPANESE, "word_tokenizer_type": "mecab", "mecab_kwargs": {"mecab_dic": "unidic_lite"}}
+
+# name -> class, special tokens, config.json, tokenizer_config.json, whether the oracle is transformers' older class
+CASES = {
+    "cased": (FullTokenizer, BERT, {}, {"do_lower_case": False}, False),
+    "Chinese characters in words": (
+        FullTokenizer, BERT, {}, {"do_lower_case": False, "tokenize_chinese_chars": False}, False),
+    "accents kept": (FullTokenizer, BERT, {}, {"do_lower_case": True, "strip_accents": False}, False),
+    "accents of cased text stripped": (FullTokenizer, BERT, {}, {"do_lower_case": False, "strip_accents": True}, False),
+    "accents as usual": (FullTokenizer, BERT, {}, {"do_lower_case": True, "strip_accents": None}, False),
+    "only whitespace": (FullTokenizer, BERT, {}, {"do_lower_case": False, "do_basic_tokenize": False}, True),
+    "words that are never split": (
+        FullTokenizer, BERT, {}, {"do_lower_case": True, "never_split": ["[E1]", "a-b_c", "\u5317", "[CLS]"]}, True),
+    "RoBERTa": (RobertaWordPieceTokenizer, KLUE, {"model_type": "roberta"}, {"do_lower_case": False}, False),
+    "ELECTRA": (ElectraTokenizer, BERT, {"model_type": "electra"},
+                {"tokenizer_class": "ElectraTokenizer", "do_lower_case": True}, False),
+    "MeCab": (JapaneseTokenizer, BERT, {}, MECAB, False),
+    "MeCab, named by config.json": (
+        JapaneseTokenizer, BERT, {"tokenizer_class": "BertJapaneseTokenizer"},
+        {"word_tokenizer_type": "mecab", "tokenizer_class": None}, False),
+    "MeCab, lower case": (JapaneseTokenizer, BERT, {}, {**MECAB, "do_lower_case": True, "never_split": ["Fox"]}, False),
+    "MeCab, characters": (JapaneseTokenizer, BERT, {}, {**MECAB, "subword_tokenizer_type": "character"}, False),
+    "MeCab, not normalized": (
+        JapaneseTokenizer, BERT, {}, {**MECAB, "mecab_kwargs": {"normalize_text": False}}, False),
+    "MeCab, words": (JapaneseTokenizer, BERT, {}, {**MECAB, "do_subword_tokenize": False}, False),
+    "Japanese by punctuation": (JapaneseTokenizer, BERT, {}, {**JAPANESE, "do_lower_case": True}, False),
+    "Japanese as one word": (JapaneseTokenizer, BERT, {}, {**JAPANESE, "do_word_tokenize": False}, False),
+}  # fmt: skip
+
+
+def directory_of(folder, special, config, tokenizer_config, texts=SENTENCES):
+    folder.mkdir()
+    vocab = word_pieces(texts, [*special, "[E1]", "a-b_c", "\u5317"])
+    (folder / "vocab.txt").write_text("".join(token + "\n" for token in vocab))
+    roberta = {"pad_token_id": 1, "type_vocab_size": 1} if config.get("model_type") == "roberta" else {}
+    config = {"model_type": "bert", "vocab_size": len(vocab), **SIZES, **roberta, **config}
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer_config = {"tokenizer_class": "BertTokenizer", **tokenizer_config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    return str(folder)
+
+
+def oracle_of(directory, tokenizer_config, is_older):
+    if is_older:
+        return BertTokenizerLegacy(f"{directory}/vocab.txt", **tokenizer_config)
+    return AutoTokenizer.from_pretrained(directory)
+
+
+def texts_of(texts, is_older):
+    """The older class composes characters (NFC), which neither the original nor the newer one does."""
+    return [unicodedata.normalize("NFC", text) for text in texts] if is_older else texts
+
+
+def assert_same_ids(tokenizer, oracle, texts):
+    known = 0
+    for text in texts:
+        ids = tokenizer.encode(text)
+        assert ids == oracle.encode(text, add_special_tokens=False), text
+        known += sum(index != tokenizer.unk_id for index in ids)
+    assert known > len(texts)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ids_are_those_of_transformers(tmp_path, name):
+    kind, special, config, tokenizer_config, is_older = CASES[name]
+    directory = directory_of(tmp_path / "model", special, config, tokenizer_config)
+    tokenizer = pretrained.read_tokenizer(directory)
+    assert type(tokenizer) is kind
+    texts = texts_of([*SENTENCES, *mixed_texts(400)], is_older)
+    assert_same_ids(tokenizer, oracle_of(directory, tokenizer_config, is_older), texts)
+    expected = tokenizer.encode_batch(texts)
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy.encode_batch(texts[:20]) == expected[:20]
+    # What is written beside a model is read as the same.
+    (tmp_path / "saved").mkdir()
+    files = read_model_files(directory)
+    pretrained.write_description(str(tmp_path / "saved"), files)
+    described = {"model_type": files.config.model_type, "vocab_size": files.config.vocab_size, **SIZES}
+    (tmp_path / "saved" / "config.json").write_text(json.dumps(described))
+    again = pretrained.read_tokenizer(str(tmp_path / "saved"))
+    assert type(again) is kind and again.settings() == tokenizer.settings()
+    assert again.encode_batch(texts) == expected
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_offsets_cover_the_pieces(tmp_path, name):
+    """Each piece covers the characters that it comes from: encoded alone, in the same order, without gaps in words."""
+    _, special, config, tokenizer_config, _ = CASES[name]
+    tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", special, config, tokenizer_config))
+    spelled = 0
+    for text in [*SENTENCES, *mixed_texts(150, seed=1)]:
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        assert ids == tokenizer.encode(text), text
+        assert all(0 <= begin < end <= len(text) for begin, end in offsets)
+        assert offsets == sorted(offsets), text
+        for index, (begin, end) in zip(ids, offsets, strict=True):
+            piece = tokenizer.inv_vocab[index].removeprefix("##")
+            form = unicodedata.normalize("NFKC", text[begin:end])
+            spelled += piece in (form, form.lower())
+        known, _ = tokenizer.encode_with_offsets(text, split_unknown=True)
+        assert sum(index != tokenizer.unk_id for index in known) >= sum(index != tokenizer.unk_id for index in ids)
+    assert spelled > 500
+
+
+def test_offsets_in_normalized_text(tmp_path):
+    """Two characters that become one, and one that becomes four, which are parts of three words."""
+    tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", BERT, {}, MECAB))
+    text = "\uff76\uff9e\uff97\uff7d\u306f\u337f\u30ab\u3099"  # half-width, a letter with a mark of its own
+    words = tokenizer._words_with_spans(text)
+    assert "".join(word for word, _ in words) == "\u30ac\u30e9\u30b9\u306f\u682a\u5f0f\u4f1a\u793e\u30ac"
+    spans = [span for _, own in words for span in own]
+    assert spans == [(0, 2), (2, 3), (3, 4), (4, 5), *[(5, 6)] * 4, (6, 8)]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0] is not JapaneseTokenizer])
+def test_graphs_follow(tmp_path, name):
+    _, special, config, tokenizer_config, _ = CASES[name]
+    tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", special, config, tokenizer_config))
+    if tokenizer_config.get("never_split"):
+        with pytest.raises(ValueError, match=r"never_split \(\[E1\], a-b_c, \u5317\) .*--format=tflite") as caught:
+            tokenizer.to_graph()
+        assert "\n" not in str(caught.value)
+        return
+    texts = [*SENTENCES, *mixed_texts(300, seed=2)]
+    graph = tokenizer.to_graph()
+    assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
+    ids, starts, ends = (values.to_list() for values in graph.tokenize(tf.constant(texts)))
+    for text, *row in zip(texts, ids, starts, ends, strict=True):
+        assert (row[0], list(zip(*row[1:], strict=True))) == tokenizer.encode_with_offsets(text), text
+
+
+def test_rows_of_a_roberta_with_word_pieces(tmp_path):
+    """One segment, and the padding token that RoBERTa's positions leave out."""
+    directory = directory_of(tmp_path / "model", KLUE, {"model_type": "roberta"}, {"do_lower_case": False})
+    tokenizer = pretrained.read_tokenizer(directory)
+    oracle = AutoTokenizer.from_pretrained(directory)
+    rows = tokenizer(["서울에서", "東京"], ["학습 모델", "학"])
+    expected = oracle(["서울에서"], ["학습 모델"])["input_ids"][0]
+    assert rows["input_ids"][0, : len(expected)].tolist() == expected
+    assert not rows["segment_ids"].any() and (rows["input_ids"] == tokenizer.pad_id).sum() == 1
+
+
+def test_what_a_tokenizer_json_alone_says(tmp_path):
+    """No vocab.txt: rules, vocabulary and the longest word are those of the file."""
+    for number, rules in enumerate(
+        ({"tokenize_chinese_chars": False, "do_lower_case": False}, {"strip_accents": False})
+    ):
+        directory = directory_of(tmp_path / str(number), BERT, {}, rules)
+        oracle = AutoTokenizer.from_pretrained(directory)
+        (tmp_path / str(number) / "vocab.txt").unlink()
+        (tmp_path / str(number) / "tokenizer_config.json").unlink()
+        (tmp_path / str(number) / "tokenizer.json").write_text(oracle.backend_tokenizer.to_str())
+        tokenizer = pretrained.read_tokenizer(directory)
+        texts = [*SENTENCES, *mixed_texts(200), "a" * 100, "a" * 101]
+        assert_same_ids(tokenizer, oracle, texts)
+        graph = tokenizer.to_graph()
+        assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
+        assert tokenizer.encode("a" * 101) == [tokenizer.unk_id] != tokenizer.encode("a" * 100)
+
+
+REFUSED = {
+    "SudachiPy": ({**JAPANESE, "word_tokenizer_type": "sudachi"}, "word_tokenizer_type is 'sudachi': only mecab and"),
+    "Juman++": ({**JAPANESE, "word_tokenizer_type": "jumanpp"}, "word_tokenizer_type is 'jumanpp': only mecab and"),
+    "pieces": ({**MECAB, "subword_tokenizer_type": "sentencepiece"}, "'sentencepiece': only wordpiece and character"),
+    "dictionary": ({**MECAB, "mecab_kwargs": {"mecab_dic": "ipadic"}}, "needs ipadic: pip install ipadic"),
+    "no dictionary": ({**MECAB, "mecab_kwargs": {"mecab_dic": None}}, "mecab_dic is None: only unidic_lite, ipadic"),
+    "options": ({**MECAB, "mecab_kwargs": {"mecab_option": "-d /x"}}, "mecab_option is '-d /x': options of MeCab are"),
+    "arguments": ({**MECAB, "mecab_kwargs": {"threads": 1}}, "unexpected keyword argument 'threads'"),
+    "class": ({"tokenizer_class": "XLMRobertaTokenizerFast"}, "tokenizer_class is XLMRobertaTokenizer, which is not"),
+    "kind": ({"do_basic_tokenize": "no"}, "do_basic_tokenize is 'no', but must be of type bool"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_in_one_line(tmp_path, name):
+    tokenizer_config, message = REFUSED[name]
+    directory = directory_of(tmp_path / "model", BERT, {}, tokenizer_config)
+    with pytest.raises(ValueError, match=message) as caught:
+        pretrained.read_tokenizer(directory)
+    assert "\n" not in str(caught.value) and f"{directory}/tokenizer_config.json: " in str(caught.value)
+
+
+def test_mecab_that_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    directory = directory_of(tmp_path / "model", BERT, {}, MECAB)
+    with pytest.raises(ValueError, match=r"needs fugashi: pip install 'bert-tf\[fugashi\]'"):
+        pretrained.read_tokenizer(directory)
+
+
+def test_mecab_has_no_graph(tmp_path):
+    tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", BERT, {}, MECAB))
+    with pytest.raises(ValueError, match=r"vocab.txt: the words of .* inside a graph: .*--format=tflite"):
+        tokenizer.to_graph()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_ten_thousand_strings(tmp_path, shared, name):
+    _, special, config, tokenizer_config, is_older = CASES[name]
+    texts = shared_texts(shared)
+    directory = directory_of(tmp_path / "model", special, config, tokenizer_config, texts)
+    oracle = oracle_of(directory, tokenizer_config, is_older)
+    assert_same_ids(pretrained.read_tokenizer(directory), oracle, texts_of(texts, is_older))
