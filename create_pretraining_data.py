@@ -34,7 +34,7 @@ from bert_tf.pretraining.settings import (
     check_words,
     defaults_of_rows,
 )
-from bert_tf.system import checks, script
+from bert_tf.system import checks, script, text_encodings
 from bert_tf.text.segmenters import SEGMENTERS
 from bert_tf.training.settings import settings_of
 
@@ -43,9 +43,10 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "input_file",
     None,
-    "Text files in UTF-8: a comma-separated list of globs, local or gs://... They are read in the order of the list "
+    "Text files: a comma-separated list of globs, local or gs://... They are read in the order of the list "
     "and, within a glob, by name (the original took the order of the file system, which differs between machines).",
 )
+text_encodings.define_encoding_flag("--input_file")
 flags.DEFINE_string(
     "output_file",
     None,
@@ -229,8 +230,8 @@ flags.DEFINE_enum(
     "errors",
     "strict",
     ["strict", "replace"],
-    "Invalid UTF-8. strict: an error that names the place. replace: counted and replaced with U+FFFD, which the "
-    "tokenizer drops.",
+    "What is invalid in UTF-8, or in --encoding. strict: an error that names the place. replace: counted and replaced "
+    "with U+FFFD, which the tokenizer drops.",
 )
 flags.DEFINE_string(
     "beam_runner",

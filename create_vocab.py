@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from absl import flags, logging
 
-from bert_tf.system import checks, script
+from bert_tf.system import checks, script, text_encodings
 
 FLAGS = flags.FLAGS
 
@@ -51,9 +51,10 @@ KINDS = {
 flags.DEFINE_string(
     "input_file",
     None,
-    "Text files in UTF-8 to learn from: a comma-separated list of globs. Use the text you will pre-train on; a few "
+    "Text files to learn from: a comma-separated list of globs. Use the text you will pre-train on; a few "
     "hundred megabytes of it are enough.",
 )
+text_encodings.define_encoding_flag("--input_file")
 flags.DEFINE_string(
     "output_file",
     None,
@@ -188,6 +189,7 @@ def main(_):
         tf.io.gfile.makedirs(directory)
 
     settings = {"vocab_size": FLAGS.vocab_size or kind.vocab_size, **{name: FLAGS[name].value for name in kind.flags}}
+    settings["encoding"] = FLAGS.encoding
     contents = learn(FLAGS.kind, files, FLAGS.output_file, settings)
     if directory:
         tf.io.gfile.makedirs(directory)
@@ -195,6 +197,7 @@ def main(_):
     casing = {name: settings.get(name) for name in ("do_lower_case", "strip_accents")}
     given = {"input_file": FLAGS.input_file, "vocab_file": FLAGS.output_file}
     given |= {name: value for name, value in casing.items() if value is not None}
+    given |= {} if FLAGS["encoding"].using_default_value else {"encoding": FLAGS.encoding}
     logging.info(
         "Wrote %s. Next:\n  python create_pretraining_data.py %s --output_file=...",
         " and ".join(contents),

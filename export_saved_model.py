@@ -11,7 +11,7 @@ serve and query it.
 
 from absl import flags, logging
 
-from bert_tf.system import checks, script
+from bert_tf.system import checks, script, text_encodings
 
 FLAGS = flags.FLAGS
 
@@ -62,6 +62,7 @@ flags.DEFINE_string(
     "printed. Lines of text, tab, label (for pairs: text, tab, text, tab, label); for squad JSON in SQuAD format; for "
     "ner a CoNLL file. --dtype=bfloat16 and 8-bit weights cost a little accuracy.",
 )
+text_encodings.define_encoding_flag("--check_file")
 
 # The flags that each format uses, besides those of all.
 _ARGUMENTS = {
@@ -86,7 +87,7 @@ def main(_):
         export_onnx.check_installed(FLAGS.format)
     if FLAGS.check_file:
         task = FLAGS.task or detect_task.task_in(FLAGS.model_dir)
-        compare_export.refuse_unfit(FLAGS.check_file, FLAGS.model_dir, task, FLAGS.text_pairs)
+        compare_export.refuse_unfit(FLAGS.check_file, FLAGS.model_dir, task, FLAGS.text_pairs, FLAGS.encoding)
     exporters = {
         "saved_model": export.export_saved_model,
         "tflite": export_tflite.export_tflite,
@@ -98,7 +99,7 @@ def main(_):
     path = exporters[kind](FLAGS.model_dir, FLAGS.export_dir, **arguments)
     print(path)
     if FLAGS.check_file:
-        print(compare_export.compare(path, FLAGS.model_dir, FLAGS.check_file).text())
+        print(compare_export.compare(path, FLAGS.model_dir, FLAGS.check_file, FLAGS.encoding).text())
 
 
 if __name__ == "__main__":

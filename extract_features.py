@@ -11,7 +11,7 @@ piece: --pooling=mean (or first, or max). For one vector per line: --pooling=sen
 
 from absl import flags, logging
 
-from bert_tf.system import script
+from bert_tf.system import script, text_encodings
 from bert_tf.tasks.features.settings import FeatureSettings
 from bert_tf.training import flags as training_flags
 from bert_tf.training.settings import DTYPE_POLICIES, settings_of
@@ -19,7 +19,8 @@ from bert_tf.training.settings import DTYPE_POLICIES, settings_of
 FLAGS = flags.FLAGS
 
 # The original's.
-flags.DEFINE_string("input_file", None, "UTF-8 text, one per line, or two with ' ||| ' between them; may be .gz.")
+flags.DEFINE_string("input_file", None, "Texts, one per line, or two with ' ||| ' between them; may be .gz.")
+text_encodings.define_encoding_flag("--input_file")
 flags.DEFINE_string("output_file", None, "File for the features; an existing file is replaced.")
 flags.DEFINE_string(
     "layers",

@@ -62,7 +62,7 @@ flags.DEFINE_string("label", None, "custom: column of the label.")
 flags.DEFINE_list("labels", None, "custom: the classes in the order of their ids. If unset, those of --train_file.")
 flags.DEFINE_bool("regression", False, "custom: labels are numbers to predict.")
 flags.DEFINE_bool("multi_label", False, "custom: an example can have any number of labels, separated by commas.")
-training_flags.define_csv_flag()
+training_flags.define_table_flags()
 flags.DEFINE_string("tfds_name", None, "Load this dataset with tensorflow-datasets instead, e.g. glue/mrpc.")
 flags.DEFINE_integer(
     "max_seq_length", 128, "Maximum tokens per example, with [CLS] and [SEP]; longer ones: see --long_texts."

@@ -15,7 +15,7 @@ that ran. After a crash, the same command goes on.
 
 from absl import flags, logging
 
-from bert_tf.system import script
+from bert_tf.system import script, text_encodings
 from bert_tf.tasks.domain.settings import USUAL_SEEDS, DomainSettings
 from bert_tf.training.settings import DTYPE_POLICIES, settings_of
 
@@ -26,7 +26,8 @@ flags.DEFINE_string(
     None,
     "Weights of any family and format, with configuration and vocabulary beside them: a released model, or your own.",
 )
-flags.DEFINE_string("input_file", None, "The domain's texts in UTF-8: a comma-separated list of files or globs.")
+flags.DEFINE_string("input_file", None, "The domain's texts: a comma-separated list of files or globs.")
+text_encodings.define_encoding_flag("all texts and of the task's files")
 flags.DEFINE_string("output_dir", None, "Directory for all that is made. A job found there goes on.")
 flags.DEFINE_string(
     "heldout_file", None, "Texts of the domain to evaluate on. If unset, every 20th document of --input_file."

@@ -21,7 +21,7 @@ where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 
 from absl import flags, logging
 
-from bert_tf.system import script
+from bert_tf.system import script, text_encodings
 from bert_tf.tasks.ner.settings import NerSettings
 from bert_tf.training import flags as training_flags
 from bert_tf.training.settings import checked_settings
@@ -38,6 +38,7 @@ flags.DEFINE_string("train_file", None, "Words and tags to train on; files separ
 flags.DEFINE_string("dev_file", None, "Words and tags to evaluate on (or several files).")
 flags.DEFINE_string("test_file", None, "One file to tag; tags, if it has any, are scored.")
 flags.DEFINE_bool("test_has_tags", True, "Whether --test_file has a tag column. A file with a single column has none.")
+text_encodings.define_encoding_flag("your files")
 flags.DEFINE_enum(
     "column_separator",
     "auto",

@@ -58,7 +58,7 @@ flags.DEFINE_string("score", None, "Column of the number that says how alike the
 flags.DEFINE_list(
     "score_range", ["0", "1"], "The scores of texts with nothing in common, and of equal ones; for STS-B 0,5."
 )
-training_flags.define_csv_flag()
+training_flags.define_table_flags()
 flags.DEFINE_integer("max_seq_length", 128, "Maximum tokens of a text, with [CLS] and [SEP]; longer ones are cut.")
 
 # What is learned.

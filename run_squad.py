@@ -18,7 +18,7 @@ where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 
 from absl import flags, logging
 
-from bert_tf.system import script
+from bert_tf.system import script, text_encodings
 from bert_tf.tasks.squad.settings import SquadSettings
 from bert_tf.training import flags as training_flags
 from bert_tf.training.settings import checked_settings
@@ -39,6 +39,7 @@ flags.DEFINE_bool("do_predict", False, "Answer the questions of --predict_file."
 flags.DEFINE_string("train_file", None, "SQuAD JSON to train on; files separated by commas, or a glob.")
 flags.DEFINE_string("predict_file", None, "SQuAD JSON to answer, e.g. dev-v1.1.json (or several); needs no answers.")
 flags.DEFINE_string("dev_file", None, "SQuAD JSON for --do_eval; --predict_file if unset.")
+text_encodings.define_encoding_flag("your files")
 flags.DEFINE_integer("max_seq_length", 384, "Tokens of question and context window, with [CLS] and [SEP].")
 flags.DEFINE_integer(
     "doc_stride", 128, "Tokens from the start of one window of a long context to the start of the next.", lower_bound=1

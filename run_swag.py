@@ -50,7 +50,7 @@ flags.DEFINE_list(
     "columns (ending for ending0, ending1, ...).",
 )
 flags.DEFINE_string("label", None, "Column of the correct choice; if other columns are named, label by default.")
-training_flags.define_csv_flag()
+training_flags.define_table_flags()
 flags.DEFINE_string("first_label", "0", "The label of the first choice: 0, 1, A or the like.")
 flags.DEFINE_integer(
     "max_seq_length", 128, "Maximum tokens of context and choice, with [CLS] and both [SEP]; longer ones are cut."

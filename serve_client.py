@@ -13,7 +13,7 @@ import sys
 
 from absl import flags, logging
 
-from bert_tf.system import script
+from bert_tf.system import script, text_encodings
 
 FLAGS = flags.FLAGS
 
@@ -24,6 +24,7 @@ flags.DEFINE_string("signature", "serving_default", "Signature; the export's exp
 flags.DEFINE_integer("version", None, "Version of the model; if unset, the newest one served.", lower_bound=0)
 flags.DEFINE_multi_string("input", [], "name=value of one example, once for each input of the signature.")
 flags.DEFINE_string("input_file", None, 'Examples: JSON objects, one per line: {"text": "..."}; instead of --input.')
+text_encodings.define_encoding_flag("--input_file")
 flags.DEFINE_integer("batch_size", 32, "Examples of --input_file sent together.", lower_bound=1)
 flags.DEFINE_float("timeout", 60.0, "Seconds for a request and its answer.", lower_bound=0.001)
 flags.DEFINE_integer("max_answer_mb", 256, "Refuse larger answers, in megabytes.", lower_bound=1, upper_bound=2047)
@@ -44,8 +45,8 @@ def _read_examples() -> list[dict]:
             raise ValueError(f"--input={twice}=... is given twice; for several examples use --input_file")
         return [{name: value for name, _, value in pairs}]
     examples = []
-    for number, line in enumerate(read_text_lines(FLAGS.input_file), 1):
-        example = parse_json(line, FLAGS.input_file, number)
+    for number, line in enumerate(read_text_lines(FLAGS.input_file, encoding=FLAGS.encoding), 1):
+        example = parse_json(line.lstrip("\ufeff"), FLAGS.input_file, number)
         if not isinstance(example, dict) or (examples and set(example) != set(examples[0])):
             raise ValueError(f"{FLAGS.input_file}, line {number}: expected an object with the same keys as line 1")
         examples.append(example)

@@ -1,51 +1,140 @@
 """Reads rows of TSV, CSV and JSON lines files, and cells of named or numbered columns."""
 
+import contextlib
 import csv
+import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from absl import logging
 
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import parse_json, read_text_lines
+from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 _NOT_READ = ("parquet", "xlsx", "xls", "arrow", "npz", "gz", "zip")
 _JSON_LINES = ("jsonl", "json", "ndjson")
+_LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 131,072
+
+# What columns are usually called; in the first row of a file without header they are hardly examples.
+_NAMES_OF_TEXTS = {
+    "anchor", "content", "context", "document", "query", "question", "review", "sent1", "sentence", "sentence1", "text",
+    "text_a", "title",
+}  # fmt: skip
+NAMES_OF_LABELS = {"category", "class", "gold_label", "label", "labels", "score", "sentiment", "target"}
+
+
+def parse_csv_delimiter(value: str | None) -> str | None:
+    """The character that a --csv_delimiter means: itself, or tab for "tab" and "\\t"; None for None.
+
+    Raises:
+      ValueError: it is not one character, or one that has another meaning in CSV.
+    """
+    if value is None:
+        return None
+    delimiter = "\t" if value in ("tab", "\\t") else value
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise ValueError(f"--csv_delimiter={value!r} must be one character, such as ';' or '|', or the word tab.")
+    return delimiter
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableSettings:
+    """How files of rows are read; the fields are the flags of these names.
+
+    Attributes:
+      csv_delimiter: the field separator of .csv files; None: `find_csv_delimiter`. encoding: see `text_files.TextFile`.
+
+    Raises:
+      ValueError: see `parse_csv_delimiter`.
+    """
+
+    csv_delimiter: str | None = None
+    encoding: str = UTF_8
+
+    def __post_init__(self):
+        parse_csv_delimiter(self.csv_delimiter)
+
+
+USUAL_TABLE = TableSettings()
 
 
 def read_rows(
-    path: str, csv_delimiter: str | None = None, columns: Collection[str] | None = None
+    path: str, table: TableSettings | None = None, columns: Collection[str] | None = None
 ) -> Iterator[tuple[int, list[str] | dict]]:
     """Yields line number (from 1) and fields of each row: a list, or a dict for JSON lines. Skips blank lines.
 
     If a CSV row spans several lines, the number is that of the first.
 
     Args:
-      csv_delimiter: the field separator of a .csv file (--csv_delimiter). None: `find_csv_delimiter`.
+      table: of a user's own file, whose cells mean what they look like: without blanks and byte order marks at their
+        ends, names also without such marks inside. Rows of blank cells, and rows that repeat the header, are left out,
+        with a warning. None: every character counts, as in the files of GLUE.
       columns: names that the header must have; empty: there is a header with unknown names; None: there may be no
         header, since columns are given by number.
 
     Raises:
-      ValueError: the format is not supported, bytes are not UTF-8, CSV or JSON is malformed, a CSV row has more fields
-        than the first one, the delimiter can't be detected, or one is given for a file that is not .csv. Names file
-        and line.
+      ValueError: the format is not supported, bytes are not in the encoding, CSV or JSON is malformed, a CSV row has
+        more fields than the first one, the delimiter can't be detected, or one is given for a file that is not .csv.
+        Names file and line.
     """
+    if table is None:
+        return _raw_rows(path, None, columns, None)
+    rows = _raw_rows(path, parse_csv_delimiter(table.csv_delimiter), columns, table.encoding)
+    return _as_they_look(rows, path, columns is not None)
+
+
+def _as_they_look(
+    rows: Iterator[tuple[int, list[str] | dict]], path: str, has_header: bool
+) -> Iterator[tuple[int, list[str] | dict]]:
+    """Rows of a user's file as a reader sees them; see `read_rows`."""
+    header, blank, repeated = None, [], []
+    for line, row in rows:
+        if isinstance(row, dict):
+            yield line, {plain_name(name): _trimmed(value) for name, value in row.items()}
+            continue
+        cells = [trimmed(cell) for cell in row]
+        if not any(cells):
+            blank.append(line)
+        elif has_header and header is None:
+            header = cells
+            yield line, [plain_name(cell) for cell in row]
+        elif cells == header:
+            repeated.append(line)
+        else:
+            yield line, cells
+    for lines, what in ((blank, "have no text in any column"), (repeated, "repeat the header")):
+        if lines:
+            logging.warning("%s: left out %d rows that %s, the first in line %d.", path, len(lines), what, lines[0])
+
+
+def _trimmed(value):
+    """A value of JSON, with `trimmed` strings."""
+    if isinstance(value, list):
+        return [_trimmed(one) for one in value]
+    return trimmed(value) if isinstance(value, str) else value
+
+
+def _raw_rows(
+    path: str, csv_delimiter: str | None, columns: Collection[str] | None, encoding: str | None
+) -> Iterator[tuple[int, list[str] | dict]]:
     kind = _kind(path)
     if kind in _NOT_READ:
         raise ValueError(f"{path}: .{kind} is not supported. Use .tsv, .csv or .jsonl; other names are read as TSV.")
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
     if kind in _JSON_LINES:
-        for number, line in enumerate(_lines(path), start=1):
-            if line.strip():
+        for number, line in enumerate(_lines(path, encoding), start=1):
+            if line := line.lstrip("\ufeff").strip():
                 yield number, _json_object(line, path, number)
     elif kind == "csv":
-        yield from _csv_rows(path, csv_delimiter or find_csv_delimiter(path, columns))
+        yield from _csv_rows(path, csv_delimiter or find_csv_delimiter(path, columns, encoding), encoding)
     else:
         blank = 0
-        for number, line in enumerate(_lines(path), start=1):
+        for number, line in enumerate(_lines(path, encoding), start=1):
             if line:
                 yield number, line.split("\t")  # quotes have no meaning: GLUE has unbalanced ones
             blank += not line
@@ -53,8 +142,8 @@ def read_rows(
             logging.info("%s: skipped %d blank lines.", path, blank)
 
 
-def named_rows(path: str, names: Sequence[str] | None, csv_delimiter: str | None) -> Iterator[tuple[int, dict]]:
-    """Line number (from 1) and fields by name of each row.
+def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> Iterator[tuple[int, dict]]:
+    """Line number (from 1) and fields by name of each row of a user's file; see `read_rows`.
 
     Args:
       names: that the header must have; None: there is no header, and fields are named "0", "1", ... and also "-1",
@@ -62,7 +151,7 @@ def named_rows(path: str, names: Sequence[str] | None, csv_delimiter: str | None
     """
     by_number = names is None
     header, first_line, width = None, 0, 0
-    for line, row in read_rows(path, csv_delimiter, names):
+    for line, row in read_rows(path, table, names):
         if isinstance(row, dict):
             if by_number:
                 raise ValueError(f"{path}, line {line}: JSON lines have no numbered columns; there are {quoted(row)}.")
@@ -87,31 +176,17 @@ def named_rows(path: str, names: Sequence[str] | None, csv_delimiter: str | None
             yield line, {str(place): value for k, value in enumerate(row) for place in (k, k - width)}
 
 
-def parse_csv_delimiter(value: str | None) -> str | None:
-    """The character that a --csv_delimiter means: itself, or tab for "tab" and "\\t"; None for None.
-
-    Raises:
-      ValueError: it is not one character, or one that has another meaning in CSV.
-    """
-    if value is None:
-        return None
-    delimiter = "\t" if value in ("tab", "\\t") else value
-    if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise ValueError(f"--csv_delimiter={value!r} must be one character, such as ';' or '|', or the word tab.")
-    return delimiter
-
-
-def find_csv_delimiter(path: str, columns: Collection[str] | None) -> str:
+def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str | None = UTF_8) -> str:
     """Detects the delimiter of a .csv file from its first row; one other than the comma is logged, once a file.
 
     Args:
-      path, columns: see `read_rows`.
+      path, columns, encoding: see `read_rows`.
 
     Raises:
       ValueError: it is ambiguous: the comma gives a single column and no other delimiter is certain, or several
         delimiters give the named columns. Says what was tried.
     """
-    first = {delimiter: _first_row(path, delimiter) for delimiter in CSV_DELIMITERS}
+    first = {delimiter: _first_row(path, delimiter, encoding) for delimiter in CSV_DELIMITERS}
     cut = [delimiter for delimiter, fields in first.items() if len(fields) > 1]
     found = [delimiter for delimiter in cut if columns and set(columns) <= set(first[delimiter])]
     if not cut or (not found and "," in cut):
@@ -131,30 +206,34 @@ def _log_delimiter(path: str, name: str) -> None:
     logging.info("%s: the delimiter is the %s, according to the header.", path, name)
 
 
-def _first_row(path: str, delimiter: str) -> list[str]:
+def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:
     """The first row as split by a delimiter, which may be the wrong one; empty if there is none."""
-    lines = (line + "\n" for line in _lines(path))
+    lines = (line + "\n" for line in _lines(path, encoding))
     try:
-        return next(filter(None, csv.reader(lines, delimiter=delimiter)), [])
+        row = next(filter(None, csv.reader(lines, delimiter=delimiter)), [])
     except csv.Error:
         return []
+    return [plain_name(cell) for cell in row]
 
 
 def _kind(path: str) -> str:
     return path.rsplit(".", 1)[-1].lower()
 
 
-def _lines(path: str) -> Iterator[str]:
-    for number, line in enumerate(read_text_lines(path)):
+def _lines(path: str, encoding: str | None) -> Iterator[str]:
+    for number, line in enumerate(read_text_lines(path, encoding=encoding)):
         yield line.removeprefix("\ufeff") if number == 0 else line
 
 
-def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line + "\n" for line in _lines(path)), delimiter=delimiter, strict=True)
+def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(_LONGEST_CELL)
+    # Files that were joined have byte order marks inside, which must not hide a quotation mark.
+    lines = (line.lstrip("\ufeff") + "\n" for line in _lines(path, encoding))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     first, header, width = 1, 0, 0
     try:
         for row in reader:
-            if row:
+            if row and (len(row) > 1 or row[0].strip()):
                 header, width = header or first, width or len(row)
                 if len(row) > width:  # read on, it would give a text its first half and a class the second
                     raise ValueError(
@@ -191,6 +270,40 @@ def field_of(row: list | dict, column: Column | None, path: str, line: int):
     if not -len(row) <= column < len(row):
         raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
     return row[column]
+
+
+@contextlib.contextmanager
+def maybe_header(is_first: bool, cells: Mapping[str, object]) -> Iterator[None]:
+    """Says, in an error about the first row of a file whose columns are given by number, that it may be a header.
+
+    Args:
+      is_first: whether the row is that. cells: flag -> the row's cell in the column that the flag names.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if not is_first:
+            raise
+        raise ValueError(f"{str(error).removesuffix('.')}; {_named_by_header(cells)}") from None
+
+
+def _named_by_header(cells: Mapping[str, object]) -> str:
+    return "if it is a header, name the columns by it: " + " ".join(f"--{name}={cell}" for name, cell in cells.items())
+
+
+def warn_of_header(path: str, line: int, cells: Mapping[str, object]) -> None:
+    """Warns of a first row, read as an example since columns are given by number, that is probably a header.
+
+    Args:
+      cells: see `maybe_header`.
+    """
+    if is_name_of_text(cells.get("text_a", cells.get("context"))):
+        logging.warning("%s, line %d is read as an example; %s.", path, line, _named_by_header(cells))
+
+
+def is_name_of_text(cell) -> bool:
+    """Whether a cell is what a column of texts is usually called."""
+    return isinstance(cell, str) and cell.casefold() in _NAMES_OF_TEXTS
 
 
 def text_of(value, path: str, line: int) -> str:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 
 from bert_tf.system.text_files import read_json
+from bert_tf.text.characters import plain_name
 
 HEAD_CONFIG = "head_config.json"
 
@@ -32,7 +33,7 @@ class HeadConfig:
     Attributes:
       architecture: class of the model. The classifiers of texts, words and choices have the same variables, and a model
         without BERT has a configuration of the same form.
-      labels: their names in the order of their ids; None if they have none.
+      labels: their names in the order of their ids, as they look (`characters.plain_name`); None if they have none.
       problem_type: of a text classifier: single_label_classification, regression or multi_label_classification.
       lstm_on_top: a BiLSTM reads the encoder's outputs (`task_models.BertForSequenceClassification` and
         `BertForQuestionAnswering`).
@@ -86,7 +87,8 @@ class HeadConfig:
             names = self.labels
             if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
                 raise ValueError(f"labels must be a list of names, not {names!r:.80}")
-            object.__setattr__(self, "labels", tuple(names))
+            plain = tuple(map(plain_name, names))
+            object.__setattr__(self, "labels", plain if len(set(plain)) == len(set(names)) else tuple(names))
 
     @classmethod
     def read(cls, path: str) -> "HeadConfig":

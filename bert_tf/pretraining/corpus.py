@@ -146,7 +146,7 @@ class Corpus:
             if max(begin, first) >= min(end, last):
                 continue
             whole = sources[0].form == "text" and not self.settings.blanks_separate_docs
-            if sources[0].file.compression or whole:
+            if not sources[0].file.starts_anywhere or whole:
                 if begin <= first:
                     yield from _whole_file_texts(sources[0], reading)
             elif sources[0].form == "text":
@@ -159,7 +159,7 @@ class Corpus:
 
 
 def _is_plain_text(source: _Source) -> bool:
-    return source.form == "text" and not source.file.compression
+    return source.form == "text" and source.file.starts_anywhere
 
 
 # ---- what the files are ----------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def _look(path: str, settings: TextSettings) -> tuple[TextFile, str, int]:
     import tensorflow as tf
 
     compression, name = compression_of(path)
-    file = TextFile(path, compression)
+    file = TextFile(path, compression, settings.encoding, settings.errors)
     size = tf.io.gfile.stat(path).length
     if settings.input_format in ("text", "jsonl"):
         return file, settings.input_format, size

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 
 from absl import logging
 
+from bert_tf.system.text_encodings import UTF_8, is_utf_8
 from bert_tf.system.text_files import Progress, TextFile
 
 _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
@@ -31,7 +32,8 @@ class TextSettings:
       language: of the sentence splitter, a code as in Wikipedia's addresses: en, de, zh.
       blanks_separate_docs: a blank line ends a document of plain text; False: only the file's end does.
       joins_files: a document at the end of a plain text file continues in the next one.
-      errors: "strict": what is not UTF-8 is an error; "replace": it becomes U+FFFD, which tokenizers drop.
+      errors: "strict": what is not in the encoding is an error; "replace": it becomes U+FFFD, which tokenizers drop.
+      encoding: see `text_files.TextFile`. A file that is not UTF-8 is read from its start, as a compressed one is.
 
     Raises:
       ValueError: a setting has another value than these; names its flag.
@@ -42,6 +44,7 @@ class TextSettings:
     split_sentences: bool = False
     language: str = "en"
     errors: str = "strict"
+    encoding: str = UTF_8
     blanks_separate_docs: bool = True
     joins_files: bool = True
 
@@ -50,6 +53,7 @@ class TextSettings:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"--{name}={getattr(self, name)}: choose one of {', '.join(allowed)}")
+        is_utf_8(self.encoding)
         for name in ("text_key", "language"):
             if not getattr(self, name):
                 raise ValueError(f"--{name} is empty")
@@ -76,18 +80,22 @@ class Reading:
             return file.decode(offset, block)
         block = block.replace(b"\r", b"")
         try:
-            return block.decode("utf-8")
+            text = block.decode("utf-8")
+            if not file.is_converted or "\ufffd" not in text:
+                return text
         except UnicodeDecodeError:
-            self.warn_of_bad_text(file)
-        text = block.decode("utf-8", "replace")
-        self.count("replaced_characters", text.count("\ufffd") - block.count("\ufffd".encode()))
-        self.count("lines_with_bad_utf8", sum(map(_is_bad, block.split(b"\n"))))
+            text = block.decode("utf-8", "replace")
+        self.warn_of_bad_text(file)
+        lines, known = block.split(b"\n"), 0 if file.is_converted else block.count("\ufffd".encode())
+        self.count("replaced_characters", text.count("\ufffd") - known)
+        self.count("lines_with_bad_utf8", sum(_is_bad(line, file.is_converted) for line in lines))
         return text
 
     def warn_of_bad_text(self, file: TextFile) -> None:
         if file.path not in self._warned:
             self._warned.add(file.path)
-            logging.warning("%s is not all UTF-8; the rest becomes U+FFFD", file.path)
+            encoding = file.encoding if file.is_converted else "UTF-8"
+            logging.warning("%s is not all %s; the rest becomes U+FFFD", file.path, encoding)
 
     def paragraphs(self, pieces: Iterable[str]) -> Iterator[str]:
         """Plain text, its lines cut into sentences if that is asked for."""
@@ -112,7 +120,9 @@ class Reading:
         return "\n".join([*lines, ""])
 
 
-def _is_bad(line: bytes) -> bool:
+def _is_bad(line: bytes, is_converted: bool) -> bool:
+    if is_converted:
+        return "\ufffd".encode() in line
     try:
         line.decode("utf-8")
     except UnicodeDecodeError:

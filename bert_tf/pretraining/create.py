@@ -46,7 +46,7 @@ _FORMAT = 1  # of the records, in fingerprints
 # Flags that earlier versions did not have -> what they did.
 _LATER = {
     "word_boundaries": None, "segmenter": None, "rows": "pairs", "next_sentence": "random", "ngram": 0,
-    "favor_shorter_ngram": True, "blanks_separate_docs": True, "joins_files": True,
+    "favor_shorter_ngram": True, "blanks_separate_docs": True, "joins_files": True, "encoding": "utf-8",
 }  # fmt: skip
 _LARGE_TEXT = 200_000_000  # bytes
 

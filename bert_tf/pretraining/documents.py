@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from bert_tf.pretraining.corpus import Corpus
+from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_text_lines
 
 Document = list[str]
@@ -97,16 +99,19 @@ def _has_broken_lines(lines: Sequence[str]) -> bool:
     return width <= 120 and full > 0.6 * len(followed) and ended < 0.5 * len(followed)
 
 
-def all_documents(files: Sequence[str], show_progress: bool = True) -> Iterator[Document]:
+def all_documents(files: Sequence[str], show_progress: bool = True, encoding: str = UTF_8) -> Iterator[Document]:
     """The documents of all text in files of any format that create_pretraining_data.py reads, also compressed.
 
     Plain text is read as by `text_documents`; JSONL and WikiExtractor's output say themselves where a document ends. A
     file of plain text is in memory at a time; of the others a document.
 
+    Args:
+      encoding: of the files, see `text_files.TextFile`.
+
     Raises:
       ValueError: see `corpus.Corpus`; names the file and the line.
     """
-    corpora = [Corpus([path]) for path in files]
+    corpora = [Corpus([path], TextSettings(encoding=encoding)) for path in files]
     total = sum(corpus.total_bytes for corpus in corpora)
     with progress_bar(total=total, desc="reading texts", unit="B", unit_scale=True, disable=not show_progress) as bar:
         for corpus in corpora:

@@ -13,6 +13,7 @@ from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.serving.tagger import Tagger
 from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification.data import InputExample
@@ -22,6 +23,7 @@ from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.squad import data as squad_data
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.text import casing
+from bert_tf.text.characters import plain_name, trimmed
 
 _ROWS = 32
 
@@ -51,35 +53,36 @@ class Comparison:
         return "\n".join(lines)
 
 
-def refuse_unfit(check_file: str, model_dir: str, task: str, text_pairs: bool = False) -> None:
+def refuse_unfit(check_file: str, model_dir: str, task: str, text_pairs: bool = False, encoding: str = UTF_8) -> None:
     """Refuses an unsuitable file before anything is exported: a server loads a new version as soon as it exists.
 
     Args:
-      check_file, model_dir: as for `compare`. task, text_pairs: as for `export.export_saved_model`.
+      check_file, model_dir, encoding: as for `compare`. task, text_pairs: as for `export.export_saved_model`.
 
     Raises:
       FileNotFoundError: no such file. ValueError: as for `compare`; or single texts for an export that takes pairs.
     """
     if not tf.io.gfile.exists(check_file):
         raise FileNotFoundError(f"--check_file={check_file} does not exist")
-    _comparer(task).check(check_file, model_dir, text_pairs)
+    _comparer(task).check(check_file, encoding, model_dir, text_pairs)
 
 
-def compare(export: str, model_dir: str, check_file: str) -> Comparison:
+def compare(export: str, model_dir: str, check_file: str, encoding: str = UTF_8) -> Comparison:
     """Compares an export with the model it was made from.
 
     Args:
       export: the directory of a version, SavedModel or ONNX; or a .tflite file of a classifier.
       check_file: for a classifier or regression, lines `text TAB label` or `text TAB text TAB label`; for squad, a JSON
         file in SQuAD format; for ner, a CoNLL file, word first and tag (IOB2) last.
+      encoding: of that file, see `text_files.TextFile`.
 
     Raises:
       ValueError: the task is not supported; a line lacks columns or has an unknown label (names file and line);
         `ner.data.read_conll` refuses the file.
     """
     if export.endswith(".tflite"):
-        return _compare_classifier(_tflite_scores(export), Predictor(model_dir), check_file)
-    return _comparer(loaded_export.read_description(export)["task"]).compare(export, model_dir, check_file)
+        return _compare_classifier(_tflite_scores(export), Predictor(model_dir), check_file, encoding)
+    return _comparer(loaded_export.read_description(export)["task"]).compare(export, model_dir, check_file, encoding)
 
 
 # ---- classifiers -----------------------------------------------------------------------------------------------------
@@ -131,8 +134,8 @@ def _probabilities(predictor: Predictor, logits: np.ndarray) -> np.ndarray:
     return tf.nn.softmax(logits).numpy()
 
 
-def _compare_classifier(scores: Scores, predictor: Predictor, check_file: str) -> Comparison:
-    rows, labels = _read_rows(check_file, predictor)
+def _compare_classifier(scores: Scores, predictor: Predictor, check_file: str, encoding: str) -> Comparison:
+    rows, labels = _read_rows(check_file, encoding, predictor)
     mine, theirs = [], []
     for begin in progress_bar(range(0, len(rows), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
         part = rows[begin : begin + _ROWS]
@@ -148,14 +151,15 @@ def _compare_classifier(scores: Scores, predictor: Predictor, check_file: str) -
     return Comparison(len(rows), *metrics, float((guesses[0] == guesses[1]).mean()), largest)
 
 
-def _read_rows(check_file: str, predictor: Predictor) -> tuple[list[tuple], list]:
+def _read_rows(check_file: str, encoding: str, predictor: Predictor) -> tuple[list[tuple], list]:
     """Texts and numeric labels of the lines."""
     if predictor.task.multi_label:
         raise ValueError("--check_file can't score several labels per example")
     numbers = {label: number for number, label in enumerate(predictor.labels)}
     rows, labels = [], []
-    for number, line in enumerate(read_text_lines(check_file), 1):
-        *texts, label = line.split("\t")
+    for number, line in enumerate(read_text_lines(check_file, encoding=encoding), 1):
+        *texts, label = map(trimmed, line.split("\t"))
+        label = plain_name(label)
         if len(texts) not in (1, 2) or (rows and len(texts) != len(rows[0])):
             raise ValueError(f"{check_file}, line {number}: expected text, perhaps a second text, and label, with tabs")
         if predictor.task.is_regression:
@@ -176,8 +180,8 @@ def _read_rows(check_file: str, predictor: Predictor) -> tuple[list[tuple], list
     return rows, labels
 
 
-def _check_rows(check_file: str, model_dir: str, text_pairs: bool) -> None:
-    rows, _ = _read_rows(check_file, Predictor(model_dir))
+def _check_rows(check_file: str, encoding: str, model_dir: str, text_pairs: bool) -> None:
+    rows, _ = _read_rows(check_file, encoding, Predictor(model_dir))
     if text_pairs and len(rows[0]) == 1:
         raise ValueError(f"{check_file} has lines of one text; an export with --text_pairs takes two")
 
@@ -205,8 +209,8 @@ def _answers(export: str) -> Answers:
     return answers
 
 
-def _compare_answers(export: str, model_dir: str, check_file: str) -> Comparison:
-    articles = squad_data.read_articles(check_file)
+def _compare_answers(export: str, model_dir: str, check_file: str, encoding: str) -> Comparison:
+    articles = squad_data.read_articles(check_file, encoding)
     questions = [
         (question["id"], question["question"], paragraph["context"])
         for article in articles
@@ -236,11 +240,15 @@ def _tagging_settings(model_dir: str) -> ner_outputs.TaggingSettings:
     return ner_outputs.TaggingSettings.read(casing.directory_of(model_dir)) or ner_outputs.TaggingSettings()
 
 
-def _read_sentences(check_file: str, settings: ner_outputs.TaggingSettings) -> list[ner_data.Sentence]:
-    sentences = ner_data.read_conll(check_file, ner_data.Layout(), settings.learned_scheme).sentences
+def _read_sentences(check_file: str, encoding: str, settings: ner_outputs.TaggingSettings) -> list[ner_data.Sentence]:
+    sentences = ner_data.read_conll(check_file, ner_data.Layout(encoding=encoding), settings.learned_scheme).sentences
     if any(sentence.tags is None for sentence in sentences):
         raise ValueError(f"{check_file} has no column of tags")
     return sentences
+
+
+def _check_sentences(check_file: str, encoding: str, model_dir: str, _: bool) -> None:
+    _read_sentences(check_file, encoding, _tagging_settings(model_dir))
 
 
 # Words of a batch of sentences -> tags and scores of each.
@@ -270,9 +278,9 @@ def _tags_by_onnx(export: str) -> Tags:
     return tags
 
 
-def _compare_tags(export: str, model_dir: str, check_file: str) -> Comparison:
+def _compare_tags(export: str, model_dir: str, check_file: str, encoding: str) -> Comparison:
     settings = _tagging_settings(model_dir)
-    sentences = _read_sentences(check_file, settings)
+    sentences = _read_sentences(check_file, encoding, settings)
     length = loaded_export.read_description(export)["max_seq_length"]
     model = ServedTagger.from_pretrained(model_dir, "float32", length)
     if loaded_export.onnx_file(export):
@@ -300,26 +308,24 @@ class _Comparer(NamedTuple):
     """How the exports of a task are compared.
 
     Attributes:
-      check: (check_file, model_dir, text_pairs); refuses a file that can't be used.
-      compare: (export, model_dir, check_file) -> `Comparison`.
+      check: (check_file, encoding, model_dir, text_pairs); refuses a file that can't be used.
+      compare: (export, model_dir, check_file, encoding) -> `Comparison`.
     """
 
-    check: Callable[[str, str, bool], object]
-    compare: Callable[[str, str, str], Comparison]
+    check: Callable[[str, str, str, bool], object]
+    compare: Callable[[str, str, str, str], Comparison]
 
 
 _CLASSIFIER = _Comparer(
     _check_rows,
-    lambda export, model_dir, check_file: _compare_classifier(_scores(export), Predictor(model_dir), check_file),
+    lambda export, model_dir, *file: _compare_classifier(_scores(export), Predictor(model_dir), *file),
 )
 # The tasks whose exports can be compared.
 _COMPARERS = {
     "classification": _CLASSIFIER,
     "regression": _CLASSIFIER,
-    "squad": _Comparer(lambda check_file, *_: squad_data.read_articles(check_file), _compare_answers),
-    "ner": _Comparer(
-        lambda check_file, model_dir, _: _read_sentences(check_file, _tagging_settings(model_dir)), _compare_tags
-    ),
+    "squad": _Comparer(lambda *file_and_more: squad_data.read_articles(*file_and_more[:2]), _compare_answers),
+    "ner": _Comparer(_check_sentences, _compare_tags),
 }
 
 

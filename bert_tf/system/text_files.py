@@ -12,6 +12,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
+from bert_tf.system import text_encodings
+
 LONGEST_LINE = 1 << 26  # bytes; lines are read whole
 LARGEST_JSON = 1 << 30  # bytes; JSON files are read whole
 
@@ -22,26 +24,23 @@ _COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
 Progress = Callable[[int], None]
 
 
-def read_json(path: str, kind: type = dict, **options):
+def read_json(path: str, kind: type = dict, encoding: str | None = None, **options):
     """The content of a JSON file that holds an object.
 
     Args:
-      kind: list if it holds a list. options: passed to `json.loads`.
+      kind: list if it holds a list. encoding: see `TextFile`. options: passed to `json.loads`.
 
     Raises:
-      ValueError: not UTF-8, not JSON, of another kind, or larger than LARGEST_JSON; names the file and the place.
+      ValueError: not in the encoding, not JSON, of another kind, or larger than LARGEST_JSON; names the file and the
+        place.
     """
     import tensorflow as tf
 
     if (size := tf.io.gfile.stat(path).length) > LARGEST_JSON:
         raise ValueError(f"{path} has {size:,} bytes; a JSON file may have {LARGEST_JSON:,}, as it is read whole")
-    with tf.io.gfile.GFile(path, "rb") as file:
-        content = file.read()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 at byte offset {error.start}") from None
-    values = parse_json(text, path, **options)
+    file = TextFile(path, encoding=encoding)
+    text = file.decode(0, b"".join(file.chunks()))
+    values = parse_json(text.removeprefix("\ufeff"), path, **options)
     if not isinstance(values, kind):
         wanted = "object" if kind is dict else kind.__name__
         raise ValueError(f"{path} is not a JSON {wanted} but {type(values).__name__}")
@@ -153,21 +152,21 @@ def file_sha256(path: str) -> str:
     return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
-def read_text_lines(path: str, progress: Progress | None = None) -> Iterator[str]:
-    """Yields the lines of a UTF-8 text file as the original reads them; one megabyte or line is in memory at a time.
+def read_text_lines(path: str, progress: Progress | None = None, encoding: str | None = None) -> Iterator[str]:
+    """Yields the lines of a text file as the original reads them; one megabyte or line is in memory at a time.
 
     All carriage returns are dropped and only a newline ends a line, as in TensorFlow's GFile reader. Lines come without
     their newline but otherwise unstripped; blank lines are included.
 
     Args:
       path: a local path or any that `tf.io.gfile` opens (gs://...).
-      progress: called after each read with the number of bytes.
+      progress: called after each read with the number of bytes. encoding: see `TextFile`.
 
     Raises:
-      ValueError: bytes are not UTF-8; names the file, the line (from 1) and the byte offset in the file (from 0). Or
-        see `whole_lines`.
+      ValueError: bytes are not in the encoding; names the file, the line (from 1) and the byte offset in the file (from
+        0). Or see `whole_lines`.
     """
-    file = TextFile(path)
+    file = TextFile(path, encoding=encoding)
     for offset, block in whole_lines(file, file.chunks(progress=progress)):
         lines = file.decode(offset, block).split("\n")
         if not lines[-1]:  # nothing follows the last newline
@@ -179,24 +178,44 @@ def read_text_lines(path: str, progress: Progress | None = None) -> Iterator[str
 class TextFile:
     """The bytes of a text file, in chunks, with errors that say where the text is invalid.
 
-    Offsets refer to the text: for a compressed file they count decompressed bytes.
+    Offsets refer to the text in UTF-8: for a compressed file they count decompressed bytes.
+
+    Attributes:
+      compression: "", "gzip", "bzip2" or "zstd".
+      encoding: of the file, as the flag --encoding has it; None: it must be UTF-8, and there is no such flag.
+      errors: of a file in another encoding: "strict", or "replace": what is invalid becomes U+FFFD.
+
+    Raises:
+      ValueError: there is no such encoding.
     """
 
     path: str
-    compression: str = ""  # "" | gzip | bzip2 | zstd
+    compression: str = ""
+    encoding: str | None = None
+    errors: str = "strict"
+
+    def __post_init__(self):
+        object.__setattr__(self, "is_converted", not text_encodings.is_utf_8(self.encoding))
+
+    @property
+    def starts_anywhere(self) -> bool:
+        """Whether reading can begin at any place; else the file is read from its start."""
+        return not self.compression and not self.is_converted
 
     def chunks(self, begin: int = 0, end: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
-        """The bytes from `begin` to `end`, about a megabyte at a time; a compressed file is read from its start.
+        """The text in UTF-8 from `begin` to `end`, about a megabyte at a time; see `starts_anywhere`.
 
         Args:
           progress: called with the number of bytes that each read takes from the disk.
 
         Raises:
-          ValueError: a compressed file is truncated or damaged, or zstandard is not installed; names the file.
+          ValueError: a compressed file is truncated or damaged, or zstandard is not installed; names the file. Or see
+            `text_encodings.converted`.
         """
-        if self.compression:
-            return _decompressed(self, progress)
-        return _plain(self.path, begin, end, progress)
+        if self.starts_anywhere:
+            return _plain(self.path, begin, end, progress)
+        raw = _decompressed(self, progress) if self.compression else _plain(self.path, 0, None, progress)
+        return text_encodings.converted(self.path, self.encoding, self.errors, raw) if self.is_converted else raw
 
     def decode(self, offset: int, block: bytes) -> str:
         """The text of a block that begins at `offset` and splits no character, without carriage returns.
@@ -205,15 +224,22 @@ class TextFile:
           ValueError: bytes are not UTF-8; see `read_text_lines`. The file is read again, to count its lines.
         """
         try:
-            return block.replace(b"\r", b"").decode("utf-8")
+            text = block.replace(b"\r", b"").decode("utf-8")
         except UnicodeDecodeError as error:
             kept = [place for place, byte in enumerate(block) if byte != 0x0D]
-            place = kept[error.start]
-            what = "the uncompressed text" if self.compression else "the file"
-            raise ValueError(
-                f"{self.path}, line {self.line_number(offset + place)}: not UTF-8 at byte offset {offset + place} of "
-                f"{what} (byte 0x{block[place]:02x}, {error.reason}). Convert the file to UTF-8, for example by iconv."
-            ) from None
+            raise self._not_utf_8(offset, block, kept[error.start], error.reason) from None
+        if not offset and text_encodings.wide_ascii(block[: text_encodings.BEGINNING]):
+            raise self._not_utf_8(offset, block, block.find(b"\0"), "a zero byte")
+        return text
+
+    def _not_utf_8(self, offset: int, block: bytes, place: int, reason: str) -> ValueError:
+        what = "the uncompressed text" if self.compression else "the file"
+        beginning = next(iter(self.chunks()), b"")[: text_encodings.BEGINNING]
+        advice = text_encodings.advice(beginning, block, place, self.encoding is not None)
+        return ValueError(
+            f"{self.path}, line {self.line_number(offset + place)}: not UTF-8 at byte offset {offset + place} of "
+            f"{what} (byte 0x{block[place]:02x}, {reason}). {advice}"
+        )
 
     def line_number(self, offset: int) -> int:
         """The number, from 1, of the line that contains byte `offset`; reads the file up to there."""

@@ -18,6 +18,24 @@ _CJK_BLOCKS = (
 )
 _FIRST_CJK = 0x3400
 
+# Without width: byte order mark, zero-width space, word joiner. Joiners (U+200C, U+200D) change how letters look.
+_INVISIBLE = "\ufeff\u200b\u2060"
+_BLANK = "".join(char for char in map(chr, range(0x3001)) if char.isspace()) + _INVISIBLE
+_NAME = {**dict.fromkeys(map(ord, _INVISIBLE)), **dict.fromkeys(map(ord, "\u00a0\u2007\u202f"), " ")}
+
+
+def trimmed(text: str) -> str:
+    """A text without what can't be seen at its ends: whitespace of all kinds, byte order marks."""
+    return text.strip(_BLANK)
+
+
+def plain_name(text: str) -> str:
+    """A name of a label or a column as it looks: names that look the same are the same.
+
+    Without what can't be seen, with no-break spaces as spaces, and in NFC: some systems write Hangul in parts.
+    """
+    return unicodedata.normalize("NFC", trimmed(text.translate(_NAME)))
+
 
 def is_whitespace(char: str) -> bool:
     """True for space, tab, newline, carriage return and category Zs."""

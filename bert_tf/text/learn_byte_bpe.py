@@ -14,6 +14,7 @@ import tokenizers
 from absl import logging
 from tokenizers import models, pre_tokenizers, trainers
 
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.text.byte_bpe import MERGES, VOCAB, WHITESPACE, ByteBpeTokenizer
 from bert_tf.text.word_counts import count_words, repeated, warn_of_fewer
 
@@ -30,6 +31,7 @@ def learn_byte_bpe(
     min_frequency: int = 2,
     max_words: int = 2_000_000,
     show_progress: bool = True,
+    encoding: str = UTF_8,
 ) -> dict[str, bytes]:
     """Learns byte-level BPE; the same files and arguments always give the same result.
 
@@ -41,11 +43,11 @@ def learn_byte_bpe(
     first, and `<mask>` last. Whitespace at the ends of a line is left out.
 
     Args:
-      files: UTF-8 text files, see `bert_tf.system.text_files.list_files`.
+      files: text files, see `bert_tf.system.text_files.list_files`.
       vocab_size: maximum number of tokens; a short text gives fewer, which is logged. The default is RoBERTa's.
       min_frequency: two pieces are merged only if they are adjacent at least this often.
       max_words: see `count_words`; a word's space and its letters are one, as is a run of punctuation marks.
-      show_progress: progress bars.
+      show_progress: progress bars. encoding: of the files, see `text_files.TextFile`.
 
     Returns:
       The content of vocab.json and merges.txt, which `ByteBpeTokenizer` and Hugging Face's tokenizers read.
@@ -60,7 +62,7 @@ def learn_byte_bpe(
             f"--vocab_size={vocab_size} is too small: {needed - len(alphabet)} special tokens and the {len(alphabet)} "
             f"bytes need {needed}."
         )
-    words = count_words(files, _words_of, max_words, show_progress)
+    words = count_words(files, _words_of, max_words, show_progress, encoding)
     start = time.monotonic()
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # the words have no whitespace, but `repeated` has

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import sentencepiece
 from absl import logging
 
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.text.sentence_piece import preprocess_text
 from bert_tf.text.word_counts import no_words, read_lines, warn_of_fewer
 
@@ -34,18 +35,20 @@ def learn_sentence_piece(
     character_coverage: float = 0.99995,
     max_sentences: int = 10_000_000,
     show_progress: bool = True,
+    encoding: str = UTF_8,
 ) -> bytes:
     """Learns a SentencePiece model; the same files and arguments always give the same model.
 
         write_file("runs/spiece.model", learn_sentence_piece(["novel.txt"], vocab_size=8000))
 
     Args:
-      files: UTF-8 text files, see `bert_tf.system.text_files.list_files`; each line is a sentence.
+      files: text files, see `bert_tf.system.text_files.list_files`; each line is a sentence.
       vocab_size: maximum number of pieces; a short text gives fewer, which is logged. The defaults are ALBERT's.
       do_lower_case: lower-case the text, like the model's inputs later.
       character_coverage: share of the text whose characters get pieces; those of the rest are unknown.
       max_sentences: how many are in memory; of more, a random sample is learned from.
       show_progress: a bar for reading; how far the training is can't be shown.
+      encoding: of the files, see `text_files.TextFile`.
 
     Returns:
       The content of a spiece.model.
@@ -53,7 +56,7 @@ def learn_sentence_piece(
     Raises:
       ValueError: a file is not UTF-8, the files contain no words, or vocab_size is too small for the characters.
     """
-    sentences = _Sentences(files, do_lower_case, show_progress)
+    sentences = _Sentences(files, do_lower_case, show_progress, encoding)
     start, model = time.monotonic(), io.BytesIO()
     sentencepiece.set_random_generator_seed(_SEED)
     try:
@@ -97,13 +100,14 @@ class _Sentences:
       characters: how often each character was there, in lines with other characters than ASCII's.
     """
 
-    def __init__(self, files: Sequence[str], do_lower_case: bool, show_progress: bool):
-        self.files, self.do_lower_case, self.show_progress = files, do_lower_case, show_progress
+    def __init__(self, files: Sequence[str], do_lower_case: bool, show_progress: bool, encoding: str):
+        self.files, self.do_lower_case = files, do_lower_case
+        self.show_progress, self.encoding = show_progress, encoding
         self.count, self.error, self.characters = 0, None, collections.Counter()
 
     def __iter__(self) -> Iterator[str]:
         try:
-            for line in read_lines(self.files, "reading sentences", self.show_progress):
+            for line in read_lines(self.files, "reading sentences", self.show_progress, self.encoding):
                 if not line.isascii():
                     self.characters.update(line)
                 for sentence in _cut(preprocess_text(line, self.do_lower_case)):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.text.characters import is_cjk, is_punctuation
 from bert_tf.text.word_counts import count_words, repeated, warn_of_fewer
 from bert_tf.text.wordpiece import BasicTokenizer
@@ -35,6 +36,7 @@ def learn_vocabulary(
     max_characters: int | None = None,
     max_words: int = 2_000_000,
     show_progress: bool = True,
+    encoding: str = UTF_8,
 ) -> list[str]:
     """Learns a WordPiece vocabulary; the same files and arguments always give the same list.
 
@@ -47,7 +49,7 @@ def learn_vocabulary(
     (punctuation, CJK ideographs), with "##": no word of the text of up to 200 characters becomes [UNK].
 
     Args:
-      files: UTF-8 text files, see `bert_tf.system.text_files.list_files`.
+      files: text files, see `bert_tf.system.text_files.list_files`.
       vocab_size: maximum number of tokens; a short text gives fewer, which is logged.
       do_lower_case: lower-case the text, like the model's inputs later.
       strip_accents: None follows do_lower_case; see `bert_tf.text.wordpiece.BasicTokenizer`.
@@ -55,13 +57,13 @@ def learn_vocabulary(
       min_frequency: two pieces are merged only if they are adjacent at least this often.
       max_characters: keep only this many different characters, the most frequent; words with others become [UNK].
       max_words: see `count_words`.
-      show_progress: progress bars.
+      show_progress: progress bars. encoding: of the files, see `text_files.TextFile`.
 
     Raises:
       ValueError: a file is not UTF-8, the files contain no words, or vocab_size is too small for the characters.
     """
     tokenizer = BasicTokenizer(do_lower_case, strip_accents)
-    words = count_words(files, tokenizer.tokenize, max_words, show_progress)
+    words = count_words(files, tokenizer.tokenize, max_words, show_progress, encoding)
     characters = words.characters()
     if tokenizer.strip_accents:
         _warn_about_stripping(characters)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from absl import logging
 
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_text_lines
 
 _REPEATS_PER_TEXT = 4096
@@ -68,6 +69,7 @@ def count_words(
     split: Callable[[str], Sequence[str]],
     max_words: int = 2_000_000,
     show_progress: bool = True,
+    encoding: str = UTF_8,
 ) -> WordCounts:
     """Counts the words of text files; memory is bounded by max_words and the longest line.
 
@@ -76,13 +78,14 @@ def count_words(
       split: the words of a line.
       max_words: how many different words are kept at a time, about 150 bytes each.
       show_progress: a bar in bytes, with rate and remaining time.
+      encoding: see `text_files.TextFile`.
 
     Raises:
       ValueError: a file is not UTF-8 (names file, line and byte offset), or there are no words.
     """
     start = time.monotonic()
     words = WordCounts(max_words)
-    for line in read_lines(files, "counting words", show_progress):
+    for line in read_lines(files, "counting words", show_progress, encoding):
         words.add(split(line))
     if not words.counts:
         raise no_words(files)
@@ -95,7 +98,9 @@ def count_words(
     return words
 
 
-def read_lines(files: Sequence[str], description: str, show_progress: bool = True) -> Iterator[str]:
+def read_lines(
+    files: Sequence[str], description: str, show_progress: bool = True, encoding: str = UTF_8
+) -> Iterator[str]:
     """The lines of text files, with a progress bar in bytes.
 
     Raises:
@@ -108,7 +113,8 @@ def read_lines(files: Sequence[str], description: str, show_progress: bool = Tru
     total = sum(tf.io.gfile.stat(path).length for path in files)
     with progress_bar(total=total, unit="B", unit_scale=True, desc=description, disable=not show_progress) as bar:
         for path in files:
-            yield from read_text_lines(path, progress=bar.update)
+            for line in read_text_lines(path, bar.update, encoding):
+                yield line.lstrip("\ufeff")
 
 
 def no_words(files: Sequence[str]) -> ValueError:

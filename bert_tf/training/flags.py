@@ -6,6 +6,7 @@ Only the scripts' `main` reads the values; this module defines the flags once so
 from absl import flags
 
 from bert_tf.models.teacher_settings import TEMPERATURE, WEIGHT
+from bert_tf.system.text_encodings import define_encoding_flag
 from bert_tf.training.search import SEARCHED
 from bert_tf.training.settings import DTYPE_POLICIES, MOST_VIRTUAL_CPUS
 
@@ -345,8 +346,9 @@ def define_recipe_flags() -> None:
     )
 
 
-def define_csv_flag() -> None:
-    """The field separator of a user's .csv files."""
+def define_table_flags() -> None:
+    """How a user's files of rows are read; see `tables.TableSettings`."""
+    define_encoding_flag("your files")
     flags.DEFINE_string(
         "csv_delimiter",
         None,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_tf.data.tables import find_csv_delimiter, parse_csv_delimiter, read_rows
+from bert_tf.data.tables import TableSettings, find_csv_delimiter, parse_csv_delimiter, read_rows
 
 NAMES = ("text", "label")
 
@@ -10,7 +10,7 @@ NAMES = ("text", "label")
 def rows_of(tmp_path, content: str, csv_delimiter=None, columns=NAMES, name="train.csv"):
     path = tmp_path / name
     path.write_bytes(content.encode())
-    return list(read_rows(str(path), csv_delimiter, columns))
+    return list(read_rows(str(path), TableSettings(csv_delimiter=csv_delimiter), columns))
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -100,3 +100,41 @@ def test_parse_csv_delimiter():
     for value in ("", ";;", '"', "\n", "comma"):
         with pytest.raises(ValueError, match="--csv_delimiter="):
             parse_csv_delimiter(value)
+
+
+def test_cells_of_any_length(tmp_path):
+    long = "긴 글 " * 100_000
+    assert rows_of(tmp_path, f'text,label\n"{long}",good\n')[1] == (2, [long.strip(), "good"])
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
+def test_cells_mean_what_they_look_like(tmp_path, name):
+    """Blanks and byte order marks at the ends, also at the start of lines, as in files that were joined."""
+    cells = [
+        ["\ufefftext\u00a0", " label\u200b"], [" good film\u3000", "pos\ufeff"], ["\ufeffbad\u00a0film", "\u00a0neg "],
+        [" ", "\u00a0"],
+    ]  # fmt: skip
+    if name.endswith("jsonl"):
+        lines = [f'\ufeff {{"{cells[0][0]}": "{text}", "{cells[0][1]}": ["{label}"]}}\t' for text, label in cells[1:3]]
+        expected = [{"text": "good film", "label": ["pos"]}, {"text": "bad\u00a0film", "label": ["neg"]}]
+        assert rows_of(tmp_path, "\n".join(lines), name=name) == list(enumerate(expected, 1))
+        return
+    content = "\n".join(("," if name == "a.csv" else "\t").join(row) for row in [*cells, cells[0]])
+    assert rows_of(tmp_path, content, name=name) == [
+        (1, ["text", "label"]), (2, ["good film", "pos"]), (3, ["bad\u00a0film", "neg"]),
+    ]  # fmt: skip
+
+
+def test_a_quoted_cell_after_a_byte_order_mark_inside_a_joined_file(tmp_path, caplog):
+    part = '\ufefftext,label\n"good, really",pos\n'
+    content = part + part.replace("good", "bad")
+    expected = [(1, ["text", "label"]), (2, ["good, really", "pos"]), (4, ["bad, really", "pos"])]
+    assert rows_of(tmp_path, content) == expected
+    assert "train.csv: left out 1 rows that repeat the header, the first in line 3" in caplog.text
+    assert rows_of(tmp_path, "text,label\na,b\n,\n ,\t\n")[1:] == [(2, ["a", "b"])]
+    assert "train.csv: left out 2 rows that have no text in any column, the first in line 3" in caplog.text
+
+
+def test_without_settings_every_character_counts(tmp_path):
+    (tmp_path / "a.tsv").write_text("\ufeffa \t\u00a0b\n \t \n", encoding="utf-8")
+    assert list(read_rows(str(tmp_path / "a.tsv"))) == [(1, ["a ", "\u00a0b"]), (2, [" ", " "])]

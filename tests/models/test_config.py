@@ -184,7 +184,7 @@ def test_bad_values_name_file_and_key(tmp_path, values, message):
         ('{"vocab_size": 5,\n "hidden_size": }', r"c\.json, line 2, column 17: not JSON"),
         ("[1]", r"c\.json is not a JSON object but list"),
         ('{"vocab_size": 5, "vocab_size": 6}', r"c\.json: vocab_size appears twice"),
-        (b'{"vocab_size": 5\xff}', r"c\.json: not UTF-8 at byte offset 16"),
+        (b'{"vocab_size": 5\xff}', r"c\.json, line 1: not UTF-8 at byte offset 16"),
         ("{}", r"c\.json: vocab_size is missing"),
     ],
 )

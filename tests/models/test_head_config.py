@@ -254,3 +254,8 @@ def test_another_model_takes_the_place_of_all_files(tmp_path):
         BertModel(CONFIG).save_pretrained(str(tmp_path))
     BertModel(CONFIG).save_pretrained(str(tmp_path), overwrite=True)
     assert not (tmp_path / "head_config.json").exists() and read_head(str(tmp_path)) == NO_HEAD
+
+
+def test_labels_are_named_as_they_look():
+    assert HeadConfig(labels=("neg ", "\ufeffpos\u00a0", "\u1102\u1161")).labels == ("neg", "pos", "나")
+    assert HeadConfig(labels=("neg", "neg ")).labels == ("neg", "neg ")  # of an earlier version, which told them apart

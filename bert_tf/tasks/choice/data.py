@@ -9,7 +9,16 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import field_of, named_rows, parse_csv_delimiter, quoted, text_of
+from bert_tf.data.tables import (
+    USUAL_TABLE,
+    TableSettings,
+    field_of,
+    maybe_header,
+    named_rows,
+    quoted,
+    text_of,
+    warn_of_header,
+)
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -66,7 +75,7 @@ def read_examples(
     *,
     first_label: str = "0",
     labels_needed: bool = True,
-    csv_delimiter: str | None = None,
+    table: TableSettings = USUAL_TABLE,
 ) -> list[ChoiceExample]:
     """The examples of a file, in its order; all of them have the same number of choices.
 
@@ -75,7 +84,7 @@ def read_examples(
       columns: None: those of KNOWN_LAYOUTS that the file has.
       first_label: what the label column has for the first choice: a number, or a letter.
       labels_needed: False: the file may have none, or in every row "", -1 or null.
-      csv_delimiter: of a .csv file, see `tables.parse_csv_delimiter`; None: the header tells.
+      table: how the file is read.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -86,33 +95,37 @@ def read_examples(
 
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"{path} does not exist.")
-    examples = list(_examples(path, columns, first_label, labels_needed, csv_delimiter))
+    examples = list(_examples(path, columns, first_label, labels_needed, table))
     if not examples:
         raise ValueError(f"{path} has no example.")
     return examples
 
 
 def check_columns(
-    path: str, columns: Columns | None, first_label: str, labels_needed: bool, csv_delimiter: str | None = None
+    path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings = USUAL_TABLE
 ) -> None:
     """Refuses a file whose first example is malformed; TensorFlow is not needed for a local file.
 
     Raises:
       ValueError: as of `read_examples`, whose arguments these are.
     """
-    next(_examples(path, columns, first_label, labels_needed, csv_delimiter), None)
+    next(_examples(path, columns, first_label, labels_needed, table), None)
 
 
 def _examples(
-    path: str, columns: Columns | None, first_label: str, labels_needed: bool, csv_delimiter: str | None
+    path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings
 ) -> Iterator[ChoiceExample]:
     first, first_line = None, 0
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
     names = columns.header_names(labels_needed) if columns else []
-    delimiter = parse_csv_delimiter(csv_delimiter)
-    for number, (line, row) in enumerate(named_rows(path, None if by_number else names, delimiter)):
+    for number, (line, row) in enumerate(named_rows(path, None if by_number else names, table)):
         columns = columns or _known_layout(list(row), path, labels_needed)
-        example = _example(row, columns, first_label, number, path, line)
+        is_first = by_number and not number
+        cells = {"context": row.get(columns.context), "label": row.get(columns.label)}
+        with maybe_header(is_first, {**cells, "choices": ",".join(str(row.get(name)) for name in columns.choices)}):
+            example = _example(row, columns, first_label, number, path, line)
+        if is_first and example.label is None:
+            warn_of_header(path, line, cells)
         if labels_needed and example.label is None:
             field_of(row, columns.label, path, line)  # raises if the whole column is missing
             raise ValueError(f"{path}, line {line}: there is no label.")
@@ -160,7 +173,7 @@ def _example(row: dict, columns: Columns, first_label: str, number: int, path: s
     if len(choices) < 2:
         raise ValueError(f"{path}, line {line}: at least two choices are needed; found {len(choices)}.")
     for place, choice in enumerate(choices):
-        if not choice.strip():
+        if not choice:
             raise ValueError(
                 f"{path}, line {line}: choice {place + 1} of {len(choices)} is empty: every row must have as many "
                 "choices as the others."

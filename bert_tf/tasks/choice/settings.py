@@ -2,13 +2,14 @@
 
 import dataclasses
 
-from bert_tf.data.tables import parse_csv_delimiter
+from bert_tf.data.tables import TableSettings
 from bert_tf.tasks.choice.data import Columns, check_columns
+from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChoiceSettings:
+class ChoiceSettings(TableSettings):
     """Files of multiple choice and their columns; the fields are the flags of these names."""
 
     train_file: str | None = None
@@ -19,14 +20,14 @@ class ChoiceSettings:
     choices: list[str] | None = None
     label: str | None = None
     first_label: str = "0"
-    csv_delimiter: str | None = None
 
     @property
     def columns(self) -> Columns | None:
         """Where a file has what; None: it is known by the names of its columns."""
         if not self.context:
             return None
-        return Columns(self.context, self.question or None, tuple(self.choices), self.label or "label")
+        context, question, label = (plain_name(name or "") for name in (self.context, self.question, self.label))
+        return Columns(context, question or None, tuple(map(plain_name, self.choices)), label or "label")
 
     def check(self, run: FineTuningSettings) -> None:
         """Refuses contradictions, missing files, and files that lack a column.
@@ -43,9 +44,8 @@ class ChoiceSettings:
         number = self.first_label.removeprefix("-")
         if not number.isdecimal() and len(number) != 1:
             raise ValueError(f"--first_label={self.first_label} must be a number or one letter.")
-        parse_csv_delimiter(self.csv_delimiter)
 
         def check_first_row(name: str, file: str) -> None:
-            check_columns(file, self.columns, self.first_label, name != "test_file", self.csv_delimiter)
+            check_columns(file, self.columns, self.first_label, name != "test_file", self)
 
         run.check_tables(check_first_row, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)

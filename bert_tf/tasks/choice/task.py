@@ -32,7 +32,7 @@ class ChoiceTask(FineTuningTask):
             with named_by(flag):
                 examples = data.read_examples(
                     getattr(own, f"{kind}_file"), own.columns, first_label=own.first_label, labels_needed=labels_needed,
-                    csv_delimiter=own.csv_delimiter,
+                    table=own,
                 )  # fmt: skip
             rows = encode.encode_examples(examples, tokenizer, run.max_seq_length)
             logging.info("%s: %d examples of %d choices", flag, len(rows), rows.rows_per_example)

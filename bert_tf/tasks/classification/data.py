@@ -13,8 +13,20 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import Column, field_of, parse_csv_delimiter, quoted, read_rows, text_of
+from bert_tf.data.tables import (
+    USUAL_TABLE,
+    Column,
+    TableSettings,
+    field_of,
+    maybe_header,
+    quoted,
+    read_rows,
+    text_of,
+    warn_of_header,
+)
 from bert_tf.system import checks
+from bert_tf.tasks.classification.label_checks import check_found_labels, warn_of_case
+from bert_tf.text.characters import plain_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +55,7 @@ class Split:
       header_names: column number -> name that the header must have there, to detect files of another task.
       keep: (column, value): rows with another value there are left out.
       skip_short_rows: count and leave out rows that lack a column, instead of stopping (released files of QQP).
-      csv_delimiter: of a .csv file; None: the header tells, see `tables.find_csv_delimiter`.
+      table: how a user's own file is read; None: to the letter, as the files of GLUE.
     """
 
     file: str
@@ -56,7 +68,7 @@ class Split:
     header_names: Mapping[int, str] = dataclasses.field(default_factory=dict)
     keep: tuple[int, str] | None = None
     skip_short_rows: bool = False
-    csv_delimiter: str | None = None
+    table: TableSettings | None = None
 
     @property
     def column_names(self) -> list[str] | None:
@@ -74,6 +86,7 @@ class Task:
       train: where the training examples are. dev, test: by name, the first one is the task's main set.
       metrics: names of `metrics.METRICS`; the first is the main one, by which a best checkpoint is kept.
       label_aliases: other spellings of labels in the files.
+      any_case: a label that differs from one of `labels` in case only is that one; each such spelling is told.
       multi_label: several labels of an example may hold.
       language: fills {language} in file names and `keep`.
     """
@@ -85,6 +98,7 @@ class Task:
     test: Mapping[str, Split] = dataclasses.field(default_factory=dict)
     metrics: tuple[str, ...] = ("accuracy",)
     label_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    any_case: bool = False
     multi_label: bool = False
     language: str = ""
 
@@ -161,7 +175,7 @@ def check_columns(task: Task, split: Split, directory: str = "") -> None:
         return
     if not os.path.exists(path):
         raise FileNotFoundError(_NOT_THERE.format(path=path, task=task.name))
-    for line, row in read_rows(path, split.csv_delimiter, split.column_names):
+    for line, row in read_rows(path, split.table, split.column_names):
         columns, _ = _find_columns(task, split, row, path, line)
         for column in columns if isinstance(row, dict) else ():
             field_of(row, column, path, line)
@@ -185,7 +199,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(_NOT_THERE.format(path=path, task=task.name))
     examples, columns, skipped = [], None, 0
-    for index, (line, row) in enumerate(read_rows(path, split.csv_delimiter, split.column_names)):
+    for index, (line, row) in enumerate(read_rows(path, split.table, split.column_names)):
         if columns is None:
             columns, is_header = _find_columns(task, split, row, path, line)
             if is_header:
@@ -201,12 +215,19 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
                 raise
             skipped += 1
             continue
+        is_first = split.table is not None and not split.has_header and not examples
+        cells = {"text_a": text_a, "text_b": text_b, "label": label}
+        cells = {name: cells[name] for name, column in zip(cells, columns, strict=False) if column is not None}
+        with maybe_header(is_first, cells):
+            label = None if columns[2] is None else _label(task, label, path, line)
+        if is_first and label is None:
+            warn_of_header(path, line, cells)
         examples.append(
             InputExample(
                 f"{split.set_name}-{index if guid is None else guid}",
                 text_of(text_a, path, line),
                 None if text_b is None else text_of(text_b, path, line),
-                None if columns[2] is None else _label(task, label, path, line),
+                label,
             )
         )
     if skipped:
@@ -229,8 +250,8 @@ def _label(task: Task, value, path: str, line: int):
             raise ValueError(f"{path}, line {line}: a number is expected as label, found {value!r}{hint}")
         return number
     if task.multi_label:
-        parts = value if isinstance(value, list) else [part.strip() for part in str(value).split(",")]
-        return tuple(_known_label(task, part, path, line) for part in map(str, parts) if part)
+        parts = map(str, value) if isinstance(value, list) else str(value).split(",")
+        return tuple(_known_label(task, part, path, line) for part in map(plain_name, parts) if part)
     if value is None or value == "":
         raise ValueError(f"{path}, line {line}: there is no label")
     return _known_label(task, str(value), path, line)
@@ -238,9 +259,16 @@ def _label(task: Task, value, path: str, line: int):
 
 def _known_label(task: Task, label: str, path: str, line: int) -> str:
     label = task.label_aliases.get(label, label)
-    if task.labels and label not in task.labels:
-        raise ValueError(f"{path}, line {line}: the label {label!r} is not one of {quoted(task.labels)}")
-    return label
+    if task.name == "custom":
+        label = plain_name(label)
+    if not task.labels or label in task.labels:
+        return label
+    alike = [known for known in task.labels if known.casefold() == label.casefold()]
+    if len(alike) == 1 and task.any_case:
+        warn_of_case(path, label, alike[0])
+        return alike[0]
+    advice = f"; --labels={','.join(task.labels)} reads it as {alike[0]!r}" if len(alike) == 1 else ""
+    raise ValueError(f"{path}, line {line}: the label {label!r} is not one of {quoted(task.labels)}{advice}")
 
 
 # --- the user's own files --------------------------------------------------------------------------------------------
@@ -257,7 +285,7 @@ def custom_split(
     text_a: str,
     text_b: str | None,
     label: str | None,
-    csv_delimiter: str | None = None,
+    table: TableSettings = USUAL_TABLE,
 ) -> Split | None:
     """One of the user's own files, None for none; columns by name, or all by number.
 
@@ -266,6 +294,7 @@ def custom_split(
     """
 
     def column(name: str | None) -> Column | None:
+        name = None if name is None else plain_name(name)
         return int(name) if name is not None and _INTEGER.fullmatch(name) else name
 
     columns = [column(name) for name in (text_a, text_b, label)]
@@ -279,7 +308,7 @@ def custom_split(
         *columns,
         set_name=set_name,
         has_header=by_name,
-        csv_delimiter=parse_csv_delimiter(csv_delimiter),
+        table=table,
     )
 
 
@@ -294,28 +323,30 @@ def custom_task(
     labels: Sequence[str] | None = None,
     regression: bool = False,
     multi_label: bool = False,
-    csv_delimiter: str | None = None,
+    table: TableSettings = USUAL_TABLE,
 ) -> Task:
     """A task on the user's own files: TSV, CSV or JSON lines, by the end of their names.
 
     Args:
       text_a, text_b, label: columns, by name (the files then have a header) or by number from 0 (they then have none).
       labels: in the order of their ids; by default those found in the training file, numbers by size, others by name.
-      csv_delimiter: of .csv files, see `tables.parse_csv_delimiter`; None: the header tells.
+        Given ones are found in any case.
+      table: how the files are read.
 
     Raises:
-      ValueError: no classes to be found, or settings that contradict each other.
+      ValueError: no classes to be found, or settings that contradict each other. Or see `check_found_labels`.
     """
     if regression and (multi_label or labels):
         raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
     train, dev, test = (
-        custom_split(file, set_name, text_a, text_b, None if set_name == "test" else label, csv_delimiter)
+        custom_split(file, set_name, text_a, text_b, None if set_name == "test" else label, table)
         for file, set_name in ((train_file, "train"), (dev_file, "dev"), (test_file, "test"))
     )
     several = ("micro_f1", "macro_f1") if multi_label else ("accuracy", "macro_f1")
     task = Task(
         name="custom",
-        labels=None if regression else tuple(labels or ()),
+        labels=None if regression else tuple(map(plain_name, labels or ())),
+        any_case=bool(labels),
         train=train,
         dev={"dev": dev} if dev else {},
         test={"test": test} if test else {},
@@ -326,9 +357,9 @@ def custom_task(
         return task
     if train is None:
         raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
-    found = set()
-    for example in read_examples(task, train):
-        found |= set(example.label) if multi_label else {example.label}
+    examples = read_examples(task, train)
+    check_found_labels(train_file, examples, by_number=not train.has_header)
+    found = {label for example in examples for label in (example.label if multi_label else (example.label,))}
     numeric = all(map(_INTEGER.fullmatch, found))
     ordered = sorted(found, key=int) if numeric else sorted(found)
     if not ordered:

@@ -3,14 +3,16 @@
 import dataclasses
 from collections.abc import Mapping
 
+from bert_tf.data.tables import TableSettings
 from bert_tf.system.checks import check_file, check_output_dir
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.classification import glue, glue_submission
 from bert_tf.tasks.classification.data import Split, Task, check_columns, custom_split
 from bert_tf.training.settings import FineTuningSettings
 
 _CUSTOM = (
     "train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression", "multi_label",
-    "csv_delimiter",
+    "csv_delimiter", "encoding",
 )  # fmt: skip
 
 # What says how windows are made and used; only for --long_texts=windows.
@@ -18,7 +20,7 @@ WINDOW_FLAGS = ("window_pooling", "window_stride", "max_windows")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassificationSettings:
+class ClassificationSettings(TableSettings):
     """A task of classification or regression, and which model learns it; the fields are the flags of these names.
 
     Attributes:
@@ -43,7 +45,6 @@ class ClassificationSettings:
     labels: list[str] | None = None
     regression: bool = False
     multi_label: bool = False
-    csv_delimiter: str | None = None
     tfds_name: str | None = None
     model: str | None = None
     embedding_size: int | None = None
@@ -136,14 +137,14 @@ class ClassificationSettings:
             file = getattr(self, f"{kind}_file")
             check_file(file, f"--{kind}_file")
             label = None if kind == "test" else self.label
-            split = custom_split(file, kind, self.text_a, self.text_b, label, self.csv_delimiter)
+            split = custom_split(file, kind, self.text_a, self.text_b, label, self)
             if split:
                 check_columns(task, split)
 
     def _check_glue(self, run: FineTuningSettings) -> None:
         task = glue.find_task(self.task_name, self.language)
         for name in _CUSTOM:
-            if getattr(self, name):
+            if getattr(self, name) not in (None, False, UTF_8):
                 raise ValueError(f"--{name} is for --task_name=custom; --task_name={self.task_name} has its own files.")
         if not self.data_dir:
             raise ValueError(f"--task_name={self.task_name} needs --data_dir, the folder with its files.")

@@ -163,7 +163,7 @@ class ClassificationTask(FineTuningTask):
                 labels = read_head(run.output_dir).labels or files.head.labels  # predicting needs no train file
             task = data.custom_task(
                 own.train_file, own.dev_file, own.test_file, text_a=own.text_a, text_b=own.text_b, label=own.label,
-                labels=labels, regression=own.regression, multi_label=own.multi_label, csv_delimiter=own.csv_delimiter,
+                labels=labels, regression=own.regression, multi_label=own.multi_label, table=own,
             )  # fmt: skip
         else:
             task = glue.find_task(own.task_name, own.language)

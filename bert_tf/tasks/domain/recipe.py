@@ -29,6 +29,7 @@ from bert_tf.system import run_lock
 from bert_tf.system.atomic import remove_folder, write_text_file
 from bert_tf.system.literal_paths import names_in
 from bert_tf.system.script_runs import Run, check_flags, do_runs, results_in, scores_in
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_json, read_json_if_there
 from bert_tf.tasks.domain import report
 from bert_tf.tasks.domain.settings import DomainSettings
@@ -333,5 +334,6 @@ def _fine_tuning(settings: DomainSettings, name: str, model: str) -> Run:
         "do_train": True, "do_eval": True, "max_seq_length": settings.max_seq_length, "dtype": settings.dtype,
         "num_seeds": settings.seeds, "eval_batch_size": _EVAL_BATCH_SIZE,
     }  # fmt: skip
+    flags |= {} if settings.encoding == UTF_8 else {"encoding": settings.encoding}
     further = tuple(settings.fine_tuning_flag)
     return Run(f"fine_tuning-{name}", "run_classifier.py", flags, lambda: scores_in(output_dir), further)

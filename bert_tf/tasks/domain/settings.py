@@ -6,6 +6,7 @@ import re
 from bert_tf.models.recipe import check_learning_rate
 from bert_tf.pretraining.settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.training.settings import DTYPE_POLICIES, FineTuningSettings
 from bert_tf.weights import released_models
@@ -22,7 +23,7 @@ _OF_PRETRAINING = {
 }  # fmt: skip
 _OF_FINE_TUNING = {
     **_OF_BOTH, "task_name": False, "data_dir": False, "train_file": True, "dev_file": True, "text_a": True,
-    "label": True, "num_seeds": True, "do_predict": False, "overwrite_output_dir": False,
+    "label": True, "num_seeds": True, "do_predict": False, "overwrite_output_dir": False, "encoding": True,
 }  # fmt: skip
 _FLAG = re.compile(r"--(no)?(\w+)(=.*)?", re.DOTALL)
 
@@ -55,6 +56,7 @@ class DomainSettings:
     label: str | None = None
     num_seeds: int | None = None
     fine_tuning_flag: tuple[str, ...] = ()
+    encoding: str = UTF_8
 
     @property
     def seeds(self) -> int:
@@ -102,6 +104,7 @@ class DomainSettings:
             task = ClassificationSettings(
                 task_name="custom", train_file=self.train_file, dev_file=self.dev_file, text_a=self.text_a,
                 label=self.label, text_b=further.get("text_b"), csv_delimiter=further.get("csv_delimiter"),
+                encoding=self.encoding,
             )  # fmt: skip
             task.check(FineTuningSettings(output_dir=self.output_dir, do_train=True, do_eval=True))
 

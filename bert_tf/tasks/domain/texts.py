@@ -50,7 +50,7 @@ def make_texts(settings: DomainSettings) -> dict[str, dict[str, int]]:
     tf.io.gfile.makedirs(posixpath.dirname(path))
 
     def documents_of(name: str) -> Iterable[Document]:
-        return all_documents(list_files(getattr(settings, name), f"--{name}"))
+        return all_documents(list_files(getattr(settings, name), f"--{name}"), encoding=settings.encoding)
 
     texts = {}
     if settings.heldout_file:

@@ -28,6 +28,7 @@ from bert_tf.system.cores import batches_at_once
 from bert_tf.system.in_order import mapped_in_order
 from bert_tf.system.messages import named_by
 from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.tasks.features.files import Features, Sizes, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings
@@ -87,18 +88,19 @@ class EncodedLine:
     truncated: bool
 
 
-def read_lines(path: str) -> Iterator[str]:
-    """The lines of a UTF-8 text file, which may be compressed (.gz, .bz2, .zst), as `text_files.read_text_lines`.
+def read_lines(path: str, encoding: str = UTF_8) -> Iterator[str]:
+    """The lines of a text file, which may be compressed (.gz, .bz2, .zst), as `text_files.read_text_lines`.
 
     Raises:
-      ValueError: not UTF-8, or a damaged compressed file; names the file and the line.
+      ValueError: not in the encoding, or a damaged compressed file; names the file and the line.
     """
-    file = TextFile(path, compression_of(path)[0])
+    file = TextFile(path, compression_of(path)[0], encoding)
     for offset, block in whole_lines(file, file.chunks()):
         lines = file.decode(offset, block).split("\n")
         if not lines[-1]:
             lines.pop()
-        yield from lines
+        for line in lines:
+            yield line.lstrip("\ufeff")
 
 
 def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str = "none") -> EncodedLine:
@@ -139,10 +141,15 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
 
 
 def _encoded_lines(
-    path: str, tokenizer: Tokenizer, max_seq_length: int, pooling: str, sentences: SentenceSettings | None
+    path: str,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    pooling: str,
+    sentences: SentenceSettings | None,
+    encoding: str,
 ) -> Iterator[EncodedLine]:
     lower = sentences is not None and sentences.lower
-    for line in read_lines(path):
+    for line in read_lines(path, encoding):
         yield encode_line(line.lower() if lower else line, tokenizer, max_seq_length, pooling)
 
 
@@ -348,16 +355,18 @@ def check_input(
     max_seq_length: int,
     pooling: str = "none",
     sentences: SentenceSettings | None = None,
+    encoding: str = UTF_8,
 ) -> Sizes:
     """Reads a file of lines to its end, and returns how much there is; see `extract_features`.
 
     Raises:
-      FileNotFoundError, ValueError: no such file, an empty one, not UTF-8 (names the line), or no room for any token.
+      FileNotFoundError, ValueError: no such file, an empty one, another encoding (names the line), or no
+        room for any token.
     """
     token_rows.check_room(tokenizer, max_seq_length)
     if not tf.io.gfile.exists(input_file) or tf.io.gfile.isdir(input_file):
         raise FileNotFoundError(f"{input_file} is not a file.")
-    lines = _encoded_lines(input_file, tokenizer, max_seq_length, pooling, sentences)
+    lines = _encoded_lines(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
     sizes = count(lines, tokenizer, pooling)
     if not sizes.lines:
         raise ValueError(f"{input_file} is empty: it should hold one text per line.")
@@ -386,11 +395,12 @@ def extract_features(
     strategy: tf.distribute.Strategy | None = None,
     sizes: Sizes | None = None,
     window_bytes: int = _WINDOW_BYTES,
+    encoding: str = UTF_8,
 ) -> Sizes:
     """Writes the values of some layers for every token, every word, or every line of a file.
 
     Args:
-      input_file: UTF-8 text, one text or `first ||| second` a line.
+      input_file: one text or `first ||| second` a line. encoding: of the file, see `text_files.TextFile`.
       output_file: replaced when all is done. output_format: one of `files.FORMATS`.
       layers: numbers of encoder layers; see `parse_layers`.
       batch_size: lines computed together.
@@ -404,13 +414,13 @@ def extract_features(
       FileNotFoundError, ValueError: see `check_input`, or the file changed meanwhile.
       tf.errors.OpError, OSError: output_file can't be written.
     """
-    sizes = sizes or check_input(input_file, tokenizer, max_seq_length, pooling, sentences)
+    sizes = sizes or check_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
     layers, hidden_size = tuple(layers), model.config.hidden_size
     fused = kernels.fused_enabled() and sizes.lines >= batch_size * _BATCHES_FOR_FUSED
     replicas = strategy.num_replicas_in_sync if strategy else 1
     shape = (batch_size, max_seq_length) if static_padding else (None, None)
     compute = make_layers_function(model, layers, strategy, shape=shape, fused=fused)
-    encoded = _encoded_lines(input_file, tokenizer, max_seq_length, pooling, sentences)
+    encoded = _encoded_lines(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
     windows = windows_of(encoded, batch_size, window_bytes // (4 * len(layers) * hidden_size), tokenizer.pad_id)
     lines = entries = 0
 
@@ -479,7 +489,9 @@ def run(settings: FeatureSettings) -> Sizes:
         length = ", of length 1" if sentences.normalize else ""
         logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
     with named_by("--input_file"):
-        sizes = check_input(settings.input_file, tokenizer, settings.max_seq_length, settings.pooling, sentences)
+        sizes = check_input(
+            settings.input_file, tokenizer, settings.max_seq_length, settings.pooling, sentences, settings.encoding
+        )
     strategy = distribution.set_up_devices(settings)
     distribution.check_batch_size(settings.batch_size, strategy, 1, "batch_size")
     with random_weights.drawn_late():
@@ -492,7 +504,7 @@ def run(settings: FeatureSettings) -> Sizes:
         model, tokenizer, settings.input_file, settings.output_file, layers=layers,
         max_seq_length=settings.max_seq_length, batch_size=settings.batch_size, output_format=settings.output_format,
         pooling=settings.pooling, sentences=sentences, strategy=strategy, sizes=sizes,
-        static_padding=settings.static_padding or settings.strategy == "tpu",
+        static_padding=settings.static_padding or settings.strategy == "tpu", encoding=settings.encoding,
     )  # fmt: skip
     rows = {"none": "tokens", SENTENCE: "vectors"}.get(settings.pooling, "words")
     logging.info("Wrote %d %s of %d lines to %s.", sizes.entries, rows, sizes.lines, settings.output_file)

@@ -5,6 +5,7 @@ import os
 import posixpath
 
 from bert_tf.system.checks import check_file, is_remote
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.training.settings import DeviceSettings
 from bert_tf.weights import released_models
 
@@ -35,6 +36,7 @@ class FeatureSettings(DeviceSettings):
     batch_size: int = 32
     dtype: str = "float32"
     static_padding: bool = False
+    encoding: str = UTF_8
 
     @property
     def layers_asked_for(self) -> str:

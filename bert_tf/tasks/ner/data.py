@@ -9,19 +9,22 @@ Source: Tjong Kim Sang & De Meulder 2003 (CoNLL-2003); Ramshaw & Marcus 1995 (IO
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from absl import logging
 
 from bert_tf.system.atomic import write_text_file
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.tasks.ner.notation import LETTERS, OUTSIDE, STANDARD, Notation, notation_of
+from bert_tf.text.characters import plain_name, trimmed
 
 DOCUMENT_START = "-DOCSTART-"
 
 # scheme -> the letters of its tags. plain: tags that do not form entities (parts of speech).
 SCHEMES = {"iob2": "BI", "iob1": "BI", "bioes": "BIES", "bilou": "BILU", "plain": ""}
 _SEPARATORS = ("auto", "tab", "space")
+_HEADERS = {"label", "labels", "ner", "ner_tag", "pos", "tag", "tags", "text", "token", "tokens", "word", "words"}
 
 _LINES_CHECKED = 20_000  # before TensorFlow is imported
 
@@ -40,6 +43,7 @@ class Layout:
       tag_scheme: one of SCHEMES.
       comment_prefix: lines that begin so are not words; "" for none.
       repair_tags: read a tag that breaks the scheme as conlleval does, instead of refusing the file.
+      encoding: see `text_files.TextFile`.
     """
 
     column_separator: str = "auto"
@@ -48,6 +52,7 @@ class Layout:
     tag_scheme: str = "iob2"
     comment_prefix: str = ""
     repair_tags: bool = False
+    encoding: str = UTF_8
 
     def __post_init__(self):
         if self.tag_scheme not in SCHEMES:
@@ -72,7 +77,7 @@ class Sentence:
 
 @dataclasses.dataclass(frozen=True)
 class ConllFile:
-    """A file as it was read: its lines as they are, and the sentences in them.
+    """A file as it was read: its lines as they are, without byte order marks, and the sentences in them.
 
     Attributes:
       separator: the string between two columns, "\\t" or " ". notation: of its tags.
@@ -228,17 +233,18 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
       has_tags: False: the file has no column of tags. A file that has only one column has none anyway.
 
     Raises:
-      ValueError: no UTF-8, unequal columns, no such column, an empty word or tag, tags that break the scheme, no word
-        at all; names file and line.
+      ValueError: not in the encoding, unequal columns, no such column, an empty word or tag, tags that break the
+        scheme, a header, no word at all; names file and line.
     """
     reader = _Reader(path, layout, scheme or learned_scheme(layout.tag_scheme), has_tags)
     lines = []
-    for line in read_text_lines(path):
+    for line in _lines(path, layout):
         lines.append(line)
         reader.add(line, len(lines))
     reader.end_sentence()
     if not reader.sentences:
         raise ValueError(f"{path} has no words.")
+    _check_first_word(path, reader.sentences)
     reader.finish()
     if reader.repaired:
         logging.warning(
@@ -250,6 +256,24 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
     return ConllFile(path, lines, reader.sentences, reader.separator, reader.notation)
 
 
+def _lines(path: str, layout: Layout) -> Iterator[str]:
+    for line in read_text_lines(path, encoding=layout.encoding):
+        yield line.lstrip("\ufeff")  # also inside: in files that were joined
+
+
+def _check_first_word(path: str, sentences: Sequence[Sentence]) -> None:
+    """Refuses a first line that names the columns: its tag is one of _HEADERS, and no other word has it."""
+    first = sentences[0]
+    if first.tags and first.tags[0].casefold() in _HEADERS and first.words[0].casefold() in _HEADERS:
+        number = sum(sentence.tags.count(first.tags[0]) for sentence in sentences)
+        if number == 1:
+            raise ValueError(f"{path}, line {first.lines[0]}: {_header_advice(first.words[0], first.tags[0])}")
+
+
+def _header_advice(word: str, tag: str) -> str:
+    return f"the word {word!r} with the tag {tag!r} is probably a header; remove the line."
+
+
 def check_columns(path: str, layout: Layout, has_tags: bool = True) -> None:
     """Refuses a file whose first lines can't be read; TensorFlow is not needed for a local file.
 
@@ -257,7 +281,7 @@ def check_columns(path: str, layout: Layout, has_tags: bool = True) -> None:
       ValueError: as of `read_conll`.
     """
     reader = _Reader(path, layout, learned_scheme(layout.tag_scheme), has_tags)
-    for number, line in enumerate(read_text_lines(path), start=1):
+    for number, line in enumerate(_lines(path, layout), start=1):
         reader.add(line, number)
         if number == _LINES_CHECKED:
             break
@@ -282,7 +306,7 @@ class _Reader:
 
     def add(self, line: str, number: int) -> bool:
         """Takes a line; True if it is a word."""
-        if not line.strip(" \t"):
+        if not trimmed(line):
             self.end_sentence()
         elif self.layout.comment_prefix and line.startswith(self.layout.comment_prefix):
             pass
@@ -299,9 +323,7 @@ class _Reader:
         if self.separator is None:
             self.separator = "\t" if "\t" in line else " "
             logging.info("%s: columns are separated by %s.", self.path, "tabs" if self.separator == "\t" else "spaces")
-        columns = line.split("\t") if self.separator == "\t" else line.replace("\t", " ").strip(" ").split(" ")
-        if self.separator == " ":
-            columns = [column for column in columns if column]
+        columns = self._columns_of(line)
         if not self._columns:
             self._columns, self._first_line = len(columns), number
             self._check_columns(number)
@@ -312,6 +334,7 @@ class _Reader:
                 f"(--column_separator).{_comment_advice(line)}"
             )
         word = columns[self.layout.word_column]
+        word = trimmed(word) or word  # a space can be a word, too
         if not word:
             raise ValueError(
                 f"{self.path}, line {number}: the word (--word_column={self.layout.word_column}) is empty."
@@ -319,12 +342,24 @@ class _Reader:
         self._words.append(word)
         self._lines.append(number)
         if self.has_tags:
-            tag = columns[self.layout.tag_column]
+            tag = plain_name(columns[self.layout.tag_column])
             if not tag:
                 raise ValueError(
                     f"{self.path}, line {number}: the tag (--tag_column={self.layout.tag_column}) is empty."
                 )
             self._tags.append(tag)
+
+    def _columns_of(self, line: str) -> list[str]:
+        """The columns of a line, also where they are followed by blanks or separated by no-break spaces."""
+        if self.separator == "\t":
+            columns = line.split("\t")
+            while self._columns and len(columns) > self._columns and not trimmed(columns[-1]):
+                columns.pop()
+            return columns
+        columns = re.split("[ \t]+", line.strip(" \t"))
+        if len(columns) != (self._columns or len(columns)) or len(columns) == 1:
+            columns = re.split("[ \t\u00a0]+", line.strip(" \t\u00a0"))
+        return columns
 
     def _check_columns(self, number: int) -> None:
         count, layout = self._columns, self.layout
@@ -378,6 +413,9 @@ class _Reader:
                 line, written = sentence.lines[error.place], sentence.tags[error.place]
                 spelled = "" if written == tags[error.place] else f" (spelled {written!r})"
                 advice = _comment_advice(sentence.words[error.place]) or self._advice(tags)
+                is_first = sentence is self.sentences[0] and not error.place
+                if is_first and len(tags) > 1 and not _is_tag(tags[0]) and all(map(_is_tag, tags[1:])):
+                    advice += f" Or {_header_advice(sentence.words[0], written)}"
                 raise ValueError(f"{self.path}, line {line}: {error}{spelled}.{advice}") from None
             self.repaired += 1
             entities = lenient_entities(tags)

@@ -14,6 +14,7 @@ from bert_tf.models import feature_tagger, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json_if_there
+from bert_tf.tasks.classification.label_checks import warn_of_spellings
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics as ner_metrics
@@ -23,6 +24,7 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.text.words import SPLITS
 
 SETTINGS_FILE = "token_classification.json"
+_FEWEST_WORDS = 5  # of fewer words, each may well have a tag of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +73,21 @@ class TaggingSettings:
 
 
 def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
-    """The tags to learn: for entities all tags of the types in the data, also those that happen not to occur."""
-    tags = {tag for sentence in sentences for tag in sentence.tags}
+    """The tags to learn: for entities all tags of the types in the data, also those that happen not to occur.
+
+    Raises:
+      ValueError: each word has another tag, so that the column is one of ids or words.
+    """
+    every = [tag for sentence in sentences for tag in sentence.tags]
+    tags = set(every)
     if scheme == "plain":
+        if len(tags) == len(every) >= _FEWEST_WORDS:
+            raise ValueError(f"--tag_column: each of the {len(every)} words has a tag of its own, as {every[0]!r}.")
+        warn_of_spellings("--train_file", tags, "tags", "")
         return sorted(tags)
-    return ner_data.tag_set(scheme, {tag.partition("-")[2] for tag in tags if tag != ner_data.OUTSIDE})
+    types = {tag.partition("-")[2] for tag in tags if tag != ner_data.OUTSIDE}
+    warn_of_spellings("--train_file", types, "types of entities", "")
+    return ner_data.tag_set(scheme, types)
 
 
 def create_model(config: BertConfig, labels: Sequence[str], settings: TaggingSettings, dtype: str) -> keras.Model:

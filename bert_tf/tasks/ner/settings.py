@@ -4,6 +4,7 @@ import dataclasses
 
 from bert_tf.system.checks import check_input_files, is_remote
 from bert_tf.system.messages import named_by
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.ner.data import Layout, check_columns
 from bert_tf.training.settings import FineTuningSettings
 
@@ -26,6 +27,7 @@ class NerSettings:
     tag_column: int = -1
     tag_scheme: str = "iob2"
     repair_tags: bool = False
+    encoding: str = UTF_8
     comment_prefix: str = ""
     doc_stride: int | None = None
     document_context: bool | None = None
@@ -38,7 +40,7 @@ class NerSettings:
         """How a file is to be read."""
         return Layout(
             self.column_separator, self.word_column, self.tag_column, self.tag_scheme, self.comment_prefix,
-            self.repair_tags,
+            self.repair_tags, self.encoding,
         )  # fmt: skip
 
     def check(self, run: FineTuningSettings) -> None:

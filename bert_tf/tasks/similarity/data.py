@@ -10,7 +10,16 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import field_of, named_rows, parse_csv_delimiter, quoted, text_of
+from bert_tf.data.tables import (
+    USUAL_TABLE,
+    TableSettings,
+    field_of,
+    maybe_header,
+    named_rows,
+    quoted,
+    text_of,
+    warn_of_header,
+)
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -67,14 +76,14 @@ def read_examples(
     columns: Columns | None = None,
     *,
     score_range: tuple[float, float] = (0.0, 1.0),
-    csv_delimiter: str | None = None,
+    table: TableSettings = USUAL_TABLE,
 ) -> list[SimilarityExample]:
     """The examples of a file, in its order; scores are mapped from score_range to 0..1.
 
     Args:
       path: .csv, .jsonl, or else TSV; the first row of CSV and TSV is the header, unless columns are numbers.
       columns: None: those of KNOWN_LAYOUTS that the file has.
-      csv_delimiter: of a .csv file, see `tables.parse_csv_delimiter`; None: the header tells.
+      table: how the file is read.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -85,39 +94,42 @@ def read_examples(
 
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"{path} does not exist.")
-    examples = list(_examples(path, columns, score_range, csv_delimiter))
+    examples = list(_examples(path, columns, score_range, table))
     if not examples:
         raise ValueError(f"{path} has no example.")
     return examples
 
 
 def check_columns(
-    path: str, columns: Columns | None, score_range: tuple[float, float], csv_delimiter: str | None = None
+    path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings = USUAL_TABLE
 ) -> None:
     """Refuses a file whose first example is malformed; TensorFlow is not needed for a local file.
 
     Raises:
       ValueError: as of `read_examples`, whose arguments these are.
     """
-    next(_examples(path, columns, score_range, csv_delimiter), None)
+    next(_examples(path, columns, score_range, table), None)
 
 
 def _examples(
-    path: str, columns: Columns | None, score_range: tuple[float, float], csv_delimiter: str | None
+    path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings
 ) -> Iterator[SimilarityExample]:
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.text_a))
     names = columns.all if columns else []
-    delimiter = parse_csv_delimiter(csv_delimiter)
-    for number, (line, row) in enumerate(named_rows(path, None if by_number else names, delimiter)):
+    for number, (line, row) in enumerate(named_rows(path, None if by_number else names, table)):
         columns = columns or _known_layout(list(row), path)
+        cells = {name: row.get(column) for name, column in vars(columns).items() if column}
         texts = tuple(text_of(field_of(row, name, path, line), path, line) for name in columns.texts)
         for name, text in zip(columns.texts, texts, strict=True):
-            if not text.strip():
+            if not text:
                 raise ValueError(f"{path}, line {line}: {name} is empty.")
-        score = field_of(row, columns.score, path, line) if columns.score else None
-        yield SimilarityExample(
-            str(number), texts, None if columns.score is None else _score(score, score_range, path, line)
-        )
+        score = None
+        if columns.score:
+            with maybe_header(by_number and not number, cells):
+                score = _score(field_of(row, columns.score, path, line), score_range, path, line)
+        elif by_number and not number:
+            warn_of_header(path, line, cells)
+        yield SimilarityExample(str(number), texts, score)
 
 
 def _known_layout(names: Sequence[str], path: str) -> Columns:

@@ -4,13 +4,14 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from bert_tf.data.tables import parse_csv_delimiter
+from bert_tf.data.tables import TableSettings
 from bert_tf.tasks.similarity.data import Columns, check_columns
+from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SimilaritySettings:
+class SimilaritySettings(TableSettings):
     """Files of texts, their columns, pooling and loss; the fields are the flags of these names.
 
     Attributes:
@@ -34,12 +35,12 @@ class SimilaritySettings:
     negatives_batch_size: int | None = None
     pooling: str | None = None
     normalize: bool | None = None
-    csv_delimiter: str | None = None
 
     @property
     def columns(self) -> Columns | None:
         """Where a file has what; None: it is known by the names of its columns."""
-        return Columns(self.text_a, self.text_b, self.negative, self.score) if self.text_a else None
+        names = (self.text_a, self.text_b, self.negative, self.score)
+        return Columns(*(name and plain_name(name) for name in names)) if self.text_a else None
 
     @property
     def scores_between(self) -> tuple[float, float]:
@@ -86,10 +87,9 @@ class SimilaritySettings:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"--{name}={value:g} must be more than 0.")
-        parse_csv_delimiter(self.csv_delimiter)
         score_range = self.scores_between
 
         def check_first_row(_: str, file: str) -> None:
-            check_columns(file, self.columns, score_range, self.csv_delimiter)
+            check_columns(file, self.columns, score_range, self)
 
         run.check_tables(check_first_row, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)

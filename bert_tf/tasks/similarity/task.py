@@ -42,7 +42,7 @@ class SimilarityTask(FineTuningTask):
             with named_by(flag):
                 examples = data.read_examples(
                     getattr(own, f"{kind}_file"), own.columns, score_range=own.scores_between,
-                    csv_delimiter=own.csv_delimiter,
+                    table=own,
                 )  # fmt: skip
             logging.info("%s: %d examples of %s", flag, len(examples), "two texts" if len(examples[0].texts) == 2
                          else "three texts")  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_json
 
 # What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
@@ -80,13 +81,13 @@ class SquadData:
     unanswered: str
 
 
-def read_articles(path: str) -> list[dict]:
+def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
     """The list under `data` of a SQuAD file, every part of which has been checked to be there.
 
     Raises:
-      ValueError: not UTF-8, not JSON, or a key is missing or of another type; names the file and the place.
+      ValueError: not in the encoding, not JSON, or a key is missing or of another type; names the file and the place.
     """
-    root = read_json(path)
+    root = read_json(path, encoding=encoding)
 
     def part(holder, place: str, key: str, kind: type):
         where = f"{path}: {place or 'the file'}"
@@ -125,7 +126,11 @@ def read_articles(path: str) -> list[dict]:
 
 
 def read_squad_examples(
-    paths: Sequence[str], is_training: bool, version_2_with_negative: bool = False, answer_from: str = "words"
+    paths: Sequence[str],
+    is_training: bool,
+    version_2_with_negative: bool = False,
+    answer_from: str = "words",
+    encoding: str = UTF_8,
 ) -> SquadData:
     """Reads SQuAD files.
 
@@ -135,6 +140,7 @@ def read_squad_examples(
       version_2_with_negative: questions may have no answer (SQuAD 2.0).
       answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
         "offsets": if it is at its `answer_start`.
+      encoding: see `text_files.TextFile`.
 
     Raises:
       ValueError: not a SQuAD file (see `read_articles`); the data does not fit version_2_with_negative; a training
@@ -144,7 +150,7 @@ def read_squad_examples(
     examples, skipped, articles = [], [], []
     seen, repeated, empty, unanswered, without_text, total = {}, [], [], [], [], 0
     for path in paths:
-        here = read_articles(path)
+        here = read_articles(path, encoding)
         _check_version(path, here, version_2_with_negative)
         articles += here
         for article in here:

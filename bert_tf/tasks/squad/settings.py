@@ -3,6 +3,7 @@
 import dataclasses
 
 from bert_tf.system.checks import check_input_files, check_output_dir
+from bert_tf.system.text_encodings import UTF_8
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -20,6 +21,7 @@ class SquadSettings:
     train_file: str | None = None
     dev_file: str | None = None
     predict_file: str | None = None
+    encoding: str = UTF_8
     version_2_with_negative: bool = False
     doc_stride: int = 128
     max_query_length: int = 64

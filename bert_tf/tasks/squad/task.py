@@ -137,7 +137,9 @@ class SquadTask(FineTuningTask):
         own, flag, patterns = self.settings, f"--{name}", getattr(self.settings, name)
         paths = list_files(patterns, flag)
         with named_by(flag):
-            found = data.read_squad_examples(paths, is_training, own.version_2_with_negative, own.answer_from)
+            found = data.read_squad_examples(
+                paths, is_training, own.version_2_with_negative, own.answer_from, own.encoding
+            )
         if not found.examples:
             left_out = f" to train on: {len(found.skipped)} are left out, see above." if found.skipped else "."
             raise ValueError(f"{flag}={patterns} has no questions{left_out}")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bert_tf.data.tables import TableSettings
 from bert_tf.tasks.choice.data import ChoiceExample, Columns, read_examples
 
 SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
@@ -41,9 +42,9 @@ def test_other_delimiters(tmp_path):
     assert read_examples(write(tmp_path, "b.csv", text), named) == [expected]
     by_number = Columns("0", "1", ("2", "3"), "4")
     rows = write(tmp_path, "c.csv", text.splitlines()[1] + "\n")
-    assert read_examples(rows, by_number, csv_delimiter=";") == [expected]
+    assert read_examples(rows, by_number, table=TableSettings(csv_delimiter=";")) == [expected]
     with pytest.raises(ValueError, match="--csv_delimiter=';;' must be one character"):
-        read_examples(rows, by_number, csv_delimiter=";;")
+        read_examples(rows, by_number, table=TableSettings(csv_delimiter=";;"))
 
 
 @pytest.mark.parametrize(
@@ -152,3 +153,16 @@ def test_real_files(shared):
         assert (len(examples), {len(example.choices) for example in examples}) == (count, {choices}), path
         if labels:
             assert [sum(example.label == k for example in examples) for k in range(choices)] == labels, path
+
+
+def test_cells_mean_what_they_look_like_and_a_header_is_named(tmp_path, caplog):
+    path = tmp_path / "a.csv"
+    path.write_text("\ufeffcontext ,choices0,choices1,label\u00a0\n c\u00a0, a ,\ufeffb, 1\u00a0\n", encoding="utf-8")
+    assert read_examples(str(path)) == [ChoiceExample("0", "c", "", ("a", "b"), 1)]
+    by_number = Columns("0", None, ("1", "2"), "3")
+    advice = "if it is a header, name the columns by it: --context=context --label=label"
+    with pytest.raises(ValueError, match=f"line 1: the label 'label' .*; {advice} --choices=choices0,choices1"):
+        read_examples(str(path), by_number)
+    path.write_text("context,choices0,choices1,\nc,a,b,\n")
+    read_examples(str(path), by_number, labels_needed=False)
+    assert "a.csv, line 1 is read as an example; if it is a header" in caplog.text

@@ -1,10 +1,12 @@
 """Reading classification examples: official layouts, their pitfalls, users' own files, and errors."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
+from bert_tf.data.tables import TableSettings
 from bert_tf.tasks.classification import data, glue
 
 STS_B = ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2"]
@@ -436,9 +438,135 @@ def test_semicolons(tmp_path, caplog):
     (tmp_path / "numbers.csv").write_text("gut;1\nschlecht;0\n")
     with pytest.raises(ValueError, match=r"numbers\.csv, line 1: the delimiter is ambiguous: give --csv_del"):
         data.custom_task(str(tmp_path / "numbers.csv"), None, None, text_a="0", label="1")
-    task = data.custom_task(str(tmp_path / "numbers.csv"), None, None, text_a="0", label="1", csv_delimiter=";")
+    task = data.custom_task(
+        str(tmp_path / "numbers.csv"), None, None, text_a="0", label="1", table=TableSettings(csv_delimiter=";")
+    )
     assert [example.label for example in data.read_examples(task, task.train)] == ["1", "0"]
     (tmp_path / "scores.csv").write_text("text;score\ngut;4,5\n")
     task = data.custom_task(str(tmp_path / "scores.csv"), None, None, **columns, regression=True)
     with pytest.raises(ValueError, match=r"scores\.csv, line 2: a number is expected .*'4,5' \(write .* decimal point"):
         data.read_examples(task, task.train)
+
+
+def own_task(tmp_path, content, name="train.csv", **arguments):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    by_name = {"text_a": "text", "label": "label"}
+    return data.custom_task(str(tmp_path / name), None, None, **{**by_name, **arguments})
+
+
+BY_NUMBER = {"text_a": "0", "label": "1"}
+
+
+def test_labels_and_columns_that_look_alike_are_the_same(tmp_path):
+    content = (
+        "\ufefftext ,label\u00a0\na,very good \nb,\ufeffvery\u00a0good\nc, 나쁨\nd,\u1102\u1161\u1108\u1173\u11b7\n"
+    )
+    task = own_task(tmp_path, content, text_a="text\u00a0", label=" label")
+    assert task.labels == ("very good", "나쁨")
+    labels = [example.label for example in data.read_examples(task, task.train)]
+    assert labels == ["very good", "very good", "나쁨", "나쁨"]
+    task = own_task(tmp_path, content, labels=["나쁨\u200b", "very\u00a0good "])
+    assert task.labels == ("나쁨", "very good")
+    several = own_task(tmp_path, 'text,label\na,"x,\u00a0y"\nb,"y ,\ufeffx"\n', multi_label=True)
+    assert several.labels == ("x", "y")
+
+
+def test_glue_is_read_to_the_letter(tmp_path):
+    rows = "sentence\tlabel\nfine \t1\n\u00a0bad\t0\n"
+    (tmp_path / "train.tsv").write_text(rows, encoding="utf-8")
+    task = glue.find_task("sst-2")
+    assert [example.text_a for example in data.read_examples(task, task.train, str(tmp_path))] == ["fine ", "\u00a0bad"]
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\nfine\t1 \n")
+    with pytest.raises(ValueError, match="line 2: the label '1 ' is not one of"):
+        data.read_examples(task, task.train, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("header", "labels", "expected"),
+    [
+        ("text,label", ["good", "bad"], "error"),
+        ("Review,Sentiment", ["good", "bad"], "error"),
+        ("내용,평가", ["0", "1"], "error"),  # the others are numbers
+        ("내용,평가", ["good", "bad"], "warning"),
+        ("so la la,average", ["good", "bad"], "warning"),
+        ("a film,good", ["good", "bad"], None),
+    ],
+)
+def test_a_header_that_is_read_as_an_example_is_named(tmp_path, caplog, header, labels, expected):
+    content = header + "\n" + "".join(f"text {number},{labels[number % 2]}\n" for number in range(8))
+    text, label = header.split(",")
+    advice = f"if the row is a header, name the columns by it: --text_a={text} --label={label}"
+    if expected == "error":
+        with pytest.raises(ValueError, match=rf"train\.csv: the label of the first row, '{label}', .* {advice}"):
+            own_task(tmp_path, content, **BY_NUMBER)
+    else:
+        own_task(tmp_path, content, **BY_NUMBER)
+        assert (advice in caplog.text) == (expected == "warning")
+
+
+def test_a_header_in_other_files_without_one_is_named(tmp_path, caplog):
+    path = tmp_path / "dev.csv"
+    path.write_text("text,label\na,good\n")
+    task = data.custom_task(None, str(path), str(path), **BY_NUMBER, labels=["good", "bad"])
+    advice = "if it is a header, name the columns by it: --text_a=text"
+    with pytest.raises(ValueError, match=rf"line 1: the label 'label' is not one of .*; {advice} --label=label"):
+        data.read_examples(task, task.dev["dev"])
+    data.read_examples(task, task.test["test"])
+    assert f"dev.csv, line 1 is read as an example; {advice}" in caplog.text
+    with pytest.raises(ValueError, match=rf"line 1: a number is expected as label, found 'label'; {advice}"):
+        scores = data.custom_task(str(path), None, None, **BY_NUMBER, regression=True)
+        data.read_examples(scores, scores.train)
+
+
+def test_labels_that_differ_in_case_are_named(tmp_path, caplog):
+    content = "text,label\na,Positive\nb,positive\nc,negative\nd,NEGATIVE\ne,negative\n"
+    assert len(own_task(tmp_path, content).labels) == 4
+    assert "2 labels differ in case only and are different classes ('Positive' and 'positive', " in caplog.text
+    assert "--labels=... with one spelling of each" in caplog.text
+    task = own_task(tmp_path, content, labels=["negative", "positive"])
+    found = [example.label for example in data.read_examples(task, task.train)]
+    assert found == ["positive", "positive", "negative", "negative", "negative"]
+    assert caplog.text.count("the label 'Positive' is read as 'positive'") == 1
+    found = own_task(tmp_path, "text,label\na,positive\nb,negative\n")
+    (tmp_path / "dev.csv").write_text("text,label\na,Positive\n")
+    split = data.custom_split(str(tmp_path / "dev.csv"), "dev", "text", None, "label")
+    with pytest.raises(
+        ValueError, match="'Positive' is not one of .*; --labels=negative,positive reads it as 'positive'"
+    ):
+        data.read_examples(found, split)
+
+
+def table_of(labels) -> str:
+    return "text,label\n" + "".join(f"text {number},{label}\n" for number, label in enumerate(labels))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (range(100, 130), "each of the 30 rows has a label of its own, as '100': .*--regression"),
+        (
+            [f"user-{number}" for number in range(6)],
+            "each of the 6 rows has a label of its own, as 'user-0': is --label a",
+        ),
+        ([number / 8 for number in range(300)] * 2, "300 numbers as classes, such as '0.125': for scores give --regr"),
+        (
+            [0.25, 0.5, 0.5, 1.25],
+            "3 numbers as classes, such as '0.25': if they are scores, give --regression",
+        ),
+        ([*range(60)] * 2, "60 numbers as classes, such as '0': if they are scores, give --regression"),
+        ([*map(str, range(25)), *"ab" * 2], "27 classes in 29 rows: is --label the column of the classes"),
+    ],
+)
+def test_labels_that_are_no_classes_are_named(tmp_path, caplog, labels, message):
+    said = ""
+    try:
+        own_task(tmp_path, table_of(labels))
+    except ValueError as error:
+        said = str(error)
+    assert re.search(rf"train\.csv: ({message})", said + caplog.text)
+
+
+def test_usual_classes_are_not_complained_of(tmp_path, caplog):
+    for labels in (["good", "bad"], [*range(1, 6)] * 3, ["1.0", "0.0", "1.0"], [f"intent {n}" for n in range(150)] * 3):
+        own_task(tmp_path, table_of(labels))
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]

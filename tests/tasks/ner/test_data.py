@@ -8,6 +8,7 @@ import pytest
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner.data import Entity, Layout, read_conll, write_conll
 from bert_tf.tasks.ner.notation import Notation
+from bert_tf.tasks.ner.outputs import labels_of
 
 # Written for this test, in the published layout of CoNLL-2003: four columns, IOB1, documents.
 NEWS = """-DOCSTART- -X- O O
@@ -348,3 +349,34 @@ def test_wnut_17_with_several_tags_a_word_is_refused(shared):
         ValueError, match=r"emerging\.test\.conll, line \d+: the tag 'I-[^']+' after .* breaks the scheme"
     ):
         read_conll(str(shared / "data" / "ner" / "wnut17" / "emerging.test.conll"), Layout())
+
+
+def test_words_and_tags_mean_what_they_look_like(write):
+    """Byte order marks inside joined files, blanks at the ends of tags, no-break spaces, lines that look blank."""
+    begin = "\ufeff-DOCSTART- O\n\n\ufeff"
+    joined = f"{begin}Seoul\tB-LOC\u00a0\nis\tO \t\n\u00a0\n{begin} big \t\ufeffO\n \tO\n"
+    file = read_conll(write(joined), Layout())
+    assert [sentence.words for sentence in file.sentences] == [["Seoul", "is"], ["big", " "]]
+    assert [sentence.tags for sentence in file.sentences] == [["B-LOC", "O"], ["O", "O"]]
+    assert [sentence.document for sentence in file.sentences] == [0, 1]
+    spaces = read_conll(write("New\u00a0York B-LOC\nis\u00a0O\n\ufeffbig O\u00a0\n"), Layout())
+    assert spaces.sentences[0].words == ["New\u00a0York", "is", "big"]
+    assert spaces.sentences[0].tags == ["B-LOC", "O", "O"]
+
+
+def test_a_header_is_named(write):
+    advice = "line 1: .*the word 'word' with the tag 'tag' is probably a header; remove the line"
+    for text, layout in (("word tag\na O\nb B-X\n", Layout()), ("word tag\na NN\nb VB\n", Layout(tag_scheme="plain"))):
+        with pytest.raises(ValueError, match=advice):
+            read_conll(write(text), layout)
+    assert read_conll(write("tag tag\nlabel tag\n"), Layout(tag_scheme="plain")).sentences[0].words == ["tag", "label"]
+
+
+def test_tags_that_are_ids_or_differ_in_case(write, caplog):
+    def labels(text, scheme):
+        return labels_of(read_conll(write(text), Layout(tag_scheme=scheme)).sentences, scheme)
+
+    with pytest.raises(ValueError, match="--tag_column: each of the 5 words has a tag of its own, as '11'"):
+        labels("a 11\nb 12\nc 13\nd 14\ne 15\n", "plain")
+    assert labels("a B-PER\nb B-per\n", "iob2") == ["O", "B-PER", "I-PER", "B-per", "I-per"]
+    assert "1 types of entities differ in case only and are different classes ('PER' and 'per')" in caplog.text

@@ -108,3 +108,17 @@ def test_retrieval_beside_a_ranking_by_hand():
     assert results == {name: pytest.approx(float(np.mean(values)), abs=1e-6) for name, values in expected.items()}
     few = metrics.retrieval(vectors[:2, :2].astype(np.float32), ids[:2, :2])  # fewer texts than ranks
     assert few["eval_accuracy_5"] == few["eval_accuracy_10"] == 1.0
+
+
+def test_texts_and_scores_mean_what_they_look_like_and_a_header_is_named(tmp_path, caplog):
+    (tmp_path / "a.csv").write_text("\ufeffquery ,positive\u00a0\n a\u3000,\ufeffb\u00a0\n", encoding="utf-8")
+    assert [example.texts for example in read_examples(str(tmp_path / "a.csv"))] == [("a", "b")]
+    (tmp_path / "a.csv").write_text("sentence1,sentence2,score\na,b, 0.5\u00a0\n", encoding="utf-8")
+    assert [example.score for example in read_examples(str(tmp_path / "a.csv"))] == [0.5]
+    advice = "if it is a header, name the columns by it: --text_a=sentence1 --text_b=sentence2"
+    with pytest.raises(
+        ValueError, match=rf"line 1: a number is expected as score, found 'score'; {advice} --score=sco"
+    ):
+        read_examples(str(tmp_path / "a.csv"), Columns("0", "1", score="2"))
+    read_examples(str(tmp_path / "a.csv"), Columns("0", "1"))
+    assert f"a.csv, line 1 is read as an example; {advice}" in caplog.text

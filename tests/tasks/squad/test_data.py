@@ -216,7 +216,7 @@ def test_files_that_are_no_json(file):
     with pytest.raises(ValueError, match=r"line 1, column \d+: not JSON"):
         read_articles(str(file))
     file.write_bytes(b'{"data": "caf\xe9"}')
-    with pytest.raises(ValueError, match="squad.json: not UTF-8 at byte offset 13") as error:
+    with pytest.raises(ValueError, match="squad.json, line 1: not UTF-8 at byte offset 13") as error:
         read_articles(str(file))
     message_of(error)
 

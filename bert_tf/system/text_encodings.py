@@ -1,0 +1,219 @@
+"""Encodings of text files other than UTF-8: which one a file probably has, and its bytes as UTF-8."""
+
+import codecs
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+
+from absl import flags, logging
+
+flags.disclaim_key_flags()  # --help of a script lists the flag as its own
+
+UTF_8 = "utf-8"
+SAMPLE_BYTES = 1 << 16  # are enough to tell an encoding
+_SURELY_UTF_8 = 3  # more characters of three bytes than this are no chance
+
+BEGINNING = 1 << 12  # bytes that show whether a file is UTF-16
+
+# The most frequent characters of running text.
+_KOREAN = "이다는의에가을를고하지로어은도기나리사한대인자시아그서일정수해스보게라제들부"
+_CHINESE = "的一是不了在人有我他这中大来上国个到说们为子和你地出道也时年得就那要下以生会自着去之过家学对可她里后"
+_TAIWANESE = "的一是不了在人有我他這中大來上國個到說們為子和你地出道也時年得就那要下以生會自著去之過家學對可她裡後"
+_JAPANESE = (
+    "".join(map(chr, range(0x3041, 0x3097)))
+    + "ーアイウエオカキクコサシスセタチットドナニノバフプマメラリルレロン日本人年大国中出来会者事"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Candidate:
+    """An encoding: its name in Python and for people, an older one with its usual characters, and the frequent ones."""
+
+    name: str
+    title: str
+    usual: str
+    frequent: frozenset[str]
+
+
+_CANDIDATES = (
+    _Candidate("cp949", "CP949 (EUC-KR)", "euc_kr", frozenset(_KOREAN)),
+    _Candidate("cp932", "CP932 (Shift-JIS)", "shift_jis", frozenset(_JAPANESE)),
+    _Candidate("euc_jp", "EUC-JP", "euc_jp", frozenset(_JAPANESE)),
+    _Candidate("gb18030", "GB18030 (GBK)", "gb2312", frozenset(_CHINESE)),
+    _Candidate("cp950", "CP950 (Big5)", "big5", frozenset(_TAIWANESE)),
+)
+_TITLES = {one.name: one.title for one in _CANDIDATES} | {
+    "utf-16": "UTF-16", "utf-16-le": "UTF-16 (little-endian)", "utf-16-be": "UTF-16 (big-endian)",
+    "cp1252": "Windows-1252 (Latin-1)",
+}  # fmt: skip
+_SCRIPTS = {"cp949": "\uac00-\ud7a3", "cp932": "\u3041-\u30ff\u4e00-\u9fff", "euc_jp": "\u3041-\u30ff\u4e00-\u9fff"}
+
+
+def define_encoding_flag(files: str) -> None:
+    """--encoding of a script. files: which text files it is for, as a subject ("The corpus")."""
+    flags.DEFINE_string(
+        "encoding",
+        UTF_8,
+        f"The encoding of {files}, by its name in Python: cp949 (Korean Windows, EUC-KR), cp932 (Shift-JIS), gb18030 "
+        "(GBK), utf-16, ... A file among them that is UTF-8 is read as UTF-8. Vocabularies are always UTF-8.",
+    )
+    flags.register_validator("encoding", is_known, "Python has no text encoding of this name.")
+
+
+def is_known(encoding: str) -> bool:
+    """Whether Python has a text encoding of this name."""
+    try:
+        "".encode(codecs.lookup(encoding).name)
+        return isinstance("a".encode(encoding), bytes)
+    except (LookupError, UnicodeError, ValueError):
+        return False
+
+
+def is_utf_8(encoding: str | None) -> bool:
+    """Whether a file of this encoding needs no conversion; None: it must be UTF-8.
+
+    Raises:
+      ValueError: Python has no text encoding of this name.
+    """
+    if encoding is None:
+        return True
+    if not is_known(encoding):
+        raise ValueError(f"--encoding={encoding}: Python has no text encoding of this name.")
+    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
+
+
+def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The bytes of a text in UTF-8, without a byte order mark; a text that is UTF-8 all the same stays as it is.
+
+    Args:
+      path: of the file, for messages. errors: "strict", or "replace": what is invalid becomes U+FFFD.
+
+    Raises:
+      ValueError: bytes are not in the encoding; names file, line and byte.
+    """
+    chunks = iter(chunks)
+    first = b""
+    while len(first) < BEGINNING and (chunk := next(chunks, b"")):
+        first += chunk
+    name = codecs.lookup(encoding).name
+    wide = name in ("utf-16", "utf-16-le", "utf-16-be")
+    chunks = itertools.chain([first], chunks)
+    if _is_utf_8_text(first, wide):
+        logging.info("%s is UTF-8 and is read so, not as --encoding=%s.", path, encoding)
+        yield from chunks
+        return
+    if name == "utf-16":  # without a byte order mark, Python would take the machine's order
+        name = _utf_16_of(first, 0) or name
+    decoder = codecs.getincrementaldecoder(name)(errors)
+    done = newlines = 0
+    for chunk, is_last in itertools.chain(zip(chunks, itertools.repeat(False)), [(b"", True)]):
+        done += len(chunk)
+        try:
+            text = decoder.decode(chunk, is_last)
+        except UnicodeDecodeError as error:
+            place = done - len(error.object) + error.start
+            line = newlines + error.object[: error.start].decode(name, "replace").count("\n") + 1
+            raise ValueError(
+                f"{path}, line {line}: not {encoding} at byte offset {place} of the file (byte "
+                f"0x{error.object[error.start]:02x}, {error.reason}), as --encoding={encoding} says."
+            ) from None
+        newlines += text.count("\n")
+        yield (text.removeprefix("\ufeff") if done <= len(first) else text).encode()
+
+
+def advice(beginning: bytes, block: bytes, place: int, has_flag: bool) -> str:
+    """What to do about a text that is not UTF-8, as a sentence that names the likely encoding, if there is one.
+
+    Args:
+      beginning: of the file. block: a part of the file, with the first invalid byte at `place`.
+      has_flag: whether the file is one that --encoding is for.
+    """
+    before = block[max(0, place - SAMPLE_BYTES) : place].decode(errors="ignore")
+    name = _utf_16_of(beginning)
+    if not name and sum(char >= "\u0800" for char in before) > _SURELY_UTF_8:
+        return "What comes before is UTF-8: the file is damaged, or made of files of two encodings."
+    line = block.rfind(b"\n", 0, place) + 1  # where no character of several bytes is cut
+    name = name or _likely(block[line : place + SAMPLE_BYTES])
+    if name is None:
+        return "Give --encoding, or convert the file to UTF-8." if has_flag else "Convert the file to UTF-8."
+    if has_flag:
+        return f"It is probably {_TITLES[name]}: --encoding={name} reads it."
+    return f"It is probably {_TITLES[name]}; convert it to UTF-8: iconv -f {name.upper()} -t UTF-8."
+
+
+def wide_ascii(sample: bytes) -> bool:
+    """Whether bytes that are valid UTF-8 are UTF-16 all the same: every second one is 0, as in Latin text."""
+    return len(sample) >= 16 and b"\0" in sample and _utf_16_of(sample, 4) is not None
+
+
+def _is_utf_8_text(sample: bytes, wide: bool) -> bool:
+    """Whether the beginning of a file is surely UTF-8: it has a character that other encodings can't imitate.
+
+    Args:
+      wide: it would be UTF-16 otherwise.
+    """
+    if sample.startswith(codecs.BOM_UTF8):
+        return True
+    try:
+        text = codecs.getincrementaldecoder(UTF_8)().decode(sample)
+    except UnicodeDecodeError:
+        return False
+    return (wide and b"\0" not in sample) or any(char >= "\u0800" for char in text)
+
+
+def _utf_16_of(sample: bytes, most_ascii: int = 50) -> str | None:
+    """The form of UTF-16 that bytes from the beginning of a file are in, or None.
+
+    Args:
+      most_ascii: without a byte order mark, at least one of so many bytes is 0, all of them in one of the two places.
+    """
+    if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    high, low = sample[::2].count(0), sample[1::2].count(0)
+    if max(high, low) * most_ascii < len(sample) * bool(most_ascii) or not high + low:
+        return None
+    if low > 8 * high:
+        return "utf-16-le"
+    return "utf-16-be" if high > 8 * low else None
+
+
+def _likely(sample: bytes) -> str | None:
+    """The name of the encoding in which most of a text is what people write; None: none is likely."""
+    if _is_western(sample, 0.95) and len(sample) > 5 * sum(byte >= 0x80 for byte in sample):
+        return "cp1252"
+    best, best_score = None, 0.6
+    for candidate in _CANDIDATES:
+        if (score := _score(sample, candidate)) > best_score:
+            best, best_score = candidate.name, score
+    return "cp1252" if best is None and _is_western(sample, 0.8) else best
+
+
+def _score(sample: bytes, candidate: _Candidate) -> float:
+    """How usual the characters are that the bytes would be, by bytes beyond ASCII; below 0 where they are not text."""
+    decoder = codecs.getincrementaldecoder(candidate.name)("replace")
+    text = [char for char in decoder.decode(sample) if char >= "\x80"]
+    if not text or text.count("\ufffd") * 100 > len(text):
+        return -1.0
+    if candidate.name == "euc_jp" and not any("\u3041" <= char <= "\u30ff" for char in text):
+        return -1.0  # Chinese and Korean bytes give Chinese characters, too
+    total = 0.0
+    script = re.compile(f"[{_SCRIPTS.get(candidate.name, chr(0x4E00) + '-' + chr(0x9FFF))}]")
+    for char in text:
+        if char in candidate.frequent:
+            total += 3
+        elif not script.match(char):
+            total -= 0 if char in "，。、「」·…“”‘’！？：；（）《》・〜ー　" else 1
+        else:
+            try:
+                char.encode(candidate.usual)
+                total += 1
+            except UnicodeEncodeError:
+                total -= 2
+    return total / len(text)
+
+
+def _is_western(sample: bytes, share: float) -> bool:
+    """Whether the bytes beyond ASCII stand alone, as accented letters do; at least this share of them."""
+    runs = re.findall(rb"[\x80-\xff]+", sample)
+    return bool(runs) and sum(len(run) == 1 for run in runs) >= share * len(runs)

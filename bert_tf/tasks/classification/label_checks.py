@@ -1,0 +1,102 @@
+"""Labels of a training file that are hardly what its author means: headers, ids, scores, spellings."""
+
+import collections
+import functools
+import math
+from collections.abc import Iterable, Sequence
+
+from absl import logging
+
+from bert_tf.data.tables import NAMES_OF_LABELS, is_name_of_text
+
+_FEWEST_ROWS = 5  # of fewer rows, each may well have a class of its own
+_MANY_NUMBERS = 20  # more numbers than this are hardly classes
+_SHOWN = 5
+
+
+def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
+    """Refuses or warns of classes found in a training file that are none.
+
+    Args:
+      examples: `InputExample`s in the order of the file. by_number: its columns are given by number, without header.
+
+    Raises:
+      ValueError: each row has a label of its own, the labels are many numbers with fractions, or the first row is a
+        header; names the file and the flag that helps.
+    """
+    labels = [label for one in examples for label in (one.label if isinstance(one.label, tuple) else (one.label,))]
+    counts = collections.Counter(labels)
+    if by_number and isinstance(examples[0].label, str):
+        _check_first_row(path, examples[0], counts)
+    if len(counts) == len(labels) >= _FEWEST_ROWS and len(labels) == len(examples):
+        scores = "; for scores give --regression" if all(map(is_number, counts)) else ""
+        raise ValueError(
+            f"{path}: each of the {len(labels)} rows has a label of its own, as {examples[0].label!r}: is --label a "
+            f"column of ids or texts? It is the column of the classes{scores}."
+        )
+    _check_numbers(path, counts)
+    warn_of_spellings(path, counts)
+    if len(counts) > max(len(labels) / 2, _MANY_NUMBERS):
+        logging.warning("%s: %d classes in %d rows: is --label the column of the classes?", path, len(counts),
+                        len(labels))  # fmt: skip
+
+
+def _check_first_row(path: str, first, counts: collections.Counter) -> None:
+    others = [label for label in counts if label != first.label]
+    if counts[first.label] > 1 or not others:
+        return
+    message = (
+        f"{path}: the label of the first row, {first.label!r}, is not found in any other row; if the row is a header, "
+        f"name the columns by it: --text_a={first.text_a} --label={first.label}"
+    )
+    differs = all(map(is_number, others)) and not is_number(first.label)
+    if differs or first.label.casefold() in NAMES_OF_LABELS or is_name_of_text(first.text_a):
+        raise ValueError(message)
+    if all(counts[label] > 1 for label in others):
+        logging.warning("%s", message)
+
+
+def _check_numbers(path: str, counts: collections.Counter) -> None:
+    if not all(map(is_number, counts)):
+        return
+    fractions = [label for label in counts if not float(label).is_integer()]
+    if fractions and len(counts) > _MANY_NUMBERS:
+        raise ValueError(
+            f"{path}: {len(counts)} numbers as classes, such as {fractions[0]!r}: for scores give --regression; to "
+            "take them as classes all the same, list them with --labels."
+        )
+    if fractions or len(counts) > _MANY_NUMBERS:
+        shown = (fractions or sorted(counts, key=float))[0]
+        logging.warning("%s: %d numbers as classes, such as %r: if they are scores, give --regression.", path,
+                        len(counts), shown)  # fmt: skip
+
+
+def warn_of_spellings(path: str, counts: Iterable[str], what: str = "labels", flag: str = "--labels=...") -> None:
+    """Warns of names that differ in case only, which are different classes.
+
+    Args:
+      flag: what helps: "" for nothing but to correct the file.
+    """
+    spellings = collections.defaultdict(list)
+    for name in counts:
+        spellings[name.casefold()].append(name)
+    alike = [sorted(names) for names in spellings.values() if len(names) > 1]
+    if alike:
+        shown = ", ".join(" and ".join(map(repr, names)) for names in alike[:_SHOWN])
+        advice = f"{flag} with one spelling of each reads the others as it" if flag else "use one spelling of each"
+        logging.warning("%s: %d %s differ in case only and are different classes (%s): %s.", path, len(alike), what,
+                        shown, advice)  # fmt: skip
+
+
+@functools.cache
+def warn_of_case(path: str, label: str, known: str) -> None:
+    """Tells, once for each spelling in a file, that a label is read as one that differs in case only."""
+    logging.warning("%s: the label %r is read as %r.", path, label, known)
+
+
+def is_number(text: str) -> bool:
+    """Whether a label is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
