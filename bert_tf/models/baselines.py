@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from bert_tf.models import heads, kernels
+from bert_tf.models import heads, kernels, ranges
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.inputs import NamedInputs
@@ -130,10 +130,12 @@ class BaselineClassifier(NamedInputs, keras.Model):
     def call(self, inputs, training=False, dropout_seed=None):
         """inputs: input_ids and optionally input_mask, segment_ids, integers [B, S]. Returns float32 logits [B, C]."""
         ids = ops.convert_to_tensor(inputs["input_ids"])
+        inputs, wrong = ranges.require_inputs(self.config, {**inputs, "input_ids": ids})
         seed = None
         if training:
             seed = ops.cast(self.seed_generator.next(), "int32") if dropout_seed is None else dropout_seed
-        x = kernels.embedding_lookup(ops.convert_to_tensor(self.word_embeddings), ids)  # [B, S, E]
+        x = kernels.embedding_lookup(ops.convert_to_tensor(self.word_embeddings), inputs["input_ids"])  # [B, S, E]
+        x = x + wrong[:, :, None]
         if inputs.get("segment_ids") is not None:
             segments = ops.one_hot(inputs["segment_ids"], self.config.type_vocab_size, dtype="float32")
             x = x + ops.matmul(segments, ops.convert_to_tensor(self.token_type_embeddings))

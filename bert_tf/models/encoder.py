@@ -6,7 +6,7 @@ What differs between families is read from the configuration: the attributes of 
 import keras
 from keras import ops
 
-from bert_tf.models import kernels, lora
+from bert_tf.models import kernels, lora, ranges
 from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.flops import reads_few
 from bert_tf.models.inputs import NamedInputs
@@ -55,6 +55,10 @@ class Embeddings(ConfiguredLayer):
         length = input_ids.shape[1]
         if length is None:
             length = ops.shape(input_ids)[1]
+            if position_ids is None:
+                most = self.config.max_length
+                limit = f"at most {most}, as max_position_embeddings in {self.config.file_name} says"
+                ranges.require("The length of input_ids", length, ops.less_equal(length, most), limit)
         elif length > self.config.max_length and position_ids is None:
             raise ValueError(
                 f"A sequence of {length} tokens is longer than the {self.config.max_length} of max_position_embeddings="
@@ -64,7 +68,7 @@ class Embeddings(ConfiguredLayer):
         if self.config.type_vocab_size and self.config.looks_up_types:
             x = x + kernels.embedding_lookup(self.token_type_embeddings, segment_ids)
         elif self.config.type_vocab_size:
-            # A product with one-hot rows: a segment id outside the table adds a zero vector instead of failing.
+            # A product with one-hot rows, as in the original.
             one_hot = ops.one_hot(segment_ids, self.config.type_vocab_size, dtype="float32")
             x = x + ops.matmul(one_hot, self.token_type_embeddings)
         if position_ids is None and self.config.padding_has_a_position:
@@ -268,20 +272,25 @@ class BertEncoder(NamedInputs, keras.Model):
 
         Raises:
           ValueError: a name that is none of these, or both names of one input; input_ids is not of rank 2, or longer
-            than max_position_embeddings; a causal model is given sequence_ids or an input_mask of rank 3, but no
-            pooled_positions.
+            than max_position_embeddings; an id or a position is out of range (see `ranges`); a causal model is given
+            sequence_ids or an input_mask of rank 3, but no pooled_positions.
         """
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
         if len(input_ids.shape) != 2:
             raise ValueError(f"input_ids must be [batch, sequence]; got shape {tuple(input_ids.shape)}.")
-        segment_ids = inputs.get("segment_ids")
+        # Only heads that predict masked tokens read single positions.
+        given = {**inputs, "input_ids": input_ids, "masked_lm_positions": read_positions}
+        inputs, wrong = ranges.require_inputs(self.config, given)
+        input_ids, read_positions, segment_ids = (
+            inputs.get(name) for name in ("input_ids", "masked_lm_positions", "segment_ids")
+        )
         segment_ids = ops.zeros_like(input_ids) if segment_ids is None else segment_ids
         input_mask, sequence_ids = inputs.get("input_mask"), inputs.get("sequence_ids")
         if sequence_ids is not None:
             sequence_ids = ops.convert_to_tensor(sequence_ids)
             input_mask = ops.equal(sequence_ids[:, :, None], sequence_ids[:, None, :])
         input_mask = ops.ones_like(input_ids) if input_mask is None else ops.convert_to_tensor(input_mask)
-        bias = attention_bias(input_mask, self.config.is_causal)
+        bias = attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
         seed = self.resolve_dropout_seed(dropout_seed) if training else None
 
         embedding_output = self.embeddings(

@@ -32,7 +32,9 @@ class AnswerableSpanObjective(objectives.SpanObjective):
         logits = outputs["answerable_logit"]
         lacking = ops.softplus(logits)
         if "is_impossible" in features:
-            lacking = lacking - logits * ops.reshape(ops.cast(features["is_impossible"], "float32"), (-1,))
+            impossible = ops.reshape(ops.cast(features["is_impossible"], "float32"), (-1,))
+            wrong = objectives.require_zero_or_one("is_impossible", impossible, cls.weights(features))
+            lacking = lacking - logits * impossible + wrong
         return losses + _ANSWERABLE_WEIGHT * lacking, measures
 
 

@@ -9,12 +9,16 @@ Two features say which rows of a batch count, both [B] and optional:
 * `is_real_example`: in the original's records, 0 for an example made up to pad the last batch. As in the original it
   counts in the loss that is minimised, but not in the metrics.
 
+Labels out of range are errors (ranges.py), unless their weight is 0.
+
 Shape legend: B batch, S sequence length, C classes, N choices, P predictions per sequence, V vocabulary.
 """
 
 from collections.abc import Mapping
 
 from keras import ops
+
+from bert_tf.models import ranges
 
 # Features that weight the rows of a batch; see above.
 _ROW_WEIGHTS = ("example_weights", "is_real_example")
@@ -91,6 +95,44 @@ def _divide(total, weight):
     return total / ops.maximum(weight, _TINY)
 
 
+# What a label is, for errors; then what follows the range of them.
+_CLASS = ("a class, from 0 to", ranges.FROM_ZERO)
+_PLACE, _TOKEN = ("a place in the row, from 0 to", ""), ("a token of the vocabulary, from 0 to", "")
+
+
+def _require_below(name: str, labels, size, weights, kind: tuple[str, str] = _CLASS):
+    """Refuses labels other than 0 to size - 1 where their weight is not 0; see `ranges.require`.
+
+    Args:
+      name: the feature. labels, weights: of the same shape. kind: one of the above.
+
+    Returns:
+      What to add to the losses, of that shape: 0, or NaN for a label that is refused.
+    """
+    labels = ops.convert_to_tensor(labels)
+    allowed = ops.logical_or(ranges.below(labels, size), ops.equal(weights, 0.0))
+    ranges.require(name, labels, allowed, kind[0], size, kind[1])
+    return ranges.poison(allowed)
+
+
+def require_zero_or_one(name: str, labels, weights):
+    """The same for labels of two values; weights: of a shape that broadcasts to that of labels."""
+    labels = ops.convert_to_tensor(labels)
+    allowed = ops.logical_or(ops.equal(labels, 0), ops.equal(labels, 1))
+    allowed = ops.logical_or(allowed, ops.equal(weights, 0.0))
+    ranges.require(name, labels, allowed, "0 or 1")
+    return ranges.poison(allowed)
+
+
+def _require_weights(name: str, weights) -> None:
+    ranges.require(name, weights, ops.logical_not(ops.less(weights, 0)), "0 or more")
+
+
+def _size(logits):
+    """Of the last axis."""
+    return logits.shape[-1] or ops.shape(logits)[-1]
+
+
 # --- one loss an example ---------------------------------------------------------------------------------------------
 
 
@@ -98,15 +140,15 @@ def cross_entropy(logits, labels):
     """Negative log-likelihood of each label, in float32.
 
     Args:
-      logits: [..., C]. labels: integers [...]; one outside [0, C) gives loss 0 (the original's all-zero one-hot row).
+      logits: [..., C]. labels: integers [...]; one outside [0, C) gives loss 0 (the original's all-zero one-hot row),
+        as a label without weight needs. Objectives refuse others.
 
     Returns:
       [...] float32.
     """
     logits = ops.cast(logits, "float32")
-    classes = logits.shape[-1] or ops.shape(logits)[-1]
     labels = ops.cast(labels, "int32")
-    known = ops.logical_and(labels >= 0, labels < classes)
+    known = ops.logical_and(labels >= 0, labels < _size(logits))
     safe = ops.where(known, labels, ops.zeros_like(labels))
     losses = ops.sparse_categorical_crossentropy(safe, logits, from_logits=True)
     return ops.where(known, losses, ops.zeros_like(losses))
@@ -185,18 +227,22 @@ class PretrainingObjective:
         logits = outputs["masked_lm_logits"]
         ids = ops.cast(features["masked_lm_ids"], "int32")
         weights = ops.cast(features["masked_lm_weights"], "float32")
+        _require_weights("masked_lm_weights", weights)
+        masked_loss = cross_entropy(logits, ids) + _require_below("masked_lm_ids", ids, _size(logits), weights, _TOKEN)
         correct = _equal(ops.argmax(logits, axis=-1), ids)
         next_logits = outputs["next_sentence_logits"]
         if "next_sentence_weights" in features:
             next_logits = ops.reshape(next_logits, (-1, 2))
         labels = _labels(features, "next_sentence_labels")
         next_correct = _equal(ops.argmax(next_logits, axis=-1), labels)
-        next_loss = cross_entropy(next_logits, labels)
         examples = PretrainingObjective._next_sentence_weights(features)
+        counted = ops.ones_like(next_correct) if examples is None else examples
+        next_loss = cross_entropy(next_logits, labels)
+        next_loss = next_loss + _require_below("next_sentence_labels", labels, 2, counted)
         if examples is not None:
             next_loss, next_correct = next_loss * examples, next_correct * examples
         return {
-            "masked_lm_loss": ops.sum(weights * cross_entropy(logits, ids)),
+            "masked_lm_loss": ops.sum(weights * masked_loss),
             "masked_lm_correct": ops.sum(weights * correct),
             "next_sentence_loss": ops.sum(next_loss),
             "next_sentence_correct": ops.sum(next_correct),
@@ -235,8 +281,15 @@ class ClassificationObjective:
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
         """For every example: the loss [B], and a dict of the values that metrics average, each [B]."""
-        labels = _labels(features, cls.label_names[0])
-        return cross_entropy(outputs, labels), {"accuracy": _equal(ops.argmax(outputs, axis=-1), labels)}
+        return cls.of_classes(outputs, features, cls.label_names[0])
+
+    @classmethod
+    def of_classes(cls, logits, features: dict, name: str, kind=_CLASS) -> tuple:
+        """The same for logits [B, C] and the labels of this name."""
+        labels = _labels(features, name)
+        given = ops.reshape(ops.convert_to_tensor(features[name]), (-1,))
+        wrong = _require_below(name, given, _size(logits), cls.weights(features), kind)
+        return cross_entropy(logits, labels) + wrong, {"accuracy": _equal(ops.argmax(logits, axis=-1), labels)}
 
     @classmethod
     def soft_losses(cls, outputs, targets, temperature: float):
@@ -328,7 +381,12 @@ class MultiLabelObjective(ClassificationObjective):
     def values(cls, outputs, features: dict) -> tuple:
         logits = ops.cast(outputs, "float32")
         labels = ops.cast(features[cls.label_names[0]], "float32")
+        if len(labels.shape) != 2:
+            raise ValueError(
+                f"label_ids of several labels must be [batch, {_size(logits)}], not {tuple(labels.shape)}."
+            )
         losses = ops.softplus(logits) - logits * labels
+        losses = losses + require_zero_or_one(cls.label_names[0], labels, cls.weights(features)[:, None])
         right = _equal(logits > 0, labels > 0.5)
         measures = {"accuracy": ops.mean(right, axis=-1), "exact_match": ops.min(right, axis=-1)}
         return ops.mean(losses, axis=-1), measures
@@ -343,8 +401,8 @@ class MultiLabelObjective(ClassificationObjective):
 class SpanObjective(ClassificationObjective):
     """Mean of the cross-entropies of first and last token of an answer, mean over the batch (original: run_squad.py).
 
-    Outputs: dict of `start_logits`, `end_logits` [B, S]. Features: `start_positions`, `end_positions` [B]; a position
-    outside the sequence adds loss 0, but still counts as an example.
+    Outputs: dict of `start_logits`, `end_logits` [B, S]. Features: `start_positions`, `end_positions` [B], places
+    in the row.
     Metrics: `start_accuracy`, `end_accuracy`, `exact_match` (both correct), `example_loss`.
     """
 
@@ -356,9 +414,9 @@ class SpanObjective(ClassificationObjective):
     def values(cls, outputs, features: dict) -> tuple:
         losses, right = [], []
         for logits, name in zip((outputs["start_logits"], outputs["end_logits"]), cls.label_names, strict=True):
-            positions = _labels(features, name)
-            losses.append(cross_entropy(logits, positions))
-            right.append(_equal(ops.argmax(logits, axis=-1), positions))
+            loss, measures = cls.of_classes(logits, features, name, _PLACE)
+            losses.append(loss)
+            right.append(measures["accuracy"])
         measures = {"start_accuracy": right[0], "end_accuracy": right[1], "exact_match": right[0] * right[1]}
         return (losses[0] + losses[1]) / 2.0, measures
 
@@ -376,14 +434,19 @@ class SpanObjective(ClassificationObjective):
 # --- one loss a token ------------------------------------------------------------------------------------------------
 
 
+# In place of a label: none. The first is this project's, the other that of Hugging Face and PyTorch.
+NO_LABEL = (-1, -100)
+
+
 class TokenClassificationObjective:
     """Softmax cross-entropy of one label per token, mean over the tokens that have one.
 
-    Outputs: logits [B, S, C]. Features: `label_ids` [B, S], negative where a token has no label.
+    Outputs: logits [B, S, C]. Features: `label_ids` [B, S], one of NO_LABEL where a token has none.
     Metrics: `accuracy`, `token_loss`.
     """
 
     label_names = ("label_ids",)
+    label_kind = _CLASS
     optional_names = _ROW_WEIGHTS
     sum_names = ("loss_sum", "tokens", "metric_tokens", "token_loss", "accuracy")
 
@@ -391,7 +454,8 @@ class TokenClassificationObjective:
     def token_weights(cls, features: dict, example_weights):
         """[B, S] float32: 0 for tokens that do not count."""
         labels = ops.cast(features[cls.label_names[0]], "int32")
-        return ops.cast(labels >= 0, "float32") * ops.expand_dims(example_weights, 1)
+        without = ops.logical_or(*(ops.equal(labels, number) for number in NO_LABEL))
+        return ops.cast(ops.logical_not(without), "float32") * ops.expand_dims(example_weights, 1)
 
     @classmethod
     def soft_losses(cls, outputs, targets, temperature: float):
@@ -412,10 +476,12 @@ class TokenClassificationObjective:
     def sums(cls, outputs, features: dict) -> dict:
         """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         labels = ops.cast(features[cls.label_names[0]], "int32")
-        losses = cross_entropy(outputs, labels)  # [B, S]
+        weights, name = cls.weights(features), cls.label_names[0]
+        wrong = _require_below(name, features[name], _size(outputs), weights, cls.label_kind)
+        losses = cross_entropy(outputs, labels) + wrong  # [B, S]
         real = cls.token_weights(features, _real_weights(features, labels))
         return {
-            "loss_sum": ops.sum(cls.weights(features) * losses),
+            "loss_sum": ops.sum(weights * losses),
             "metric_tokens": ops.sum(real),
             "token_loss": ops.sum(real * losses),
             "accuracy": ops.sum(real * _equal(ops.argmax(outputs, axis=-1), labels)),
@@ -436,19 +502,22 @@ class TokenClassificationObjective:
 class MaskedLanguageModelObjective(TokenClassificationObjective):
     """The masked-LM part of `PretrainingObjective`.
 
-    Outputs: logits [B, P, V]. Features: `masked_lm_ids` [B, P], negative for none, and optionally `masked_lm_weights`
-    [B, P]. P is S if the model scores all tokens.
+    Outputs: logits [B, P, V]. Features: `masked_lm_ids` [B, P], one of NO_LABEL for none, and optionally
+    `masked_lm_weights` [B, P]. P is S if the model scores all tokens.
     Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
     """
 
     label_names = ("masked_lm_ids",)
+    label_kind = _TOKEN
     optional_names = ("masked_lm_weights", *_ROW_WEIGHTS)
 
     @classmethod
     def token_weights(cls, features: dict, example_weights):
         weights = super().token_weights(features, example_weights)
         if "masked_lm_weights" in features:
-            weights = weights * ops.cast(features["masked_lm_weights"], "float32")
+            given = ops.cast(features["masked_lm_weights"], "float32")
+            _require_weights("masked_lm_weights", given)
+            weights = weights * given
         return weights
 
     @staticmethod

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import keras
 from keras import ops
 
-from bert_tf.models import kernels, objectives
+from bert_tf.models import kernels, objectives, ranges
 from bert_tf.models.base_models import Pretrained, TaskModel
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import ClassificationObjective, cross_entropy
@@ -22,6 +22,7 @@ RANKING_SCALE, TRIPLET_MARGIN = 20.0, 1.0
 
 _EXCLUDED = -1e9
 _TINY = 1e-12
+_ROUNDING = 1e-6
 
 
 def cosines(one, other):
@@ -43,7 +44,9 @@ class CosineObjective(ClassificationObjective):
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
         scores = ops.reshape(ops.cast(features["scores"], "float32"), (-1,))
-        errors = cosines(outputs[:, 0], outputs[:, 1]) - scores
+        possible = ops.logical_or(ops.abs(scores) <= 1.0 + _ROUNDING, ops.equal(cls.weights(features), 0.0))
+        ranges.require("scores", scores, possible, "the cosine of two texts, from -1 to 1; divide yours by the largest")
+        errors = cosines(outputs[:, 0], outputs[:, 1]) - scores + ranges.poison(possible)
         return errors * errors, {"mean_absolute_error": ops.abs(errors)}
 
 

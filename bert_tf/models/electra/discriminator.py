@@ -10,6 +10,7 @@ from keras import ops
 
 from bert_tf.models.base_models import TaskModel
 from bert_tf.models.layers import ConfiguredLayer, Projection
+from bert_tf.models.objectives import require_zero_or_one
 
 _PACKAGE = "bert_tf"
 _EPSILON = 1e-6  # added to the number of tokens, so that a batch without any has loss 0
@@ -51,7 +52,7 @@ class ReplacedTokenObjective:
         """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         labels = ops.cast(features["is_replaced"], "float32")
         weights = ReplacedTokenObjective.weights(features)
-        losses = ReplacedTokenObjective.losses(outputs, labels)
+        losses = ReplacedTokenObjective.losses(outputs, labels) + require_zero_or_one("is_replaced", labels, weights)
         correct = ops.cast(ops.equal(outputs > 0, labels > 0), "float32")
         return {
             "loss_sum": ops.sum(weights * losses),

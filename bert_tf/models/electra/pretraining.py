@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.models import kernels
+from bert_tf.models import kernels, ranges
 from bert_tf.models.base_models import TaskModel
 from bert_tf.models.config import config_of_dict
 from bert_tf.models.electra import tf1
@@ -301,6 +301,7 @@ class ElectraPretrainer(TaskModel):
         """
         encoder_inputs = select(inputs, self.encoder_inputs)
         positions = ops.cast(inputs["masked_lm_positions"], "int32")
+        inputs, _ = ranges.require_inputs(self.config, inputs, ids="original_ids")
         seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         generator_seed = kernels.fold_in(seed, _GENERATOR_PLACE)
         generated = self.generator(
