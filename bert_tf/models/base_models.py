@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import keras
 from keras import ops
+from keras.src.trainers.compile_utils import MetricsList
 
 from bert_tf.models import objectives
 from bert_tf.models.config import config_of_dict
@@ -15,20 +16,38 @@ from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
 from bert_tf.weights.mapping import Weights
 
 
-class ObjectiveMetric(keras.metrics.Metric):
-    """An objective's metrics over all batches since the last reset."""
+class _Reported:
+    """A metric's name, and the direction in which it is better, as Keras's callbacks look them up."""
 
-    def __init__(self, objective, name="objective", **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, name: str):
+        self.name = name
+        self._direction = "down" if name.endswith(("loss", "error")) else "up"
+
+
+class ObjectiveMetric(MetricsList):
+    """An objective's metrics over all batches since the last reset.
+
+    Of a list like those that Keras makes of `compile(metrics=...)`, callbacks read what the metrics are called and
+    whether they are to rise: EarlyStopping(monitor="val_accuracy") needs no mode.
+    """
+
+    def __init__(self, objective, name="objective"):
+        super().__init__([], name=name)
         self.objective = objective
         self.totals = {
             name: self.add_variable(shape=(), initializer="zeros", dtype="float32", name=name)
             for name in objective.sum_names
         }
+        nothing = dict.fromkeys(objective.sum_names, 0.0)
+        self.metrics = [_Reported(name) for name in objective.metrics(nothing)]
 
     def update_state(self, sums: dict):
         for name, variable in self.totals.items():
             variable.assign_add(sums[name])
+
+    def reset_state(self):
+        for variable in self.totals.values():
+            variable.assign(0.0)
 
     def result(self) -> dict:
         return self.objective.metrics({name: ops.convert_to_tensor(total) for name, total in self.totals.items()})
@@ -168,21 +187,27 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
 
     @property
     def metrics(self) -> list:
-        metrics = super().metrics
-        if self._compile_loss is None:
-            return metrics
-        return [metric for metric in metrics if metric is not self.objective_metric]
+        others = [metric for metric in super().metrics if metric is not self.objective_metric]
+        # Before the metrics given to `compile`, so that these win where names are the same.
+        return others if self._compile_loss is not None else [*others[:1], self.objective_metric, *others[1:]]
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if self._compile_loss is not None:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
+            return super().compute_loss(x, self._labels(x, y), y_pred, sample_weight, training)
         sums = self._sums(x, y, y_pred, sample_weight)
         return self.objective.loss(sums, sums)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if self._compile_loss is None:
             self.objective_metric.update_state(self._sums(x, y, y_pred, sample_weight))
-        return super().compute_metrics(x, y, y_pred, sample_weight)
+        return super().compute_metrics(x, self._labels(x, y), y_pred, sample_weight)
+
+    def _labels(self, x, y):
+        """y for the losses and metrics given to `compile`: if it is not given, the label among the features."""
+        names = self.objective.label_names
+        if y is not None or len(names) > 1 or not isinstance(x, Mapping):
+            return y
+        return x.get(names[0])
 
     def _sums(self, x, y, y_pred, sample_weight):
         features = objectives.features_with_labels(self.objective, x, y, sample_weight)

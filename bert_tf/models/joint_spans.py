@@ -33,8 +33,8 @@ class AnswerableSpanObjective(objectives.SpanObjective):
         lacking = ops.softplus(logits)
         if "is_impossible" in features:
             impossible = ops.reshape(ops.cast(features["is_impossible"], "float32"), (-1,))
-            wrong = objectives.require_zero_or_one("is_impossible", impossible, cls.weights(features))
-            lacking = lacking - logits * impossible + wrong
+            impossible = objectives.require_zero_or_one("is_impossible", impossible, cls.weights(features))
+            lacking = lacking - logits * impossible
         return losses + _ANSWERABLE_WEIGHT * lacking, measures
 
 

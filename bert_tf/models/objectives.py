@@ -86,42 +86,23 @@ def _equal(one, other):
     return ops.cast(ops.equal(ops.cast(one, "int32"), ops.cast(other, "int32")), "float32")
 
 
-def _labels(features: dict, name: str):
-    """[B] int32; records give [B, 1]."""
-    return ops.reshape(ops.cast(features[name], "int32"), (-1,))
-
-
 def _divide(total, weight):
     return total / ops.maximum(weight, _TINY)
 
 
-# What a label is, for errors; then what follows the range of them.
-_CLASS = ("a class, from 0 to", ranges.FROM_ZERO)
-_PLACE, _TOKEN = ("a place in the row, from 0 to", ""), ("a token of the vocabulary, from 0 to", "")
-
-
-def _require_below(name: str, labels, size, weights, kind: tuple[str, str] = _CLASS):
-    """Refuses labels other than 0 to size - 1 where their weight is not 0; see `ranges.require`.
+def require_zero_or_one(name: str, labels, weights):
+    """Refuses labels other than 0 and 1 where their weight is not 0; see `ranges.require`.
 
     Args:
-      name: the feature. labels, weights: of the same shape. kind: one of the above.
+      name: the feature. labels: numbers. weights: of a shape that broadcasts to theirs.
 
     Returns:
-      What to add to the losses, of that shape: 0, or NaN for a label that is refused.
+      The labels in float32; NaN for what is refused.
     """
-    labels = ops.convert_to_tensor(labels)
-    allowed = ops.logical_or(ranges.below(labels, size), ops.equal(weights, 0.0))
-    ranges.require(name, labels, allowed, kind[0], size, kind[1])
-    return ranges.poison(allowed)
-
-
-def require_zero_or_one(name: str, labels, weights):
-    """The same for labels of two values; weights: of a shape that broadcasts to that of labels."""
-    labels = ops.convert_to_tensor(labels)
-    allowed = ops.logical_or(ops.equal(labels, 0), ops.equal(labels, 1))
+    labels = ops.cast(labels, "float32")
+    allowed = ops.logical_or(ops.equal(labels, 0.0), ops.equal(labels, 1.0))
     allowed = ops.logical_or(allowed, ops.equal(weights, 0.0))
-    ranges.require(name, labels, allowed, "0 or 1")
-    return ranges.poison(allowed)
+    return ranges.require(name, labels, allowed, "0 or 1") + ranges.poison(allowed)
 
 
 def _require_weights(name: str, weights) -> None:
@@ -140,18 +121,37 @@ def cross_entropy(logits, labels):
     """Negative log-likelihood of each label, in float32.
 
     Args:
-      logits: [..., C]. labels: integers [...]; one outside [0, C) gives loss 0 (the original's all-zero one-hot row),
-        as a label without weight needs. Objectives refuse others.
+      logits: [..., C]. labels: integers [...]; one outside [0, C) gives loss 0 (the original's all-zero one-hot row).
 
     Returns:
       [...] float32.
     """
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
-    known = ops.logical_and(labels >= 0, labels < _size(logits))
+    known = ranges.below(labels, _size(logits))
     safe = ops.where(known, labels, ops.zeros_like(labels))
     losses = ops.sparse_categorical_crossentropy(safe, logits, from_logits=True)
     return ops.where(known, losses, ops.zeros_like(losses))
+
+
+# What a label is, for errors; then what follows the range of them.
+_CLASS = ("a class, from 0 to", ranges.FROM_ZERO)
+_PLACE, _TOKEN = ("a place in the row, from 0 to", ""), ("a token of the vocabulary, from 0 to", "")
+
+
+def cross_entropy_of(name: str, logits, labels, weights, kind: tuple[str, str] = _CLASS):
+    """`cross_entropy`, which refuses labels outside [0, C) where their weight is not 0; see `ranges.require`.
+
+    Args:
+      name: the feature. logits: [..., C]. labels, weights: [...]. kind: one of the above.
+
+    Returns:
+      [...] float32; NaN for what is refused.
+    """
+    labels = ops.convert_to_tensor(labels)
+    allowed = ops.logical_or(ranges.below(labels, _size(logits)), ops.equal(weights, 0.0))
+    labels = ranges.require(name, labels, allowed, kind[0], _size(logits), kind[1])
+    return cross_entropy(logits, labels) + ranges.poison(allowed)
 
 
 def softened_divergence(logits, targets, temperature: float):
@@ -228,17 +228,16 @@ class PretrainingObjective:
         ids = ops.cast(features["masked_lm_ids"], "int32")
         weights = ops.cast(features["masked_lm_weights"], "float32")
         _require_weights("masked_lm_weights", weights)
-        masked_loss = cross_entropy(logits, ids) + _require_below("masked_lm_ids", ids, _size(logits), weights, _TOKEN)
+        masked_loss = cross_entropy_of("masked_lm_ids", logits, ids, weights, _TOKEN)
         correct = _equal(ops.argmax(logits, axis=-1), ids)
         next_logits = outputs["next_sentence_logits"]
         if "next_sentence_weights" in features:
             next_logits = ops.reshape(next_logits, (-1, 2))
-        labels = _labels(features, "next_sentence_labels")
+        labels = ops.reshape(ops.cast(features["next_sentence_labels"], "int32"), (-1,))
         next_correct = _equal(ops.argmax(next_logits, axis=-1), labels)
         examples = PretrainingObjective._next_sentence_weights(features)
         counted = ops.ones_like(next_correct) if examples is None else examples
-        next_loss = cross_entropy(next_logits, labels)
-        next_loss = next_loss + _require_below("next_sentence_labels", labels, 2, counted)
+        next_loss = cross_entropy_of("next_sentence_labels", next_logits, labels, counted)
         if examples is not None:
             next_loss, next_correct = next_loss * examples, next_correct * examples
         return {
@@ -286,10 +285,9 @@ class ClassificationObjective:
     @classmethod
     def of_classes(cls, logits, features: dict, name: str, kind=_CLASS) -> tuple:
         """The same for logits [B, C] and the labels of this name."""
-        labels = _labels(features, name)
-        given = ops.reshape(ops.convert_to_tensor(features[name]), (-1,))
-        wrong = _require_below(name, given, _size(logits), cls.weights(features), kind)
-        return cross_entropy(logits, labels) + wrong, {"accuracy": _equal(ops.argmax(logits, axis=-1), labels)}
+        labels = ops.reshape(features[name], (-1,))
+        losses = cross_entropy_of(name, logits, labels, cls.weights(features), kind)
+        return losses, {"accuracy": _equal(ops.argmax(logits, axis=-1), labels)}
 
     @classmethod
     def soft_losses(cls, outputs, targets, temperature: float):
@@ -385,8 +383,8 @@ class MultiLabelObjective(ClassificationObjective):
             raise ValueError(
                 f"label_ids of several labels must be [batch, {_size(logits)}], not {tuple(labels.shape)}."
             )
+        labels = require_zero_or_one(cls.label_names[0], labels, cls.weights(features)[:, None])
         losses = ops.softplus(logits) - logits * labels
-        losses = losses + require_zero_or_one(cls.label_names[0], labels, cls.weights(features)[:, None])
         right = _equal(logits > 0, labels > 0.5)
         measures = {"accuracy": ops.mean(right, axis=-1), "exact_match": ops.min(right, axis=-1)}
         return ops.mean(losses, axis=-1), measures
@@ -476,9 +474,8 @@ class TokenClassificationObjective:
     def sums(cls, outputs, features: dict) -> dict:
         """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         labels = ops.cast(features[cls.label_names[0]], "int32")
-        weights, name = cls.weights(features), cls.label_names[0]
-        wrong = _require_below(name, features[name], _size(outputs), weights, cls.label_kind)
-        losses = cross_entropy(outputs, labels) + wrong  # [B, S]
+        weights = cls.weights(features)
+        losses = cross_entropy_of(cls.label_names[0], outputs, labels, weights, cls.label_kind)  # [B, S]
         real = cls.token_weights(features, _real_weights(features, labels))
         return {
             "loss_sum": ops.sum(weights * losses),

@@ -45,8 +45,9 @@ class CosineObjective(ClassificationObjective):
     def values(cls, outputs, features: dict) -> tuple:
         scores = ops.reshape(ops.cast(features["scores"], "float32"), (-1,))
         possible = ops.logical_or(ops.abs(scores) <= 1.0 + _ROUNDING, ops.equal(cls.weights(features), 0.0))
-        ranges.require("scores", scores, possible, "the cosine of two texts, from -1 to 1; divide yours by the largest")
-        errors = cosines(outputs[:, 0], outputs[:, 1]) - scores + ranges.poison(possible)
+        expected = "the cosine of two texts, from -1 to 1; divide yours by the largest"
+        scores = ranges.require("scores", scores, possible, expected) + ranges.poison(possible)
+        errors = cosines(outputs[:, 0], outputs[:, 1]) - scores
         return errors * errors, {"mean_absolute_error": ops.abs(errors)}
 
 

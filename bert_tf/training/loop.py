@@ -174,7 +174,7 @@ class _Calls:
             raise NonFiniteLossError(
                 f"The loss or the gradient of step {step + done - 1} is NaN or infinite. Nothing of this step was "
                 f"applied; the newest checkpoint is {checkpoints.latest_checkpoint(self._output_dir)}. Lower "
-                "--learning_rate, check the data (a vocabulary larger than vocab_size gives NaN on accelerators), "
+                "--learning_rate, check the data (ids and labels out of range give NaN with --use_xla and on TPUs), "
                 "or pass --skip_nonfinite_steps to count such steps and leave them out."
             )
         return result, [number for number, stop in zip(_STOPS, stops, strict=True) if stop]

@@ -1,71 +1,23 @@
 """Ids, positions and labels out of range are errors that name them, everywhere."""
 
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.every_model import CONFIG, LENGTH, MODELS, SIZES, VOCAB, inputs
+from helpers.paths import ROOT
+from helpers.training_steps import feed, one_device
 
-from bert_tf.models.baselines import BaselineClassifier, create_config
-from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.config import ElectraConfig
-from bert_tf.models.electra.discriminator import ElectraDiscriminator
-from bert_tf.models.electra.pretraining import ElectraPretrainer
-from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
-from bert_tf.models.similarity import BertForSimilarity
-from bert_tf.models.task_models import (
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
+from bert_tf.models.roberta.config import RobertaConfig
+from bert_tf.models.task_models import BertModel
+from bert_tf.training import step as train_step
+from bert_tf.training.optimization import AdamWeightDecay, create_optimizer
 
-ROWS, LENGTH, VOCAB = 4, 6, 40
-SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-CONFIG = BertConfig(VOCAB, **SIZES, max_position_embeddings=8, type_vocab_size=2)
-ELECTRA = ElectraConfig(VOCAB, 16, 16, 1, 2, 32, max_position_embeddings=8)
-ERRORS = (ValueError, tf.errors.InvalidArgumentError)
-
-
-def inputs(*leading, **others) -> dict:
-    shape = (ROWS, *leading, LENGTH)
-    ids = np.random.default_rng(1).integers(5, VOCAB, shape).astype("int32")
-    return {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids), **others}
-
-
-def zeros(*shape, dtype="int32"):
-    return np.zeros((ROWS, *shape), dtype)
-
-
-PREDICTED = {"masked_lm_positions": zeros(2), "masked_lm_ids": zeros(2), "masked_lm_weights": zeros(2) + 1.0}
-GENERATED = {**PREDICTED, "original_ids": inputs()["input_ids"], "sampling_seeds": zeros(2)}
-SPANS = {"start_positions": zeros(), "end_positions": zeros()}
-JOINT = {**SPANS, "is_impossible": zeros()}
-
-# Class, its arguments, the inputs and labels that are right; a feature, what to put into it, and what the error says.
-MODELS = {
-    "classifier": (lambda: BertForSequenceClassification(CONFIG, 5), inputs(label_ids=zeros())),
-    "labels": (
-        lambda: BertForSequenceClassification(CONFIG, 3, "multi_label_classification"),
-        inputs(label_ids=zeros(3)),
-    ),
-    "tagger": (lambda: BertForTokenClassification(CONFIG, 5), inputs(label_ids=zeros(LENGTH))),
-    "choice": (lambda: BertForMultipleChoice(CONFIG), inputs(3, label_ids=zeros())),
-    "questions": (lambda: BertForQuestionAnswering(CONFIG), inputs(**SPANS)),
-    "joint": (lambda: ElectraForQuestionAnswering(ELECTRA), inputs(**JOINT)),
-    "next": (lambda: BertForNextSentencePrediction(CONFIG), inputs(next_sentence_labels=zeros(1))),
-    "masked": (lambda: BertForMaskedLM(CONFIG), inputs(**PREDICTED)),
-    "pretraining": (lambda: BertForPreTraining(CONFIG), inputs(**PREDICTED, next_sentence_labels=zeros())),
-    "similarity": (lambda: BertForSimilarity(CONFIG, "cosine"), inputs(2, scores=zeros(dtype="float32"))),
-    "discriminator": (lambda: ElectraDiscriminator(ELECTRA), inputs(is_replaced=zeros(LENGTH))),
-    "electra": (lambda: ElectraPretrainer(ELECTRA, ELECTRA), inputs(**GENERATED)),
-    "baseline": (
-        lambda: BaselineClassifier(create_config("cnn", VOCAB, embedding_size=6, hidden_size=6), 5, "cnn"),
-        inputs(label_ids=zeros()),
-    ),
-}
+# Model, a feature, what is put into it, and what the error says.
 OF_LABELS = [
     ("classifier", "label_ids", 5, "5*must be a class, from 0 to*4*from labels 1 to N subtract 1"),
     ("classifier", "label_ids", -1, "-1*from 0 to*4"),
@@ -158,3 +110,143 @@ def test_inputs(model, name, value, message):
         np.testing.assert_allclose(one, other, atol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=pattern(name, message)):
         call(tensors(bad))
+
+
+@pytest.mark.parametrize("config", [CONFIG, RobertaConfig(VOCAB, **SIZES, max_position_embeddings=10)], ids=type)
+def test_positions_and_lengths(config):
+    model, ids = BertModel(config), inputs()["input_ids"]
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
+    def call(ids, positions):
+        return model({"input_ids": ids, "position_ids": positions})["pooled_output"]
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    def of_ids(ids):
+        return model(ids)["pooled_output"]
+
+    places = np.arange(LENGTH, dtype="int32")[None]
+    np.testing.assert_allclose(call(ids, places), of_ids(ids), atol=1e-6)
+    for wrong in (8, -2):
+        bad = np.where(places == 2, wrong, places)
+        with pytest.raises(ValueError, match=rf"position_ids\[0\]\[2\] is {wrong}, but must be within .* from 0 to 7"):
+            model({"input_ids": ids, "position_ids": bad})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"position_ids has the value\] \[{wrong}\]"):
+            call(ids, bad)
+    long = np.tile(ids, 2)
+    with pytest.raises(ValueError, match="12 tokens is longer than the 8 of max_position_embeddings"):
+        model(long)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"length of input_ids has the value\] \[12\]"):
+        of_ids(long)
+
+
+def test_fit_of_stars_from_one_to_five():
+    """The mistake that cost nothing: the loss of five stars was 0."""
+    model, features = MODELS["classifier"][0](), inputs()
+    model.build()
+    model.compile(optimizer=AdamWeightDecay(1e-3))
+    stars = np.array([1, 2, 3, 5])
+    message = r"label_ids has the value\] \[5\] \[but must be a class, from 0 to\] \[4\] \[; ids count from 0"
+    before = [np.array(variable) for variable in model.trainable_variables]
+    for data in ((features, stars), (tf.data.Dataset.from_tensor_slices((features, stars)).batch(4), None)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            model.fit(*data, verbose=0)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            model.evaluate(*data, verbose=0)
+    for one, other in zip(before, model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert np.isfinite(model.fit(features, stars - 1, verbose=0).history["loss"][0])
+    # What does not count may be anything.
+    weights = np.array([1.0, 1.0, 1.0, 0.0])
+    assert np.isfinite(model.evaluate(features, stars, sample_weight=weights, verbose=0, return_dict=True)["loss"])
+
+
+def test_fit_of_a_compiled_step_gives_nan():
+    model, features = MODELS["classifier"][0](), inputs()
+    model.compile(optimizer=AdamWeightDecay(0.0), jit_compile=True)
+    assert np.isnan(model.evaluate(features, np.array([1, 2, 3, 5]), verbose=0, return_dict=True)["loss"])
+    model = BertModel(CONFIG)
+    compiled = tf.function(lambda ids: model(ids)["sequence_output"], jit_compile=True, autograph=False)
+    found = np.isnan(compiled(tf.constant(broken(features, "input_ids", VOCAB)["input_ids"])))
+    assert found[-1].all() and not found[:-1].any()
+
+
+@pytest.mark.parametrize("use_xla", [False, True])
+def test_the_training_loop(use_xla):
+    create, features = MODELS["tagger"]
+    with one_device().scope():
+        model = create()
+        model.build()
+        optimizer = create_optimizer("adamw", 1e-3, 3, 0)
+        optimizer.build(model.trainable_variables)
+    plan = train_step.TrainingPlan(num_train_steps=3, batch_size=4, use_xla=use_xla)
+    run = train_step.make_train_function(model, optimizer, model.objective, one_device(), plan)
+    bad = broken(features, "label_ids", 5)
+    iterator = feed(one_device(), tf.data.Dataset.from_tensors(bad).repeat())
+    if use_xla:  # a compiled step can't raise; the loop stops, see `loop.NonFiniteLossError`
+        assert run(iterator, 1, tf.constant(1.0), tf.constant(0))["failed"]
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"label_ids has the value\] \[5\]"):
+            run(iterator, 1, tf.constant(1.0), tf.constant(0))
+    evaluate = train_step.make_evaluate_function(model, model.objective, one_device())
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"label_ids has the value\] \[5\]"):
+        evaluate([{name: tf.constant(value) for name, value in bad.items()}])
+
+
+def test_exported_ids(tmp_path):
+    model, features = MODELS["classifier"][0](), inputs()
+    model.export(str(tmp_path / "exported"), verbose=False)
+    serve = tf.saved_model.load(str(tmp_path / "exported")).signatures["serving_default"]
+    tensors = {name: tf.constant(value) for name, value in features.items()}
+    np.testing.assert_allclose(*serve(**tensors).values(), model(features), atol=1e-5)
+    for name, wrong in (("input_ids", VOCAB), ("input_ids", -1), ("segment_ids", 2)):
+        bad = broken(features, name, wrong)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"{name} has the value\] \[{wrong}\]"):
+            serve(**{name: tf.constant(value) for name, value in bad.items()})
+
+
+def test_tokens_without_a_label():
+    model, features = MODELS["tagger"][0](), inputs()
+    labels = np.tile(np.array([0, -1, 2, -100, 4, -1]), (4, 1))
+    outputs = model(features)
+    sums = model.objective.sums(outputs, {"label_ids": labels})
+    log_probabilities = np.asarray(keras.ops.log_softmax(outputs))
+    expected = -np.mean([log_probabilities[:, place, place] for place in (0, 2, 4)])
+    np.testing.assert_allclose(model.objective.loss(sums, sums), expected, rtol=1e-5)
+
+
+PROGRAM = """
+import numpy as np
+from helpers.every_model import MODELS, VOCAB, inputs
+from bert_tf.models.task_models import BertForSequenceClassification
+
+model, features = MODELS["classifier"][0](), inputs()
+model.compile(optimizer="sgd")
+loss = model.evaluate(features, np.array([1, 2, 3, 5]), verbose=0)[0]
+assert np.isnan(loss), loss
+assert np.isfinite(model.evaluate(features, np.array([1, 2, 3, 4]), verbose=0)[0])
+features["input_ids"][0, 0] = VOCAB
+assert np.isnan(model.predict(features, verbose=0)[0]).all()
+try:
+    model(features)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.slow)])
+def test_other_backends(backend):
+    """The programs that JAX compiles give NaN; whatever is not compiled raises an error."""
+    pytest.importorskip(backend, reason=f"{backend} is not installed (requirements-dev.txt)")
+    program = PROGRAM
+    if backend == "torch":
+        program = (
+            program.split("model.compile")[0] + "features['input_ids'][0, 0] = VOCAB\ntry:" + program.split("try:")[1]
+        )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "input_ids[0][0] is 40, but must be less than vocab_size" in result.stdout

@@ -52,7 +52,8 @@ class ReplacedTokenObjective:
         """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         labels = ops.cast(features["is_replaced"], "float32")
         weights = ReplacedTokenObjective.weights(features)
-        losses = ReplacedTokenObjective.losses(outputs, labels) + require_zero_or_one("is_replaced", labels, weights)
+        labels = require_zero_or_one("is_replaced", labels, weights)
+        losses = ReplacedTokenObjective.losses(outputs, labels)
         correct = ops.cast(ops.equal(outputs > 0, labels > 0), "float32")
         return {
             "loss_sum": ops.sum(weights * losses),
