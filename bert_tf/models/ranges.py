@@ -12,6 +12,7 @@ label that is no class costs nothing.
 Shape legend: B batch, S sequence length, P positions of a row.
 """
 
+import sys
 from collections.abc import Mapping
 
 import keras
@@ -129,12 +130,9 @@ def _is_computed(tensor) -> bool:
     backend = keras.backend.backend()
     if keras.backend.is_keras_tensor(tensor):
         return False
+    library = sys.modules.get(backend)
     if backend == "jax":
-        import jax
-
-        return not isinstance(tensor, jax.core.Tracer)
+        return not isinstance(tensor, library.core.Tracer)
     if backend == "torch":
-        import torch
-
-        return not tensor.is_meta and not torch.compiler.is_compiling()
+        return not tensor.is_meta and not library.compiler.is_compiling()
     return True
