@@ -278,13 +278,10 @@ class BertEncoder(NamedInputs, keras.Model):
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
         if len(input_ids.shape) != 2:
             raise ValueError(f"input_ids must be [batch, sequence]; got shape {tuple(input_ids.shape)}.")
-        # Only heads that predict masked tokens read single positions.
-        given = {**inputs, "input_ids": input_ids, "masked_lm_positions": read_positions}
+        given = {**inputs, "input_ids": input_ids, "masked_lm_positions": read_positions}  # only their heads read some
         inputs, wrong = ranges.require_inputs(self.config, given)
-        input_ids, read_positions, segment_ids = (
-            inputs.get(name) for name in ("input_ids", "masked_lm_positions", "segment_ids")
-        )
-        segment_ids = ops.zeros_like(input_ids) if segment_ids is None else segment_ids
+        input_ids, read_positions = inputs["input_ids"], inputs["masked_lm_positions"]
+        segment_ids = ops.zeros_like(input_ids) if inputs.get("segment_ids") is None else inputs["segment_ids"]
         input_mask, sequence_ids = inputs.get("input_mask"), inputs.get("sequence_ids")
         if sequence_ids is not None:
             sequence_ids = ops.convert_to_tensor(sequence_ids)
