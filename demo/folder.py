@@ -2,10 +2,18 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+
+# What a demo writes: it replaces a folder only if there is nothing else in it.
+_WRITTEN = re.compile(
+    r"(demo|corpus|results)\.json|(train|heldout)\.(txt|tfrecord)|pretraining_data\.(train|heldout)\..*|"
+    r"vocab\.(txt|json)|merges\.txt|tokenizer\.json|spiece\.(model|vocab)|\w+_config\.json|loss_curve\.png|teacher|model|"
+    r"\..*\.(lock|tmp)|\w+\.(json|txt)\.tmp"
+)
 
 
 class DemoError(Exception):
@@ -21,11 +29,13 @@ def claim_output_dir(output_dir: str, settings: dict) -> None:
       DemoError: the folder contains something other than a demo.
     """
     state_file = os.path.join(output_dir, "demo.json")
-    if os.path.isdir(output_dir) and os.listdir(output_dir):
-        if not os.path.exists(state_file):
-            raise DemoError(f"{output_dir} has files that are not a demo's. Choose another folder with --output_dir.")
-        with open(state_file, encoding="utf-8") as file:
-            state = json.load(file)
+    if os.path.isdir(output_dir) and (names := sorted(os.listdir(output_dir))):
+        state = _read_state(state_file)
+        foreign = [name for name in names if not _WRITTEN.fullmatch(name)] if state else names
+        if foreign:
+            raise DemoError(
+                f"{output_dir} has files that are not a demo's ({foreign[0]}). Choose another folder with --output_dir."
+            )
         if state["settings"] == settings and not state["finished"]:
             print(f"Resuming the interrupted demo in {output_dir}.")
             return
@@ -39,6 +49,16 @@ def claim_output_dir(output_dir: str, settings: dict) -> None:
         print(f"Writing everything to {output_dir}.")
     os.makedirs(output_dir, exist_ok=True)
     write_state(output_dir, settings, finished=False)
+
+
+def _read_state(path: str) -> dict | None:
+    """What `write_state` wrote; None if it did not write this file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            state = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return state if isinstance(state, dict) and state.keys() == {"settings", "finished"} else None
 
 
 def write_state(output_dir: str, settings: dict | None, finished: bool) -> None:

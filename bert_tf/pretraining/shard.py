@@ -34,6 +34,7 @@ from bert_tf.pretraining.vocabulary_files import read_tokenizer
 from bert_tf.system import run_lock, workers
 from bert_tf.system.atomic import is_temporary_name, remove_folder, written_together
 from bert_tf.system.literal_paths import names_in, paths_beginning_with
+from bert_tf.system.messages import visible
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.run_lock import Owner
 from bert_tf.system.text_files import read_json
@@ -370,12 +371,13 @@ def alone(job: ShardJob, own_scratch: bool = True) -> Iterator[ShardJob]:
         for path in sorted({*job.output_files}):
             held = run_lock.held(_lock_path(path), f"--output_file={path}", [path, beside(path, "")])
             locks.append(stack.enter_context(held))
+        place = os.path.abspath(job.scratch_dir or tempfile.gettempdir())
         for lock in locks:
             if lock.predecessor:
-                _remove_scratch(lock.predecessor)
+                _remove_scratch(lock.predecessor, place)
         _remove_temporary_files(job)
         if own_scratch:
-            scratch = os.path.join(job.scratch_dir or tempfile.gettempdir(), _scratch_name(locks[0].owner))
+            scratch = os.path.join(place, _scratch_name(locks[0].owner))
             locks[0].note_scratch(scratch)  # first, so that it is known after a kill at any moment
             os.mkdir(scratch, 0o700)
             stack.callback(remove_folder, scratch)
@@ -392,16 +394,28 @@ def _scratch_name(owner: Owner) -> str:
     return f"bert_tf_{owner.token}"
 
 
-def _remove_scratch(owner: Owner) -> None:
-    """Removes the scratch directory of a run that was killed, if it is really that and this user's."""
+def _remove_scratch(owner: Owner, place: str) -> None:
+    """Removes the scratch directory of a run that was killed, if it is really that and this user's.
+
+    Args:
+      place: the folder of scratch directories. In another one nothing is removed, since anyone who can write beside the
+        output can write the lock file, too.
+    """
     if not owner.scratch or os.path.basename(owner.scratch) != _scratch_name(owner):
         return
     try:
         found = os.lstat(owner.scratch)
-    except OSError:
+    except (OSError, ValueError):  # a name that no file can have
         return
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        return
+    if os.path.dirname(owner.scratch) == place:
         remove_folder(owner.scratch)
+    else:
+        logging.warning(
+            "%s seems to be left by a killed run with another --scratch_dir; remove it if it is.",
+            visible(owner.scratch),
+        )
 
 
 def _remove_temporary_files(job: ShardJob) -> None:

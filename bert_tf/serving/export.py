@@ -19,7 +19,7 @@ from absl import logging
 
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import detect_task, frozen_graph, graph_models, graphs, loaded_export, server_ops
-from bert_tf.system.atomic import write_file, write_text_file
+from bert_tf.system.atomic import remove_folder, write_file, write_text_file
 from bert_tf.tasks.table import TASKS
 
 # With bfloat16 the weights of matrix products are stored in it, too; embedding tables and layer norms stay in float32.
@@ -171,14 +171,12 @@ def written_version(export_dir: str, version: int) -> Iterator[tuple[str, str]]:
     """
     target = posixpath.join(export_dir, str(version))
     temporary = posixpath.join(export_dir, f".{version}.tmp")
-    if tf.io.gfile.exists(temporary):
-        tf.io.gfile.rmtree(temporary)
+    remove_folder(temporary)
     try:
         yield temporary, target
         tf.io.gfile.rename(temporary, target)
     except BaseException:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.rmtree(temporary)
+        remove_folder(temporary)
         raise
 
 

@@ -1,22 +1,20 @@
 """Exports of export_saved_model.py, loaded in Python.
 
-A SavedModel is a program: its ops can read and write files. So an export is loaded only if all that it can run are ops
-that the exporter uses, none of which does, unless the caller trusts it.
+A SavedModel is a program: its ops can read and write files. So an export is loaded only if it holds nothing but what
+exports hold (`safe_graph`), unless the caller trusts it.
 """
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import function_pb2, node_def_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.serving import server_ops
+from bert_tf.serving import safe_graph
 from bert_tf.system import literal_paths
-from bert_tf.system.messages import some
+from bert_tf.system.messages import some, visible
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import first_existing
 
@@ -64,7 +62,8 @@ class Export:
       trust: load it whatever ops it has; for exports of your own or of someone you trust like your own code.
 
     Raises:
-      ValueError: export.json or the graph is damaged; or the graph has ops that no export has. The message names them.
+      ValueError: export.json or the graph is damaged; or the graph has what no export has. The message names
+        it.
     """
 
     def __init__(self, directory: str, trust: bool = False):
@@ -91,13 +90,10 @@ def _load(directory: str):
 
 
 def check_ops(directory: str) -> None:
-    """Checks that a SavedModel can run only ops that exports have (`server_ops.FIRST_VERSION`).
-
-    These are the ops of all functions that Python can call or that loading calls, and of what they call. The functions
-    that save and restore weights have others; nothing calls these.
+    """Checks that a SavedModel can only compute, as exports do; see `safe_graph`.
 
     Raises:
-      ValueError: it has others, is of TensorFlow 1, or is damaged.
+      ValueError: it has what no export has, is of TensorFlow 1, or is damaged.
     """
     path = posixpath.join(directory, _GRAPH_FILE)
     with tf.io.gfile.GFile(path, "rb") as file:
@@ -108,32 +104,9 @@ def check_ops(directory: str) -> None:
         raise ValueError(f"{path} is damaged: it is not a SavedModel.") from None
     if len(saved.meta_graphs) != 1 or not saved.meta_graphs[0].HasField("object_graph_def"):
         raise ValueError(f"{path} is not an export of export_saved_model.py: it was not saved by TensorFlow 2.")
-    (graph,) = saved.meta_graphs
-    functions = {function.signature.name: function for function in graph.graph_def.library.function}
-    roots = graph.object_graph_def.concrete_functions
-    ops = {node.op for name in _reachable(roots, functions) for node in functions[name].node_def} - functions.keys()
-    foreign = ops - server_ops.FIRST_VERSION.keys()
-    if foreign:
+    if foreign := safe_graph.foreign_parts(saved.meta_graphs[0]):
+        names = visible(some([name for names in foreign.values() for name in names]))
         raise ValueError(
-            f"{path} has ops that no export has, and which may do anything: {some(sorted(foreign))}. If you trust it "
-            "like a program of your own, give trust=True."
+            f"{path} has {' and '.join(foreign)} that no export has, and which may do anything: {names}. If you trust "
+            "it like a program of your own, give trust=True."
         )
-
-
-def _reachable(roots: Mapping, functions: Mapping[str, function_pb2.FunctionDef]) -> set[str]:
-    """The names of functions that the roots call, directly or not, and of the roots."""
-    found, waiting = set(), [name for name in roots if name in functions]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            called = (other for node in functions[name].node_def for other in _called(node))
-            waiting += [other for other in called if other in functions]
-    return found
-
-
-def _called(node: node_def_pb2.NodeDef) -> Iterator[str]:
-    """The names of the functions that a node may call."""
-    yield node.op
-    for value in node.attr.values():
-        yield from (function.name for function in (value.func, *value.list.func) if function.name)

@@ -2,7 +2,8 @@
 
 An op that is not listed here is refused, so that an op new in Keras's or TensorFlow's graphs is noticed when a model
 is exported, not when a server fails to load it. Before adding a name, note: TensorFlow Serving X.Y has the ops of
-TensorFlow X.Y and all of tensorflow_text X.Y, and no others.
+TensorFlow X.Y and all of tensorflow_text X.Y, and no others. And `safe_graph` lets an export of unknown origin use
+every op that is listed, so none may touch a file, a socket, another process or Python.
 
 Each version is the oldest package on PyPI, of 2.5 to 2.10, in which the op's name was found (tensorflow-cpu: the
 generated Python functions; tensorflow-text: its libraries); 2.4 and earlier were not examined.

@@ -16,6 +16,7 @@ import dataclasses
 import json
 import os
 import posixpath
+import re
 import socket
 import threading
 import time
@@ -26,10 +27,13 @@ from absl import logging
 
 from bert_tf.system import atomic, processes
 from bert_tf.system.checks import is_remote
+from bert_tf.system.messages import visible
+from bert_tf.system.text_files import parse_json
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
 _POLL_SECONDS = 1.0
+_MOST_BYTES = 2**16  # of a lock file
 _SETTLE_SECONDS = 0.05  # of two that start at once, the later one's lock is there after this time
 
 
@@ -42,8 +46,9 @@ class Owner:
     """Content of a lock file.
 
     Attributes:
-      token: 32 hexadecimal digits, drawn for this run. machine: whose processes can be seen from each other.
-      process_start: of the process, in units of the system; None: unknown.
+      token: 32 hexadecimal digits, drawn for this run; empty for a damaged lock.
+      machine: whose processes can be seen from each other. process_start: of the process, in units of the system; None:
+        unknown.
       started: date and time for messages. renewals: how often it was renewed. scratch: folder of temporary files.
     """
 
@@ -57,7 +62,7 @@ class Owner:
     scratch: str | None = None
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host} (started {self.started})"
+        return visible(f"process {self.pid} on {self.host:.100} (started {self.started:.100})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,18 +201,37 @@ def check_free(path: str, named: str) -> None:
 
 
 def read_owner(path: str) -> Owner | None:
-    """Whose lock it is; None if there is none. A damaged file has an unknown owner."""
+    """Whose lock it is; None if there is none. A damaged file, or one of another program, has an unknown owner.
+
+    Raises:
+      OSError: it is no file. tf.errors.OpError: it can't be read.
+    """
     import tensorflow as tf
 
+    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(f"{path} is not a file, so it can't be the lock of a run: move it away.")
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            content = file.read()
+            content = file.read(_MOST_BYTES + 1)
     except tf.errors.NotFoundError:
         return None
     try:
-        return Owner(**json.loads(content))
+        owner = Owner(**parse_json(content.decode(), path))
     except (ValueError, TypeError):
         return Owner(token="")
+    return owner if len(content) <= _MOST_BYTES and _is_sound(owner) else Owner(token="")
+
+
+def _is_sound(owner: Owner) -> bool:
+    """Whether the values from a lock file are of the right kinds, and such as a run has."""
+    texts = (owner.token, owner.host, owner.machine, owner.started, "" if owner.scratch is None else owner.scratch)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and re.fullmatch(r"[0-9a-f]{32}", owner.token) is not None
+        and type(owner.pid) is int
+        and 0 < owner.pid < 2**31  # 0 and -1 stand for many processes
+        and isinstance(owner.process_start, int | None)
+    )
 
 
 def _dead_owner(path: str, named: str) -> Owner | None:

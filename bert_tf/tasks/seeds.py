@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.system.atomic import write_text_file
+from bert_tf.system.atomic import remove_folder, write_text_file
 from bert_tf.training import best_model, run_directory
 
 
@@ -49,8 +49,7 @@ def copy_best(run_dir: str, output_dir: str) -> None:
             tf.io.gfile.copy(posixpath.join(run_dir, name), posixpath.join(output_dir, name), overwrite=True)
     source, target = (posixpath.join(folder, best_model.DIRECTORY) for folder in (run_dir, output_dir))
     if tf.io.gfile.exists(source):
-        if tf.io.gfile.exists(target):
-            tf.io.gfile.rmtree(target)
+        remove_folder(target)
         for folder, _, names in tf.io.gfile.walk(source):
             there = posixpath.join(target, posixpath.relpath(folder, source))
             tf.io.gfile.makedirs(there)

@@ -31,7 +31,7 @@ from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import check_may_write, sync, temporary_folder, write_text_file
 from bert_tf.system.literal_paths import names_in
 from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX, DamagedError, open_bundle, value_of, write_bundle
-from bert_tf.weights.find import data_files, latest_checkpoint, saved_steps
+from bert_tf.weights.find import checkpoint_state, data_files, latest_checkpoint, saved_steps
 
 __all__ = [
     "Initialization",
@@ -161,9 +161,11 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
             f"{prefix} could not be written: {error.message}. The checkpoints before it are untouched; free some space "
             "or choose another --output_dir, then run the same command again to resume."
         ) from error
-    state = tf.train.get_checkpoint_state(output_dir)
+    state = checkpoint_state(output_dir)
     older = [posixpath.basename(path) for path in state.all_model_checkpoint_paths] if state else []
-    names = [name for name in older if name != posixpath.basename(prefix) and _exists(output_dir, name)]
+    # Only those that a run saves: the state file may name others, such as the released weights beside them.
+    own = {posixpath.basename(path) for path in saved_steps(output_dir).values()} - {posixpath.basename(prefix)}
+    names = [name for name in older if name in own]
     names.append(posixpath.basename(prefix))
     dropped, kept = (names[:-keep_max], names[-keep_max:]) if keep_max else ([], names)
     _write_state(output_dir, kept)
@@ -245,7 +247,7 @@ def remove_superseded(output_dir: str, keep_max: int) -> None:
     removed in their turn. Those older than all that it names are removed, if these are as many as are kept, and so are
     files of values without an index.
     """
-    state, found = tf.train.get_checkpoint_state(output_dir), saved_steps(output_dir)
+    state, found = checkpoint_state(output_dir), saved_steps(output_dir)
     listed = {posixpath.basename(path) for path in state.all_model_checkpoint_paths} if state else set()
     if not listed or not all(_exists(output_dir, name) for name in listed):
         whole = [posixpath.basename(prefix) for _, prefix in sorted(found.items()) if data_files(prefix)]

@@ -133,8 +133,14 @@ def owned(output_dir: str, keep_max: int) -> Iterator[None]:
 def _runs_in(output_dir: str) -> Iterator[str]:
     """output_dir, and the folders of the runs of each seed and combination in it."""
     yield output_dir
-    for name in filter(_RUNS.fullmatch, names_in(output_dir)):
-        yield from _runs_in(posixpath.join(output_dir, name))
+    for folder in _folders_in(output_dir, _RUNS):
+        yield from _runs_in(folder)
+
+
+def _folders_in(directory: str, names: re.Pattern) -> list[str]:
+    """The paths of the folders with such names; links are left out, which lead to what may not be the run's."""
+    paths = [posixpath.join(directory, name) for name in filter(names.fullmatch, names_in(directory))]
+    return [path for path in paths if tf.io.gfile.isdir(path) and not os.path.islink(path)]
 
 
 def check_free(output_dir: str) -> None:
@@ -149,9 +155,9 @@ def check_free(output_dir: str) -> None:
 def _written_folders(output_dir: str) -> Iterator[str]:
     """output_dir, and all that its run writes to in it, further runs aside."""
     yield output_dir
-    for name in names_in(output_dir):
-        if _FOLDERS.fullmatch(name) and not _RUNS.fullmatch(name):
-            yield from _written_folders(posixpath.join(output_dir, name))
+    for folder in _folders_in(output_dir, _FOLDERS):
+        if not _RUNS.fullmatch(posixpath.basename(folder)):
+            yield from _written_folders(folder)
 
 
 def remove_leftovers(output_dir: str, keep_max: int) -> None:
@@ -346,13 +352,13 @@ def _absolute(path: str) -> str:
 
 
 def _written_files(directory: str) -> Iterator[str]:
-    for name in sorted(name.rstrip("/") for name in tf.io.gfile.listdir(directory)):
+    for name in names_in(directory):
         path = posixpath.join(directory, name)
-        if tf.io.gfile.isdir(path):
-            if _FOLDERS.fullmatch(name):
-                yield from _written_files(path)
-        elif _WRITTEN.fullmatch(name) or path.endswith("/1_Pooling/config.json") or _is_card(path):
+        is_written = _WRITTEN.fullmatch(name) or path.endswith("/1_Pooling/config.json") or _is_card(path)
+        if is_written and not tf.io.gfile.isdir(path):
             yield path
+    for folder in _folders_in(directory, _FOLDERS):
+        yield from _written_files(folder)
 
 
 def _is_card(path: str) -> bool:

@@ -17,7 +17,7 @@ def latest_checkpoint(output_dir: str) -> str | None:
     That is the checkpoint named in the state file. If the file or that checkpoint (or a part of it) does not exist, the
     newest `model.ckpt-<step>` is used, with a warning: a run never starts over beside its own checkpoints.
     """
-    state = tf.train.get_checkpoint_state(output_dir)
+    state = checkpoint_state(output_dir)
     newest = state.model_checkpoint_path if state else None
     if newest and _is_complete(newest):
         return newest
@@ -28,6 +28,15 @@ def latest_checkpoint(output_dir: str) -> str | None:
         "%s names no checkpoint that is there; %s is the newest one left.", f"{output_dir}/checkpoint", left[-1]
     )
     return left[-1]
+
+
+def checkpoint_state(output_dir: str):
+    """The CheckpointState in the file `checkpoint`; None if there is no such file, or it is damaged."""
+    try:
+        return tf.train.get_checkpoint_state(output_dir)
+    except ValueError as error:  # not text, or it names no newest checkpoint
+        logging.warning("%s is damaged: %s", posixpath.join(output_dir, "checkpoint"), error)
+        return None
 
 
 def saved_steps(output_dir: str) -> dict[int, str]:

@@ -115,6 +115,11 @@ def test_no_text_too_little_text_and_a_foreign_folder(tmp_path):
     with pytest.raises(demo_folder.DemoError, match="has files that are not a demo"):
         demo_folder.claim_output_dir(str(tmp_path / "mine"), {})
     assert os.listdir(tmp_path / "mine") == ["letter"]
+    for state in ("{}", "[]", '{"settings": {}, "finished": true}', "[" * 50_000, "torn"):
+        (tmp_path / "mine" / "demo.json").write_text(state)
+        with pytest.raises(demo_folder.DemoError, match=r"mine has files that are not a demo's \(\w"):
+            demo_folder.claim_output_dir(str(tmp_path / "mine"), {})
+        assert sorted(os.listdir(tmp_path / "mine")) == ["demo.json", "letter"]
 
 
 def test_claim_output_dir(tmp_path, capsys):

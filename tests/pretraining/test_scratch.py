@@ -78,18 +78,40 @@ def test_the_scratch_of_a_killed_run_is_removed_and_no_link_is_followed(make, tm
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ["link", "file", "another name", "nothing"])
-def test_what_is_not_a_scratch_directory_is_left_alone(case, make, tmp_path):
-    token = "f" * 32
+@pytest.mark.parametrize("case", ["link", "file", "another name", "nothing", "no token", "no path", "no text"])
+def test_what_is_not_a_scratch_directory_is_left_alone(case, make, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_lock, "LEASE_SECONDS", 0.05)  # for a lock that no run has written
+    token = "victim" if case == "no token" else "f" * 32
     scratch = tmp_path / "scratch" / f"bert_tf_{token}"
     if case == "link":
         scratch.symlink_to(tmp_path / "victim")
     elif case == "file":
         scratch.write_text("")
-    lock_of_killed_run(tmp_path, tmp_path / "victim" if case == "another name" else scratch, token=token)
+    elif case == "no token":
+        scratch.mkdir()
+        (scratch / "file").write_text("precious")
+    named = {
+        "another name": tmp_path / "victim",
+        "no path": f"\0/bert_tf_{token}",
+        "no text": f"\ud800/bert_tf_{token}",
+    }
+    lock_of_killed_run(tmp_path, named.get(case, scratch), token=token)
     make()
     assert (tmp_path / "victim" / "file").read_text() == "precious"
-    assert os.path.lexists(scratch) == (case in ("link", "file"))
+    assert os.path.lexists(scratch) == (case in ("link", "file", "no token"))
+
+
+@pytest.mark.parametrize("way", ["plainly", "by dots", "by a link"])
+def test_a_folder_that_only_has_the_name_is_left_alone(way, make, tmp_path, caplog):
+    """A lock file may name any place, but scratch directories are only in --scratch_dir."""
+    token = "f" * 32
+    (tmp_path / "victim").rename(tmp_path / f"bert_tf_{token}")
+    (tmp_path / "scratch" / "link").symlink_to(tmp_path)
+    place = {"plainly": tmp_path, "by dots": f"{tmp_path}/scratch/..", "by a link": f"{tmp_path}/scratch/link"}[way]
+    lock_of_killed_run(tmp_path, f"{place}/bert_tf_{token}", token=token)
+    make()
+    assert (tmp_path / f"bert_tf_{token}" / "file").read_text() == "precious"
+    assert f"{place}/bert_tf_{token} seems to be left by a killed run with another --scratch_dir" in caplog.text
 
 
 def test_two_runs_of_one_job_do_not_disturb_each_other(make, tmp_path, monkeypatch):

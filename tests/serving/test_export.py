@@ -361,6 +361,19 @@ def test_a_new_version_is_the_highest(tmp_path):
     assert export.new_version(str(tmp_path), 2) == 2
 
 
+def test_nothing_behind_a_link_is_removed(tmp_path):
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").write_text("precious")
+    (tmp_path / ".1.tmp").symlink_to(tmp_path / "victim")
+    (tmp_path / ".2.tmp").mkdir()
+    (tmp_path / ".2.tmp" / "link").symlink_to(tmp_path / "victim")
+    for version in (1, 2):
+        with export.written_version(str(tmp_path), version) as (temporary, target):
+            os.mkdir(temporary)
+        assert os.listdir(target) == []
+    assert (tmp_path / "victim" / "file").read_text() == "precious"
+
+
 def test_no_model_there(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises((FileNotFoundError, ValueError), match="empty"):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2, saved_model_pb2
 
 from bert_tf import ChoicePredictor, Predictor, QuestionAnswerer, Tagger
 from bert_tf.serving import loaded_export
@@ -44,6 +44,18 @@ class ReadsWhenLoaded(Answers):
         keys = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
         source = tf.lookup.TextFileInitializer(str(path), tf.string, keys[0], tf.int64, keys[1])
         self.table = tf.lookup.StaticHashTable(source, -1)
+
+
+class Calls(tf.Module):
+    """A signature that calls a function, as a graph for `altered`."""
+
+    @tf.function(input_signature=[TEXTS])
+    def __call__(self, text):
+        @tf.function
+        def inner(text):
+            return tf.cast(tf.strings.length(text), tf.float32)
+
+        return {"score": inner(text)}
 
 
 def save(module, folder, task="regression") -> str:
@@ -95,7 +107,186 @@ def test_a_graph_of_tensorflow_1_or_none(tmp_path):
     (path / "saved_model.pb").write_bytes(saved.SerializeToString())
     with pytest.raises(ValueError, match="not an export of export_saved_model.py: it was not saved by TensorFlow 2"):
         loaded_export.check_ops(str(path))
+    saved.meta_graphs[0].object_graph_def.SetInParent()
+    saved.meta_graphs.add().CopyFrom(saved.meta_graphs[0])
+    (path / "saved_model.pb").write_bytes(saved.SerializeToString())
+    with pytest.raises(ValueError, match="not an export of export_saved_model.py"):
+        loaded_export.check_ops(str(path))
     for content, message in ((b"\xff" * 9, "is damaged: it is not a SavedModel"), (b"", "was not saved by")):
         (path / "saved_model.pb").write_bytes(content)
         with pytest.raises(ValueError, match=message):
             loaded_export.check_ops(str(path))
+
+
+# ---- graphs that hide what they do -----------------------------------------------------------------------------------
+
+
+def altered(folder, change):
+    """The path of an export of `Calls` whose graph, a MetaGraphDef, was changed."""
+    path = save(Calls(), folder)
+    file = folder / "saved_model.pb"
+    saved = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    change(saved.meta_graphs[0])
+    file.write_bytes(saved.SerializeToString())
+    return path
+
+
+def functions(graph, name):
+    """The functions of the library whose names begin so; there is one for each time that TensorFlow traced the call."""
+    return [one for one in graph.graph_def.library.function if one.signature.name.startswith(f"__inference_{name}")]
+
+
+def call_of(graph, name="inner"):
+    """A node that calls a function, in another function."""
+    inner = {one.signature.name for one in functions(graph, name)}
+    nodes = (node for one in graph.graph_def.library.function for node in one.node_def if "f" in node.attr)
+    return next(node for node in nodes if node.attr["f"].func.name in inner)
+
+
+def let_write(changed, path):
+    """Makes a function write a file whenever it is called."""
+    for name, value in (("path", str(path)), ("content", "written")):
+        constant = changed.node_def.add(name=name, op="Const")
+        constant.attr["dtype"].type = tf.string.as_datatype_enum
+        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    changed.node_def.add(name="write", op="WriteFile", input=["path:output:0", "content:output:0"])
+    changed.control_ret["write"] = "write"
+    changed.signature.control_output.append("write")
+    changed.signature.is_stateful = True
+
+
+def add_function(graph, name, path=None):
+    """Adds a copy of `inner`, which writes a file if a path is given."""
+    added = graph.graph_def.library.function.add()
+    added.CopyFrom(functions(graph, "inner")[0])
+    added.signature.name = f"__inference_{name}_1"
+    if path:
+        let_write(added, path)
+    return added
+
+
+@pytest.fixture
+def optimizer():
+    """Switches TensorFlow's graph optimizer on, which most tests do without."""
+    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
+
+
+def test_a_function_that_the_optimizer_puts_in_place_of_another(optimizer, tmp_path):
+    def change(graph):
+        add_function(graph, "twin", tmp_path / "file")
+        for name, device in (("inner", b"GPU"), ("twin", b"CPU")):
+            for one in functions(graph, name):
+                one.attr["api_implements"].s, one.attr["api_preferred_device"].s = b"length", device
+
+    path = altered(tmp_path / "model", change)
+    message = r"has attributes and ops that no export has.*: api_implements, api_preferred_device, WriteFile\. If you"
+    with pytest.raises(ValueError, match=message):
+        Predictor(path)
+    assert not (tmp_path / "file").exists()
+    Predictor(path, trust=True).logits(["a"])
+    assert (tmp_path / "file").read_text() == "written"
+
+
+def saver_of(graph):
+    (found,) = functions(graph, "_traced_save")
+    return found
+
+
+def set_config(graph, **options):
+    config = config_pb2.ConfigProto.FromString(call_of(graph).attr["config_proto"].s)
+    config.graph_options.rewrite_options.MergeFrom(rewriter_config_pb2.RewriterConfig(**options))
+    call_of(graph).attr["config_proto"].s = config.SerializeToString()
+
+
+def hold_handle(graph):
+    constant = functions(graph, "inner")[0].node_def.add(name="handle", op="Const")
+    constant.attr["dtype"].type = tf.resource.as_datatype_enum
+    constant.attr["value"].tensor.dtype = tf.resource.as_datatype_enum
+
+
+CUSTOM = rewriter_config_pb2.RewriterConfig.CustomGraphOptimizer(name="other")
+ALTERED = {
+    "a function that nothing calls": (
+        lambda graph: add_function(graph, "alone", "file"), "ops that no export has.*: WriteFile\\."),
+    "the main graph": (
+        lambda graph: graph.graph_def.node.add(name="write", op="WriteFile"), "ops that .*: WriteFile\\."),
+    "more than saving in the function that saves": (
+        lambda graph: saver_of(graph).node_def.add(name="w", op="WriteFile"), "ops that .*: WriteFile\\."),
+    "saving in another function": (
+        lambda graph: functions(graph, "inner")[0].node_def.add(name="s", op="SaveV2"), "ops that .*: SaveV2\\."),
+    "a function that a node names as its op": (
+        lambda graph: functions(graph, "_traced_restore")[0].node_def.add(name="s", op=saver_of(graph).signature.name),
+        "ops that .*: __inference__traced_save_"),
+    "saving called": (
+        lambda graph: setattr(call_of(graph).attr["f"].func, "name", saver_of(graph).signature.name),
+        "calls that .*: __inference__traced_save_"),
+    "saving called by a list": (
+        lambda graph: call_of(graph).attr["branches"].list.func.add(name=saver_of(graph).signature.name),
+        "calls that .*: __inference__traced_save_"),
+    "saving called by an object": (
+        lambda graph: graph.object_graph_def.concrete_functions[saver_of(graph).signature.name].SetInParent(),
+        "calls that .*: __inference__traced_save_"),
+    "saving as a gradient": (
+        lambda graph: graph.graph_def.library.registered_gradients.add(
+            gradient_func=saver_of(graph).signature.name, registered_op_type="CustomGradient-1"),
+        "calls that .*: __inference__traced_save_"),
+    "a function that is elsewhere": (
+        lambda graph: setattr(call_of(graph).attr["f"].func, "name", "elsewhere"), "calls that .*: elsewhere\\."),
+    "a function in an attribute of an attribute": (
+        lambda graph: setattr(call_of(graph).attr["f"].func.attr["g"].func, "name", "elsewhere"),
+        "attributes that .*: those of __inference_inner_"),
+    "an attribute from elsewhere": (
+        lambda graph: setattr(call_of(graph).attr["f"], "placeholder", "g"), "attributes that .*: f\\."),
+    "an attribute of a function": (
+        lambda graph: setattr(functions(graph, "inner")[0].attr["api_implements"], "s", b"x"),
+        "attributes that .*: api_implements\\."),
+    "an attribute of an argument": (
+        lambda graph: setattr(functions(graph, "inner")[0].arg_attr[0].attr["_other"], "b", True),
+        "attributes that .*: _other\\."),
+    "another kernel": (lambda graph: setattr(call_of(graph).attr["_kernel"], "s", b"x"), "attributes .*: _kernel\\."),
+    "an executor": (
+        lambda graph: setattr(call_of(graph).attr["executor_type"], "s", b"x"), "attributes that .*: executor_type\\."),
+    "an optimizer": (lambda graph: set_config(graph, optimizers=["x"]), "attributes that .*: config_proto\\."),
+    "an optimizer of another library": (
+        lambda graph: set_config(graph, custom_optimizers=[CUSTOM]), "attributes that .*: config_proto\\."),
+    "damaged settings": (
+        lambda graph: setattr(call_of(graph).attr["config_proto"], "s", b"\xff"), "attributes .*: config_proto\\."),
+    "another machine": (
+        lambda graph: setattr(call_of(graph), "device", "/job:worker"), "devices that .*: /job:worker\\."),
+    "a variable of someone else": (hold_handle, "constants of the type that no export has.*: DT_RESOURCE\\."),
+    "an object of another class": (
+        lambda graph: setattr(graph.object_graph_def.nodes[0].user_object, "identifier", "optimizer"),
+        "objects that .*: optimizer\\."),
+    "an object of a registered class": (
+        lambda graph: setattr(graph.object_graph_def.nodes[0], "registered_name", "tf.StaticHashTable"),
+        "objects that .*: tf.StaticHashTable\\."),
+    "a registered saver": (
+        lambda graph: setattr(graph.object_graph_def.nodes[0], "registered_saver", "a.b"), "objects that .*: a.b\\."),
+    "a device of an object": (
+        lambda graph: graph.object_graph_def.nodes.add(resource={"device": "/job:a"}), "devices that .*: /job:a\\."),
+    "an asset above": (lambda graph: graph.asset_file_def.add(filename="../a"), "assets that .*: ../a\\."),
+    "an asset elsewhere": (lambda graph: graph.asset_file_def.add(filename="/etc/a"), "assets that .*: /etc/a\\."),
+    "the folder as an asset": (lambda graph: graph.asset_file_def.add(filename=".."), "assets that .*: \\.\\.\\."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ALTERED)
+def test_what_no_export_has(case, tmp_path):
+    change, message = ALTERED[case]
+    path = altered(tmp_path / "model", change)
+    with pytest.raises(ValueError, match=f"model/saved_model.pb has {message}"):
+        Predictor(path)
+
+
+def test_settings_that_training_chose_are_no_danger(tmp_path):
+    path = altered(tmp_path / "model", lambda graph: set_config(graph, arithmetic_optimization=2))
+    assert Predictor(path).logits(["ab"]).tolist() == [[2.0]]
+
+
+def test_a_name_in_a_message_cannot_steer_a_terminal(tmp_path):
+    path = altered(tmp_path / "model", lambda graph: graph.asset_file_def.add(filename="/a\x1b[2J\nb"))
+    with pytest.raises(ValueError, match=r"assets that no export has.*: /a\\u001b\[2J\\u000ab\. If you trust"):
+        Predictor(path)

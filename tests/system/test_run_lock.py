@@ -1,5 +1,6 @@
 """Whose a place is: living, dead and lost owners."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -61,15 +62,81 @@ def test_a_dead_owner_loses_it(case, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("file", ["", "{}", "[1]", '{"token": 1', "\0" * 50])
-def test_a_damaged_lock_is_taken_over_in_time(file, tmp_path, monkeypatch):
+def crafted(**values) -> str:
+    """The content of a lock file of this machine with some values changed."""
+    return json.dumps({**dataclasses.asdict(run_lock._this_process()), **values})
+
+
+DAMAGED = {
+    "empty": "",
+    "no values": "{}",
+    "list": "[1]",
+    "null": "null",
+    "torn": '{"token": 1',
+    "zeros": "\0" * 50,
+    "not UTF-8": b"\xff\xfe",
+    "nested": "[" * 50_000,
+    "nested value": crafted(host="HERE").replace('"HERE"', "[" * 30_000 + "]" * 30_000),
+    "thousands of digits": crafted(pid="HERE").replace('"HERE"', "9" * 5000),
+    "large": crafted(host="x" * 2**17),
+    "further value": crafted(other=1),
+    "token of text": crafted(token="../../victim"),
+    "token too short": crafted(token="f" * 31),
+    "token of another kind": crafted(token=7),
+    "pid of text": crafted(pid="7"),
+    "pid null": crafted(pid=None),
+    "pid list": crafted(pid=[7]),
+    "pid true": crafted(pid=True),
+    "pid float": crafted(pid=7.5),
+    "pid 10^30": crafted(pid=10**30),
+    "pid 0": crafted(pid=0),
+    "pid -1": crafted(pid=-1),
+    "start of text": crafted(process_start="7"),
+    "host null": crafted(host=None),
+    "machine list": crafted(machine=[]),
+    "started number": crafted(started=7),
+    "scratch list": crafted(scratch=["/tmp"]),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_lock_is_taken_over_in_time(case, tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "LEASE_SECONDS", 0.05)
     monkeypatch.setattr(run_lock, "_POLL_SECONDS", 0.01)
-    (tmp_path / "run.lock").write_text(file)
+    content = DAMAGED[case]
+    (tmp_path / "run.lock").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert run_lock.read_owner(str(tmp_path / "run.lock")) == run_lock.Owner(token="")
+    run_lock.check_free(str(tmp_path / "run.lock"), "--output_dir")
     with held(tmp_path) as lock:
         assert json.loads((tmp_path / "run.lock").read_text())["token"] == lock.owner.token
         atomic.write_text_file(str(tmp_path / "mine"), "")
     assert os.listdir(tmp_path) == ["mine"]
+
+
+def test_what_is_no_file_is_no_lock(tmp_path):
+    for make in (os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
+        folder = tmp_path / make.__name__
+        folder.mkdir()
+        make(folder / "run.lock")
+        with pytest.raises(OSError, match=r"run.lock is not a file, so it can't be the lock of a run: move it away\."):
+            run_lock.check_free(str(folder / "run.lock"), "--output_dir")
+
+
+def test_a_lock_file_behind_a_link_is_only_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_lock, "LEASE_SECONDS", 0.05)
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.lock").symlink_to(tmp_path / "victim")
+    with held(tmp_path / "run"):
+        pass
+    assert (tmp_path / "victim").read_text() == "precious" and os.listdir(tmp_path / "run") == []
+
+
+def test_a_lock_cannot_steer_a_terminal(tmp_path):
+    (tmp_path / "run.lock").write_text(crafted(host="\x1b[2J" + "x" * 999, started="\n"))
+    message = r"is in use by process \d+ on \\u001b\[2Jx{96} \(started \\u000a\), as"
+    with pytest.raises(run_lock.LockedError, match=message):
+        run_lock.check_free(str(tmp_path / "run.lock"), "--output_dir")
 
 
 @pytest.mark.parametrize("renewed", [False, True])

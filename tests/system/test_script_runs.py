@@ -55,3 +55,11 @@ def test_a_failure_shows_the_end_of_this_starts_log(script, tmp_path):
         script_runs.do_run(Run("one", script, {"a": 1}), str(tmp_path))
     assert "Only 3" in str(raised.value) and "earlier" not in str(raised.value)
     assert script_runs.result_of(Run("one", script, {"a": 1}), str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("content", ["{}", '{"command": "x", "results": {}}', '{"command": [], "results": []}'])
+def test_what_is_no_result_is_named(content, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "first.json").write_text(content)
+    with pytest.raises(ValueError, match=r"results/first.json is not the result of a run; delete it\."):
+        script_runs.result_of(Run("first", "warns.py", {}), str(tmp_path))

@@ -140,6 +140,22 @@ def test_newest_are_kept_and_listed(tmp_path):
     assert tf.train.load_variable(str(tmp_path / "model.ckpt-4"), "a")[0] == 9
 
 
+def test_weights_that_no_run_saved_are_never_removed(tmp_path):
+    """Whatever the state file says; the released weights may lie beside a run's checkpoints."""
+    folder = str(tmp_path)
+    for step in (1, 2):
+        checkpoints.save(folder, step, {"a": np.ones(2, "float32")})
+    for suffix in (".index", ".data-00000-of-00001"):
+        (tmp_path / f"model.ckpt-1{suffix}").rename(tmp_path / f"bert_model.ckpt{suffix}")
+    listed = ["bert_model.ckpt", f"{tmp_path}/../{tmp_path.name}/bert_model.ckpt", "model.ckpt-2"]
+    lines = [f'all_model_checkpoint_paths: "{name}"\n' for name in listed]
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n' + "".join(lines))
+    checkpoints.remove_superseded(folder, 1)
+    checkpoints.save(folder, 3, {"a": np.ones(2, "float32")}, keep_max=1)
+    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["bert_model.ckpt.index", "model.ckpt-3.index"]
+    assert (tmp_path / "bert_model.ckpt.data-00000-of-00001").exists()
+
+
 def test_a_moved_run_is_found(tmp_path):
     (tmp_path / "one").mkdir()
     checkpoints.save(str(tmp_path / "one"), 1, {"a": np.ones(2, "float32")})
@@ -150,6 +166,15 @@ def test_a_moved_run_is_found(tmp_path):
 def test_a_lost_state_file_does_not_lose_the_run(tmp_path):
     for step in (9, 10):
         checkpoints.save(str(tmp_path), step, {"a": np.ones(2, "float32")})
+    for damaged in (
+        b"",
+        b'all_model_checkpoint_paths: "model.ckpt-9"',
+        b"\xff\xfe",
+        b"model_checkpoint_path: {",
+        b"x" * 99,
+    ):
+        (tmp_path / "checkpoint").write_bytes(damaged)
+        assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
     (tmp_path / "checkpoint").unlink()
     assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
     (tmp_path / "model.ckpt-10.index").unlink()

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bert_tf.tasks import search as results_of_search
+from bert_tf.tasks import seeds
 from bert_tf.tasks.search import Tried, table_text, write_search
 from bert_tf.training import run_directory
 from bert_tf.training.plots import plot_search
@@ -98,6 +99,27 @@ def test_the_best_mean_is_kept_not_the_best_seed(tmp_path):
     run_directory.check_removable(str(tmp_path), {})
     run_directory.remove_run(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]
+
+
+def test_nothing_behind_a_link_is_removed(tmp_path):
+    """A link in the place of a folder that runs write leads to what may be someone else's."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "vocab.txt").write_text("precious")
+    (tmp_path / "victim" / ".vocab.txt.0123456789ab.tmp").write_text("precious")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "run.json").write_text("{}")
+    for name in ("best_model", "eval", "seed-7"):
+        (out / name).symlink_to(tmp_path / "victim")
+    run_directory.remove_leftovers(str(out), 1)
+    run_directory.remove_run(str(out))
+    assert not (out / "run.json").exists()
+    source = out / folder_of(TRIED[0].values)
+    (source / "best_model").mkdir(parents=True)
+    (source / "best_model" / "vocab.txt").write_text("new")
+    seeds.copy_best(str(source), str(out))
+    assert (out / "best_model" / "vocab.txt").read_text() == "new" and not (out / "best_model").is_symlink()
+    assert sorted(path.read_text() for path in (tmp_path / "victim").iterdir()) == ["precious"] * 2
 
 
 def test_the_table_can_be_read_on_a_console():

@@ -180,7 +180,7 @@ def _claim(settings: DomainSettings) -> None:
     }  # fmt: skip
     now = json.loads(json.dumps(now))
     then = read_json_if_there(path)
-    if then is None:
+    if then is None or not all(isinstance(then.get(part), dict) for part in now):
         if others := [name for name in names_in(settings.output_dir) if name != _LOCK]:
             raise ValueError(
                 f"--output_dir={settings.output_dir} has files that are not of run_domain.py ({others[0]}): choose "

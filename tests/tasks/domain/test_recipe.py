@@ -187,6 +187,12 @@ def test_what_is_refused_leaves_nothing(tmp_path, scripts):
     with pytest.raises(ValueError, match="has files that are not of run_domain.py"):
         adapt(job(tmp_path, model))
     assert [path.name for path in (tmp_path / "out").rglob("*")] == ["text", "mine.txt"]
+    for settings in ("{}", '{"texts": 1, "pretraining": {}}'):  # as an editor may keep it
+        (tmp_path / "out" / "settings.json").write_text(settings)
+        with pytest.raises(ValueError, match="has files that are not of run_domain.py"):
+            adapt(job(tmp_path, model))
+        assert (tmp_path / "out" / "text" / "mine.txt").exists()
+        assert (tmp_path / "out" / "settings.json").read_text() == settings
     assert starts(scripts) == []
 
 

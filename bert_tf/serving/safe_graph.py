@@ -1,0 +1,137 @@
+"""Which SavedModels can only compute: the check of an export that nobody vouches for.
+
+A graph is a program, and TensorFlow has many ways to come from one function to another: calls, functions that
+attributes name, gradients, what objects run when they are made, filled and removed, and a graph optimizer that puts a
+function in the place of one with the same `api_implements`. So it is not asked what is reached. Nothing may be in the
+file, reached or not, that exports don't have:
+
+- One graph, with the objects of TensorFlow 2. TensorFlow runs any other as one of TensorFlow 1, initialisers and all.
+- Ops: those of `server_ops`, none of which touches a file, a socket, a process or Python; in every node of every
+  function and of the main graph, which further declares variables. An op is never the name of a function.
+- The two functions that save and restore weights are those that the file names for it. Theirs may be the ops for that
+  too, since Python restores weights without them: no function, gradient or object names these two.
+- Attributes that are no part of an op's definition (TensorFlow checks those that are): only the ones that TensorFlow
+  writes for exports, so no `api_implements`, no choice of kernels or compilers; no devices of other machines, no
+  executors, no optimizers by name.
+- Functions in attributes are of this file and have no attributes of their own, which could name further ones.
+- Tensors of numbers and strings: no constants that are handles of other resources of the process.
+- Objects of the few classes that exports have, since others run Python code; assets are files in their folder.
+
+What is left can still compute without end, fill the memory, or meet a fault in one of TensorFlow's kernels.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import function_pb2, node_def_pb2, types_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+
+from bert_tf.serving import server_ops
+
+_OPS = frozenset(server_ops.FIRST_VERSION)
+_OPS_OF_VARIABLES = frozenset({"AssignVariableOp", "VarHandleOp", "VarIsInitializedOp"})
+_OPS_OF_SAVING = frozenset(
+    {"AssignVariableOp", "DisableCopyOnRead", "MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"}
+)
+_ATTRIBUTES_OF_NODES = frozenset(
+    {
+        "_class", "_collective_manager_ids", "_gradient_op_type", "_has_manual_control_dependencies",
+        "_lower_using_switch_merge", "_num_original_outputs", "_output_shapes", "_read_only_resource_inputs",
+    }
+)  # fmt: skip
+_ATTRIBUTES_OF_FUNCTIONS = frozenset({"_construction_context", "_input_shapes"})
+_ATTRIBUTES_OF_ARGUMENTS = frozenset({"_output_shapes", "_user_specified_name"})
+_DEVICE = re.compile(r"(/device:(CPU|GPU):(\d+|\*))?")
+_HANDLES = (types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT)
+_CLASSES = frozenset({"", "tf.TrackableConstant"})
+_USER_CLASSES = frozenset(
+    {"_generic_user_object", "signature_map", "trackable_dict_wrapper", "trackable_list_wrapper",
+     "trackable_tuple_wrapper"}
+)  # fmt: skip
+
+
+def foreign_parts(graph: meta_graph_pb2.MetaGraphDef) -> dict[str, list[str]]:
+    """What a graph has that exports don't: kind (ops, attributes, ...) -> sorted names; empty if there is nothing."""
+    found: dict[str, set[str]] = {}
+    for kind, name in _foreign(graph):
+        found.setdefault(kind, set()).add(name)
+    return {kind: sorted(names) for kind, names in found.items()}
+
+
+def _foreign(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
+    """(kind, name) of each foreign part."""
+    library = graph.graph_def.library
+    names = {function.signature.name for function in library.function}
+    savers = _savers(graph)
+    for node in graph.graph_def.node:
+        yield from _foreign_in_node(node, _OPS | _OPS_OF_VARIABLES, names)
+    for function in library.function:
+        is_saver = function.signature.name in savers
+        yield from _foreign_in_function(function, _OPS | _OPS_OF_SAVING if is_saver else _OPS, names - savers)
+    others = [graph.object_graph_def, *library.gradient, *library.registered_gradients]
+    texts = [message.SerializeToString() for message in others]
+    yield from (("calls", name) for name in savers if any(name.encode() in text for text in texts))
+    yield from _foreign_objects(graph)
+
+
+def _savers(graph: meta_graph_pb2.MetaGraphDef) -> set[str]:
+    """The names of the functions that save and restore weights for a server."""
+    ops = {name.partition(":")[0] for name in (graph.saver_def.save_tensor_name, graph.saver_def.restore_op_name)}
+    return {node.attr["f"].func.name for node in graph.graph_def.node if node.name in ops and "f" in node.attr}
+
+
+def _foreign_in_function(function: function_pb2.FunctionDef, ops, callable) -> Iterator[tuple[str, str]]:
+    yield from (("attributes", name) for name in function.attr.keys() - _ATTRIBUTES_OF_FUNCTIONS)
+    for argument in function.arg_attr.values():
+        yield from (("attributes", name) for name in argument.attr.keys() - _ATTRIBUTES_OF_ARGUMENTS)
+    for node in function.node_def:
+        yield from _foreign_in_node(node, ops, callable)
+
+
+def _foreign_in_node(node: node_def_pb2.NodeDef, ops, callable) -> Iterator[tuple[str, str]]:
+    """
+    Args:
+      ops: that the node may have. callable: the names of functions that it may name.
+    """
+    if node.op not in ops:
+        yield "ops", node.op
+    if not _DEVICE.fullmatch(node.device):
+        yield "devices", node.device
+    for name, value in node.attr.items():
+        if name.startswith("_") and name not in _ATTRIBUTES_OF_NODES:
+            yield "attributes", name
+        if value.WhichOneof("value") == "placeholder" or (name == "executor_type" and value.s):
+            yield "attributes", name
+        if name == "config_proto" and not _is_plain(value.s):
+            yield "attributes", name
+        for function in (value.func, *value.list.func):
+            if function.attr:
+                yield "attributes", f"those of {function.name}"
+            if function.name and function.name not in callable:
+                yield "calls", function.name
+    if node.op == "Const" and node.attr["dtype"].type in _HANDLES:
+        yield "constants of the type", types_pb2.DataType.Name(node.attr["dtype"].type)
+
+
+def _is_plain(config: bytes) -> bool:
+    """Whether the settings of a call name no optimizers."""
+    try:
+        rewrite = config_pb2.ConfigProto.FromString(config).graph_options.rewrite_options
+    except DecodeError:
+        return False
+    return not (rewrite.optimizers or rewrite.custom_optimizers)
+
+
+def _foreign_objects(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
+    for saved in graph.object_graph_def.nodes:
+        if saved.registered_name not in _CLASSES or saved.registered_saver:
+            yield "objects", saved.registered_name or saved.registered_saver
+        if saved.HasField("user_object") and saved.user_object.identifier not in _USER_CLASSES:
+            yield "objects", saved.user_object.identifier
+        if not _DEVICE.fullmatch(saved.resource.device):
+            yield "devices", saved.resource.device
+    for asset in graph.asset_file_def:
+        if posixpath.basename(asset.filename) != asset.filename or asset.filename in ("", ".", ".."):
+            yield "assets", asset.filename
