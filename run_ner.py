@@ -61,6 +61,14 @@ flags.DEFINE_bool(
 flags.DEFINE_string(
     "comment_prefix", "", "Lines with this prefix are not words, e.g. '# ' in CoNLL-U. Beware of hashtags in tweets."
 )
+flags.DEFINE_enum(
+    "metric",
+    "entities",
+    ["entities", "klue"],
+    "How tags are scored. entities: precision, recall and F1 of whole entities, as conlleval. klue: also the scores of "
+    "KLUE-NER, for files with a character a line: mean F1 over types of entities, which chooses the best model, and "
+    "over tags of characters.",
+)
 flags.DEFINE_integer("max_seq_length", 128, "Maximum tokens per sentence or window, with [CLS] and [SEP].")
 flags.DEFINE_integer(
     "doc_stride",

@@ -79,6 +79,14 @@ flags.DEFINE_float(
     "the model's question_answering.json, if any.",
 )
 
+flags.DEFINE_enum(
+    "metric",
+    "squad",
+    ["squad", "korquad", "klue"],
+    "How answers are scored. squad: exact match and F1 of words, as the official scripts. korquad: exact match and F1 "
+    "of characters, as KorQuAD 1.0's. klue: exact match and ROUGE-W of characters, as KLUE-MRC's.",
+)
+
 # Model.
 flags.DEFINE_enum(
     "question_head",

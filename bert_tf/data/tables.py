@@ -1,4 +1,4 @@
-"""Reads rows of TSV, CSV and JSON lines files, and cells of named or numbered columns."""
+"""Reads rows of TSV, CSV and JSON files, and cells of named or numbered columns."""
 
 import contextlib
 import csv
@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from absl import logging
 
+from bert_tf.data.json_rows import json_rows
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import parse_json, read_text_lines
+from bert_tf.system.text_files import read_text_lines
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str
@@ -65,7 +66,7 @@ USUAL_TABLE = TableSettings()
 def read_rows(
     path: str, table: TableSettings | None = None, columns: Collection[str] | None = None
 ) -> Iterator[tuple[int, list[str] | dict]]:
-    """Yields line number (from 1) and fields of each row: a list, or a dict for JSON lines. Skips blank lines.
+    """Yields line number (from 1) and fields of each row: a list, or a dict for JSON (`json_rows`). Skips blank lines.
 
     If a CSV row spans several lines, the number is that of the first.
 
@@ -127,9 +128,7 @@ def _raw_rows(
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
     if kind in _JSON_LINES:
-        for number, line in enumerate(_lines(path, encoding), start=1):
-            if line := line.lstrip("\ufeff").strip():
-                yield number, _json_object(line, path, number)
+        yield from json_rows(_lines(path, encoding), path)
     elif kind == "csv":
         yield from _csv_rows(path, csv_delimiter or find_csv_delimiter(path, columns, encoding), encoding)
     else:
@@ -244,13 +243,6 @@ def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple
             first = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path}, line {first}: not CSV: {error}") from None
-
-
-def _json_object(line: str, path: str, number: int) -> dict:
-    value = parse_json(line, path, number)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}, line {number}: expected a JSON object, found {type(value).__name__}")
-    return value
 
 
 def quoted(names) -> str:

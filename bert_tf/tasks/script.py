@@ -37,7 +37,7 @@ from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
-from bert_tf.tasks import search, seeds
+from bert_tf.tasks import last_words, search, seeds
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import best_model, card_facts, checkpoints, distribution, fine_tuning, loop, plots, run_directory
@@ -305,7 +305,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         best = seeds.best_of(results, task.main_metric)
         if task.is_chief:
             print(table, end="")
-            _tell(task, run, results[best])
+            last_words.tell(task, run, results[best], best, max(steps))
         return results[best]
 
 
@@ -364,30 +364,6 @@ def warn_of_training_data(
             if strips
             else "",
         )
-
-
-def _tell(task: FineTuningTask, run: FineTuningSettings, results: Mapping[str, float]) -> None:
-    """Logs the results, where the model is, and the line of Python that uses it.
-
-    Without training and evaluation the results are those of an earlier evaluation, which say nothing of this run.
-    """
-    if results and (run.do_train or run.do_eval):
-        logging.info("Results: %s.", ", ".join(f"{name} {value:.6g}" for name, value in sorted(results.items())))
-    if not run.do_train:
-        return
-    path, best = run.output_dir, best_model.read_results(run.output_dir) if task.dev_sets else None
-    if best:
-        path = posixpath.join(run.output_dir, best_model.DIRECTORY)
-        logging.info("Best model: %s (step %d, %s %.4f).", path, best["step"], task.main_metric, best[task.main_metric])
-    else:
-        logging.info("Model: %s (the last step; without a dev set there is no best one).", path)
-    if task.answers:
-        logging.info("In Python:\n  from bert_tf import %s\n  %s", *_usage(task, path))
-
-
-def _usage(task: FineTuningTask, path: str) -> tuple[str, str]:
-    """The name of `bert_tf` that answers with the task's models, and the line that does so with that at a path."""
-    return TASKS[task.name].answerer, task.answers.format(path=path)
 
 
 class _Run:
@@ -458,7 +434,7 @@ class _Run:
             data=recorded[run_directory.TRAINING_DATA],
             settings=card_facts.settings_shown(recorded, {field.name: field.default for field in fields}),
             notes=tuple(notes),
-            usage="from bert_tf import {}\n\n{}".format(*_usage(task, card.PLACE)) if task.answers else None,
+            usage="from bert_tf import {}\n\n{}".format(*last_words.usage(task, card.PLACE)) if task.answers else None,
             is_served=task.answers is not None,
         )
 
@@ -585,6 +561,8 @@ class _Run:
                 main = results
                 if is_last:
                     self.write_further_files(task.further_files(examples, outputs))
+        if task.test_sets and step and not run.do_train:
+            logging.info("Predictions of step %d:", step)
         for examples in task.test_sets:
             outputs = known.get(id(examples))
             if outputs is None:

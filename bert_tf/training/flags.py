@@ -126,7 +126,9 @@ def define_training_flags(keep_checkpoint_max: int | None = 5) -> None:
         "until the run ends, and then only its weights. Set this flag to be able to train further later.",
         lower_bound=0,
     )
-    flags.DEFINE_integer("log_every_steps", 100, "Steps between two log lines.", lower_bound=1)
+    flags.DEFINE_integer(
+        "log_every_steps", 100, "Steps between two log lines, or a fiftieth of the run if that is less.", lower_bound=1
+    )
     flags.DEFINE_integer(
         "eval_every_steps",
         0,

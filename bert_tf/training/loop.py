@@ -107,7 +107,7 @@ def train(
             step += int(result["steps"] + result["skipped"])
             log.add(step, result)
             at_end = step >= plan.last_step
-            if step % plan.log_every_steps == 0 or at_end:
+            if step % plan.log_period == 0 or at_end:
                 log.write(step, objective, float(optimizer.learning_rate))
             if step % plan.save_checkpoints_steps == 0 or at_end or stopped_by:
                 calls.save(step, chief)
@@ -206,7 +206,7 @@ def _make_average(strategy: tf.distribute.Strategy) -> Callable[..., list[float]
 
 def _steps_to_next(step: int, plan: TrainingPlan) -> int:
     """Steps until something has to be saved, logged or evaluated."""
-    periods = [plan.save_checkpoints_steps, plan.log_every_steps, plan.eval_every_steps]
+    periods = [plan.save_checkpoints_steps, plan.log_period, plan.eval_every_steps]
     return min([plan.last_step - step] + [period - step % period for period in periods if period])
 
 

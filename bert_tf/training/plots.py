@@ -1,6 +1,8 @@
 """Plots of a training run (from train_log.jsonl), several settings, a confusion matrix, attention, masked-word guesses.
 
 Each returns a matplotlib Figure, which a notebook shows (after `%matplotlib inline`), and writes a PNG if asked to.
+Names in a script for which no font is installed are numbers there; a confusion matrix is then also written as SVG, with
+the names as text, for which a browser has fonts.
 They use Figure directly, not pyplot, which would need a window system and affect a notebook's own figures.
 
 Shape legend: S sequence length, N attention heads.
@@ -8,6 +10,9 @@ Shape legend: S sequence length, N attention heads.
 
 import io
 import json
+import posixpath
+import unicodedata
+import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -132,13 +137,15 @@ def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
     return panels
 
 
-def _finished(figure, path: str | None):
-    """The figure, laid out; written as a PNG, complete or not at all, if there is a path."""
-    if path is None:
-        figure.draw_without_rendering()  # fixes the fonts and settings of texts now, not when the figure is shown
-        return figure
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
+def _finished(figure, path: str | None, format: str = "png"):
+    """The figure, laid out; written, complete or not at all, if there is a path."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from|Matplotlib currently does not support")
+        if path is None:
+            figure.draw_without_rendering()  # fixes the fonts and settings of texts now, not when the figure is shown
+            return figure
+        content = io.BytesIO()
+        figure.savefig(content, format=format, dpi=120)
     write_file(path, content.getvalue())
     return figure
 
@@ -179,6 +186,9 @@ def plot_confusion_matrix(
 ):
     """Draws a confusion matrix: how often each class was predicted for each true class.
 
+    If no installed font has all characters of the names, the PNG shows their numbers, and a file of the same name that
+    ends in .svg shows the names, in the fonts of the browser that opens it.
+
     Args:
       labels, predictions: class indices [n]. names: of the classes. png: the file to write; None for none.
       title: e.g. "mrpc, dev set, step 343: accuracy 0.863".
@@ -187,20 +197,41 @@ def plot_confusion_matrix(
       The matplotlib Figure.
     """
     from matplotlib import rc_context
-    from matplotlib.figure import Figure
-    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+    from sklearn.metrics import confusion_matrix
 
-    fonts, names = _fonts_for(names)
     matrix = confusion_matrix(labels, predictions, labels=list(range(len(names))))
+    fonts, shown = _fonts_for(names)
+    if png and shown != list(names):
+        svg = posixpath.splitext(png)[0] + ".svg"
+        # Space for each character: wide ones are as wide as an M, or narrower.
+        stand_ins = [
+            "".join("M" if unicodedata.east_asian_width(char) in "FW" else char for char in name) for name in names
+        ]
+        with rc_context({"font.family": [*fonts, "sans-serif"], "svg.fonttype": "none", **_AS_WRITTEN}):
+            figure, display = _draw_confusion_matrix(matrix, stand_ins, title)
+            _finished(figure, None)
+            figure.set_layout_engine("none")
+            for axis in (display.ax_.xaxis, display.ax_.yaxis):
+                axis.set_ticklabels(names)
+            _finished(figure, svg, "svg")
+        logging.info("%s shows the names, in the fonts of the browser that opens it.", svg)
+    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
+        return _finished(_draw_confusion_matrix(matrix, shown, title)[0], png)
+
+
+def _draw_confusion_matrix(matrix: np.ndarray, names: Sequence[str], title: str | None):
+    """The figure, and scikit-learn's display in it."""
+    from matplotlib.figure import Figure
+    from sklearn.metrics import ConfusionMatrixDisplay
+
     side = min(20.0, 3.0 + 0.6 * len(names))
     rotation = "horizontal" if len(names) <= 4 else "vertical"
-    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
-        figure = Figure(figsize=(side, side), layout="constrained")
-        display = ConfusionMatrixDisplay(matrix, display_labels=names)
-        display.plot(ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d")
-        if title:
-            display.ax_.set_title(title, wrap=True)
-        return _finished(figure, png)
+    figure = Figure(figsize=(side, side), layout="constrained")
+    display = ConfusionMatrixDisplay(matrix, display_labels=names)
+    display.plot(ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d")
+    if title:
+        display.ax_.set_title(title, wrap=True)
+    return figure, display
 
 
 def plot_cosines(scores, cosines, png: str | None = None, *, title: str | None = None):

@@ -18,6 +18,7 @@ from bert_tf.system.in_order import mapped_in_order
 from bert_tf.system.progress import batches_with_progress
 
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
+_POINTS = 50  # in the log of a run, at least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,8 @@ class TrainingPlan:
       recompute: see `kernels.recomputation`.
       skip_nonfinite_steps: skip and count steps with a NaN or infinite loss, instead of stopping.
       iterations_per_loop: maximum steps in one call of the graph.
-      save_checkpoints_steps, log_every_steps, eval_every_steps: in steps; eval_every_steps=0 means never.
+      save_checkpoints_steps, log_every_steps, eval_every_steps: in steps; eval_every_steps=0 means never. A run is
+        logged 50 times at least, however short it is (`log_period`).
       eval_at_end: also evaluate the last step, if eval_every_steps is not 0.
       keep_checkpoint_max: 0 keeps all.
       save_first: save a checkpoint before the first step, as the original does.
@@ -78,6 +80,11 @@ class TrainingPlan:
     def last_step(self) -> int:
         """The step at which training ends; the learning rate decays until num_train_steps all the same."""
         return min(self.num_train_steps, self.stop_at_step or self.num_train_steps)
+
+    @property
+    def log_period(self) -> int:
+        """Steps between two points of the log: few enough for a curve."""
+        return max(1, min(self.log_every_steps, self.last_step // _POINTS))
 
 
 # --- step ------------------------------------------------------------------------------------------------------------

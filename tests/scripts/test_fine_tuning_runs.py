@@ -162,7 +162,8 @@ def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):
     assert json.loads(before["whole"]["run.json"])["finished_step"] == STEPS
     # The end of the log gives the results, the model's place and how to use it in Python.
     end = logs["whole"]
-    assert f"Best model: {out}/whole/best_model (step " in end and "Results: eval_" in end
+    assert f"Best model: {out}/whole/best_model (step " in end
+    assert f"Results of step {STEPS}, the last one: eval_" in end
     assert f"from bert_tf import {TASKS[SCRIPTS[script]].answerer}" in end
     assert TASKS[SCRIPTS[script]].answers.format(path=f"{out}/whole/best_model") in end
 
@@ -203,7 +204,8 @@ def test_a_finished_run_stays_as_it_is(ran):
     assert f"finished at step {STEPS}" in logs["again"]
     assert "finished at step" not in logs["predicted"]  # there was nothing to train
     # Results of an evaluation that it did not make are not shown.
-    assert "Results: " not in logs["predicted"] and "Results: " in logs["again"]
+    assert "Results" not in logs["predicted"] and f"Predictions of step {STEPS}:" in logs["predicted"]
+    assert f"Results of step {STEPS}, the last one: " in logs["again"]
     new = {name for name in after["whole"] if name not in before["whole"]}
     assert {name for name in new if "predictions" in name}
     changed = {name for name, value in before["whole"].items() if after["whole"].get(name) != value}
@@ -233,6 +235,7 @@ def test_seeds_are_runs_of_their_own(ran):
     weights = "best_model/bert_model.safetensors"
     assert before["seeds"][f"seed-3/{weights}"] != before["seeds"][f"seed-4/{weights}"]
     assert f"Best model: {out}/seeds/best_model (step " in logs["seeds"]
+    assert f", the last one, with seed {best}: eval_" in logs["seeds"]
 
 
 def test_overwriting_starts_anew_and_removes_nothing_else(ran):

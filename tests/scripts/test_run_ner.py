@@ -120,9 +120,11 @@ def cases_of(folder) -> dict:
         "documents": {**once, "document_context": True, "do_predict": True, "test_file": folder / "dev.conll"},
         "parts": {**once, "gradient_accumulation_steps": 2, "features": "sum_all", "lstm_size": 8, "lstm_layers": 1,
                   "train_file": f"{folder}/train.conll,{folder}/dev.conll"},
-        "characters": {**once, "tag_scheme": "iob2", "init_checkpoint": folder / "letters" / "encoder",
-                       "comment_prefix": "## ", "train_file": folder / "klue.tsv", "dev_file": folder / "klue-dev.tsv",
-                       "do_predict": True, "test_file": folder / "klue-dev.tsv", "num_train_epochs": 4},
+        "characters": {
+            **once, "tag_scheme": "iob2", "init_checkpoint": folder / "letters" / "encoder", "comment_prefix": "## ",
+            "metric": "klue", "train_file": folder / "klue.tsv", "dev_file": folder / "klue-dev.tsv",
+            "do_predict": True, "test_file": folder / "klue-dev.tsv", "num_train_epochs": 4,
+        },
         "words by characters": {**SHORT, "do_predict": True, "init_checkpoint": out / "characters" / "best_model",
                                 "test_file": folder / "words.txt"},
         "plain": {**once, "tag_scheme": "plain", "train_file": folder / "speech.conll", "num_train_epochs": 10,
@@ -157,6 +159,7 @@ def cases_of(folder) -> dict:
         "other features": {**frozen, "features": "sum_all", "output_dir": out / "frozen"},
         "not frozen": {**predict, "features": "last", "init_checkpoint": out / "trained" / "best_model"},
         "entities by a plain model": {**predict, "init_checkpoint": out / "plain" / "best_model"},
+        "klue by words": {**training, "metric": "klue"},
         "other tags": {**training, "train_file": folder / "unknown.conll", "dev_file": folder / "unknown.conll",
                        "tag_scheme": "iob2", "train_batch_size": 1,
                        "output_dir": out / "trained"},
@@ -322,7 +325,10 @@ def test_characters_are_learned_and_used(ran):
     best = out / "characters" / "best_model"
     assert json.loads((best / "token_classification.json").read_text())["split"] == "characters_and_spaces"
     assert json.loads((best / "head_config.json").read_text())["labels"] == ["O", "B-PS", "I-PS"]
-    assert results_of(out / "characters")["eval_f1"] > 0.9
+    results = results_of(out / "characters")
+    assert results["eval_f1"] > 0.9
+    assert results["eval_entity_macro_f1"] == pytest.approx(results["eval_f1"], abs=1e-9)  # there is one type
+    assert 0.9 < results["eval_character_macro_f1"] <= 1
     record = lines_of(out / "characters" / "predictions.jsonl")[0]
     assert {len(entity["text"]) for entity in record["entities"]} == {2}
     file = ner_data.read_conll(str(out / "characters" / "predictions.conll"), ner_data.Layout(comment_prefix="## "))
@@ -388,6 +394,7 @@ def test_tags_that_are_unknown_or_repaired(ran):
         ("not frozen", "--features=last contradicts *which was trained with None"),
         *slow(("entities by a plain model", "--tag_scheme=bioes contradicts *trained on tags of the kind plain")),
         ("other tags", "holds a run of another configuration (labels"),
+        ("klue by words", "--metric=klue scores characters: --dev_file must have a character a line, and has words."),
         ("damaged settings", "--init_checkpoint: *token_classification.json is not a JSON object but list"),
     ],
 )

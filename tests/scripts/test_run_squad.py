@@ -116,6 +116,7 @@ def cases_of(folder) -> dict:
         "again": {**training, "output_dir": out / "trained"},
         "predicted": predict,
         "threshold": {**predict, "null_score_diff_threshold": -1000},
+        "klue": {**predict, "metric": "klue"},
         "two devices": {**predict, "distribution_strategy": "mirrored", "predict_batch_size": 6},
         "static": {**predict, "static_padding": True, "predict_batch_size": 9},
         "version 1": {**first, "do_predict": True, "predict_file": folder / "dev1.json", "steps_from_windows": True},
@@ -251,6 +252,16 @@ def test_the_threshold_stays_with_the_model(ran):
     end = json_of(out / "trained" / "question_answering.json")["null_score_diff_threshold"]
     official, odds = results_of(out / "trained")["eval_best_f1_threshold"], json_of(out / "trained" / "null_odds.json")
     assert [value for value in odds.values() if official + 1e-3 < value <= end] == [] and end > official
+
+
+def test_another_metric(ran):
+    out, outcomes, _ = ran
+    assert outcomes["klue"] == "done"
+    results, words = results_of(out / "klue"), results_of(out / "predicted")
+    assert {"eval_rouge_w", "eval_HasAns_rouge_w", "eval_best_rouge_w_threshold"} < set(results)
+    assert not [name for name in results if "f1" in name]
+    assert json_of(out / "klue" / "predictions.json") == json_of(out / "predicted" / "predictions.json")
+    assert results["eval_exact_match"] == words["eval_exact_match"]  # these answers have no punctuation
 
 
 def test_the_model_answers_in_a_notebook_as_the_script(ran, folder):

@@ -2,9 +2,11 @@
 
 import json
 import os
+import xml.etree.ElementTree
 
 import numpy as np
 import pytest
+from matplotlib import font_manager
 
 from bert_tf.training.plots import (
     plot_attention,
@@ -111,6 +113,33 @@ def test_letters_that_no_font_has_become_numbers(caplog):
     tokens = ["[CLS]", "\U00010600"]
     figure = plot_attention(np.eye(2), tokens)
     assert texts_of(figure.axes[0].get_xticklabels()) == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    "names", [["긍정", "부정"], ["积极的评论", "消极的评论"], ["ポジティブ", "中立", "否定", "a", "$x$"]]
+)
+def test_names_for_which_no_font_is_installed_are_text_for_a_browser(tmp_path, monkeypatch, recwarn, capfd, names):
+    default = [entry for entry in font_manager.fontManager.ttflist if entry.name.startswith("DejaVu")]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", default)
+    labels = list(range(len(names)))
+    figure = plot_confusion_matrix(labels, labels, names, str(tmp_path / "matrix.png"), title="개발 집합: 1.0")
+    assert texts_of(figure.axes[0].get_xticklabels()) == list(map(str, labels))
+    assert (tmp_path / "matrix.png").read_bytes().startswith(PNG_HEADER)
+    root = xml.etree.ElementTree.fromstring((tmp_path / "matrix.svg").read_text(encoding="utf-8"))
+    texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    for name in names:  # on both axes
+        assert texts.count(name) == 2
+    assert "개발 집합: 1.0" in texts
+    # Nor does a training log with such a title warn.
+    write_log(tmp_path / "log.jsonl", [{"kind": "train", "step": 1, "loss": 1.0}])
+    plot_training_log(str(tmp_path / "log.jsonl"), str(tmp_path / "loss.png"), title="실행/감성")
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+    assert "Glyph" not in capfd.readouterr().err
+
+
+def test_names_with_a_font_are_in_the_png_alone(tmp_path):
+    plot_confusion_matrix([0, 1], [0, 1], ["é", "Ω"], str(tmp_path / "matrix.png"))
+    assert [path.name for path in tmp_path.iterdir()] == ["matrix.png"]
 
 
 def test_confusion_matrix(tmp_path):

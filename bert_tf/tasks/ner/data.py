@@ -128,6 +128,11 @@ def tag_set(scheme: str, types: Iterable[str]) -> list[str]:
     return [OUTSIDE, *(f"{letter}-{type_}" for type_ in sorted(types) for letter in SCHEMES[scheme])]
 
 
+def types_of(tags: Iterable[str]) -> set[str]:
+    """The types of entities in some tags."""
+    return {tag.partition("-")[2] for tag in tags if tag != OUTSIDE}
+
+
 def entities_of(tags: Sequence[str], scheme: str) -> list[Entity]:
     """The entities that tags mean.
 

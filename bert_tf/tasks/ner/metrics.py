@@ -31,6 +31,26 @@ def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, f
     return {"precision": precision, "recall": recall, "f1": f1, "accuracy": accuracy}
 
 
+def klue(gold: Tags, predicted: Tags, labels: Sequence[str]) -> dict[str, float]:
+    """The scores of KLUE-NER, from 0 to 1: the mean of the F1 of each type of entity, and of each tag ("O" included).
+
+    As in KLUE-baseline (klue_baseline/metrics/functional.py), except that [CLS] and [SEP] don't count.
+
+    Args:
+      gold, predicted: tags of characters without spaces, in IOB2. labels: the tags that there are; one that neither
+        occurs nor is predicted counts as 1.
+    """
+    from seqeval.metrics import f1_score
+    from seqeval.scheme import IOB2
+    from sklearn.metrics import f1_score as f1_of_classes
+
+    _check(gold, predicted)
+    by_entity = f1_score(gold, predicted, average="macro", mode="strict", scheme=IOB2, zero_division=0)
+    flat = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
+    by_tag = f1_of_classes(*flat, labels=list(labels), average="macro", zero_division=1)
+    return {"entity_macro_f1": float(by_entity), "character_macro_f1": float(by_tag)}
+
+
 def report(gold: Tags, predicted: Tags, *, plain: bool = False) -> str:
     """A table: precision, recall, F1 and number of each type of entities, or of each tag if `plain`."""
     _check(gold, predicted)

@@ -85,7 +85,7 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
             raise ValueError(f"--tag_column: each of the {len(every)} words has a tag of its own, as {every[0]!r}.")
         warn_of_spellings("--train_file", tags, "tags", "")
         return sorted(tags)
-    types = {tag.partition("-")[2] for tag in tags if tag != ner_data.OUTSIDE}
+    types = ner_data.types_of(tags)
     warn_of_spellings("--train_file", types, "types of entities", "")
     return ner_data.tag_set(scheme, types)
 
@@ -169,22 +169,40 @@ def predicted_tags(
 
 
 def score(
-    sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str], settings: TaggingSettings
+    sentences: Sequence[Sentence],
+    logits: np.ndarray,
+    labels: Sequence[str],
+    settings: TaggingSettings,
+    metric: str = "entities",
 ) -> tuple[dict[str, float], str]:
     """Scores of `ner.metrics.evaluate` and loss (mean negative log-likelihood of the words' tags), and a table by type.
 
     A tag that the model does not know counts as wrong; the loss leaves it out.
+
+    Args:
+      metric: "klue" adds the scores of `ner.metrics.klue`.
     """
     plain = settings.learned_scheme == "plain"
     gold = [sentence.tags for sentence in sentences]
     predicted = predicted_tags(sentences, logits, labels, settings.learned_scheme)
     results = ner_metrics.evaluate(gold, predicted, plain=plain)
+    if metric == "klue":
+        results |= _klue_scores(sentences, predicted, labels)
     number = {label: index for index, label in enumerate(labels)}
     ids = np.array([number.get(tag, -1) for tags in gold for tag in tags])
     known = ids >= 0
     losses = -np.log(np.maximum(softmax(logits[known], axis=-1)[np.arange(known.sum()), ids[known]], 1e-30))
     results["loss"] = float(losses.mean()) if len(losses) else 0.0
     return results, ner_metrics.report(gold, predicted, plain=plain)
+
+
+def _klue_scores(sentences: Sequence[Sentence], predicted: Sequence, labels: Sequence[str]) -> dict[str, float]:
+    of_characters = [], []
+    for sentence, tags in zip(sentences, predicted, strict=True):
+        for found, own in zip(of_characters, (sentence.tags, tags), strict=True):
+            kept = [tag for word, tag in zip(sentence.words, own, strict=True) if not word.isspace()]
+            found.append(ner_data.valid_tags(kept, "iob2"))
+    return ner_metrics.klue(*of_characters, ner_data.tag_set("iob2", ner_data.types_of(labels)))
 
 
 def write_confusion_matrix(

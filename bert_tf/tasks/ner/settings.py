@@ -34,6 +34,7 @@ class NerSettings:
     features: str | None = None
     lstm_size: int | None = None
     lstm_layers: int | None = None
+    metric: str = "entities"
 
     @property
     def layout(self) -> Layout:
@@ -54,6 +55,8 @@ class NerSettings:
         for name in ("lstm_size", "lstm_layers"):
             if run.do_train and getattr(self, name) is not None and not self.features:
                 raise ValueError(f"--{name} is for the feature-based way: give --features.")
+        if self.metric == "klue" and self.tag_scheme == "plain":
+            raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
         for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
             if needed:
                 files, flag = getattr(self, f"{name}_file"), f"--{name}_file"

@@ -66,6 +66,10 @@ class NerTask(FineTuningTask):
             self._warn_of_unknown_tags("--test_file", test.sentences)
         files.head = HeadConfig(TASKS[self.name].architecture, self.labels)
         self.files, self.main_metric = files, "eval_accuracy" if scheme == "plain" else "eval_f1"
+        if own.metric == "klue":
+            self.main_metric = "eval_entity_macro_f1"
+            self._check_characters("--dev_file", dev)
+            self._check_characters("--test_file", test.sentences if test and test.sentences[0].tags else [])
 
         def encoded(sentences: list, with_labels: bool = False) -> encode.WordRows:
             return encode.encode_sentences(
@@ -127,6 +131,10 @@ class NerTask(FineTuningTask):
             kinds = {True: "words", False: "single characters"}
             logging.warning("%s has %s, but the model was trained on %s.", flag, kinds[own], kinds[learned])
 
+    def _check_characters(self, flag: str, sentences: list[data.Sentence]) -> None:
+        if sentences and data.split_of(sentences) == "words":
+            raise ValueError(f"--metric=klue scores characters: {flag} must have a character a line, and has words.")
+
     def _warn_of_unknown_tags(self, flag: str, sentences: list[data.Sentence]) -> None:
         unknown = sorted({tag for sentence in sentences for tag in sentence.tags} - set(self.labels))
         if unknown:
@@ -151,7 +159,7 @@ class NerTask(FineTuningTask):
         return outputs.predict_logits(predict, examples.rows, **batches)
 
     def _score(self, kind: str, sentences: list, logits) -> tuple[dict[str, float], str]:
-        results, report = outputs.score(sentences, logits, self.labels, self.tagging)
+        results, report = outputs.score(sentences, logits, self.labels, self.tagging, self.settings.metric)
         return {f"{kind}_{name}": value for name, value in results.items()}, report
 
     def score(self, examples, logits, batch_size):

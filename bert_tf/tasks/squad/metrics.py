@@ -1,9 +1,18 @@
-"""Exact match and F1 of SQuAD, by the official scripts' code as tf-models-official keeps it."""
+"""Exact match and F1 of SQuAD, by the official scripts' code as tf-models-official keeps it, and of Korean data."""
 
 import copy
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+
+from bert_tf.tasks.squad import korean_metrics
+
+# metric -> (the name of what it gives beside exact_match, both scores of an answer; None: by the official script).
+METRICS = {
+    "squad": ("f1", None),
+    "korquad": ("f1", korean_metrics.korquad_scores),
+    "klue": ("rouge_w", korean_metrics.klue_scores),
+}
 
 
 def evaluate(
@@ -12,6 +21,7 @@ def evaluate(
     version_2_with_negative: bool = False,
     null_odds: Mapping[str, float] | None = None,
     best_texts: Mapping[str, str] | None = None,
+    metric: str = "squad",
 ) -> dict[str, float]:
     """Scores in percent, as the official scripts give them.
 
@@ -20,11 +30,14 @@ def evaluate(
         counts as wrong in 1.1; in 2.0, as in the official script, it doesn't count.
       null_odds, best_texts: id -> odds of "none", and the best answer that is not "none"; with both, the threshold of
         the odds that is best on this data is found, too.
+      metric: one of METRICS.
 
     Returns:
       exact_match, f1; in version 2 also HasAns_exact, HasAns_f1, NoAns_exact, NoAns_f1 where there are such questions,
-      and with null_odds best_exact, best_exact_threshold, best_f1, best_f1_threshold.
+      and with null_odds best_exact, best_exact_threshold, best_f1, best_f1_threshold. Instead of f1 what METRICS names.
     """
+    if metric != "squad":
+        return _evaluate_by_answer(articles, predictions, version_2_with_negative, null_odds, best_texts, metric)
     if not version_2_with_negative:
         from official.nlp.tools import squad_evaluate_v1_1
 
@@ -50,7 +63,59 @@ def evaluate(
     return {name: float(value) for name, value in results.items()}
 
 
-def best_threshold(articles: Sequence[dict], null_odds: Mapping[str, float], best_texts: Mapping[str, str]) -> float:
+def _evaluate_by_answer(
+    articles: Sequence[dict],
+    predictions: Mapping[str, str],
+    version_2_with_negative: bool,
+    null_odds: Mapping[str, float] | None,
+    best_texts: Mapping[str, str] | None,
+    metric: str,
+) -> dict[str, float]:
+    """`evaluate` by a metric of single answers; the threshold that is found is that of `best_threshold`."""
+    questions = {q["id"]: q for article in articles for paragraph in article["paragraphs"] for q in paragraph["qas"]}
+    names = ("exact", METRICS[metric][0])
+    scores = _scores_of_questions(articles, predictions, metric)
+    groups = {"": list(questions)}
+    if version_2_with_negative:
+        groups["HasAns_"] = [key for key, question in questions.items() if question.get("answers")]
+        groups["NoAns_"] = [key for key, question in questions.items() if not question.get("answers")]
+    results = {
+        prefix + name: 100.0 * sum(scores.get(key, (0.0, 0.0))[place] for key in keys) / len(keys)
+        for prefix, keys in groups.items()
+        for place, name in enumerate(names)
+        if keys
+    }
+    results = {"exact_match": results.pop("exact"), **results}
+    if version_2_with_negative and null_odds is not None and best_texts is not None:
+        for place, name in enumerate(names):
+            found = _best_threshold(articles, null_odds, best_texts, metric, place)
+            results[f"best_{name}"], results[f"best_{name}_threshold"] = found
+    return results
+
+
+def _scores_of_questions(
+    articles: Sequence[dict], texts: Mapping[str, str], metric: str
+) -> dict[str, tuple[float, float]]:
+    """id -> exact match and the metric's other score, from 0 to 1, of each question with a prediction."""
+    if metric == "squad":
+        from official.nlp.tools import squad_evaluate_v2_0
+
+        exact, f1 = squad_evaluate_v2_0._get_raw_scores(_with_answers(articles), texts)
+        return {key: (exact[key], f1[key]) for key in exact}
+    scores_of, scores = METRICS[metric][1], {}
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                gold = [answer["text"] for answer in question.get("answers", ())] or [""]
+                if question["id"] in texts:
+                    pairs = [scores_of(one, texts[question["id"]]) for one in gold]
+                    scores[question["id"]] = tuple(map(max, zip(*pairs, strict=True)))
+    return scores
+
+
+def best_threshold(
+    articles: Sequence[dict], null_odds: Mapping[str, float], best_texts: Mapping[str, str], metric: str = "squad"
+) -> float:
     """The finite threshold with the best F1, where "none" is answered if the odds of a question are greater than it.
 
     The official script names the odds of one question, and 0.0 for "never answer". Here the threshold is half-way to
@@ -58,23 +123,29 @@ def best_threshold(articles: Sequence[dict], null_odds: Mapping[str, float], bes
     digits of the odds, decides on no question. Of equally good thresholds it is the lowest, as in the script.
 
     Args:
-      articles, null_odds, best_texts: see `evaluate`.
+      articles, null_odds, best_texts, metric: see `evaluate`.
     """
-    from official.nlp.tools import squad_evaluate_v2_0
+    return _best_threshold(articles, null_odds, best_texts, metric, 1)[1]
 
-    articles = _with_answers(articles)
+
+def _best_threshold(
+    articles: Sequence[dict], null_odds: Mapping[str, float], best_texts: Mapping[str, str], metric: str, place: int
+) -> tuple[float, float]:
+    """The best score in percent and its threshold. place: 0: of exact match, 1: of the metric's other score."""
     answered, none = (
-        squad_evaluate_v2_0._get_raw_scores(articles, texts)[1] for texts in (best_texts, dict.fromkeys(best_texts, ""))
+        {key: scores[place] for key, scores in _scores_of_questions(articles, texts, metric).items()}
+        for texts in (best_texts, dict.fromkeys(best_texts, ""))
     )
     gains = {}  # odds -> what the questions with these odds gain by being answered
     for key, score in answered.items():
         if best_texts[key]:  # otherwise no threshold matters
             gains[null_odds[key]] = gains.get(null_odds[key], 0.0) + score - none[key]
     odds = sorted(gains)
-    totals = itertools.accumulate((gains[value] for value in odds), initial=0.0)
+    totals = itertools.accumulate((gains[value] for value in odds), initial=sum(none.values()))
     bounds = itertools.pairwise([-math.inf, *odds, math.inf])
     cases = [(total, _between(low, high)) for total, (low, high) in zip(totals, bounds, strict=True) if low < high]
-    return max(cases, key=lambda case: case[0])[1]
+    total, threshold = max(cases, key=lambda case: case[0])
+    return 100.0 * total / len(answered), threshold
 
 
 def _between(low: float, high: float) -> float:

@@ -99,22 +99,25 @@ def answer(
     return list(predict_answers(data.examples, windows, scores, tokenizer, settings.predictions, verbose))
 
 
-def score(data: SquadData, predictions: list[Prediction], version_2_with_negative: bool) -> dict[str, float]:
+def score(
+    data: SquadData, predictions: list[Prediction], version_2_with_negative: bool, metric: str = "squad"
+) -> dict[str, float]:
     """eval_<metric> of predictions, as `squad.metrics.evaluate` gives them."""
     texts = {key: prediction.text for key, prediction in _by_id(data, predictions).items()}
     odds_and_best = _odds_and_best(data, predictions) if version_2_with_negative else (None, None)
-    scores = squad_metrics.evaluate(data.articles, texts, version_2_with_negative, *odds_and_best)
+    scores = squad_metrics.evaluate(data.articles, texts, version_2_with_negative, *odds_and_best, metric)
     return {f"eval_{name}": value for name, value in scores.items()}
 
 
 def choose_threshold(
-    settings: QuestionAnsweringSettings, data: SquadData, predictions: list[Prediction]
+    settings: QuestionAnsweringSettings, data: SquadData, predictions: list[Prediction], metric: str = "squad"
 ) -> QuestionAnsweringSettings:
     """The settings with the threshold of `squad.metrics.best_threshold`, if a question may have no answer."""
     if not settings.predictions.version_2_with_negative:
         return settings
-    threshold = squad_metrics.best_threshold(data.articles, *_odds_and_best(data, predictions))
-    logging.info("null_score_diff_threshold %.4f gives the best F1 on the dev set.", threshold)
+    threshold = squad_metrics.best_threshold(data.articles, *_odds_and_best(data, predictions), metric)
+    name = squad_metrics.METRICS[metric][0]
+    logging.info("null_score_diff_threshold %.4f gives the best %s on the dev set.", threshold, name)
     chosen = dataclasses.replace(settings.predictions, null_score_diff_threshold=threshold)
     return dataclasses.replace(settings, predictions=chosen)
 

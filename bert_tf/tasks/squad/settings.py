@@ -16,6 +16,7 @@ class SquadSettings:
       question_head: a key of `question_heads.OUTPUT_LAYERS`; None: as the model was trained, or else as its family's
         authors did. beam_size: of the joint head; None: as the model was trained, or as its family's authors did.
       null_score_diff_threshold: None: as chosen on a dev set and kept beside the model, or else 0.
+      metric: one of `metrics.METRICS`.
     """
 
     train_file: str | None = None
@@ -35,6 +36,7 @@ class SquadSettings:
     lstm_on_top: bool = False
     question_head: str | None = None
     beam_size: int | None = None
+    metric: str = "squad"
 
     @property
     def dev_flag(self) -> str:

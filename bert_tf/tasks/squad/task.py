@@ -16,7 +16,7 @@ from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.tasks.squad import answers, data, outputs, windows
+from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
 from bert_tf.text import casing
 from bert_tf.training import fine_tuning, run_directory
 
@@ -79,7 +79,8 @@ class SquadTask(FineTuningTask):
     def load(self, run, files, tokenizer, newest):
         own = self.settings
         self.files, self.tokenizer = files, tokenizer
-        self.main_metric = "eval_best_f1" if own.version_2_with_negative else "eval_f1"
+        name = metrics.METRICS[own.metric][0]
+        self.main_metric = f"eval_best_{name}" if own.version_2_with_negative else f"eval_{name}"
         self.answering = self._choose_answering(run, newest)
         self.answering.windows.check_room(tokenizer)
         # Everything is read and checked before the first window is cut, which takes long.
@@ -196,12 +197,13 @@ class SquadTask(FineTuningTask):
         )  # fmt: skip
 
     def score(self, examples, predictions, batch_size):
-        return outputs.score(examples.examples, predictions, self.settings.version_2_with_negative)
+        own = self.settings
+        return outputs.score(examples.examples, predictions, own.version_2_with_negative, own.metric)
 
     def _with_threshold(self, examples, predictions) -> outputs.QuestionAnsweringSettings:
         if self.settings.null_score_diff_threshold is not None:
             return self.answering
-        return outputs.choose_threshold(self.answering, examples.examples, predictions)
+        return outputs.choose_threshold(self.answering, examples.examples, predictions, self.settings.metric)
 
     def further_files(self, examples, predictions):
         return {outputs.SETTINGS_FILE: self._with_threshold(examples, predictions).to_json()}

@@ -74,3 +74,16 @@ def test_unequal_sentences():
             ner_metrics.evaluate(GOLD, predicted)
         with pytest.raises(ValueError, match="not of the same sentences"):
             ner_metrics.report(GOLD, predicted)
+
+
+def test_the_scores_of_klue_by_hand():
+    """Means over types and over tags, whatever their numbers."""
+    gold = [["B-PS", "I-PS", "O", "B-LC"], ["O", "O", "B-PS", "O"]]
+    found = [["B-PS", "I-PS", "O", "O"], ["O", "O", "B-PS", "B-PS"]]
+    scores = ner_metrics.klue(gold, found, ["O", "B-LC", "I-LC", "B-PS", "I-PS"])
+    # PS: 2 of 3 predicted and 2 of 2 found, LC: none. O: 3 of 4 and 3 of 4; B-PS as PS; I-PS 1; I-LC does not occur.
+    assert scores == pytest.approx(
+        {"entity_macro_f1": (0.8 + 0) / 2, "character_macro_f1": (0.75 + 0 + 1 + 0.8 + 1) / 5}
+    )
+    with pytest.raises(ValueError, match="not of the same sentences"):
+        ner_metrics.klue(gold, found[:1], ["O"])

@@ -1,0 +1,64 @@
+"""What a run says in the end: of which step results and predictions are, and what the best model has beside them."""
+
+import json
+import types
+
+import pytest
+
+from bert_tf.tasks import last_words
+from bert_tf.training.settings import FineTuningSettings
+
+LAST = {"eval_f1": 0.0, "eval_loss": 3.0, "loss": 3.5, "global_step": 96}
+BEST = {"eval_f1": 50.0, "step": 24}
+
+
+def said(tmp_path, caplog, results=LAST, best=BEST, seed=12345, **settings):
+    task = types.SimpleNamespace(
+        name="squad", dev_sets=["dev"] if best else [], main_metric="eval_f1", answers="QuestionAnswerer({path!r})"
+    )
+    (tmp_path / "best_model").mkdir(exist_ok=True)
+    (tmp_path / "best_model" / "eval_results.json").write_text(json.dumps(best))
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        run = FineTuningSettings(output_dir=str(tmp_path), **settings)
+        last_words.tell(task, run, results, seed, 96)
+    return [message.replace(str(tmp_path), "out") for message in caplog.messages]
+
+
+def test_the_best_model_stands_beside_the_last_step(tmp_path, caplog):
+    *lines, python = said(tmp_path, caplog, do_train=True, do_predict=True)
+    assert lines == [
+        "Results of step 96, the last one: eval_f1 0, eval_loss 3.",
+        "Predictions: of step 96, the last one.",
+        "Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96). To evaluate and predict with "
+        "it, run the same command with --use_best_model.",
+    ]
+    assert python == "In Python:\n  from bert_tf import QuestionAnswerer\n  QuestionAnswerer('out/best_model')"
+
+
+def test_where_both_are_one(tmp_path, caplog):
+    best = {**LAST, "eval_f1": 50.0, "global_step": 24}
+    lines = said(tmp_path, caplog, best, do_train=True, do_predict=True, use_best_model=True)
+    assert lines[:3] == [
+        "Results of step 24, the best one: eval_f1 50, eval_loss 3.",
+        "Predictions: of step 24, the best one.",
+        "Best model: out/best_model (step 24, eval_f1 50.0000).",
+    ]
+    lines = said(tmp_path, caplog, best={**BEST, "step": 96}, do_train=True)
+    assert lines[1] == "Best model: out/best_model (step 96, eval_f1 50.0000)."
+
+
+@pytest.mark.parametrize("search", [None, "learning_rate=1e-5,2e-5"])
+def test_several_runs(tmp_path, caplog, search):
+    lines = said(tmp_path, caplog, seed=7, do_train=True, do_predict=True, num_seeds=2, search=search)
+    assert lines[0].startswith("Results of step 96, the last one, with seed 7: eval_f1 0")
+    assert lines[1] == "Predictions: of step 96, the last one, with seed 7."
+    assert "beside 0.0000 of step 96" in lines[2]
+
+
+def test_without_a_dev_set_or_without_training(tmp_path, caplog):
+    lines = said(tmp_path, caplog, {}, None, do_train=True, do_predict=True)
+    assert lines[0] == "Predictions: of step 96, the last one."
+    assert lines[1] == "Model: out (the last step; without a dev set there is no best one)."
+    assert said(tmp_path, caplog, do_eval=True) == ["Results: eval_f1 0, eval_loss 3."]
+    assert said(tmp_path, caplog, do_predict=True) == []
