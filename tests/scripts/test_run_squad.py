@@ -426,7 +426,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(ran, case):
 def test_every_case_is_looked_at(folder):
     done = {
         "original 1", "original 2", "trained", "again", "predicted", "threshold", "two devices", "static", "lstm",
-        "lstm used",
+        "lstm used", "klue",
     }  # fmt: skip
     assert set(cases_of(folder)) == done | {"version 1", "offsets"} | set(REFUSED)
 
