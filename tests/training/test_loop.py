@@ -303,8 +303,8 @@ def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(tmp_path, caplo
     for every in (2, 4, 6):
         with pytest.raises(KeyboardInterrupt):
             train_loop(tmp_path / str(every), make_batches(4, 6), interrupt, eval_every_steps=every, save_first=False)
-    assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "2"))) == 4
-    assert "Interrupted: saved step 4; the same command resumes there." in caplog.text
+    assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "2"))) == 3
+    assert "Interrupted: saved step 3; the same command resumes there." in caplog.text
     assert checkpoints.latest_checkpoint(str(tmp_path / "4")) is None
     # In the evaluation after the last step: there is no further step to end after.
     assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "6"))) == 6
@@ -316,13 +316,31 @@ def test_the_loop_writes_checkpoints_and_logs(tmp_path):
     kept = sorted(path.name for path in tmp_path.glob("model.ckpt-*.index"))
     assert kept == ["model.ckpt-4.index", "model.ckpt-6.index"]
     lines = [json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]  # too few for every second one
     for line in lines:
         assert {"loss", "masked_lm_accuracy", "next_sentence_accuracy", "learning_rate"} <= set(line)
     assert list(tmp_path.glob("events.out.tfevents.*"))
-    # Of each pair of steps the mean, not the sum.
-    _, pairs = run(one_device(), make_batches(4, 6), calls=3)
-    assert [line["loss"] for line in lines] == pytest.approx([pair["loss"] / 2 for pair in pairs], rel=1e-5)
+
+
+def test_points_of_the_log_are_means(tmp_path):
+    """Of each pair of steps the mean, not the sum."""
+    train_loop(tmp_path, make_batches(4, 100))
+    lines = [json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(2, 101, 2))
+    _, pairs = run(one_device(), make_batches(4, 100), calls=50)
+    expected = [pair["loss"] / 2 for pair in pairs[:10]]  # later, rounding has added up
+    assert [line["loss"] for line in lines[:10]] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "period"),
+    [(1, 100, 1), (49, 100, 1), (343, 100, 6), (5000, 100, 100), (1_000_000, 100, 100), (1000, 7, 7), (1000, 900, 20)],
+)
+def test_a_curve_has_fifty_points(steps, every, period):
+    plan = train_step.TrainingPlan(num_train_steps=steps, batch_size=1, log_every_steps=every)
+    assert plan.log_period == period
+    longer = train_step.TrainingPlan(num_train_steps=1_000_000, stop_at_step=steps, batch_size=1, log_every_steps=every)
+    assert longer.log_period == period
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------
