@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.models.directory import read_head
 from bert_tf.serving import loaded_export
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.predictor import Predictor
@@ -20,6 +21,7 @@ from bert_tf.tasks.classification.data import InputExample
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import metrics as ner_metrics
 from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner.notation import standard_tags
 from bert_tf.tasks.squad import data as squad_data
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.text import casing
@@ -237,7 +239,8 @@ def _compare_answers(export: str, model_dir: str, check_file: str, encoding: str
 
 
 def _tagging_settings(model_dir: str) -> ner_outputs.TaggingSettings:
-    return ner_outputs.TaggingSettings.read(casing.directory_of(model_dir)) or ner_outputs.TaggingSettings()
+    directory = casing.directory_of(model_dir)
+    return ner_outputs.TaggingSettings.of_model(directory, standard_tags(read_head(directory).labels or ()))
 
 
 def _read_sentences(check_file: str, encoding: str, settings: ner_outputs.TaggingSettings) -> list[ner_data.Sentence]:

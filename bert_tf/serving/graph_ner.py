@@ -16,6 +16,7 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving.detect_task import check_task, choose_max_seq_length
 from bert_tf.serving.graph_models import ServedLogits, strings
 from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner.notation import standard_tags
 from bert_tf.text import casing
 from bert_tf.text.graph_words import GraphWords
 from bert_tf.text.tokenizer import Tokenizer
@@ -70,10 +71,11 @@ class ServedTagger(ServedLogits):
         """
         files = check_task(path, "ner")
         length = choose_max_seq_length(files, max_seq_length)
-        settings = ner_outputs.TaggingSettings.read(casing.directory_of(path)) or ner_outputs.TaggingSettings()
+        labels = standard_tags(files.head.labels)
+        settings = ner_outputs.TaggingSettings.of_model(casing.directory_of(path), labels)
         model = ner_outputs.load_model(path, settings, dtype)
         tokenizer = tokenizer or read_tokenizer(path)
-        return cls(model, tokenizer, length, files.head.labels, settings.learned_scheme, settings.split)
+        return cls(model, tokenizer, length, labels, settings.learned_scheme, settings.split)
 
     def signatures(self):
         return {

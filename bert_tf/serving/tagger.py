@@ -12,6 +12,7 @@ from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner.notation import standard_tags
 from bert_tf.text import casing
 from bert_tf.text.words import split_words
 
@@ -56,14 +57,13 @@ class Tagger(Answerer):
         super().__init__(path, batch_size, trust)
         if self.export:
             self.max_seq_length = self.exported_max_seq_length(max_seq_length)
-            self.labels = list(self.export.description["labels"])
-            self.scheme = _scheme_of(self.labels)
+            self.labels = standard_tags(self.export.description["labels"])
+            self.scheme = ner_outputs.scheme_of(self.labels)
             return
         self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
-        self.labels = list(self.files.head.labels)
-        settings = ner_outputs.TaggingSettings.read(casing.directory_of(self.path))
-        self.scheme = settings.learned_scheme if settings else _scheme_of(self.labels)
-        self._split = settings.split if settings else "words"
+        self.labels = standard_tags(self.files.head.labels)
+        settings = ner_outputs.TaggingSettings.of_model(casing.directory_of(self.path), self.labels)
+        self.scheme, self._split = settings.learned_scheme, settings.split
 
     def load_model(self, path: str) -> keras.Model:
         """The model in a directory, possibly a tagger on the features of a frozen BERT."""
@@ -171,11 +171,3 @@ def _row_of(text: str | Sequence[str], outputs: dict[str, np.ndarray]) -> tuple[
     words = [word.decode() for word in outputs["words"][:count]]
     starts, ends = (outputs[name][:count].tolist() for name in ("starts", "ends"))
     return _Words(text, words, starts, ends), tags, scores
-
-
-def _scheme_of(labels: Sequence[str]) -> str:
-    """The scheme that a model learned, inferred from its tags."""
-    letters = {label.partition("-")[0] for label in labels if label != ner_data.OUTSIDE and "-" in label[1:]}
-    if ner_data.OUTSIDE not in labels or not letters <= set("BIES"):
-        return "plain"
-    return "bioes" if letters & set("ES") else "iob2"

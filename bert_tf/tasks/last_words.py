@@ -21,7 +21,7 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
     """
     best = best_model.read_results(run.output_dir) if task.dev_sets else None
     step = results.get("global_step", last)
-    of_step = ""
+    of_step = f" of step {step}" if step else ""
     if run.do_train:
         of_seed = f", with seed {seed}" if run.num_seeds > 1 else ""
         of_step = f" of step {step}, the {'best' if run.use_best_model else 'last'} one{of_seed}"

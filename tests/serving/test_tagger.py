@@ -140,6 +140,28 @@ def test_texts_are_split_as_the_training_data_was(tmp_path, split):
     assert [len(row["words"]) for row in found[1:3]] == ([0, 2] if with_spaces else [0, 0])
 
 
+@pytest.mark.parametrize(
+    ("labels", "standard", "scheme"),
+    [
+        (["PER_B", "-", "PER_I"], ["B-PER", "O", "I-PER"], "iob2"),
+        *slow((["o", "e-loc", "s-loc", "b-loc", "i-loc"], ["O", "E-loc", "S-loc", "B-loc", "I-loc"], "bioes")),
+        (["NOUN", "VERB", "X"], ["NOUN", "VERB", "X"], "plain"),
+    ],
+)
+def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, scheme):
+    """Models of others have no settings beside them: their labels say what they learned."""
+    save(tmp_path / "model", task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)
+    export.export_saved_model(str(tmp_path / "model"), str(tmp_path / "out"), warm_up=False)
+    mine, theirs = Tagger(str(tmp_path / "model")), Tagger(str(tmp_path / "out"))
+    for one in (mine, theirs):
+        assert (one.labels, one.scheme) == (standard, scheme)
+    found = mine.predict(TEXTS)
+    assert [row["tags"] for row in found] == [row["tags"] for row in theirs.predict(TEXTS)]
+    tags = {tag for row in found for tag in row["tags"]}
+    assert tags <= set(standard) and tags != {"O"}
+    assert any(row["entities"] for row in found) == (scheme != "plain")
+
+
 def test_progress_shows_only_where_it_takes_long(tmp_path, monkeypatch, capfd):
     path, _ = tagger(tmp_path / "model", "iob2")
     one = Tagger(path, batch_size=2)

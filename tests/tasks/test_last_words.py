@@ -60,5 +60,6 @@ def test_without_a_dev_set_or_without_training(tmp_path, caplog):
     lines = said(tmp_path, caplog, {}, None, do_train=True, do_predict=True)
     assert lines[0] == "Predictions: of step 96, the last one."
     assert lines[1] == "Model: out (the last step; without a dev set there is no best one)."
-    assert said(tmp_path, caplog, do_eval=True) == ["Results: eval_f1 0, eval_loss 3."]
+    assert said(tmp_path, caplog, do_eval=True) == ["Results of step 96: eval_f1 0, eval_loss 3."]
+    assert said(tmp_path, caplog, {**LAST, "global_step": 0}, do_eval=True) == ["Results: eval_f1 0, eval_loss 3."]
     assert said(tmp_path, caplog, do_predict=True) == []

@@ -4,7 +4,7 @@ Everywhere else tags are as CoNLL-2003 has them: a capital letter, a hyphen, the
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 OUTSIDE = "O"
 LETTERS = "BIESLU"  # of all schemes
@@ -65,3 +65,10 @@ def notation_of(tags: Iterable[str]) -> Notation:
                 lower = bool(parts) and all(letter.islower() for letter, _ in parts)
                 return dataclasses.replace(notation, lower=lower)
     return STANDARD
+
+
+def standard_tags(tags: Sequence[str]) -> list[str]:
+    """A model's tags as CoNLL-2003 has them; tags of no such form, such as parts of speech, as they are."""
+    notation = notation_of(tags)
+    fits = [tag in _OUTSIDE or notation.parse(tag) is not None for tag in tags]
+    return [notation.read(tag) for tag in tags] if all(fits) else list(tags)

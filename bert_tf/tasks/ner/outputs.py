@@ -68,6 +68,23 @@ class TaggingSettings:
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path}: not the settings of a tagger: {error}") from None
 
+    @classmethod
+    def of_model(cls, directory: str, labels: Sequence[str]) -> "TaggingSettings":
+        """The settings in a model's directory, or what its labels (`standard_tags`) say of one that has none.
+
+        Raises:
+          ValueError: see `read`.
+        """
+        return cls.read(directory) or cls(learned_scheme=scheme_of(labels))
+
+
+def scheme_of(labels: Sequence[str]) -> str:
+    """The scheme that a model learned, inferred from its tags."""
+    letters = {label.partition("-")[0] for label in labels if label != ner_data.OUTSIDE and "-" in label[1:]}
+    if ner_data.OUTSIDE not in labels or not letters <= set("BIES"):
+        return "plain"
+    return "bioes" if letters & set("ES") else "iob2"
+
 
 # --- model -----------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.ner import data, encode, outputs
+from bert_tf.tasks.ner.notation import standard_tags
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
 from bert_tf.text import casing
@@ -123,7 +124,7 @@ class NerTask(FineTuningTask):
         labels = read_head(run.output_dir).labels or files.head.labels
         if not labels:
             raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
-        return list(labels)
+        return standard_tags(labels)
 
     def _warn_of_another_split(self, flag: str, sentences: list[data.Sentence]) -> None:
         own, learned = (split == "words" for split in (data.split_of(sentences), self.tagging.split))
