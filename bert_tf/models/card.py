@@ -357,8 +357,17 @@ def _training(facts: CardFacts) -> str | None:
     return _section("Training", "\n\n".join(filter(None, [*facts.notes, table])))
 
 
+def shown_results(results: Mapping[str, float]) -> dict[str, float]:
+    """The metrics to show of an evaluation's results: without its step, and without `loss` beside `eval_loss`.
+
+    The first is the mean over batches, which the original writes, too; the second is the mean over examples.
+    """
+    hidden = {"step", "global_step"} | ({"loss"} if "eval_loss" in results else set())
+    return {name: value for name, value in results.items() if name not in hidden}
+
+
 def _results(facts: CardFacts) -> str | None:
-    rows = {name: f"{value:.6g}" for name, value in facts.results.items() if name not in ("step", "global_step")}
+    rows = {name: f"{value:.6g}" for name, value in shown_results(facts.results).items()}
     if not rows:
         return None
     step = facts.results.get("step", facts.results.get("global_step"))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from absl import logging
 
+from bert_tf.models import card
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import best_model
 from bert_tf.training.settings import FineTuningSettings
@@ -26,9 +27,7 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
         of_seed = f", with seed {seed}" if run.num_seeds > 1 else ""
         of_step = f" of step {step}, the {'best' if run.use_best_model else 'last'} one{of_seed}"
     if results and (run.do_train or run.do_eval):
-        # A "loss" beside eval_loss is the original's mean over batches, which eval_results.txt keeps.
-        hidden = {"global_step", "loss" if "eval_loss" in results else None}
-        shown = (f"{name} {value:.6g}" for name, value in sorted(results.items()) if name not in hidden)
+        shown = (f"{name} {value:.6g}" for name, value in sorted(card.shown_results(results).items()))
         logging.info("Results%s: %s.", of_step, ", ".join(shown))
     if not run.do_train:
         return

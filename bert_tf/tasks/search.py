@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 from absl import logging
 
+from bert_tf.models.card import shown_results
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks import seeds
 from bert_tf.training import plots, run_directory, search
@@ -98,7 +99,7 @@ def write_search(output_dir: str, tried: Sequence[Tried], main_metric: str) -> s
 def table_text(tried: Sequence[Tried], main_metric: str) -> str:
     """A table in Markdown that can also be read on a console: a row for each combination, the best one named below."""
     best, several = best_of(tried, main_metric), len(tried[0].results) > 1
-    further = [name for name in tried[0].summary if name != main_metric]
+    further = [name for name in shown_results(tried[0].summary) if name != main_metric]
     spread = {"std": "standard_deviation", "min": "min", "max": "max"} if several else {}
     rows = [[*tried[0].values, main_metric, *spread, *further]]
     for one in tried:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.models.card import shown_results
 from bert_tf.system.atomic import remove_folder, write_text_file
 from bert_tf.training import best_model, run_directory
 
@@ -71,6 +72,7 @@ def write_summary(
         posixpath.join(output_dir, run_directory.SEEDS), json.dumps(content, indent=2, sort_keys=True) + "\n"
     )
     copy_best(posixpath.join(output_dir, f"seed-{best}"), output_dir)
+    summary = shown_results(summary)
     width = max(map(len, summary))
     lines = [f"{'metric'.ljust(width)}  {'mean':>8}  {'min':>8}  {'max':>8}  {'std':>8}"]
     for name, values in summary.items():

@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
+from bert_tf.models.card import shown_results
 from bert_tf.system.atomic import check_may_write, write_file
 from bert_tf.system.progress import progress_bar, start_clock
 
@@ -98,7 +99,7 @@ class TrainingLog:
         path = posixpath.join(self._output_dir, LOG_FILE)
         check_may_write(path)
         with tqdm.external_write_mode():
-            text = ", ".join(f"{name} {_readable(value)}" for name, value in values.items())
+            text = ", ".join(f"{name} {_readable(value)}" for name, value in shown_results(values).items())
             logging.info("%s step %d: %s", kind, step, text)
         with self._writers[kind].as_default(step=step):
             for name, value in values.items():

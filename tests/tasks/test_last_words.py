@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from bert_tf.tasks import last_words
+from bert_tf.models import card
+from bert_tf.tasks import last_words, search, seeds
 from bert_tf.training.settings import FineTuningSettings
 
 LAST = {"eval_f1": 0.0, "eval_loss": 3.0, "loss": 3.5, "global_step": 96}
@@ -63,3 +64,16 @@ def test_without_a_dev_set_or_without_training(tmp_path, caplog):
     assert said(tmp_path, caplog, do_eval=True) == ["Results of step 96: eval_f1 0, eval_loss 3."]
     assert said(tmp_path, caplog, {**LAST, "global_step": 0}, do_eval=True) == ["Results: eval_f1 0, eval_loss 3."]
     assert said(tmp_path, caplog, do_predict=True) == []
+
+
+def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
+    """eval_results.txt and seeds.json keep it."""
+    assert card.shown_results(LAST) == {"eval_f1": 0.0, "eval_loss": 3.0}
+    assert card.shown_results({"loss": 1.0, "masked_lm_loss": 2.0, "step": 3}) == {"loss": 1.0, "masked_lm_loss": 2.0}
+    (tmp_path / "seed-1").mkdir()
+    table = seeds.write_summary(str(tmp_path), {1: LAST, 2: LAST}, "eval_f1")
+    assert [line.split()[0] for line in table.splitlines()] == ["metric", "eval_f1", "eval_loss", "2"]
+    assert "loss" in json.loads((tmp_path / "seeds.json").read_text())["summary"]
+    values = {"learning_rate": 1e-5}
+    header = search.table_text([search.Tried(values, {1: LAST})], "eval_f1").splitlines()[0]
+    assert header.split("|")[1:-1] == [" learning_rate ", " eval_f1 ", " eval_loss "]
