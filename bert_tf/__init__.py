@@ -33,6 +33,7 @@ _PUBLIC = {
     "BertPretrainingModel": ("models.task_models", "Another name for BertForPreTraining"),
     "as_dataset": ("tasks.classification.dataset", "Texts and labels of a table as a dataset for model.fit"),
     "load_weights": ("models.initialize", "Loads weights of any format into a model"),
+    "PartialLoadWarning": ("models.initialize", "Warns of a model's variables that its weights lacked"),
     "load_lora": ("models.lora_file", "Adds what LoRA has trained to a model with the weights it started from"),
     "create_optimizer": ("training.optimization", "The original's optimizer or LAMB, with warm-up and linear decay"),
     "AdamWeightDecay": ("training.optimization", "The original's Adam: decoupled weight decay, no bias correction"),

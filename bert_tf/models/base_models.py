@@ -59,11 +59,13 @@ class Pretrained:
     Attributes:
       exported_inputs: name -> rank of the int32 arrays that an exported model takes.
       head_config: the head, which `save_pretrained` writes beside the encoder's configuration.
+      reads_pooler: whether an output depends on the encoder's pooler.
       part: of models that are trained together, the one that it is (see `families.Family.parts`); None: any of them.
       other_head: a variable of weights for the same task that are for another class, and what to say of them.
     """
 
     head_config = NO_HEAD
+    reads_pooler: bool = True
     part: str | None = None
     other_head: tuple[str, str] | None = None
     exported_inputs: Mapping[str, int] = MappingProxyType({"input_ids": 2, "input_mask": 2, "segment_ids": 2})
@@ -81,7 +83,12 @@ class Pretrained:
           path: a directory, checkpoint prefix or weight file: of the original, Hugging Face, Model Garden, TensorFlow
             Hub or this project; the format is detected.
           arguments: for the class; `config` instead of the one beside the weights. `num_labels`, if the class has it,
-            defaults to that of the head in the file; `labels` gives their names instead.
+            defaults to that of the head in the file; `labels` gives their names instead: the outputs of a model that
+            was trained for the same names are put into this order. `new_head=True` begins a new output layer for other
+            ones.
+
+        Warns:
+          PartialLoadWarning: the file lacks variables of the model, which are random until they are trained.
 
         Raises:
           FileNotFoundError, ValueError: weights are missing, damaged or don't match; see `pretrained`.
@@ -113,9 +120,15 @@ class Pretrained:
         Args:
           filepath: a directory. format: one of Keras's. arguments: for `keras.Model.export`.
           input_signature: a list with one dict of specs; by default `exported_inputs` of any batch size and length.
+
+        Raises:
+          ValueError: variables are random, which the weights lacked from which the model was loaded.
         """
+        from bert_tf.models import initialize
+
         if not self.built:
             self.build()
+        initialize.check_trained(self)
         if input_signature is None:
             # Keras would use the shapes of the first call, but does not record them for a model already built.
             specs = {
@@ -150,6 +163,11 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
     encoder_inputs = ENCODER_INPUTS
     further_inputs = ()
     tokens_read = None  # how many of the encoder's outputs for a row the head reads; None: all
+
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether an output depends on the encoder's pooler."""
+        return self.tokens_read is not None
 
     @property
     def known_inputs(self) -> tuple[str, ...]:

@@ -14,6 +14,9 @@ from bert_tf.text.characters import plain_name
 
 HEAD_CONFIG = "head_config.json"
 
+# The classifiers of texts, words and choices, whose variables have the same names and shapes.
+CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
+
 # How the windows of a long text are combined; see `window_pooling.WindowPooling`.
 WINDOW_POOLINGS = ("mean", "max", "attention")
 

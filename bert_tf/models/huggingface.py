@@ -14,7 +14,8 @@ import numpy as np
 from absl import logging
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.head_config import CLASSIFIERS, HeadConfig
+from bert_tf.models.output_layers import names_in, placeholders
 from bert_tf.models.variable_names import (
     HEAD_NAMES,
     HIDDEN_LAYER,
@@ -71,7 +72,6 @@ PLAIN_ENCODER = {
 
 # Beginnings of names of their classes are the families'; here they are those of BERT.
 _CLASSES = "Bert"
-CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
 
 _FIXED_NAMES = {
     "cls/predictions/output_bias": "cls.predictions.bias",
@@ -221,9 +221,8 @@ def read_head(layout: Layout, values: Mapping, source: str) -> HeadConfig:
         names = [re.sub(f"^{layout.class_prefix}(?=For)", _CLASSES, name) for name in names]
         values["architectures"] = [name for name in names if name in CLASSIFIERS]
     head = HeadConfig.from_config(values, source)
-    named = any(label != f"LABEL_{number}" for number, label in enumerate(head.labels or ()))
     act = layout.classifier_act if head.architecture == CLASSIFIERS[0] else None
-    return dataclasses.replace(head, labels=head.labels if named else None, hidden_act=act)
+    return dataclasses.replace(head, labels=names_in(head.labels), hidden_act=act)
 
 
 def architecture_of(names, head: HeadConfig) -> str:
@@ -258,7 +257,7 @@ def config_values(layout: Layout, config: BertConfig, weights: Weights, head: He
     labels = head.labels
     # Their classes take the number of labels from id2label. A multiple-choice head has one output whatever it says.
     if not labels and architecture != "BertForMultipleChoice":
-        labels = [f"LABEL_{number}" for number in range(weights.shapes.get("output_weights", (0,))[0])]
+        labels = placeholders(weights.shapes.get("output_weights", (0,))[0])
     if labels:
         values["id2label"] = {str(number): label for number, label in enumerate(labels)}
         values["label2id"] = {label: number for number, label in enumerate(labels)}

@@ -1,6 +1,7 @@
 """A model's variables under their checkpoint names, and their initialization from a checkpoint."""
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 
 import keras
@@ -12,6 +13,9 @@ from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.messages import some
 from bert_tf.weights.mapping import Weights, is_model_variable
+
+# The attribute of a model that has the variables its weights lacked, with the checksums of their random values.
+_RANDOM = "_random_variables"
 
 _MOMENTS = {"adam_m": "first_moments", "adam_v": "second_moments"}
 
@@ -85,7 +89,8 @@ class Initialization:
 
     Attributes:
       checkpoint: its prefix. initialized: names loaded. missing: names of the model that the checkpoint lacks.
-      unused: names of the checkpoint that the model lacks. left_out: those of missing that the checkpoint has, but
+      unused: names of the checkpoint that the model lacks. unexplained: those of them for which the checkpoint's format
+        gives no reason. left_out: those of missing that the checkpoint has, but
         that were not to be taken -> why.
     """
 
@@ -93,6 +98,7 @@ class Initialization:
     initialized: list[str]
     missing: list[str]
     unused: list[str]
+    unexplained: list[str]
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -140,9 +146,10 @@ def initialize(
             raise ValueError(f"{path}: {name} has NaN or infinite values: the file is damaged, or its training failed.")
         variables[name].assign(value)
         random_weights.has_value(variables[name])
-    unused = sorted((set(shapes) - set(found)) | set(weights.unused))
+    unexplained = sorted(set(shapes) - set(found) - set(weights.unused))
+    unused = sorted({*unexplained, *weights.unused})
     left_out = {name: weights.unused[name] for name in missing if name in weights.unused}
-    return Initialization(path, found, missing, unused, left_out)
+    return Initialization(path, found, missing, unused, unexplained, left_out)
 
 
 def weights_for(model: keras.Model, path: str, *, merge: bool = True) -> Weights:
@@ -177,8 +184,12 @@ def draw_normal_weights(model: keras.Model) -> None:
             random_weights.has_value(variable)
 
 
+class PartialLoadWarning(UserWarning):
+    """A model and the weights it was loaded from do not have the same variables: what they lack is random."""
+
+
 def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
-    """Loads weights of any format into a model; logs what was loaded and what stays random.
+    """Loads weights of any format into a model; logs what was loaded and warns of what stays random.
 
     Args:
       checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, a weight file, or a directory.
@@ -190,12 +201,87 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
         if not model.built:
             model.build()
         result = initialize(model_variables(model), weights_for(model, checkpoint))
-    log_initialization(result, model)
+    log_initialization(result, model, logging.INFO)
+    warn_of_random_weights(result, model, 3)
     return result
 
 
-def log_initialization(result: Initialization, model: keras.Model) -> None:
-    """Logs a line on what was loaded, and what stays random: a warning, unless it is only a new output layer."""
+def random_variables(result: Initialization, model: keras.Model) -> list[str]:
+    """The variables that a checkpoint lacks, and that the model's outputs depend on."""
+    reads_pooler = getattr(model, "reads_pooler", True)
+    return [name for name in result.missing if reads_pooler or not _is_of_pooler(name)]
+
+
+def _is_of_pooler(name: str) -> bool:
+    return is_encoder_variable(name) and "/pooler/" in name
+
+
+def check_complete(result: Initialization, model: keras.Model, unread: tuple[str, ...] = ()) -> None:
+    """Refuses a model that is to answer, if variables that its answers depend on are random.
+
+    Args:
+      unread: beginnings of the names of variables that are not needed.
+
+    Raises:
+      ValueError: names the checkpoint and the variables.
+    """
+    if missing := [name for name in random_variables(result, model) if not name.startswith(unread)]:
+        raise ValueError(
+            f"{result.checkpoint} lacks {len(missing)} of the model's variables, so that its answers would be random: "
+            f"{some(missing)}. Train it first."
+        )
+
+
+def warn_of_random_weights(result: Initialization, model: keras.Model, depth: int) -> None:
+    """Warns of variables that stay random, and of a part of the encoder that is not used; notes the former.
+
+    Args:
+      depth: calls between this one and the user's line, which the warning shows.
+    """
+    missing, variables = random_variables(result, model), model_variables(model)
+    setattr(model, _RANDOM, tuple((name, _checksum(variables[name], name)) for name in missing))
+    if missing:
+        message = f"{len(missing)} variables of {type(model).__name__} are not in {result.checkpoint} and are random: "
+        warnings.warn(f"{message}{some(missing)}. Train the model before you use it.", PartialLoadWarning, depth)
+    unused = [name for name in result.unexplained if is_encoder_variable(name) and is_model_variable(name)]
+    if unused := [name for name in unused if not _is_of_pooler(name)]:
+        message = f"{len(unused)} variables of the encoder in {result.checkpoint} are not used by the model: "
+        warnings.warn(f"{message}{some(unused)}.", PartialLoadWarning, depth)
+
+
+def _still_random(model: keras.Model) -> list[str]:
+    """Of the variables that the weights of a model lacked, those that nothing has changed since; without the pooler."""
+    noted = [(name, checksum) for name, checksum in getattr(model, _RANDOM, ()) if not _is_of_pooler(name)]
+    variables = model_variables(model) if noted else {}
+    return [name for name, checksum in noted if _checksum(variables[name], name) == checksum]
+
+
+def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
+    """Refuses a model with variables that its weights lacked and that were not trained since; the pooler may be one.
+
+    Args:
+      unread: see `check_complete`.
+
+    Raises:
+      ValueError: says which.
+    """
+    if found := [name for name in _still_random(model) if not name.startswith(unread)]:
+        raise ValueError(
+            f"{len(found)} variables of {type(model).__name__} are still random, as the weights it was loaded from "
+            f"lack them: {some(found)}. Train the model first, or load weights that have them."
+        )
+
+
+def _checksum(variable: keras.Variable, name: str) -> str:
+    return variables_as_weights(name, {name: variable}).checksum
+
+
+def log_initialization(result: Initialization, model: keras.Model, level: int | None = None) -> None:
+    """Logs a line on what was loaded, and what stays random.
+
+    Args:
+      level: of what stays random; None: a warning, unless it is only a new output layer.
+    """
     variables = model_variables(model)
     parameters = sum(int(np.prod(variables[name].shape)) for name in result.initialized if name in variables)
     unused = list(filter(is_model_variable, result.unused))
@@ -215,9 +301,11 @@ def log_initialization(result: Initialization, model: keras.Model) -> None:
         logging.info("%d variables begin anew (%s): %s", len(names), reason, ", ".join(names))
     missing = [name for name in result.missing if name not in result.left_out]
     if missing:
-        encoder_is_whole = not any(map(is_encoder_variable, missing))
+        if level is None:
+            whole_encoder = not any(map(is_encoder_variable, random_variables(result, model)))
+            level = logging.INFO if whole_encoder else logging.WARNING
         logging.log(
-            logging.INFO if encoder_is_whole else logging.WARNING,
+            level,
             "%d variables are not in %s and keep their random initial values: %s",
             len(missing),
             result.checkpoint,

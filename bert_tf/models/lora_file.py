@@ -1,9 +1,11 @@
 """The file of what LoRA has trained: the adapters and the head, without the encoder that they belong to.
 
 `lora.safetensors` has their variables by checkpoint name, a pooler that the head reads among them; its metadata, as
-strings: `rank`, `alpha` and `base`, the checksum of the encoder's variables (`base_checksum`).
+strings: `rank`, `alpha`, `base`, the checksum of the encoder's variables (`base_checksum`), and `labels`, in JSON.
 """
 
+import dataclasses
+import json
 import math
 import posixpath
 from collections.abc import Mapping
@@ -12,8 +14,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.models import initialize, lora
+from bert_tf.models import initialize, lora, output_layers
+from bert_tf.models.directory import read_head
 from bert_tf.models.families import is_encoder_variable
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.variable_names import pooler
 from bert_tf.system.messages import some
 from bert_tf.weights.mapping import Weights
@@ -34,7 +38,7 @@ def base_variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 def reads_pooler(model: keras.Model) -> bool:
     """Whether a model's head reads the encoder's pooler."""
-    return model.config.has_pooler and model.tokens_read is not None
+    return model.config.has_pooler and model.reads_pooler
 
 
 def base_checksum(model: keras.Model) -> str:
@@ -51,6 +55,8 @@ def write_lora(path: str, model: keras.Model) -> None:
     variables = {name: value for name, value in initialize.all_variables(model).items() if value.trainable}
     settings = model.bert.lora
     metadata = {"rank": str(settings.rank), "alpha": str(settings.alpha), "base": base_checksum(model)}
+    if labels := model.head_config.labels:
+        metadata["labels"] = json.dumps(labels)
     write_safetensors(path, initialize.variables_as_weights(model.name, variables), metadata)
 
 
@@ -60,8 +66,8 @@ def load_lora(model: keras.Model, path: str) -> None:
         model = BertForSequenceClassification.from_pretrained("uncased_L-12_H-768_A-12", labels=["no", "yes"])
         load_lora(model, "output/best_model")
 
-    The kernels become W + alpha / rank A B, and the head gets the trained values: the model is then that of the
-    training, and can be used and saved like any other.
+    The kernels become W + alpha / rank A B, and the head gets the trained values, with its outputs in the order of the
+    model's labels: the model is then that of the training, and can be used and saved like any other.
 
     Args:
       model: of the class that was trained, built. path: a lora.safetensors, or its folder.
@@ -69,7 +75,7 @@ def load_lora(model: keras.Model, path: str) -> None:
     Raises:
       FileNotFoundError: there is no such file.
       ValueError: the file is damaged or of another kind; the model's encoder is not that from which the training
-        started (or already has an adapter), or its head has other variables. The model stays as it was.
+        started (or already has an adapter), or its head has other variables or labels. The model stays as it was.
 
     Source: Hu et al. 2021 (arXiv:2106.09685), section 4.1.
     """
@@ -90,9 +96,29 @@ def load_lora(model: keras.Model, path: str) -> None:
             f"{path} was trained on another encoder: give the model the weights that the training started from, "
             "without another adapter."
         )
-    combined = _combined(path, variables, kernels, shapes, read, alpha)
+    labels, combined = _labels(path, metadata), _combined(path, variables, kernels, shapes, read, alpha)
+    wanted, layer = model.head_config.labels, output_layers.layer_in(combined)
+    if layer and wanted and combined.shapes[layer][0] == len(wanted):
+        order = output_layers.order_of(labels, wanted, path, "Load the encoder with these labels.")
+        combined = output_layers.reordered(combined, layer, order) if order else combined
     changed = {name: variables[name] for name in (*kernels, *trained)}
     initialize.initialize(changed, lora.merged(combined), must_have_all=True)
+    if labels and not wanted:
+        model.head_config = dataclasses.replace(model.head_config, labels=labels)
+
+
+def _labels(path: str, metadata: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The labels of the outputs that a file adds; earlier versions did not write them into it.
+
+    Raises:
+      ValueError: they are not a list of names; names the file.
+    """
+    if "labels" not in metadata:
+        return read_head(posixpath.dirname(path)).labels
+    try:
+        return HeadConfig(labels=json.loads(metadata["labels"])).labels
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _alpha(metadata: Mapping[str, str]) -> float | None:

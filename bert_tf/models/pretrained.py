@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, feature_based, initialize, open_weights, random_weights, variable_names
+from bert_tf.models import card, initialize, open_weights, output_layers, random_weights, variable_names
 from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles
@@ -282,6 +282,8 @@ def from_pretrained(
     *,
     config: BertConfig | None = None,
     labels: Sequence[str] | None = None,
+    new_head: bool = False,
+    trained: bool = False,
     **arguments,
 ) -> keras.Model:
     """A model with the weights at `path`.
@@ -290,11 +292,15 @@ def from_pretrained(
       model_class: BertModel or one of the models with heads.
       path: a directory, checkpoint prefix or weight file of any of the four formats.
       config: used instead of the one beside the weights.
-      labels: names of the classes in the order of their ids, saved with the model; for model classes with labels.
+      labels: names of the classes in the order of their ids, saved with the model; for model classes with labels. The
+        outputs of a trained model that knows its labels are put into this order.
+      new_head: begin a new output layer, for other labels, or another number of them, than the model was trained for.
+      trained: for those who answer with the model: what the weights lack is an error, and not a warning.
       arguments: for the class. Those that describe the head have the values in the file as defaults.
 
     Raises:
-      FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`.
+      FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`; the output layer is that of other
+        labels, or of another task; or with `trained` a variable is missing.
     """
     weights = open_weights.open_weights(path)
     if model_class.part in family_of_variables(weights.shapes).parts:
@@ -303,15 +309,13 @@ def from_pretrained(
     if model_class.other_head and model_class.other_head[0] in weights:
         raise ValueError(f"{path} has {model_class.other_head[1]}; {model_class.__name__} has another head.")
     config = config or needed_config(files)
-    head, layers = files.head, ("output_weights", feature_based.OUTPUT_LAYER)
-    outputs = next((weights.shapes[name][0] for name in layers if name in weights.shapes), None)
     taken = inspect.signature(model_class.__init__).parameters
     if labels is not None:
         if "labels" not in taken:
             raise ValueError(f"labels={list(labels)}: {model_class.__name__} has no classes.")
-        _check_labels(list(labels), head, path if outputs else None)
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
-        head = dataclasses.replace(head, labels=None)
+    weights, head = output_layers.fitted(weights, files.head, path, model_class, new_head, arguments)
+    outputs = weights.shapes[layer][0] if (layer := output_layers.layer_in(weights)) else None
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
     stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs)
@@ -319,23 +323,13 @@ def from_pretrained(
     with random_weights.drawn_late():
         model.build()
         result = initialize.initialize(initialize.model_variables(model), weights)
-    initialize.log_initialization(result, model)
+    if trained:
+        initialize.check_complete(result, model)
+    initialize.log_initialization(result, model, logging.INFO)
+    initialize.warn_of_random_weights(result, model, 4)
     beginning = card.beginning_of(path, weights, with_checksum=False)
     setattr(model, _FILES_ATTRIBUTE, dataclasses.replace(files, card=card.CardFacts(beginning)))
     return model
-
-
-def _check_labels(labels: list[str], head: HeadConfig, trained: str | None) -> None:
-    """Refuses invalid names of classes.
-
-    Args:
-      trained: the source of the output layer, whose order of classes the names must keep; None if it is new.
-    """
-    if len(set(labels)) != len(labels) or not all(isinstance(label, str) and label for label in labels):
-        raise ValueError(f"labels={labels} must be different names.")
-    known = list(head.labels or ())
-    if trained and known != labels and set(known) == set(labels):
-        raise ValueError(f"labels={labels} contradicts {trained}, which was trained with the order {known}.")
 
 
 def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:

@@ -156,6 +156,7 @@ class BertForSimilarity(TaskModel):
 
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
     encoder_inputs = ("input_ids", "input_mask", "segment_ids")
+    reads_pooler = False
     further_inputs = ("text_ids", "scores")  # a dev set may have other labels than the training set
 
     def __init__(

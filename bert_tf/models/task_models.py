@@ -123,6 +123,7 @@ class BertForNextSentencePrediction(TaskModel):
     """
 
     further_inputs = PRETRAINING_FEATURES
+    reads_pooler = True
 
     def __init__(self, config, seed: int | None = None, name="next_sentence", **kwargs):
         super().__init__(objectives.NextSentenceObjective, config, seed, name=name, **kwargs)
@@ -506,6 +507,7 @@ class BertForPreTraining(TaskModel):
 
     part = "generator"
     further_inputs = PRETRAINING_FEATURES
+    reads_pooler = True
     exported_inputs = MappingProxyType({**Pretrained.exported_inputs, "masked_lm_positions": 2})
 
     def __init__(self, config, seed: int | None = None, name="pretraining", **kwargs):

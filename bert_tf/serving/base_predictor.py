@@ -80,7 +80,7 @@ class Answerer:
 
     def load_model(self, path: str) -> keras.Model:
         """The model in a directory."""
-        return self.model_class.from_pretrained(path)
+        return self.model_class.from_pretrained(path, trained=True)
 
     def exported_max_seq_length(self, given: int | None) -> int:
         """The sequence length of the export, which is fixed.

@@ -1,13 +1,14 @@
 """What an export costs in quality: its answers on real data compared with those of the float32 model."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.models.directory import read_head
+from bert_tf.models.output_layers import order_of, spelled_as
 from bert_tf.serving import loaded_export
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.predictor import Predictor
@@ -96,7 +97,9 @@ def _scores(export: str) -> Scores:
     """Of a SavedModel or ONNX export."""
     if loaded_export.onnx_file(export):
         theirs = Predictor(export)
-        return lambda predictor, texts: _probabilities(predictor, theirs.logits(texts))
+        return lambda predictor, texts: _by_label(
+            export, theirs.labels, predictor, _probabilities(predictor, theirs.logits(texts))
+        )
     loaded = loaded_export.Export(export)
 
     def scores(predictor: Predictor, texts: list) -> np.ndarray:
@@ -106,9 +109,18 @@ def _scores(export: str) -> Scores:
         if set(wanted) != set(names):
             raise ValueError(f"--check_file has lines of {len(names)} texts; the export takes {', '.join(wanted)}")
         outputs = loaded(signature, **{name: [row[place] for row in texts] for place, name in enumerate(names)})
-        return outputs["probabilities"] if "probabilities" in outputs else outputs["score"][:, None]
+        found = outputs["probabilities"] if "probabilities" in outputs else outputs["score"][:, None]
+        return _by_label(export, loaded.description["labels"], predictor, found)
 
     return scores
+
+
+def _by_label(export: str, labels: Sequence[str], predictor: Predictor, scores: np.ndarray) -> np.ndarray:
+    """An export's scores [n, C] in the order of the model's labels."""
+    if not predictor.labels:
+        return scores
+    order = order_of(labels, predictor.labels, export, "Compare it with the model that it was made from.")
+    return scores[:, order] if order else scores
 
 
 def _tflite_scores(path: str) -> Scores:
@@ -169,8 +181,8 @@ def _read_rows(check_file: str, encoding: str, predictor: Predictor) -> tuple[li
                 labels.append(float(label))
             except ValueError:
                 raise ValueError(f"{check_file}, line {number}: {label!r} is not a number") from None
-        elif label in numbers:
-            labels.append(numbers[label])
+        elif (known := spelled_as([label], predictor.labels)[0]) in numbers:
+            labels.append(numbers[known])
         else:
             header = "; a header must be left out" if number == 1 else ""
             raise ValueError(

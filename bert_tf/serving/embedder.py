@@ -25,6 +25,12 @@ from bert_tf.training.settings import DTYPE_POLICIES
 _CONSTANTS_FROM = 10_000  # texts of one call
 
 
+class _Encoder(BertModel):
+    """An encoder whose outputs for tokens are all that is read."""
+
+    reads_pooler = False
+
+
 class Embedder(Answerer):
     """One vector for each text, from a model directory of any format, or of sentence-transformers, or an export.
 
@@ -51,7 +57,7 @@ class Embedder(Answerer):
     """
 
     tasks = ("encoder",)
-    model_class = BertModel
+    model_class = _Encoder
     action = "embed"
     _constants = False
 
@@ -97,7 +103,7 @@ class Embedder(Answerer):
         self.size = self.files.config.hidden_size
 
     def load_model(self, path):
-        return self.model_class.from_pretrained(path, dtype=self._dtype)
+        return self.model_class.from_pretrained(path, dtype=self._dtype, trained=True)
 
     def run(self, features):
         if isinstance(self.model, OnnxModel):

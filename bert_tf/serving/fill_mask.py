@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from scipy.special import softmax
 
+from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -38,11 +39,13 @@ def fill_mask(
 
     Raises:
       TypeError: `texts` is a single string.
-      ValueError: a text has no [MASK], or more word pieces than the model has positions; `top_k` is not between 1
-        and the size of the vocabulary; vocabulary and model don't match.
+      ValueError: the masked-LM head is still random, as the model's weights lacked it; a text has no [MASK], or more
+        word pieces than the model has positions; `top_k` is not between 1 and the size of the vocabulary; vocabulary
+        and model don't match.
     """
     if isinstance(texts, str):
         raise TypeError("fill_mask takes a list of texts; put a single text into a list.")
+    check_trained(model, unread=("cls/seq_relationship/",))
     vocab_size = tokenizer.vocab_size
     if vocab_size > model.config.vocab_size:
         raise ValueError(

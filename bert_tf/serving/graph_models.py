@@ -377,7 +377,7 @@ class ServedQuestionAnswering(ServedModel):
         Args:
           tokenizer: instead of the directory's.
         """
-        model = question_heads.from_pretrained(path, dtype=dtype)
+        model = question_heads.from_pretrained(path, dtype=dtype, trained=True)
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
         return cls(model, tokenizer or read_tokenizer(path), settings_of(path, model.config, **given))
 

@@ -9,6 +9,7 @@ import keras
 
 from bert_tf.models import task_models
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.initialize import check_trained
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.models.task_models import BertModel
@@ -50,11 +51,12 @@ class _Source:
 
     def load(self, model_class: type, **arguments) -> keras.Model:
         """The model, as an instance of a class."""
-        return model_class.from_pretrained(self.model_dir, dtype=self.dtype, **arguments)
+        return model_class.from_pretrained(self.model_dir, dtype=self.dtype, **{"trained": True, **arguments})
 
 
 def _encoder(source: _Source) -> graph_models.ServedModel:
-    sentences, model = read_settings(directory_of(source.model_dir)), source.load(BertModel)
+    sentences, model = read_settings(directory_of(source.model_dir)), source.load(BertModel, trained=False)
+    check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
     length = sentences.length_for(model.config) if source.given_length is None else source.given_length
     length = detect_task.choose_max_seq_length(source.files, length)
     return graph_models.ServedEncoder(model, source.tokenizer, length, sentences)

@@ -45,7 +45,7 @@ class QuestionAnswerer(Answerer):
             self.windows, self.predictions = chosen.windows, chosen.predictions
 
     def load_model(self, path):
-        return question_heads.from_pretrained(path)
+        return question_heads.from_pretrained(path, trained=True)
 
     def predict(self, questions: list[tuple[str, str]]) -> list[dict]:
         """For each (question, context): answer, score, start, end, nbest.

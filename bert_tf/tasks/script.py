@@ -34,7 +34,6 @@ from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
-from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks import last_words, search, seeds
@@ -44,8 +43,9 @@ from bert_tf.training import best_model, card_facts, checkpoints, distribution, 
 from bert_tf.training import step as train_step
 from bert_tf.training.log import LOG_FILE
 from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.starting_head import Adjustment, adjustment_of
 from bert_tf.training.step import TrainingPlan
-from bert_tf.training.teacher import Teacher, check_resumed, check_same_labels, open_teacher
+from bert_tf.training.teacher import Teacher, check_resumed, open_teacher, with_labels_of
 
 LOGGED_EXAMPLES = 3
 _FEW_STEPS = 50
@@ -75,6 +75,7 @@ class FineTuningTask(abc.ABC):
       num_replicas: over which a batch is divided.
       main_metric: chooses the best model.
       files: what goes with the model; `head` says which task the model is trained for.
+      adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
       train_rows: token rows to train on; None without --do_train.
       placeholders: how many of their unknown tokens stand for what has no text, such as a space between characters.
       dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
@@ -90,6 +91,7 @@ class FineTuningTask(abc.ABC):
         self.is_chief, self.num_replicas = True, 1
         self.main_metric = ""
         self.files: ModelFiles | None = None
+        self.adjust: Adjustment | None = None
         self.train_rows: TokenRows | None = None
         self.placeholders = 0
         self.dev_sets: list[ExampleSet] = []
@@ -139,6 +141,11 @@ class FineTuningTask(abc.ABC):
         return open_teacher(run.teacher, tokenizer, run.max_seq_length, self.teacher_layers, self.teacher_architecture)
 
     @property
+    def other_labels(self) -> tuple[str, ...]:
+        """Further names of the labels, in the order of their ids, that a model may know them by."""
+        return ()
+
+    @property
     def teacher_layers(self) -> tuple[str, ...]:
         """The output layers of the models that `create_teacher` can open."""
         return tuple(filter(None, (TASKS[self.name].output_layer, TASKS[self.name].other_layer)))
@@ -148,9 +155,11 @@ class FineTuningTask(abc.ABC):
         """The class of a teacher's model, as head_config.json names it; None if its output layer shows it."""
         return TASKS[self.name].architecture
 
-    def create_teacher(self, path: str, dtype: str) -> keras.Model:
-        """The model at a path, built, of which the task's model learns."""
-        return getattr(task_models, TASKS[self.name].architecture).from_pretrained(path, dtype=dtype)
+    def create_teacher(self, teacher: Teacher, dtype: str) -> keras.Model:
+        """A teacher's model, built, with its outputs in the order of the student's."""
+        kind = getattr(task_models, TASKS[self.name].architecture)
+        labels = {"labels": teacher.labels} if teacher.labels else {}
+        return kind.from_pretrained(teacher.path, dtype=dtype, trained=True, **labels)
 
     def num_training_examples(self) -> int:
         """What an epoch counts."""
@@ -279,7 +288,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     teacher = task.open_teacher(run, tokenizer) if run.teacher else None
     task.load(run, files, tokenizer, newest)
     if teacher:
-        _check_teacher(teacher, run, task.files.head)
+        teacher = with_labels_of(teacher, task.files.head, task.other_labels, run.distillation_temperature)
+    task.adjust = adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
     steps = [0]
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
@@ -323,17 +333,6 @@ def _run_seeds(
         keras.backend.clear_session()
     table = seeds.write_summary(run.output_dir, results, task.main_metric) + "\n" if task.is_chief else ""
     return results, table
-
-
-def _check_teacher(teacher: Teacher, run: FineTuningSettings, head: HeadConfig) -> None:
-    """Checks the teacher against the labels of the data, and logs it.
-
-    Raises:
-      ValueError: see `teacher.check_same_labels`; or --distillation_temperature has no use.
-    """
-    check_same_labels(teacher, head)
-    if head.problem_type == "regression" and run.distillation_temperature is not None:
-        raise ValueError("--distillation_temperature is for classes; a regression has none.")
 
 
 def warn_of_training_data(
@@ -383,7 +382,7 @@ class _Run:
         loop.set_seed(self.seed, run.deterministic)
         if run.do_train:
             checkpoints.check_newest(self.output_dir, run.resume_from_older)
-        run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head)
+        run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head, trains=run.do_train)
         if run.do_train:
             check_resumed(self.output_dir, self.recorded_settings())
             fine_tuning.check_resumed_lora(self.output_dir, run)
@@ -394,7 +393,7 @@ class _Run:
             self.files = dataclasses.replace(task.files, card=self.card_facts())
         model, optimizer, step = fine_tuning.build_and_restore(
             run, self.strategy, lambda: task.create_model(run.dtype_policy), 0 if finished else self.num_train_steps,
-            self.output_dir, task.recipe_of(task.files.config),
+            self.output_dir, task.recipe_of(task.files.config), task.adjust,
         )  # fmt: skip
         self.predict = train_step.make_predict_function(model, self.strategy)
         self.keeper = best_model.BestModel(
@@ -457,7 +456,7 @@ class _Run:
         trained, objective = model, model.objective
         if self.teacher:
             with self.strategy.scope():
-                teacher = task.create_teacher(run.teacher, run.dtype_policy)
+                teacher = task.create_teacher(self.teacher, run.dtype_policy)
                 trained = TaughtModel(model, teacher)
             objective = DistillationObjective(objective, run.soft_weight, run.temperature)
             length = plan.tokens_per_example

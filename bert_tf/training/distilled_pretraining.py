@@ -84,7 +84,7 @@ class DistillationTask(PretrainingTask):
         )
 
     def trained(self, model: keras.Model, dtype: str) -> TaughtLanguageModel:
-        teacher = BertForMaskedLM.from_pretrained(self.settings.teacher, dtype=dtype)
+        teacher = BertForMaskedLM.from_pretrained(self.settings.teacher, dtype=dtype, trained=True)
         return TaughtLanguageModel(model, teacher, self.objective)
 
     @property

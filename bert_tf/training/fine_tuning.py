@@ -14,11 +14,22 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import flops, initialize, lora, lora_file, open_weights, pretrained, random_weights, teacher_layers
+from bert_tf.models import (
+    flops,
+    initialize,
+    lora,
+    lora_file,
+    open_weights,
+    output_layers,
+    pretrained,
+    random_weights,
+    teacher_layers,
+)
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.encoder import check_frozen_layers
 from bert_tf.models.families import is_encoder_variable
+from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.variable_names import expected_shapes
 from bert_tf.system.messages import named_by, some
@@ -26,6 +37,7 @@ from bert_tf.text import casing
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import best_model, card_facts, checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
+from bert_tf.training.starting_head import Adjustment
 from bert_tf.training.step import TrainingPlan
 from bert_tf.weights.mapping import Weights
 
@@ -190,11 +202,13 @@ def build_and_restore(
     num_train_steps: int,
     output_dir: str,
     recipe: Recipe,
+    adjust: Adjustment | None = None,
 ) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
     """The model, its optimizer and the step: restored from the run in output_dir, or new.
 
     Args:
       num_train_steps: 0: no training, and thus no optimizer. recipe: that of `with_recipe`.
+      adjust: of the weights that the run begins with or uses; see `starting_head.adjustment_of`.
 
     Raises:
       FileNotFoundError, ValueError: see `loop.restore`; or --lora_rank would leave a part of the encoder random.
@@ -231,7 +245,11 @@ def build_and_restore(
                 "--learning_rate=%g is one for whole models; adapters need about ten times as much to learn in the "
                 "same steps.", run.learning_rate,
             )  # fmt: skip
-    step = loop.restore(model, optimizer, output_dir, beginning, run.init_with_optimizer, run.resume_from_older)
+    if run.do_train and checkpoints.latest_checkpoint(output_dir):
+        adjust = None
+    step = loop.restore(
+        model, optimizer, output_dir, beginning, run.init_with_optimizer, run.resume_from_older, adjust=adjust
+    )
     return model, optimizer, step
 
 
@@ -352,6 +370,13 @@ def use_best_model(model: keras.Model, keeper: best_model.BestModel) -> int:
     """
     if not keeper.best:
         raise ValueError(f"--use_best_model: {keeper.directory} does not exist.")
-    initialize.load_weights(model, keeper.directory)
+    weights = initialize.weights_for(model, keeper.directory)
+    layer, head = output_layers.layer_in(weights), getattr(model, "head_config", NO_HEAD)
+    known = output_layers.names_in(model_directory.read_head(keeper.directory).labels)
+    if layer and known and head.labels:
+        order = output_layers.order_of(known, head.labels, f"--use_best_model: {keeper.directory}", "Train it again.")
+        weights = output_layers.reordered(weights, layer, order) if order else weights
+    result = initialize.initialize(initialize.model_variables(model), weights)
+    initialize.log_initialization(result, model)
     lora.clear_adapters(model)  # its kernels have them
     return keeper.best["step"]

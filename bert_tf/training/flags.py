@@ -184,7 +184,7 @@ def define_fine_tuning_flags(has_classifier: bool = True, has_teacher: bool = Tr
     The defaults are those of the original's scripts.
 
     Args:
-      has_classifier: whether the task's models have dropout before their output layer.
+      has_classifier: whether the task's models have a classifier: dropout, and an output layer of classes.
       has_teacher: whether they can learn from a teacher.
     """
     flags.DEFINE_string("output_dir", None, "Directory for checkpoints and results. A run found there is resumed.")
@@ -233,6 +233,12 @@ def define_fine_tuning_flags(has_classifier: bool = True, has_teacher: bool = Tr
             "Dropout before a classifier's output layer in training. If unset, 0.1; DistilBERT: 0.2 (tags: 0.1).",
             0.0,
             1.0,
+        )
+        flags.DEFINE_bool(
+            "new_head",
+            False,
+            "Begin a new output layer, where --init_checkpoint was trained for other labels, another number of them, "
+            "or another task. Otherwise its outputs are matched with the labels of the data by name.",
         )
     flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
     flags.DEFINE_integer("iterations_per_loop", 1000, "Maximum steps in one call of the graph.", lower_bound=1)

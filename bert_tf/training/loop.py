@@ -217,6 +217,9 @@ def restore(
     init_checkpoint: str | Weights | None,
     with_optimizer: bool = False,
     resume_from_older: bool = True,
+    *,
+    adjust: Callable[[Weights], Weights] | None = None,
+    unread: tuple[str, ...] = (),
 ) -> int:
     """Restores what a run starts from, logs it in one line, and returns the step.
 
@@ -228,16 +231,20 @@ def restore(
       with_optimizer: take Adam moments and global_step from init_checkpoint as well, to continue a run in a new
         output_dir.
       resume_from_older: see `checkpoints.use_newest`; only for training.
+      adjust: makes of the weights those that the model takes.
+      unread: of a model that is not trained, see `initialize.check_complete`.
 
     Raises:
-      FileNotFoundError, ValueError: see `checkpoints.initialize` and `checkpoints.use_newest`.
+      FileNotFoundError, ValueError: see `checkpoints.initialize` and `checkpoints.use_newest`; without an optimizer
+        also `initialize.check_complete`.
     """
     model_only = initialize.model_variables(model)
     everything = checkpoints.training_variables(model, optimizer) if optimizer else model_only
 
     def resume(newest: str) -> tuple[str, int]:
         merge = optimizer is None or not lora.has_adapters(model)
-        _restore_all(everything, initialize.weights_for(model, newest, merge=merge))
+        weights = initialize.weights_for(model, newest, merge=merge)
+        _restore_all(everything, adjust(weights) if adjust else weights)
         return newest, checkpoints.read_global_step(newest)
 
     resumed = checkpoints.use_newest(output_dir, resume, resume_from_older and optimizer is not None)
@@ -252,7 +259,10 @@ def restore(
             weights = init_checkpoint if is_open else initialize.weights_for(model, init_checkpoint)
         except (FileNotFoundError, ValueError) as error:
             raise type(error)(f"--init_checkpoint={init_checkpoint}: {error}") from error
+        weights = adjust(weights) if adjust else weights
         result = _restore_all(everything, weights) if with_optimizer else initialize.initialize(model_only, weights)
+        if optimizer is None:
+            initialize.check_complete(result, model, unread)
         initialize.log_initialization(result, model)
         return int(weights["global_step"]) if with_optimizer else 0
     logging.info("No checkpoint in %s and no --init_checkpoint: starting from random weights.", output_dir)

@@ -25,6 +25,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.sizes import config_of_size
+from bert_tf.models.variable_names import pooler
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import PretrainingSettings, check_settings
 from bert_tf.text.tokenizer_choice import find_vocabulary
@@ -161,7 +162,9 @@ def _build_and_restore(
         ", XLA" if training.use_xla else "",
     )
     options = training.init_with_optimizer, training.resume_from_older
-    step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), *options)
+    # Without next-sentence prediction its head and the pooler are not read.
+    unread = () if settings.nsp else ("cls/seq_relationship/", pooler(task.config.model_type) + "/")
+    step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), *options, unread=unread)
     return model, optimizer, trained, step
 
 

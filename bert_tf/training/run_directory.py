@@ -44,13 +44,15 @@ def write_test_results(path: str, results: Mapping[str, float], step: int) -> No
     write_eval_results(path, {**results, "global_step": step})
 
 
-def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, part: str = "") -> None:
+def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, part: str = "",
+                     trains: bool = True) -> None:  # fmt: skip
     """Refuses a directory with the checkpoints of another model.
 
     Args:
       head: not compared where it says nothing: the weights show what such a model is for. Its beams, and how it cuts
         windows, are not compared, since they say how the model is used, not what it is.
       part: of several models that are trained together; its configuration is in a folder of this name.
+      trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
 
     Raises:
       ValueError: it has checkpoints and a bert_config.json or head_config.json with other values; the message names
@@ -66,7 +68,7 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
             return
         new = config.to_dict()
         if head != NO_HEAD:
-            use = dict.fromkeys(("starts", "ends", "window_stride", "max_windows"))
+            use = dict.fromkeys(("starts", "ends", "window_stride", "max_windows", *(() if trains else ("labels",))))
             heads = (dataclasses.replace(one, **use) for one in (old_head, head))
             old, new = ({**values, **one.to_dict()} for values, one in zip((old, new), heads, strict=True))
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]

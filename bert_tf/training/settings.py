@@ -134,7 +134,8 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         last step. A number: it keeps this many checkpoints, with optimizer state; 0: all of them.
       learning_rate, warmup_proportion, layerwise_lr_decay, weight_decay_rate, adam_beta_2, bias_correction, clip_norm,
         sum_loss: None: as in the recipe of the model's family, unless the task has its own; see `models.recipe.Recipe`.
-      classifier_dropout: None: the family's. freeze_layers: None: nothing is frozen.
+      classifier_dropout: None: the family's. new_head: begin a new output layer.
+      freeze_layers: None: nothing is frozen.
       lora_rank: None: no LoRA. lora_alpha: None: twice the rank; see `with_lora_alpha`.
       eval_batch_size: None: predict_batch_size.
       distillation_weight: the share of the loss against the teacher.
@@ -165,6 +166,7 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
     clip_norm: float | None = None
     sum_loss: bool | None = None
     classifier_dropout: float | None = None
+    new_head: bool = False
     freeze_layers: int | None = None
     lora_rank: int | None = None
     lora_alpha: float | None = None
@@ -263,8 +265,15 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
                 least = f"at least {lowest:g}" if highest == math.inf else f"from {lowest:g} to {highest:g}"
                 raise ValueError(f"--{name}={value:g} must be {least}.")
         self.check_lora()
+        self._check_new_head()
         if self.search is not None:
             self._check_search()
+
+    def _check_new_head(self) -> None:
+        if self.new_head and not (self.do_train and self.init_checkpoint):
+            raise ValueError("--new_head puts a new output layer on a model: give --do_train and --init_checkpoint.")
+        if self.new_head and self.init_with_optimizer:
+            raise ValueError("--init_with_optimizer takes all variables as they are, --new_head does not: give one.")
 
     def _check_search(self) -> None:
         if not self.do_train:

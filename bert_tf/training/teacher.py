@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from bert_tf.models import pretrained
+from bert_tf.models import output_layers, pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.messages import named_by
@@ -24,12 +24,14 @@ class Teacher:
 
     Attributes:
       path: as given. weights, files: what is there. outputs: rows of its output layer.
+      labels: their names in the order of the student's; None: as they are.
     """
 
     path: str
     weights: Weights
     files: ModelFiles
     outputs: int
+    labels: tuple[str, ...] | None = None
 
     @functools.cached_property
     def recorded(self) -> dict[str, str]:
@@ -89,29 +91,30 @@ def _difference(teacher: Tokenizer, student: Tokenizer) -> str | None:
     return None
 
 
-def check_same_labels(teacher: Teacher, student: HeadConfig) -> None:
-    """Refuses a teacher of other labels.
+def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str], temperature: float | None) -> Teacher:
+    """The teacher, with its labels in the order of the student's.
 
     Args:
-      student: the student's head, with what the data says of it.
+      student: the student's head, with what the data says of it. others: see `output_layers.order_of`.
+      temperature: the --distillation_temperature, if given.
 
     Raises:
-      ValueError: begins with --teacher and says what differs.
+      ValueError: the teacher has other labels, or the temperature no use; begins with --teacher and says what differs.
     """
     if not student.problem_type and not student.labels:
-        return
+        return teacher
+    if student.problem_type == "regression" and temperature is not None:
+        raise ValueError("--distillation_temperature is for classes; a regression has none.")
     start, head = f"--teacher: {teacher.path}", teacher.files.head
-    if student.labels and not head.labels:
-        logging.warning(
-            "%s does not name its labels; they must be %s, in this order.", start, ", ".join(student.labels)
-        )
-    wanted = len(student.labels or ("number",))
-    if head.labels and student.labels and head.labels != student.labels:
-        raise ValueError(f"{start} has the labels {', '.join(head.labels)}, the student {', '.join(student.labels)}.")
-    if teacher.outputs != wanted:
-        raise ValueError(f"{start} has {teacher.outputs} outputs, the student {wanted}.")
     if None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type:
         raise ValueError(f"{start} was trained for {head.problem_type}, the student is for {student.problem_type}.")
+    known, labels = output_layers.names_in(head.labels), student.labels
+    if not (known and labels) and teacher.outputs != (wanted := len(labels or ("number",))):
+        raise ValueError(f"{start} has {teacher.outputs} outputs, the student {wanted}.")
+    if not labels:
+        return teacher
+    order = output_layers.order_of(known, labels, start, "A teacher must know the labels of the data.", others)
+    return dataclasses.replace(teacher, labels=tuple(known[number] for number in order) if order else None)
 
 
 def check_resumed(output_dir: str, recorded: dict) -> None:

@@ -27,8 +27,8 @@ IF_NOT_GIVEN = {
 }  # fmt: skip
 
 # Only run_classifier.py has eval_batch_size; vectors of texts have neither a classifier nor a teacher.
-NOT_EVERYWHERE = ("eval_batch_size", "classifier_dropout", "teacher", "student_layers", "distillation_weight",
-                  "distillation_temperature")  # fmt: skip
+NOT_EVERYWHERE = ("eval_batch_size", "classifier_dropout", "new_head", "teacher", "student_layers",
+                  "distillation_weight", "distillation_temperature")  # fmt: skip
 
 _PROGRAM = """
 import importlib, json, sys

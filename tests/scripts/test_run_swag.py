@@ -214,7 +214,10 @@ def test_training_on_two_choices(ran):
         ("no step", "--train_batch_size=500 and --num_train_epochs=1.0 give less than one step"),
         ("batch", "--predict_batch_size=7"),
         ("random layer", "has no output layer for this task"),
-        ("classifier", "does not match the model (its configuration or number of labels)"),
+        (
+            "classifier",
+            "classifier is a BertForSequenceClassification, and this run a BertForMultipleChoice. --new_head",
+        ),
     ],
 )
 def test_refused(ran, case, message):

@@ -116,11 +116,11 @@ def cases_of(script, folder) -> tuple[dict, dict]:
             "without BERT": {**baseline, **short, "model": "bilstm", "vocab_file": folder / "vocab.txt"},
         }
         refused["no classes"] = ({**regression, "distillation_temperature": 3}, "--distillation_temperature is for cl")
-        names = save_teacher(folder / "names", script, labels=["up", "down"])
+        names = save_teacher(folder / "names", script, labels=["low", "high"])
         several = save_teacher(folder / "several", script, labels=None, num_labels=3)
         number = save_teacher(folder / "number", script, labels=None, num_labels=1)
         refused |= {
-            "labels": ({**taught, "teacher": names}, "names has the labels up, down, the student down, up."),
+            "labels": ({**taught, "teacher": names}, "names has other labels: only there low, high; only here down"),
             "outputs": ({**taught, "teacher": several}, "several has 3 outputs, the student 2."),
             "number": ({**taught, "teacher": number}, "number has 1 outputs, the student 2."),
             "another task": ({**taught, "teacher": save_teacher(folder / "choices", "run_swag")},

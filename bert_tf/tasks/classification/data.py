@@ -87,6 +87,7 @@ class Task:
       metrics: names of `metrics.METRICS`; the first is the main one, by which a best checkpoint is kept.
       label_aliases: other spellings of labels in the files.
       any_case: a label that differs from one of `labels` in case only is that one; each such spelling is told.
+      other_names: what tensorflow-datasets, Hugging Face and models trained there call the labels.
       multi_label: several labels of an example may hold.
       language: fills {language} in file names and `keep`.
     """
@@ -99,6 +100,7 @@ class Task:
     metrics: tuple[str, ...] = ("accuracy",)
     label_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     any_case: bool = False
+    other_names: tuple[str, ...] = ()
     multi_label: bool = False
     language: str = ""
 

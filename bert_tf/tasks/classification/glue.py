@@ -48,6 +48,7 @@ TASKS = {
         {"dev": Split("dev.tsv", 3, None, 1, "dev", has_header=False)},
         {"test": Split("test.tsv", 1, None, None, "test", header_names={1: "sentence"})},
         ("matthews", "accuracy"),
+        other_names=("unacceptable", "acceptable"),
     ),
     "sst-2": Task(
         "sst-2",
@@ -55,6 +56,7 @@ TASKS = {
         Split("train.tsv", 0, None, 1, "train", header_names={0: "sentence", 1: "label"}),
         {"dev": Split("dev.tsv", 0, None, 1, "dev", header_names={0: "sentence", 1: "label"})},
         {"test": Split("test.tsv", 1, None, None, "test", header_names={1: "sentence"})},
+        other_names=("negative", "positive"),
     ),
     "mrpc": Task(
         "mrpc",
@@ -63,6 +65,7 @@ TASKS = {
         {"dev": Split("dev.tsv", 3, 4, 0, "dev", header_names=_MRPC_NAMES)},
         {"test": Split("test.tsv", 3, 4, None, "test", header_names=_MRPC_NAMES)},
         ("accuracy", "f1"),
+        other_names=("not_equivalent", "equivalent"),
     ),
     "sts-b": _pairs(None, (7, 8), _SENTENCES, "sts-b", ("pearson", "spearman")),
     "qqp": Task(
@@ -72,6 +75,7 @@ TASKS = {
         {"dev": Split("dev.tsv", 3, 4, 5, "dev", header_names=_QQP_NAMES, skip_short_rows=True)},
         {"test": Split("test.tsv", 1, 2, None, "test", header_names={1: "question1", 2: "question2"})},
         ("accuracy", "f1"),
+        other_names=("not_duplicate", "duplicate"),
     ),
     "mnli": Task(
         "mnli",
@@ -88,7 +92,9 @@ TASKS = {
     ),
     "qnli": _pairs(ENTAILMENT_LABELS, (1, 2), ("question", "sentence"), "qnli"),
     "rte": _pairs(ENTAILMENT_LABELS, (1, 2), _SENTENCES, "rte"),
-    "wnli": _pairs(BINARY_LABELS, (1, 2), _SENTENCES, "wnli"),
+    "wnli": dataclasses.replace(
+        _pairs(BINARY_LABELS, (1, 2), _SENTENCES, "wnli"), other_names=("not_entailment", "entailment")
+    ),
     # Diagnostics for a model trained on MNLI: nothing to train on, no labels.
     "ax": Task(
         "ax",

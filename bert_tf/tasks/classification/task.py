@@ -8,7 +8,6 @@ from absl import logging
 
 from bert_tf.models import baselines as models_baselines
 from bert_tf.models import task_models
-from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.tasks.classification import (
     baselines,
@@ -25,6 +24,7 @@ from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import fine_tuning, run_directory
+from bert_tf.training.starting_head import find_head
 
 
 class ClassificationTask(FineTuningTask):
@@ -70,7 +70,13 @@ class ClassificationTask(FineTuningTask):
         return super().trains_bert and self.settings.model == "bert"
 
     @property
+    def other_labels(self):
+        return self.task.other_names
+
+    @property
     def output_layer(self):
+        if self.settings.model != "bert":
+            return models_baselines.OUTPUT_LAYER
         return TASKS[self.name].other_layer if self.settings.features else super().output_layer
 
     def _check_earlier_task(self, run, newest: str | None) -> None:
@@ -108,7 +114,7 @@ class ClassificationTask(FineTuningTask):
         return files, tokenizer
 
     def load(self, run, files, tokenizer, newest):
-        self.task, read = self._open(run, files)
+        self.task, read = self._open(run, newest)
         files.head = dataclasses.replace(
             files.head,
             architecture=models_baselines.ARCHITECTURES.get(self.settings.model, TASKS[self.name].architecture),
@@ -150,7 +156,7 @@ class ClassificationTask(FineTuningTask):
         if run.do_predict:
             self.test_sets = encoded("test", "do_predict")
 
-    def _open(self, run, files: ModelFiles) -> tuple[data.Task, Callable[[str], dict]]:
+    def _open(self, run, newest: str | None) -> tuple[data.Task, Callable[[str], dict]]:
         """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""
         own = self.settings
         if own.tfds_name:
@@ -159,8 +165,9 @@ class ClassificationTask(FineTuningTask):
             return task, lambda kind: {name: rows for name, rows in examples.items() if name.startswith(kind)}
         if own.is_custom:
             labels = own.labels
-            if not labels and not own.train_file and not own.regression:
-                labels = read_head(run.output_dir).labels or files.head.labels  # predicting needs no train file
+            stored = None if run.do_train or own.regression else find_head(run, newest, self.output_layer)
+            if not labels and stored and stored.labels:
+                labels = stored.labels  # predicting needs no train file
             task = data.custom_task(
                 own.train_file, own.dev_file, own.test_file, text_a=own.text_a, text_b=own.text_b, label=own.label,
                 labels=labels, regression=own.regression, multi_label=own.multi_label, table=own,

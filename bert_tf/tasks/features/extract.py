@@ -499,6 +499,8 @@ def run(settings: FeatureSettings) -> Sizes:
             model = BertModel(files.config, dtype=DTYPE_POLICIES[settings.dtype])
             model.build()
         result = initialize.initialize(initialize.model_variables(model), weights)
+    model.reads_pooler = False
+    initialize.check_complete(result, model)
     initialize.log_initialization(result, model)
     extract_features(
         model, tokenizer, settings.input_file, settings.output_file, layers=layers,

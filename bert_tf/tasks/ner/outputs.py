@@ -121,12 +121,12 @@ def load_model(path: str, settings: TaggingSettings | None, dtype: str | None = 
     """The trained model in a directory, with the settings that lie there.
 
     Raises:
-      FileNotFoundError, ValueError: see `pretrained.from_pretrained`.
+      FileNotFoundError, ValueError: see `pretrained.from_pretrained`, with `trained`.
     """
     if settings is None or settings.features is None:
-        return task_models.BertForTokenClassification.from_pretrained(path, dtype=dtype)
+        return task_models.BertForTokenClassification.from_pretrained(path, dtype=dtype, trained=True)
     sizes = {name: getattr(settings, name) for name in ("features", "lstm_size", "lstm_layers")}
-    return feature_tagger.BertFeatureTagger.from_pretrained(path, dtype=dtype, **sizes)
+    return feature_tagger.BertFeatureTagger.from_pretrained(path, dtype=dtype, trained=True, **sizes)
 
 
 def output_layer(settings: TaggingSettings) -> str:

@@ -5,10 +5,10 @@ import posixpath
 
 from absl import logging
 
-from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.output_layers import difference, spelled_as
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import named_by, some
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.ner import data, encode, outputs
 from bert_tf.tasks.ner.notation import standard_tags
@@ -16,6 +16,7 @@ from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
 from bert_tf.text import casing
 from bert_tf.training import run_directory
+from bert_tf.training.starting_head import StartingHead, find_head
 
 
 class NerTask(FineTuningTask):
@@ -26,6 +27,7 @@ class NerTask(FineTuningTask):
     """
 
     name = "ner"
+    other_labels = ()
 
     def resolve(self, run, newest):
         source = newest or run.init_checkpoint
@@ -61,10 +63,17 @@ class NerTask(FineTuningTask):
                 logging.info("--train_file has a character a line: `Tagger` and exports will split texts likewise.")
         self._warn_of_another_split("--dev_file", dev)
         self._warn_of_another_split("--test_file", test.sentences if test else [])
-        self.labels = outputs.labels_of(train, scheme) if run.do_train else self._stored_labels(run, files)
-        self._warn_of_unknown_tags("--dev_file", dev)
-        if test and test.sentences[0].tags is not None:
-            self._warn_of_unknown_tags("--test_file", test.sentences)
+        tagged = {"--dev_file": dev, "--test_file": test.sentences if test and test.sentences[0].tags else []}
+        found = find_head(run, newest, self.output_layer)
+        if run.do_train:
+            self.labels = self._labels_to_learn(outputs.labels_of(train, scheme), found)
+        else:
+            self.labels = self._stored_labels(found, [tag for one in tagged.values() for tag in _tags_of(one)])
+        theirs = found.labels if found and found.labels else ()
+        spellings = dict(zip(spelled_as(standard_tags(theirs), self.labels), theirs, strict=True))
+        self.other_labels = tuple(spellings.get(label, label) for label in self.labels)
+        for flag, sentences in tagged.items():
+            self._check_tags(flag, sentences, run)
         files.head = HeadConfig(TASKS[self.name].architecture, self.labels)
         self.files, self.main_metric = files, "eval_accuracy" if scheme == "plain" else "eval_f1"
         if own.metric == "klue":
@@ -120,11 +129,11 @@ class NerTask(FineTuningTask):
         if self.tagging.document_context and documents == 1 and len(sentences) > 1:
             logging.warning("--document_context: %s has no %s: it is one document.", flag, data.DOCUMENT_START)
 
-    def _stored_labels(self, run, files: ModelFiles) -> list[str]:
-        labels = read_head(run.output_dir).labels or files.head.labels
-        if not labels:
+    def _stored_labels(self, found: StartingHead | None, tags: list[str]) -> list[str]:
+        """The tags of a trained model, spelled as in the data."""
+        if not found or not found.labels:
             raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
-        return standard_tags(labels)
+        return list(spelled_as(standard_tags(found.labels), tags))
 
     def _warn_of_another_split(self, flag: str, sentences: list[data.Sentence]) -> None:
         own, learned = (split == "words" for split in (data.split_of(sentences), self.tagging.split))
@@ -136,8 +145,22 @@ class NerTask(FineTuningTask):
         if sentences and data.split_of(sentences) == "words":
             raise ValueError(f"--metric=klue scores characters: {flag} must have a character a line, and has words.")
 
-    def _warn_of_unknown_tags(self, flag: str, sentences: list[data.Sentence]) -> None:
-        unknown = sorted({tag for sentence in sentences for tag in sentence.tags} - set(self.labels))
+    def _labels_to_learn(self, labels: list[str], found: StartingHead | None) -> list[str]:
+        """The tags of the data; of a model that knows these and further ones, all its tags."""
+        known = spelled_as(standard_tags(found.labels), labels) if found and found.labels else ()
+        if not set(labels) < set(known):
+            return labels
+        logging.info("%s knows further tags, which it keeps: %s.", found.source, some(sorted({*known} - {*labels})))
+        return list(known)
+
+    def _check_tags(self, flag: str, sentences: list[data.Sentence], run) -> None:
+        tags = _tags_of(sentences)
+        unknown = sorted(tags - set(self.labels))
+        if unknown and not run.do_train and not tags & set(self.labels) - {data.OUTSIDE}:
+            raise ValueError(
+                f"{flag} has other tags than {self.source}: {difference(self.labels, sorted(tags))}. --do_train with "
+                "--new_head trains a new output layer."
+            )
         if unknown:
             logging.warning("%s has tags that the model does not know and can't predict: %s.", flag, ", ".join(unknown))
 
@@ -188,6 +211,10 @@ class NerTask(FineTuningTask):
         path = posixpath.join(output_dir, "test_results.txt")
         run_directory.write_eval_results(path, {**results, "global_step": step})
         write_text_file(posixpath.join(output_dir, "test_report.txt"), report)
+
+
+def _tags_of(sentences: list[data.Sentence]) -> set[str]:
+    return {tag for sentence in sentences for tag in sentence.tags}
 
 
 def choose_tagging(settings, stored: outputs.TaggingSettings | None, source: str, resumed: bool):

@@ -175,8 +175,8 @@ class SquadTask(FineTuningTask):
     def teacher_architecture(self):
         return None
 
-    def create_teacher(self, path, dtype):
-        return question_heads.from_pretrained(path, dtype=dtype)
+    def create_teacher(self, teacher, dtype):
+        return question_heads.from_pretrained(teacher.path, dtype=dtype, trained=True)
 
     def begin(self, run):
         self.chosen = self.answering  # with the threshold that the last evaluation chose

@@ -1,0 +1,159 @@
+"""What weights lack is warned of; who answers with a model refuses it, until it is trained."""
+
+import logging
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from helpers.small_data import PIECES
+from helpers.tiny import ONE_LAYER, TINY_CONFIG
+
+import bert_tf
+from bert_tf import PartialLoadWarning
+from bert_tf.models import initialize, task_models
+from bert_tf.models.config import BertConfig
+from bert_tf.serving.detect_task import task_in
+from bert_tf.serving.graphs import create_served_model
+from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.training import loop
+from bert_tf.weights.safetensors_files import open_safetensors, write_safetensors
+
+POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
+FEATURES = {
+    "input_ids": np.array([[2, 4, 9, 3]]), "input_mask": np.ones((1, 4), np.int32),
+    "masked_lm_positions": np.array([[1]]), "masked_lm_ids": np.array([[7]]), "masked_lm_weights": np.ones((1, 1)),
+    "next_sentence_labels": np.array([[0]]),
+}  # fmt: skip
+
+
+def save(folder, kind=task_models.BertModel, without=(), config=ONE_LAYER, **arguments) -> str:
+    """A random model's directory, whose weights lack some of the variables."""
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    keras.utils.set_random_seed(0)
+    model = kind(BertConfig.from_dict(config), **arguments)
+    model.save_pretrained(
+        str(folder), vocab_file=str(folder / "vocab.txt"), do_lower_case=True, overwrite=True
+    )  # fmt: skip
+    if without:
+        file = str(folder / "bert_model.safetensors")
+        weights = initialize.model_weights(model)
+        assert set(without) <= set(weights)
+        kept = {name: variable for name, variable in initialize.model_variables(model).items() if name not in without}
+        metadata = open_safetensors(file)[1]
+        write_safetensors(file, initialize.variables_as_weights("", kept), metadata)
+    return str(folder)
+
+
+def said(action) -> list[str]:
+    """The warnings of an action about partial loads."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        action()
+    found = [one for one in caught if issubclass(one.category, PartialLoadWarning)]
+    assert all(one.filename == __file__ for one in found)  # the user's line
+    return [str(one.message) for one in found]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "new"), [
+    (task_models.BertForSequenceClassification, {"labels": ["a", "b"]}, "output_weights, output_bias"),
+    (task_models.BertForTokenClassification, {"num_labels": 3}, "output_weights, output_bias"),
+    (task_models.BertForMultipleChoice, {}, "output_weights, output_bias"),
+    (task_models.BertForQuestionAnswering, {}, "cls/squad/output_weights, cls/squad/output_bias"),
+    (task_models.BertForNextSentencePrediction, {}, "cls/seq_relationship/output_weights, cls/seq_relationship/outp"),
+    (task_models.BertForMaskedLM, {}, "cls/predictions/output_bias, cls/predictions/transform/dense/kernel, cls/pred"),
+])  # fmt: skip
+def test_a_new_head_is_warned_of(tmp_path, kind, arguments, new):
+    path = save(tmp_path / "encoder")
+    [message] = said(lambda: kind.from_pretrained(path, **arguments))
+    assert f"variables of {kind.__name__} are not in {path}/bert_model.safetensors and are random: {new}" in message
+    assert "bert/pooler" not in message and message.endswith("Train the model before you use it.")
+    [of_load] = said(lambda: bert_tf.load_weights(kind(BertConfig.from_dict(ONE_LAYER), **arguments), path))
+    assert of_load == message
+    saved = save(tmp_path / "whole", kind, **arguments)
+    assert not said(lambda: kind.from_pretrained(saved))
+
+
+def test_a_pooler_counts_where_it_is_read(tmp_path):
+    path = save(tmp_path / "encoder", without=POOLER)
+    [message] = said(lambda: task_models.BertModel.from_pretrained(path))
+    assert message.startswith("2 variables of BertModel are not in") and "bert/pooler/dense/kernel" in message
+    [message] = said(lambda: task_models.BertForSequenceClassification.from_pretrained(path))
+    assert message.startswith("4 variables") and "bert/pooler/dense/kernel" in message
+    [message] = said(lambda: task_models.BertForTokenClassification.from_pretrained(path, num_labels=2))
+    assert message.startswith("2 variables") and "bert/pooler" not in message
+    whole = save(tmp_path / "tagger", task_models.BertForTokenClassification, without=POOLER, num_labels=2)
+    assert not said(lambda: task_models.BertForTokenClassification.from_pretrained(whole))
+    assert not said(lambda: bert_tf.Embedder(path)) and bert_tf.Embedder(path)("good").shape == (32,)
+
+
+def test_a_part_of_the_encoder_that_is_not_used_is_warned_of(tmp_path):
+    path = save(tmp_path / "two", config=TINY_CONFIG)
+    one_layer = BertConfig.from_dict(ONE_LAYER)
+    [message] = said(lambda: task_models.BertModel.from_pretrained(path, config=one_layer))
+    assert message.startswith(f"16 variables of the encoder in {path}/bert_model.safetensors are not used by the model")
+    assert "bert/encoder/layer_1/attention" in message
+    [message] = said(lambda: task_models.BertModel.from_pretrained(
+        save(tmp_path / "one"), config=BertConfig.from_dict(TINY_CONFIG)
+    ))  # fmt: skip
+    assert message.startswith("16 variables of BertModel are not in") and "bert/encoder/layer_1/" in message
+
+
+def test_fill_mask_wants_a_trained_head(tmp_path):
+    path = save(tmp_path / "encoder")
+    tokenizer = FullTokenizer.from_pretrained(path)
+    for kind in (task_models.BertForMaskedLM, task_models.BertForPreTraining):
+        with pytest.warns(PartialLoadWarning, match="cls/predictions/transform/dense/kernel"):
+            model = kind.from_pretrained(path)
+        message = r"variables of BertFor\w+ are still random, .*: cls/predictions/output_bias, cls/predictions/trans"
+        with pytest.raises(ValueError, match=message) as refused:
+            bert_tf.fill_mask(model, tokenizer, ["good [MASK]"])
+        assert "\n" not in str(refused.value)
+        with pytest.raises(ValueError, match="are still random"):
+            model.export(str(tmp_path / "exported"))
+        model.compile(optimizer=bert_tf.AdamWeightDecay(1e-3))
+        model.fit(FEATURES, verbose=0)
+        assert len(bert_tf.fill_mask(model, tokenizer, ["good [MASK]"])[0][0]) == 5
+    # A model without next-sentence head guesses as well.
+    masked = save(tmp_path / "masked", task_models.BertForMaskedLM)
+    with pytest.warns(PartialLoadWarning, match="2 variables of BertForPreTraining .*cls/seq_relationship/output_bias"):
+        model = task_models.BertForPreTraining.from_pretrained(masked)
+    assert bert_tf.fill_mask(model, tokenizer, ["good [MASK]"])
+
+
+@pytest.mark.parametrize(("answerer", "kind", "missing", "arguments"), [
+    (bert_tf.Predictor, task_models.BertForSequenceClassification, POOLER, {"labels": ["a", "b"]}),
+    (bert_tf.QuestionAnswerer, task_models.BertForQuestionAnswering, ["cls/squad/output_bias"], {}),
+    (bert_tf.Tagger, task_models.BertForTokenClassification, ["output_bias"], {"num_labels": 1, "labels": ["O"]}),
+    (bert_tf.ChoicePredictor, task_models.BertForMultipleChoice, POOLER, {}),
+])  # fmt: skip
+def test_who_answers_refuses_random_weights(tmp_path, answerer, kind, missing, arguments):
+    path = save(tmp_path / "model", kind, without=missing, **arguments)
+
+    message = rf"model\.safetensors lacks {len(missing)} of the model's variables, so that its answers would be random"
+    for action in (answerer, lambda path: create_served_model(path, task_in(path))):
+        with pytest.raises(ValueError, match=message) as refused:
+            assert not said(lambda action=action: action(path))
+        assert "\n" not in str(refused.value) and missing[0] in str(refused.value)
+    assert not said(lambda: answerer(save(tmp_path / "whole", kind, **arguments)))
+
+
+def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, caplog):
+    """Of `loop.restore`, which all training scripts call: with an optimizer they train what is new, and log it."""
+    caplog.set_level(logging.INFO, logger="absl")
+    path = save(tmp_path / "encoder")
+    model = task_models.BertForPreTraining(BertConfig.from_dict(ONE_LAYER))
+    model.build()
+    with pytest.raises(ValueError, match=r"lacks 7 of the model's variables.*cls/predictions"):
+        loop.restore(model, None, str(tmp_path / "out"), path)
+    masked = save(tmp_path / "masked", task_models.BertForMaskedLM)
+    with pytest.raises(ValueError, match=r"lacks 2 of the model's variables.*cls/seq_relationship"):
+        loop.restore(model, None, str(tmp_path / "out"), masked)
+    assert loop.restore(model, None, str(tmp_path / "out"), masked, unread=("cls/seq_relationship/",)) == 0
+    optimizer = bert_tf.AdamWeightDecay(1e-3)
+    optimizer.build(model.trainable_variables)
+    caplog.clear()
+    assert not said(lambda: loop.restore(model, optimizer, str(tmp_path / "out"), path))
+    [line] = [one for one in caplog.records if "keep their random initial values" in one.getMessage()]
+    assert line.levelno == logging.INFO

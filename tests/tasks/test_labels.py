@@ -1,0 +1,397 @@
+"""Whatever order a model has its labels in, outputs mean what they are called.
+
+A model's row for a label depends on the label's name alone, so that models with the same labels in other orders are the
+same function from texts to probabilities by name.
+"""
+
+import dataclasses
+import json
+import logging
+import zlib
+
+import keras
+import numpy as np
+import pytest
+from helpers.slow import slow
+from helpers.small_data import PIECES
+from helpers.tiny import ONE_LAYER, write_encoder
+
+from bert_tf import Predictor, Tagger
+from bert_tf.models import baselines, initialize, pretrained, task_models
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import read_head
+from bert_tf.models.head_config import HEAD_CONFIG
+from bert_tf.tasks.choice.settings import ChoiceSettings
+from bert_tf.tasks.choice.task import ChoiceTask
+from bert_tf.tasks.classification import glue_submission
+from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.ner.settings import NerSettings
+from bert_tf.tasks.ner.task import NerTask
+from bert_tf.tasks.script import fine_tune
+from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.teacher import open_teacher, with_labels_of
+from bert_tf.weights.safetensors_files import open_safetensors
+
+TEXTS = [f"good w{number} bad w{number * 7 % 90} w{number * 11 % 90}" for number in range(24)]
+NLI = ("entailment", "neutral", "contradiction")
+
+
+def row_of(label: str) -> np.ndarray:
+    return np.random.default_rng(zlib.crc32(label.encode())).normal(size=ONE_LAYER["hidden_size"])
+
+
+def save_classifier(folder, labels, kind=task_models.BertForSequenceClassification, spelled=None, **arguments) -> str:
+    """A model whose outputs depend on the names of its labels, which it may write in another way."""
+    keras.utils.set_random_seed(0)
+    names = {"labels": list(spelled or labels)} if kind is not task_models.BertForMultipleChoice else {}
+    if kind is task_models.BertForTokenClassification:
+        names["num_labels"] = len(labels)
+    model = kind(BertConfig.from_dict({**ONE_LAYER, "initializer_range": 0.5}), **names, **arguments)
+    vocab = str(folder.parent / "vocab.txt")
+    set_head(model, labels, vocab)
+    model.save_pretrained(str(folder), vocab_file=vocab, do_lower_case=True)
+    return str(folder)
+
+
+def set_head(model, labels, vocab) -> None:
+    """A row for each label, and a bias with which no label is likelier than the others."""
+    model.build()
+    weights, bias = model.head.trainable_variables
+    weights.assign(np.stack([np.resize(row_of(label), weights.shape[1]) for label in labels]))
+    features = FullTokenizer(vocab)(TEXTS)
+    if isinstance(model, task_models.BertForMultipleChoice):
+        features = {name: value[:, None] for name, value in features.items()}
+    logits = np.asarray(model(features, training=False))
+    bias.assign(-logits.reshape(-1, len(labels)).mean(0))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_encoder(tmp_path, PIECES)
+    return tmp_path
+
+
+def run_of(folder, model, name="out", **arguments) -> FineTuningSettings:
+    settings = {"max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 1, "write_tf_records": False}
+    return FineTuningSettings(output_dir=str(folder / name), init_checkpoint=str(model), **{**settings, **arguments})
+
+
+def custom(folder, gold, **arguments) -> ClassificationTask:
+    """A task on train.csv, dev.csv and test.csv; the label of TEXTS[k] is gold[k] or, of fewer, the next of them."""
+    gold = [gold[number % len(gold)] for number in range(len(TEXTS))]
+    rows = "".join(f'"{text}","{label}"\n' for text, label in zip(TEXTS, gold, strict=True))
+    for name in ("train", "dev", "test"):
+        (folder / f"{name}.csv").write_text(f"text,label\n{rows}")
+    files = {f"{name}_file": str(folder / f"{name}.csv") for name in ("train", "dev", "test")}
+    return ClassificationTask(
+        ClassificationSettings(**{"task_name": "custom", "text_a": "text", "label": "label", **files, **arguments})
+    )
+
+
+def predicted(out) -> list[dict]:
+    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+
+
+def assert_same_answers(found, expected):
+    """By name, whatever the order."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one["label"] == other["label"]
+        assert one["probabilities"].keys() == other["probabilities"].keys()
+        for label, value in other["probabilities"].items():
+            assert one["probabilities"][label] == pytest.approx(value, abs=1e-5)
+
+
+def write_mnli(folder, gold) -> str:
+    data = folder / "MNLI"
+    data.mkdir()
+    header = ["index", *"bcdefgh", "sentence1", "sentence2"]
+    for name, ending in (("test_matched", []), ("dev_matched", ["gold_label"])):
+        rows = [
+            "\t".join([str(number), *"bcdefgh", text, "w1", *([label] if ending else [])])
+            for number, (text, label) in enumerate(zip(TEXTS, gold, strict=True))
+        ]
+        (data / f"{name}.tsv").write_text("\n".join(["\t".join([*header, *ending]), *rows]) + "\n")
+    return str(data)
+
+
+# ---- evaluate and predict --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spelled", [NLI, ("ENTAILMENT", "Neutral", "contradiction")])
+def test_a_model_with_its_own_order_of_the_labels_of_mnli(folder, spelled, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, logger="absl")
+    model = save_classifier(folder / "model", NLI, spelled=spelled)
+    answers = Predictor(model).predict([(text, "w1") for text in TEXTS])
+    expected = [
+        {"label": NLI[spelled.index(one["label"])],
+         "probabilities": {NLI[spelled.index(name)]: value for name, value in one["probabilities"].items()}}
+        for one in answers
+    ]  # fmt: skip
+    gold = [one["label"] for one in expected]
+    assert len(set(gold)) == 3
+    file = glue_submission.FILES["mnli", "test_matched"]
+    monkeypatch.setitem(glue_submission.FILES, ("mnli", "test_matched"), dataclasses.replace(file, rows=len(TEXTS)))
+    task = ClassificationTask(
+        ClassificationSettings(
+            task_name="MNLI", data_dir=write_mnli(folder, gold), glue_submission=str(folder / "submission")
+        )
+    )
+    monkeypatch.setattr(glue_submission, "with_diagnostic_set", lambda task, data_dir: task)
+    results = fine_tune(task, run_of(folder, model, do_eval=True, do_predict=True))
+    assert results["eval_accuracy"] == 1.0
+    assert_same_answers(predicted(folder / "out"), expected)
+    # The columns of the original's file are in the original's order.
+    table = np.loadtxt(folder / "out" / "test_results.tsv", delimiter="\t")
+    columns = [[one["probabilities"][name] for name in ("contradiction", "entailment", "neutral")] for one in expected]
+    np.testing.assert_allclose(table, columns, atol=1e-5)
+    lines = (folder / "submission" / file.name).read_text().splitlines()
+    assert [line.split("\t")[1] for line in lines[1:]] == gold
+    assert "has its labels in another order" in caplog.text
+    assert ("spells labels otherwise: ENTAILMENT is entailment" in caplog.text) == (spelled != NLI)
+
+
+def test_names_of_the_classes_0_and_1(folder):
+    """SST-2's files have numbers, models trained on tensorflow-datasets' have names."""
+    model = save_classifier(folder / "model", ("POSITIVE", "NEGATIVE"))
+    gold = [{"NEGATIVE": "0", "POSITIVE": "1"}[one["label"]] for one in Predictor(model).predict(TEXTS)]
+    assert len(set(gold)) == 2
+    (folder / "dev.tsv").write_text("sentence\tlabel\n" + "".join(
+        f"{text}\t{label}\n" for text, label in zip(TEXTS, gold, strict=True)
+    ))  # fmt: skip
+    task = ClassificationTask(ClassificationSettings(task_name="SST-2", data_dir=str(folder)))
+    assert fine_tune(task, run_of(folder, model, do_eval=True))["eval_accuracy"] == 1.0
+
+
+def test_several_labels_an_example(folder):
+    labels = ("spam", "ad", "abuse")
+    model = save_classifier(folder / "model", labels, problem_type="multi_label_classification")
+    answers = Predictor(model).predict(TEXTS)
+    task = custom(
+        folder, [",".join(one["labels"]) for one in answers], labels=["ad", "abuse", "spam"], multi_label=True
+    )
+    results = fine_tune(task, run_of(folder, model, do_eval=True, do_predict=True))
+    assert results["eval_micro_f1"] == 1.0
+    for found, expected in zip(predicted(folder / "out"), answers, strict=True):
+        assert sorted(found["labels"]) == sorted(expected["labels"])
+
+
+def test_a_model_without_bert(folder):
+    labels, config = ("neg", "pos"), baselines.create_config("cnn", len(PIECES), embedding_size=32, hidden_size=33)
+    found = {}
+    for order in (labels, labels[::-1]):
+        keras.utils.set_random_seed(0)
+        model = baselines.BaselineClassifier(config, 2, "cnn", labels=order)
+        set_head(model, order, str(folder / "vocab.txt"))
+        path = folder / order[0]
+        files = pretrained.ModelFiles(
+            str(path), config, vocab_file=str(folder / "vocab.txt"), head=model.head_config,
+            casing=pretrained.Casing(True, None, "test"),
+        )  # fmt: skip
+        pretrained.write_model(str(path), initialize.model_weights(model), files, format="bert_tf")
+        task = custom(folder, ["neg", "pos"], labels=["pos", "neg"])
+        fine_tune(task, run_of(folder, path, f"out {order[0]}", do_predict=True))
+        found[order] = predicted(folder / f"out {order[0]}")
+    assert {one["label"] for one in found[labels]} == set(labels)
+    assert_same_answers(*found.values())
+
+
+def test_labels_of_a_run_in_its_own_directory(folder):
+    """--labels in another order than the run's, with its newest checkpoint and with its best model."""
+    model = save_classifier(folder / "model", ("b", "a"))
+    expected = Predictor(model).predict(TEXTS)
+    gold = [one["label"] for one in expected]
+    training = {"do_train": True, "do_eval": True, "learning_rate": 0}
+    fine_tune(custom(folder, gold), run_of(folder, model, **training))
+    assert json.loads((folder / "out" / HEAD_CONFIG).read_text())["labels"] == ["a", "b"]
+    assert_same_answers(Predictor(str(folder / "out" / "best_model")).predict(TEXTS), expected)
+    for best in (False, True):
+        run = run_of(folder, model, do_eval=True, do_predict=True, use_best_model=best)
+        assert fine_tune(custom(folder, gold, labels=["b", "a"]), run)["eval_accuracy"] == 1.0
+        assert_same_answers(predicted(folder / "out"), expected)
+
+
+# ---- train on --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{}, *slow({"lora_rank": 2, "num_seeds": 2})])
+def test_a_model_that_is_trained_on_keeps_what_it_knows(folder, arguments):
+    model = save_classifier(folder / "model", ("중립", "긍정", "부정"))
+    expected = Predictor(model).predict(TEXTS)
+    gold = [one["label"] for one in expected]
+    results = fine_tune(
+        custom(folder, gold), run_of(folder, model, do_train=True, do_eval=True, learning_rate=0, **arguments)
+    )
+    assert results["eval_accuracy"] == 1.0
+    out = folder / "out" / "seed-12346" if arguments else folder / "out"
+    assert read_head(str(out)).labels == ("긍정", "부정", "중립")
+    assert_same_answers(Predictor(str(out)).predict(TEXTS), expected)
+
+
+@pytest.mark.parametrize("labels", [("clean", "toxic"), ("a", "b", "c", "d")])
+def test_a_new_head(folder, labels, caplog):
+    caplog.set_level(logging.INFO, logger="absl")
+    model = save_classifier(folder / "model", ("긍정", "부정"))
+    run = run_of(folder, model, do_train=True, learning_rate=0, new_head=True)
+    fine_tune(custom(folder, labels, dev_file=None), run)
+    assert "2 variables begin anew (--new_head): output_weights, output_bias" in caplog.text
+    assert read_head(run.output_dir).labels == labels
+    trained = task_models.BertForSequenceClassification.from_pretrained(run.output_dir)
+    assert trained.labels == list(labels) and trained.head.trainable_variables[0].shape[0] == len(labels)
+    shapes, _, read = open_safetensors(f"{model}/bert_model.safetensors")
+    saved = initialize.model_weights(trained)
+    same = {name: bool((saved[name] == read(name)).all()) for name in shapes if shapes[name] == saved.shapes[name]}
+    assert all(value for name, value in same.items() if name.startswith("bert/"))
+    assert not same.get("output_weights")
+
+
+def test_weights_without_names_are_taken_by_position(folder, caplog):
+    """As the original does: a fine-tuned checkpoint of its own, and transformers' LABEL_0 and LABEL_1."""
+    for number, spelled in enumerate((None, ("LABEL_0", "LABEL_1"))):
+        model = save_classifier(folder / f"model-{number}", ("b", "a"), spelled=spelled)
+        expected = [{"a": "b", "b": "a"}[one["label"]] if spelled is None else "ab"[int(one["label"][-1])]
+                    for one in Predictor(model).predict(TEXTS)]  # fmt: skip
+        if spelled is None:
+            (folder / "model-0" / HEAD_CONFIG).unlink()
+        task = custom(folder, ["a", "b"])
+        fine_tune(task, run_of(folder, model, f"out-{number}", do_predict=True))
+        assert [one["label"] for one in predicted(folder / f"out-{number}")] == expected
+        said = f"model-{number} does not name its labels: the outputs of the model are taken by position: 0 is a, 1 is"
+        assert said in caplog.text
+        with pytest.raises(ValueError, match=rf"model-{number} has 2 outputs, and this run 3\. --new_head trains"):
+            fine_tune(custom(folder, "abc"), run_of(folder, model, "never", do_train=True))
+    assert not (folder / "never").exists()
+
+
+TRAIN, EVALUATE = {"do_train": True}, {"do_eval": True}
+REFUSED = {
+    "other names": (("긍정", "부정"), ["clean", "toxic"], {}, TRAIN,
+                    r"has other labels: only there 긍정, 부정; only here clean, toxic\. --new_head trains"),
+    "evaluated": (("긍정", "부정"), ["clean", "toxic"], {"labels": ["clean", "toxic"]}, EVALUATE,
+                  r"only here clean, toxic\. --do_train with --new_head trains a new output layer"),
+    "one differs": (("Positive", "Negative"), ["positive", "neutral"], {}, TRAIN,
+                    r"has other labels: only there Negative; only here neutral\. --new_head"),
+    "fewer": (("a", "b", "c"), ["a", "b"], {}, TRAIN, r"only there c; only here none\. .*--labels=a,b,c"),
+    "more": (("a", "b"), ["a", "b", "c"], {}, TRAIN, r"only there none; only here c\. --new_head"),
+    "two spellings": (("a", "A"), ["a", "b"], {}, TRAIN, r"only there A; only here b\."),
+    "a number": (("a", "b"), ["1", "2"], {"regression": True}, TRAIN, r"is for single_label_class.* for regression\. "),
+    "several": (("a", "b"), ["a", "b"], {"multi_label": True}, EVALUATE, r"for multi_label_class.*--do_train"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_labels_are_refused_in_one_line(folder, case):
+    labels, data, settings, actions, message = REFUSED[case]
+    model = save_classifier(folder / "model", labels, problem_type="single_label_classification")
+    with pytest.raises(ValueError, match=message) as refused:
+        fine_tune(custom(folder, data, **settings), run_of(folder, model, **actions))
+    assert str(refused.value).startswith(f"--init_checkpoint: {model} ") and "\n" not in str(refused.value)
+    assert not (folder / "out").exists()
+
+
+def test_new_head_says_where_it_belongs(folder):
+    run = run_of(folder, folder / "encoder", do_eval=True, new_head=True)
+    with pytest.raises(ValueError, match="--new_head puts a new output layer on a model: give --do_train"):
+        fine_tune(custom(folder, "ab"), run)
+    run = run_of(folder, folder / "encoder", do_train=True, new_head=True, init_with_optimizer=True)
+    with pytest.raises(ValueError, match="--init_with_optimizer takes all variables as they are"):
+        fine_tune(custom(folder, "ab"), run)
+
+
+def test_the_output_layer_of_another_task_is_not_taken(folder):
+    """Three tasks have layers of the same name, and often of the same shape."""
+    texts = save_classifier(folder / "texts", ("O", "B-X", "I-X"))
+    tags = save_classifier(folder / "tags", ("a", "b", "c"), kind=task_models.BertForTokenClassification)
+    number = save_classifier(folder / "number", ("score",), problem_type="regression")
+    choices = save_classifier(folder / "choices", ("score",), kind=task_models.BertForMultipleChoice)
+    (folder / "train.conll").write_text("good\tB-X\nw1\tO\n\nbad\tB-X\n")
+    (folder / "choice.csv").write_text("text,question,choice0,choice1,label\nw1,w2,good,bad,0\n")
+    tagger = NerTask(NerSettings(train_file=str(folder / "train.conll")))
+    chooser = ChoiceTask(ChoiceSettings(
+        train_file=str(folder / "choice.csv"), context="text", choices=["choice"], question="question",
+    ))  # fmt: skip
+    custom(folder, ["1", "2"])
+    columns = {"task_name": "custom", "train_file": str(folder / "train.csv"), "text_a": "text", "label": "label"}
+    classes, numbers = (ClassificationTask(ClassificationSettings(**columns, regression=one)) for one in (False, True))
+    for task, path, is_a in (
+        (tagger, texts, "BertForSequenceClassification"), (classes, tags, "BertForTokenClassification"),
+        (chooser, number, "BertForSequenceClassification"), (numbers, choices, "BertForMultipleChoice"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"is a {is_a}, and this run a Bert.*--new_head trains a new output layer"):
+            fine_tune(task, run_of(folder, path, do_train=True))
+
+
+# ---- teachers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_teacher_with_another_order(folder):
+    task = custom(folder, ["down", "up"])
+    run = run_of(folder, folder / "encoder", do_train=True)
+    features = {name: np.array([[2, 5, 9, 3]]) * (name == "input_ids") + (name == "input_mask") for name in (
+        "input_ids", "input_mask", "segment_ids")}  # fmt: skip
+    logits = []
+    for labels, spelled in ((("down", "up"), None), (("up", "down"), None), (("up", "down"), ("UP", "Down"))):
+        path = save_classifier(folder / f"teacher-{len(logits)}", labels, spelled=spelled)
+        files, tokenizer = task.describe(task.resolve(run, None), None)
+        task.load(run, files, tokenizer, None)
+        teacher = open_teacher(path, tokenizer, 16, task.teacher_layers, task.teacher_architecture)
+        teacher = with_labels_of(teacher, task.files.head, task.other_labels, None)
+        logits.append(np.asarray(task.create_teacher(teacher, "float32")(features)))
+    assert abs(logits[0][0, 0] - logits[0][0, 1]) > 1e-2
+    for other in logits[1:]:
+        np.testing.assert_allclose(other, logits[0], atol=1e-6)
+    teacher = open_teacher(save_classifier(folder / "other", ("no", "yes")), tokenizer, 16, task.teacher_layers)
+    with pytest.raises(ValueError, match=r"^--teacher: .*other has other labels: only there no, yes; only here down"):
+        with_labels_of(teacher, task.files.head, (), None)
+
+
+# ---- tags ------------------------------------------------------------------------------------------------------------
+
+TAGS = ("I-PER", "O", "B-LOC", "B-PER", "I-LOC")
+
+
+def write_tags(path, tagged) -> NerSettings:
+    path.write_text("\n".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) for sentence in tagged))
+    return NerSettings(**{f"{name}_file": str(path) for name in ("train", "dev", "test")})
+
+
+def tagged_by(model, name=str) -> list[list[tuple[str, str]]]:
+    found = Tagger(model).predict([text.split() for text in TEXTS])
+    return [[(word, name(tag)) for word, tag in zip(one["words"], one["tags"], strict=True)] for one in found]
+
+
+def test_tags_in_another_order(folder):
+    model = save_classifier(folder / "model", TAGS, kind=task_models.BertForTokenClassification)
+    gold = tagged_by(model)
+    assert {tag for sentence in gold for _, tag in sentence} >= {"B-LOC", "B-PER"}
+    task = NerTask(write_tags(folder / "data.conll", gold))
+    results = fine_tune(task, run_of(folder, model, do_train=True, do_eval=True, do_predict=True, learning_rate=0))
+    assert results["eval_accuracy"] == 1.0
+    assert read_head(str(folder / "out")).labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    assert tagged_by(str(folder / "out")) == gold == tagged_by(str(folder / "out" / "best_model"))
+
+
+def test_tags_of_the_data_are_compared_with_those_of_the_model(folder, caplog):
+    caplog.set_level(logging.INFO, logger="absl")
+    model = save_classifier(folder / "model", TAGS, kind=task_models.BertForTokenClassification)
+    gold = tagged_by(model)
+    names = {"PER": "ANIMAL", "LOC": "COLOUR"}
+
+    def renamed(tag: str) -> str:
+        letter, _, kind = tag.partition("-")
+        return f"{letter}-{names.get(kind, kind)}" if kind else tag
+
+    other = [[(word, renamed(tag)) for word, tag in sentence] for sentence in gold]
+    task = NerTask(write_tags(folder / "data.conll", other))
+    for action, beginning in (("do_train", "--init_checkpoint: "), ("do_eval", "--dev_file has other tags than ")):
+        with pytest.raises(ValueError, match=f"^{beginning}.*only there .*B-PER.*only here .*B-ANIMAL.*--new_head"):
+            fine_tune(task, run_of(folder, model, **{action: True}))
+    # A file of fewer types: the tagger keeps what it knows.
+    fewer = [[(word, "O" if tag.endswith("LOC") else tag) for word, tag in sentence] for sentence in gold]
+    task = NerTask(write_tags(folder / "fewer.conll", fewer))
+    fine_tune(task, run_of(folder, model, do_train=True, learning_rate=0))
+    assert set(read_head(str(folder / "out")).labels) == set(TAGS)
+    assert tagged_by(str(folder / "out")) == gold
+    assert "knows further tags, which it keeps: B-LOC, I-LOC" in caplog.text
