@@ -9,8 +9,8 @@ import tempfile
 
 import pytest
 from absl import logging
-from helpers import quick, warm
-from helpers.paths import TESTS
+from helpers import quick, slices, warm
+from helpers.paths import ROOT, TESTS
 from helpers.serving_process import ServingProcess
 
 from bert_tf.text.wordpiece import FullTokenizer
@@ -47,7 +47,23 @@ _LONGEST_FIRST = (
 )  # fmt: skip
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption(
+        "--slice", type=slices.parse, help="of the selected tests only this part, as in 2/4; see helpers/slices.py"
+    )
+    parser.addoption("--touched-by", type=int, default=0, help="and those near to what so many last commits changed")
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config, items):
+    part = config.getoption("slice")
+    if part:
+        files = [item.path.relative_to(ROOT).as_posix() for item in items]
+        chosen = slices.chosen(files, part, config.getoption("touched_by"))
+        config.hook.pytest_deselected(
+            items=[item for item, file in zip(items, files, strict=True) if file not in chosen]
+        )
+        items[:] = [item for item, file in zip(items, files, strict=True) if file in chosen]
     ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
 

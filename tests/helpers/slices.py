@@ -1,0 +1,119 @@
+"""A part of the tests, for a machine or a time that does not suffice for all of them: `--slice`, `--touched-by`.
+
+Files stay whole, as the tests of a file share what they prepare. `slow_seconds.txt` says how long the slow tests of
+each take, for one process on a fast machine; a file that is not there is taken to need `SECONDS_OF_A_TEST` for each
+test.
+"""
+
+import argparse
+import collections
+import pathlib
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+
+from helpers.paths import ROOT, TESTS
+
+SECONDS_OF_A_TEST = 5
+# Of the files that commits touched, at most so many seconds besides the slice.
+MOST_SECONDS = 480
+
+
+def recorded() -> dict[str, int]:
+    """File, from the project's folder -> seconds."""
+    lines = (TESTS / "slow_seconds.txt").read_text().splitlines()
+    return {file: int(seconds) for seconds, file in (line.split() for line in lines if not line.startswith("#"))}
+
+
+def parse(text: str) -> tuple[int, int]:
+    """ "2/4" -> (2, 4).
+
+    Raises:
+      argparse.ArgumentTypeError: it is not a slice.
+    """
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    number, count = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= number <= count:
+        raise argparse.ArgumentTypeError(f"{text}: expected a slice and their number, as in 2/4")
+    return number, count
+
+
+def divide(tests: dict[str, int], seconds: dict[str, int], count: int) -> list[set[str]]:
+    """Divides files into slices that take about the same time.
+
+    Each file goes to the slice that has least so far, the longest file first. The recorded ones go first, whether they
+    are among the tests or not, so that a new file or a selection of tests moves none of them.
+
+    Args:
+      tests: file -> number of its tests. seconds: of the recorded files.
+    """
+    slices, sums = [set() for _ in range(count)], [0] * count
+    new = {file: number * SECONDS_OF_A_TEST for file, number in tests.items() if file not in seconds}
+    for part in (seconds, new):
+        for file in sorted(part, key=lambda file: (-part[file], file)):
+            least = sums.index(min(sums))
+            sums[least] += part[file]
+            slices[least].add(file)
+    return [one & tests.keys() for one in slices]
+
+
+def rooms_of(paths: Iterable[str]) -> set[str]:
+    """The folders of tests that mirror the folders of changed files, from the project's folder."""
+    rooms = set()
+    for path in map(pathlib.PurePosixPath, paths):
+        top, *rest = path.parts
+        if top in ("bert_tf", "tests"):
+            room = pathlib.PurePosixPath("tests", *rest).parent
+        elif top in ("demo", "experiments"):
+            room = pathlib.PurePosixPath("tests", top)
+        elif not rest and path.suffix == ".py":
+            room = pathlib.PurePosixPath("tests/scripts")
+        elif path.suffix in (".md", ".ipynb"):
+            room = pathlib.PurePosixPath("tests")  # of pages and notebooks
+        else:
+            continue
+        while not (ROOT / room).is_dir():  # a family of models, say, whose tests are those of all models
+            room = room.parent
+        rooms.add(str(room))
+    return rooms
+
+
+def touched(tests: dict[str, int], seconds: dict[str, int], paths: Sequence[str]) -> set[str]:
+    """The files of tests in the rooms that changed files belong to, as many as fit into `MOST_SECONDS`.
+
+    First those that were changed, or that mirror a changed module, then the others; the short ones first.
+    """
+    rooms, names = rooms_of(paths), {pathlib.PurePosixPath(path).stem.removeprefix("test_") for path in paths}
+    times = {file: seconds.get(file, number * SECONDS_OF_A_TEST) for file, number in tests.items()}
+    found, total = set(), 0
+    candidates = []
+    for file in map(pathlib.PurePosixPath, tests):
+        if str(file.parent) in rooms:
+            candidates.append((file.stem.removeprefix("test_") not in names, times[str(file)], str(file)))
+    for *_, file in sorted(candidates):
+        if total + times[file] <= MOST_SECONDS:
+            total += times[file]
+            found.add(file)
+    return found
+
+
+def changed_files(commits: int) -> list[str]:
+    """What the last commits changed, as far as this clone has them."""
+    command = ["git", "log", f"--max-count={commits}", "--format=", "--name-only", "-m", "--first-parent"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return sorted(set(result.stdout.split("\n")) - {""})
+
+
+def chosen(files: Sequence[str], part: tuple[int, int] | None, commits: int) -> set[str]:
+    """The files whose tests are run.
+
+    Args:
+      files: of each test. part: a slice, if not all are run. commits: so many last ones add their rooms to it.
+    """
+    tests, seconds = dict(collections.Counter(files)), recorded()
+    if not part:
+        return set(tests)
+    number, count = part
+    mine = divide(tests, seconds, count)[number - 1]
+    rest = {file: tests[file] for file in tests.keys() - mine}
+    return mine | (touched(rest, seconds, changed_files(commits)) if commits else set())
