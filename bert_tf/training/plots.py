@@ -11,7 +11,6 @@ Shape legend: S sequence length, N attention heads.
 import io
 import json
 import posixpath
-import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -203,24 +202,14 @@ def plot_confusion_matrix(
     fonts, shown = _fonts_for(names)
     if png and shown != list(names):
         svg = posixpath.splitext(png)[0] + ".svg"
-        # Space for each character: wide ones are as wide as an M, or narrower.
-        stand_ins = [
-            "".join("M" if unicodedata.east_asian_width(char) in "FW" else char for char in name) for name in names
-        ]
-        with rc_context({"font.family": [*fonts, "sans-serif"], "svg.fonttype": "none", **_AS_WRITTEN}):
-            figure, display = _draw_confusion_matrix(matrix, stand_ins, title)
-            _finished(figure, None)
-            figure.set_layout_engine("none")
-            for axis in (display.ax_.xaxis, display.ax_.yaxis):
-                axis.set_ticklabels(names)
-            _finished(figure, svg, "svg")
+        with rc_context({"font.family": fonts, "svg.fonttype": "none", **_AS_WRITTEN}):
+            _finished(_draw_confusion_matrix(matrix, names, title), svg, "svg")
         logging.info("%s shows the names, in the fonts of the browser that opens it.", svg)
     with rc_context({"font.family": fonts, **_AS_WRITTEN}):
-        return _finished(_draw_confusion_matrix(matrix, shown, title)[0], png)
+        return _finished(_draw_confusion_matrix(matrix, shown, title), png)
 
 
 def _draw_confusion_matrix(matrix: np.ndarray, names: Sequence[str], title: str | None):
-    """The figure, and scikit-learn's display in it."""
     from matplotlib.figure import Figure
     from sklearn.metrics import ConfusionMatrixDisplay
 
@@ -231,7 +220,7 @@ def _draw_confusion_matrix(matrix: np.ndarray, names: Sequence[str], title: str 
     display.plot(ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d")
     if title:
         display.ax_.set_title(title, wrap=True)
-    return figure, display
+    return figure
 
 
 def plot_cosines(scores, cosines, png: str | None = None, *, title: str | None = None):

@@ -126,7 +126,10 @@ def test_names_for_which_no_font_is_installed_are_text_for_a_browser(tmp_path, m
     assert texts_of(figure.axes[0].get_xticklabels()) == list(map(str, labels))
     assert (tmp_path / "matrix.png").read_bytes().startswith(PNG_HEADER)
     root = xml.etree.ElementTree.fromstring((tmp_path / "matrix.svg").read_text(encoding="utf-8"))
-    texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    elements = list(root.iter("{http://www.w3.org/2000/svg}text"))
+    width = float(root.get("viewBox").split()[2])
+    assert all(0 < float(element.get("x", 1)) < width for element in elements)  # vertical ones have none
+    texts = ["".join(element.itertext()) for element in elements]
     for name in names:  # on both axes
         assert texts.count(name) == 2
     assert "개발 집합: 1.0" in texts
