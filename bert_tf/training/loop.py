@@ -22,6 +22,7 @@ from absl import logging
 
 from bert_tf.data.shares import Share
 from bert_tf.models import initialize, lora
+from bert_tf.system import compiled_programs, first_use
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute, is_chief
 from bert_tf.training.log import TrainingLog
@@ -143,6 +144,10 @@ class _Calls:
         self._run_steps = make_train_function(model, optimizer, objective, strategy, plan)
         self._seconds_per_step = math.inf  # unknown: the first call runs one step
         self._average = _make_average(strategy)
+        self._around_call = first_use.announced(
+            "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each "
+            f"shape. Compiled parts: {compiled_programs.said()}."
+        )
 
     def run(self, step: int, received: list) -> tuple[dict[str, float], list]:
         """Runs as many steps from `step` on as fit into one call.
@@ -160,7 +165,9 @@ class _Calls:
         count = min(self._plan.iterations_per_loop, _steps_to_next(step, self._plan))
         count = min(count, max(1, int(_SECONDS_PER_CALL / self._seconds_per_step)))
         started = time.monotonic()
-        result = self._run_steps(self._iterator, tf.constant(count), *self._scale_state)
+        with self._around_call:
+            result = self._run_steps(self._iterator, tf.constant(count), *self._scale_state)
+        self._around_call = contextlib.nullcontext()
         self._scale_state = (result.pop("loss_scale"), result.pop("good_steps"))
         failed = bool(result.pop("failed"))
         result = {name: float(value) for name, value in result.items()}

@@ -1,10 +1,16 @@
 """What Numba keeps on disk follows the sources."""
 
+import contextlib
+import importlib
 import os
 import subprocess
 import sys
+import threading
 
 from helpers.paths import ROOT
+from helpers.warm import HANG_SECONDS
+
+from bert_tf.system import first_use, numba_compile
 
 CALLED = """
 from bert_tf.system.numba_compile import compiled
@@ -36,3 +42,52 @@ def test_a_change_of_what_a_function_calls_compiles_it_again(tmp_path):
     assert [result(), result()] == ["20 0\n", "20 1\n"]  # the result, and how many functions came from the disk
     (tmp_path / "called.py").write_text(CALLED.format(number=2))
     assert result() == "30 0\n"
+
+
+LOOP = """
+from bert_tf.system.numba_compile import compiled
+
+@compiled
+def advance(at, step):
+    return at + step
+
+@compiled
+def advance_twice(step):
+    at = 0
+    for _ in range(2):
+        at = advance(at, step)
+    return advance(at, 1)
+"""
+
+
+def test_constants_and_variables_share_what_is_compiled_and_that_it_takes_long_is_said_once(monkeypatch, tmp_path):
+    told = []
+
+    @contextlib.contextmanager
+    def announced(message, seconds):
+        told.append((message, seconds))
+        yield
+
+    monkeypatch.setattr(first_use, "announced", announced)
+    monkeypatch.setattr(numba_compile._announcer, "_seconds", 0.5)  # of earlier functions
+    (tmp_path / "loop.py").write_text(LOOP)
+    monkeypatch.syspath_prepend(tmp_path)
+    loop = importlib.import_module("loop")
+    assert loop.advance_twice(3) == 7
+    assert len(loop.advance.signatures) == 1
+    ((message, seconds),) = told
+    assert message.startswith("Compiling the loops of loop ") and seconds == first_use.SECONDS - 0.5
+    assert message.endswith(f"which is done once: later runs take them from {tmp_path / '__pycache__'}.")
+    assert numba_compile._announcer._seconds > 0.5
+    monkeypatch.setattr(numba_compile._announcer, "_seconds", first_use.SECONDS + 1)  # it has been said
+    assert loop.advance_twice(3.5) == 8.0 and len(told) == 1
+
+
+def test_what_takes_long_is_announced_and_nothing_else(monkeypatch):
+    said = threading.Event()
+    monkeypatch.setattr(first_use.logging, "info", lambda form, message: message == "slow" and said.set())
+    with first_use.announced("slow", HANG_SECONDS):
+        pass
+    assert not said.is_set()
+    with first_use.announced("slow", 0.001):
+        assert said.wait(HANG_SECONDS)

@@ -1,5 +1,6 @@
 """The loop: replicas, micro-batches, precision, XLA, bad losses, evaluation. Resume is in test_run_pretraining.py."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -292,14 +293,21 @@ def test_the_loop_names_the_step_of_a_nan_and_keeps_the_last_checkpoint(tmp_path
     assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path))) == 3
 
 
-def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(tmp_path, caplog):
+@pytest.fixture
+def interruptible():
+    """Python's handler of SIGINT; it is missing where Python was started with the signal ignored, as by a shell's &."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(interruptible, tmp_path, caplog):
     def interrupt(step):
         signal.raise_signal(signal.SIGINT)
         if step == 4:
             signal.raise_signal(signal.SIGINT)
         return {}
 
-    handler = signal.getsignal(signal.SIGINT)
     for every in (2, 4, 6):
         with pytest.raises(KeyboardInterrupt):
             train_loop(tmp_path / str(every), make_batches(4, 6), interrupt, eval_every_steps=every, save_first=False)
@@ -308,7 +316,22 @@ def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(tmp_path, caplo
     assert checkpoints.latest_checkpoint(str(tmp_path / "4")) is None
     # In the evaluation after the last step: there is no further step to end after.
     assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "6"))) == 6
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_first_call_says_what_it_does_if_that_takes_long(tmp_path, monkeypatch):
+    begun, messages = [], []
+
+    @contextlib.contextmanager
+    def announced(message):
+        begun.append(message)
+        yield
+        messages.append(message)
+
+    monkeypatch.setattr(loop.first_use, "announced", announced)
+    train_loop(tmp_path, make_batches(4, 6))
+    assert begun == messages and len(messages) == 1
+    assert messages[0].startswith("The first step takes longest: TensorFlow builds its graph and XLA compiles parts")
 
 
 def test_the_loop_writes_checkpoints_and_logs(tmp_path):

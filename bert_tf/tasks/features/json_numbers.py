@@ -5,8 +5,9 @@ The original rounds and prints number by number in Python (its extract_features.
 
 import json
 
-import numba
 import numpy as np
+
+from bert_tf.system.numba_compile import compiled
 
 # Below this a number of millionths has at most 15 digits, and no two such decimals are the same double: Python's
 # shortest form of the rounded number is then its decimal digits without trailing zeros.
@@ -16,7 +17,7 @@ _LONGEST = 20  # "-999999999.999999, "
 _COMMA, _SPACE, _MINUS, _POINT, _ZERO, _E = (ord(char) for char in ", -.0e")
 
 
-@numba.njit(cache=True, nogil=True, boundscheck=False)
+@compiled
 def _write_rows(values, out, ends, first):
     """Rows [N, H] from `first` on as text; returns the row that can't be written, or N. ends: where each row's ends."""
     place = 0 if first == 0 else ends[first - 1]
