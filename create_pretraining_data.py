@@ -26,6 +26,7 @@ import shlex
 
 from absl import flags, logging
 
+from bert_tf.pretraining import corpus, corpus_formats
 from bert_tf.pretraining.settings import (
     NEXT_SENTENCES,
     ROWS,
@@ -257,12 +258,13 @@ def main(_):
     settings = settings_of(InstanceSettings, values)
     check_data_flags(masking, FLAGS.pack_sequences, FLAGS.compression, FLAGS.num_shards, FLAGS.num_workers, settings)
     check_words(FLAGS.word_boundaries, FLAGS.segmenter, masking, settings)
-    checks.check_input_files(FLAGS.input_file, "--input_file")
+    text = settings_of(corpus_formats.TextSettings, values)
+    corpus.check_beginning(FLAGS.input_file, "--input_file", text)
     checks.check_file(FLAGS.vocab_file, "--vocab_file")
     for path in FLAGS.output_file.split(","):
         checks.check_output_file(path.strip(), "--output_file")
     script.start_tensorflow()
-    from bert_tf.pretraining import corpus_formats, create
+    from bert_tf.pretraining import create
 
     names = (
         "input_file", "output_file", "vocab_file", "strip_accents", "word_boundaries", "segmenter", "random_seed",
@@ -272,7 +274,7 @@ def main(_):
         **{name: values[name] for name in names},
         **vars(settings),
         do_lower_case=FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None,
-        text=settings_of(corpus_formats.TextSettings, values),
+        text=text,
         beam_options=FLAGS.beam_option,
     )
     logging.info("Next:\n  %s", next_command(values))

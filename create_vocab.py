@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from absl import flags, logging
 
+from bert_tf.pretraining.corpus import check_beginning
+from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.system import checks, script, text_encodings
 
 FLAGS = flags.FLAGS
@@ -174,7 +176,7 @@ def main(_):
     kind = KINDS[FLAGS.kind]
     of_a_kind = {name for some in KINDS.values() for name in some.flags}
     check_kind(FLAGS.kind, FLAGS.output_file, [name for name in of_a_kind if not FLAGS[name].using_default_value])
-    checks.check_input_files(FLAGS.input_file, "--input_file")
+    check_beginning(FLAGS.input_file, "--input_file", TextSettings(input_format="text", encoding=FLAGS.encoding))
     checks.check_output_file(FLAGS.output_file, "--output_file")
     script.start_tensorflow()
     import tensorflow as tf

@@ -12,6 +12,7 @@ serve and query it.
 from absl import flags, logging
 
 from bert_tf.system import checks, script, text_encodings
+from bert_tf.weights import released_models
 
 FLAGS = flags.FLAGS
 
@@ -78,7 +79,9 @@ def main(_):
     for name in _ARGUMENTS["saved_model"]:
         if name not in _ARGUMENTS[kind] and not FLAGS[name].using_default_value:
             raise ValueError(f"--{name} is for --format=saved_model, not for {FLAGS.format}")
+    released_models.check_path(FLAGS.model_dir, "--model_dir")
     checks.check_output_dir(FLAGS.export_dir, "--export_dir")
+    checks.check_file(FLAGS.check_file, "--check_file")
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
     from bert_tf.serving import compare_export, detect_task, export, export_onnx, export_tflite

@@ -13,7 +13,7 @@ import sys
 
 from absl import flags, logging
 
-from bert_tf.system import script, text_encodings
+from bert_tf.system import checks, script, text_encodings
 
 FLAGS = flags.FLAGS
 
@@ -44,6 +44,7 @@ def _read_examples() -> list[dict]:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"--input={twice}=... is given twice; for several examples use --input_file")
         return [{name: value for name, _, value in pairs}]
+    checks.check_file(FLAGS.input_file, "--input_file")
     examples = []
     for number, line in enumerate(read_text_lines(FLAGS.input_file, encoding=FLAGS.encoding), 1):
         example = parse_json(line.lstrip("\ufeff"), FLAGS.input_file, number)

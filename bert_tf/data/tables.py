@@ -3,17 +3,20 @@
 import contextlib
 import csv
 import dataclasses
-import functools
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from absl import logging
 
 from bert_tf.data.json_rows import json_rows
+from bert_tf.system.messages import is_first
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import read_text_lines
+from bert_tf.system.text_files import lines_at_beginning, read_text_lines
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str
+Example = TypeVar("Example")
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 _NOT_READ = ("parquet", "xlsx", "xls", "arrow", "npz", "gz", "zip")
@@ -175,6 +178,22 @@ def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> 
             yield line, {str(place): value for k, value in enumerate(row) for place in (k, k - width)}
 
 
+def beginning(path: str, examples: Iterator[Example]) -> tuple[list[Example], bool]:
+    """The examples of a local file's first megabyte, and whether these are all: what is checked before a run starts.
+
+    Args:
+      examples: made from the rows of the file, one from each.
+
+    Raises:
+      ValueError: there is none; names the file. Or as the reader does.
+    """
+    lines = lines_at_beginning(path)
+    found = list(itertools.islice(examples, lines))
+    if not found and lines is None:
+        raise ValueError(f"{path} has no example.")
+    return found, lines is None
+
+
 def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str | None = UTF_8) -> str:
     """Detects the delimiter of a .csv file from its first row; one other than the comma is logged, once a file.
 
@@ -200,9 +219,9 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str
     raise ValueError(f"{path}, line 1: the delimiter is ambiguous: give --csv_delimiter. Tried: {tried}.")
 
 
-@functools.cache
 def _log_delimiter(path: str, name: str) -> None:
-    logging.info("%s: the delimiter is the %s, according to the header.", path, name)
+    if is_first("delimiter", path, name):
+        logging.info("%s: the delimiter is the %s, according to the header.", path, name)
 
 
 def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:

@@ -31,7 +31,9 @@ from bert_tf.pretraining.corpus_formats import (
     sentence_splitter,
     shortened,
 )
-from bert_tf.system.text_files import Progress, TextFile, compression_of, whole_lines
+from bert_tf.system.checks import check_input_files, check_not_empty, is_remote
+from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.text_files import Progress, TextFile, compression_of, size_of, whole_lines
 
 PIECE_CHARACTERS = 1 << 20
 LONGEST_LINE = 2 << 20  # bytes; a longer line of plain text comes in several pieces
@@ -72,7 +74,8 @@ class Corpus:
     def __init__(self, files: Sequence[str], settings: TextSettings | None = None):
         if not files:
             raise ValueError("a corpus of no files")
-        import tensorflow as tf  # noqa: F401  before threads do
+        if any(map(is_remote, files)):
+            import tensorflow as tf  # noqa: F401  before threads do
 
         self.settings = settings = settings or TextSettings()
         if settings.split_sentences:
@@ -162,16 +165,31 @@ def _is_plain_text(source: _Source) -> bool:
     return source.form == "text" and source.file.starts_anywhere
 
 
+def check_beginning(patterns: str | None, flag: str, settings: TextSettings) -> None:
+    """Refuses local text that is not there, blank, or can't be read in its first megabyte, without TensorFlow.
+
+    Raises:
+      ValueError: names the flag and the file, and the line if there is one.
+    """
+    files = check_input_files(patterns, flag)
+    check_not_empty(files, flag)
+    if not files:
+        return
+    with named_by(flag), unheard():
+        corpus = Corpus(files, settings)
+        pieces = list(itertools.islice(corpus.blocks(), 2))
+        if len(pieces) < 2 and not any(map(str.strip, pieces)):
+            raise ValueError(f"no text in {', '.join(files[:5])}: every line is blank.")
+
+
 # ---- what the files are ----------------------------------------------------------------------------------------------
 
 
 def _look(path: str, settings: TextSettings) -> tuple[TextFile, str, int]:
     """(file, form, bytes on the disk)."""
-    import tensorflow as tf
-
     compression, name = compression_of(path)
     file = TextFile(path, compression, settings.encoding, settings.errors)
-    size = tf.io.gfile.stat(path).length
+    size = size_of(path)
     if settings.input_format in ("text", "jsonl"):
         return file, settings.input_format, size
     if settings.input_format == "auto" and name.lower().endswith(_JSONL_SUFFIXES):

@@ -148,9 +148,9 @@ def check_settings(settings: PretrainingSettings) -> None:
         )
     checks.check_file(settings.bert_config_file, "--bert_config_file")
     checks.check_file(settings.vocab_file, "--vocab_file")
-    checks.check_input_files(settings.input_file, "--input_file")
-    if settings.eval_input_file:
-        checks.check_input_files(settings.eval_input_file, "--eval_input_file")
+    for name in ("input_file", *(["eval_input_file"] if settings.eval_input_file else ())):
+        flag = f"--{name}"
+        checks.check_not_empty(checks.check_input_files(getattr(settings, name), flag), flag)
     checks.check_output_dir(settings.output_dir, "--output_dir")
     if not os.path.isdir(settings.output_dir) or not os.listdir(settings.output_dir):  # else it may resume without
         released_models.check_path(settings.init_checkpoint, "--init_checkpoint")

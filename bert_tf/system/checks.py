@@ -21,8 +21,11 @@ def check_file(path: str | None, flag: str) -> None:
         raise FileNotFoundError(f"{flag}={path} is a directory; a file is needed.")
 
 
-def check_input_files(patterns: str | None, flag: str) -> None:
+def check_input_files(patterns: str | None, flag: str) -> list[str]:
     """Checks that each glob of a comma-separated list matches a file, as `text_files.list_files` will.
+
+    Returns:
+      The local files.
 
     Raises:
       ValueError: a glob matches no file, or the list is empty; names the flag.
@@ -30,12 +33,26 @@ def check_input_files(patterns: str | None, flag: str) -> None:
     parts = [part for part in map(str.strip, (patterns or "").split(",")) if part]
     if not parts:
         raise ValueError(f"{flag} names no file: {patterns!r}")
+    files = []
     for pattern in parts:
         if is_remote(pattern):
             continue
-        found = [pattern] if os.path.exists(pattern) else glob.glob(pattern, include_hidden=True)
-        if not any(not os.path.isdir(path) for path in found):
+        there = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, include_hidden=True))
+        found = [path for path in there if not os.path.isdir(path)]
+        if not found:
             raise ValueError(f"{flag}: no file matches {pattern!r}")
+        files += found
+    return files
+
+
+def check_not_empty(files: list[str], flag: str) -> None:
+    """Refuses local files that are all empty.
+
+    Raises:
+      ValueError: names the flag and the first one.
+    """
+    if files and not any(map(os.path.getsize, files)):
+        raise ValueError(f"{flag}: {files[0]} is empty{', and so are the others' if len(files) > 1 else ''}.")
 
 
 def check_output_dir(path: str, flag: str) -> None:

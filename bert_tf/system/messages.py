@@ -3,7 +3,9 @@
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+
+from absl import logging
 
 _NAMES_SHOWN = 8
 # Control characters, line separators, marks that turn the direction of text, and halves of a character.
@@ -19,6 +21,28 @@ def some(names: list[str], separator: str = ", ") -> str:
 def visible(text: str) -> str:
     """A text of unknown origin for a terminal: characters that could steer it as in JSON, \\u001b for an escape."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_told: set[Hashable] = set()
+
+
+def is_first(*about: Hashable) -> bool:
+    """Whether nothing was told of this before, for messages that a process gives once; False within `unheard`."""
+    if logging.get_absl_logger().disabled or about in _told:
+        return False
+    _told.add(about)
+    return True
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Logs nothing: for a check of files that are read again, and told of then."""
+    logger = logging.get_absl_logger()
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import errno
 import gc
 import math
 import os
+import re
 import select
 import signal
 import sys
@@ -31,6 +32,7 @@ _NEED_MEMORY = (
     "train_batch_size", "eval_batch_size", "predict_batch_size", "batch_size", "max_seq_length", "shuffle_window",
     "num_workers",
 )  # fmt: skip
+_IS_NEEDED = re.compile(r"Flag (--\w+) must have a value other than None")
 # They may be empty, as commands pass on variables that are set on Google's cloud only.
 _OF_THE_CLOUD = ("tpu_name", "tpu_zone", "gcp_project", "master")
 
@@ -128,7 +130,14 @@ def _parse(argv: list[str]) -> list[str]:
             if empty:
                 raise flags.Error(f"--{name} is empty: did the command that should have printed its value fail?")
     except flags.Error as error:
-        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(str(error).splitlines())}")
+        lines = str(error).splitlines()
+        needed = [found[1] for line in lines if (found := _IS_NEEDED.search(line))]
+        told = [line for line in lines if not _IS_NEEDED.search(line)]
+        if needed:
+            actions = [f"--{name}" for name in ("do_train", "do_eval", "do_predict") if name in flags.FLAGS]
+            further = f", and one or more of {', '.join(actions)}" if actions else ""
+            told.append(f"give {', '.join(needed)}{further}; --help lists all flags.")
+        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(told)}")
     return rest
 
 

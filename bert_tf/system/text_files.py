@@ -34,9 +34,7 @@ def read_json(path: str, kind: type = dict, encoding: str | None = None, **optio
       ValueError: not in the encoding, not JSON, of another kind, or larger than LARGEST_JSON; names the file and the
         place.
     """
-    import tensorflow as tf
-
-    if (size := tf.io.gfile.stat(path).length) > LARGEST_JSON:
+    if (size := size_of(path)) > LARGEST_JSON:
         raise ValueError(f"{path} has {size:,} bytes; a JSON file may have {LARGEST_JSON:,}, as it is read whole")
     file = TextFile(path, encoding=encoding)
     text = file.decode(0, b"".join(file.chunks()))
@@ -49,9 +47,7 @@ def read_json(path: str, kind: type = dict, encoding: str | None = None, **optio
 
 def read_json_if_there(path: str) -> dict | None:
     """`read_json`, or None if there is no such file."""
-    import tensorflow as tf
-
-    return read_json(path) if tf.io.gfile.exists(path) else None
+    return read_json(path) if exists(path) else None
 
 
 @contextlib.contextmanager
@@ -301,6 +297,31 @@ def _open(path: str):
     import tensorflow as tf
 
     return tf.io.gfile.GFile(path, "rb")
+
+
+def size_of(path: str) -> int:
+    """The size of a file in bytes; see `_open`."""
+    if "tensorflow" not in sys.modules and "://" not in path:
+        return os.path.getsize(path)
+    import tensorflow as tf
+
+    return tf.io.gfile.stat(path).length
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or directory; see `_open`."""
+    if "tensorflow" not in sys.modules and "://" not in path:
+        return os.path.exists(path)
+    import tensorflow as tf
+
+    return tf.io.gfile.exists(path)
+
+
+def lines_at_beginning(path: str) -> int | None:
+    """How many lines of a local file begin in its first megabyte; None if that is all of it."""
+    with open(path, "rb") as file:
+        content = file.read(_READ_BYTES)
+    return content.count(b"\n") + 1 if len(content) == _READ_BYTES else None
 
 
 def _plain(path: str, begin: int, end: int | None, progress: Progress | None) -> Iterator[bytes]:

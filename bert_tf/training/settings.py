@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 
 from bert_tf.models.recipe import Recipe, check_learning_rate
 from bert_tf.models.teacher_settings import WEIGHT, TeacherSettings
-from bert_tf.system.checks import check_file, is_remote
-from bert_tf.system.messages import named_by
+from bert_tf.system.checks import check_file, check_output_dir, is_remote
+from bert_tf.system.messages import named_by, unheard
 from bert_tf.training.search import Values, combinations_of, parse_search
 from bert_tf.weights import released_models
 
@@ -255,6 +255,7 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
             raise ValueError("--overwrite_output_dir starts the training over: give --do_train, or leave it out.")
         if self.overwrite_output_dir and self.strategy == "multi_worker_mirrored":
             raise ValueError("--overwrite_output_dir does not work with several workers: remove the directory first.")
+        check_output_dir(self.output_dir, "--output_dir")
         for name in ("bert_config_file", "vocab_file"):
             check_file(getattr(self, name), f"--{name}")
         released_models.check_path(self.init_checkpoint, "--init_checkpoint")
@@ -353,11 +354,11 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
 
-    def check_tables(self, check_first_row: Callable[[str, str], None], **files: str | None) -> None:
-        """Refuses an action whose file is not there or begins with a row that can't be read.
+    def check_tables(self, check_beginning: Callable[[str, str], None], **files: str | None) -> None:
+        """Refuses an action whose file is not there, empty, or has rows in its first megabyte that can't be read.
 
         Args:
-          check_first_row: gets flag and path of a local file, and raises ValueError.
+          check_beginning: gets flag and path of a local file, and raises ValueError.
           **files: flag -> path, in the order of --do_train, --do_eval, --do_predict.
 
         Raises:
@@ -368,8 +369,8 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
             if getattr(self, action):
                 check_file(file, f"--{name}")
                 if not is_remote(file):
-                    with named_by(f"--{name}"):
-                        check_first_row(name, file)
+                    with named_by(f"--{name}"), unheard():
+                        check_beginning(name, file)
 
 
 def checked_settings(

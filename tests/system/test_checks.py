@@ -191,7 +191,7 @@ def test_ctrl_c_ends_in_one_line(tmp_path):
         ("export_saved_model", "--model_dir=x --export_dir=", "--export_dir is empty"),
         ("convert_checkpoint", "--from=x --format=tf1 --to=", "--to is empty"),
         ("serve_client", "--model=x --timeout=inf", "--timeout=inf must be a finite number."),
-        ("extract_features", "", "flag --input_file=None: Flag --input_file must have a value other than None.; flag"),
+        ("extract_features", "", "give --input_file, --output_file, --init_checkpoint; --help lists all"),
         ("run_ner", "--output_dir=x --outputdir=y", "Unknown command line flag 'outputdir'. Did you mean: "),
     ],
 )  # fmt: skip

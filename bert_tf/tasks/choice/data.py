@@ -12,6 +12,7 @@ from absl import logging
 from bert_tf.data.tables import (
     USUAL_TABLE,
     TableSettings,
+    beginning,
     field_of,
     maybe_header,
     named_rows,
@@ -19,6 +20,7 @@ from bert_tf.data.tables import (
     text_of,
     warn_of_header,
 )
+from bert_tf.system.text_files import exists
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -91,9 +93,7 @@ def read_examples(
       ValueError: a row with another number of choices or columns than the first, a column that is not there, a label
         that is none of the choices, an empty choice, no example at all; names file and line.
     """
-    import tensorflow as tf
-
-    if not tf.io.gfile.exists(path):
+    if not exists(path):
         raise FileNotFoundError(f"{path} does not exist.")
     examples = list(_examples(path, columns, first_label, labels_needed, table))
     if not examples:
@@ -101,15 +101,15 @@ def read_examples(
     return examples
 
 
-def check_columns(
+def check_examples(
     path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings = USUAL_TABLE
 ) -> None:
-    """Refuses a file whose first example is malformed; TensorFlow is not needed for a local file.
+    """Reads the beginning of a local file, without TensorFlow; see `tables.beginning`.
 
     Raises:
       ValueError: as of `read_examples`, whose arguments these are.
     """
-    next(_examples(path, columns, first_label, labels_needed, table), None)
+    beginning(path, _examples(path, columns, first_label, labels_needed, table))
 
 
 def _examples(

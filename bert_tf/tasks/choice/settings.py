@@ -3,7 +3,7 @@
 import dataclasses
 
 from bert_tf.data.tables import TableSettings
-from bert_tf.tasks.choice.data import Columns, check_columns
+from bert_tf.tasks.choice.data import Columns, check_examples
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
@@ -45,7 +45,7 @@ class ChoiceSettings(TableSettings):
         if not number.isdecimal() and len(number) != 1:
             raise ValueError(f"--first_label={self.first_label} must be a number or one letter.")
 
-        def check_first_row(name: str, file: str) -> None:
-            check_columns(file, self.columns, self.first_label, name != "test_file", self)
+        def check_beginning(name: str, file: str) -> None:
+            check_examples(file, self.columns, self.first_label, name != "test_file", self)
 
-        run.check_tables(check_first_row, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
+        run.check_tables(check_beginning, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)

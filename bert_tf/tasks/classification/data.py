@@ -6,10 +6,9 @@ Original: run_classifier.py, DataProcessor and its subclasses.
 
 import dataclasses
 import math
-import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -17,6 +16,7 @@ from bert_tf.data.tables import (
     USUAL_TABLE,
     Column,
     TableSettings,
+    beginning,
     field_of,
     maybe_header,
     quoted,
@@ -25,6 +25,7 @@ from bert_tf.data.tables import (
     warn_of_header,
 )
 from bert_tf.system import checks
+from bert_tf.system.text_files import exists
 from bert_tf.tasks.classification.label_checks import check_found_labels, warn_of_case
 from bert_tf.text.characters import plain_name
 
@@ -166,22 +167,21 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
     return [column if named else _resolve(column, header, path) for column in columns], header is not None
 
 
-def check_columns(task: Task, split: Split, directory: str = "") -> None:
-    """Refuses a local file that is not there or lacks a column, by its first row; TensorFlow is not needed.
+def check_examples(task: Task, split: Split, directory: str = "") -> tuple[list[InputExample], bool]:
+    """Reads the beginning of a local file, without TensorFlow; see `tables.beginning`.
+
+    Returns:
+      What `tables.beginning` does; of a file that is not local no examples, and False.
 
     Raises:
       FileNotFoundError, ValueError: as of `read_examples`.
     """
     path = split_path(task, split, directory)
     if checks.is_remote(path):
-        return
-    if not os.path.exists(path):
+        return [], False
+    if not exists(path):
         raise FileNotFoundError(_NOT_THERE.format(path=path, task=task.name))
-    for line, row in read_rows(path, split.table, split.column_names):
-        columns, _ = _find_columns(task, split, row, path, line)
-        for column in columns if isinstance(row, dict) else ():
-            field_of(row, column, path, line)
-        return
+    return beginning(path, _examples(task, split, path))
 
 
 _NOT_THERE = "{path} does not exist: --task_name={task} needs it."
@@ -195,12 +195,18 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
       ValueError: nothing in it, a row that lacks a column, a label that is not one of the task's, a header of another
         task, or bytes that are not UTF-8; names file, line and what was expected.
     """
-    import tensorflow as tf
-
     path = split_path(task, split, directory)
-    if not tf.io.gfile.exists(path):
+    if not exists(path):
         raise FileNotFoundError(_NOT_THERE.format(path=path, task=task.name))
-    examples, columns, skipped = [], None, 0
+    examples = list(_examples(task, split, path))
+    if not examples:
+        what = f" with {split.keep[1].format(language=task.language)!r} in column {split.keep[0]}" if split.keep else ""
+        raise ValueError(f"{path} has no example{what}.")
+    return examples
+
+
+def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
+    columns, skipped, is_first = None, 0, split.table is not None and not split.has_header
     for index, (line, row) in enumerate(read_rows(path, split.table, split.column_names)):
         if columns is None:
             columns, is_header = _find_columns(task, split, row, path, line)
@@ -217,27 +223,21 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
                 raise
             skipped += 1
             continue
-        is_first = split.table is not None and not split.has_header and not examples
         cells = {"text_a": text_a, "text_b": text_b, "label": label}
         cells = {name: cells[name] for name, column in zip(cells, columns, strict=False) if column is not None}
         with maybe_header(is_first, cells):
             label = None if columns[2] is None else _label(task, label, path, line)
         if is_first and label is None:
             warn_of_header(path, line, cells)
-        examples.append(
-            InputExample(
-                f"{split.set_name}-{index if guid is None else guid}",
-                text_of(text_a, path, line),
-                None if text_b is None else text_of(text_b, path, line),
-                label,
-            )
+        is_first = False
+        yield InputExample(
+            f"{split.set_name}-{index if guid is None else guid}",
+            text_of(text_a, path, line),
+            None if text_b is None else text_of(text_b, path, line),
+            label,
         )
     if skipped:
         logging.warning("%s: left out %d rows that lack a column.", path, skipped)
-    if not examples:
-        what = f" with {split.keep[1].format(language=task.language)!r} in column {split.keep[0]}" if split.keep else ""
-        raise ValueError(f"{path} has no example{what}.")
-    return examples
 
 
 def _label(task: Task, value, path: str, line: int):
@@ -314,7 +314,7 @@ def custom_split(
     )
 
 
-def custom_task(
+def declared_task(
     train_file: str | None,
     dev_file: str | None,
     test_file: str | None,
@@ -327,16 +327,15 @@ def custom_task(
     multi_label: bool = False,
     table: TableSettings = USUAL_TABLE,
 ) -> Task:
-    """A task on the user's own files: TSV, CSV or JSON lines, by the end of their names.
+    """A task on the user's own files: TSV, CSV or JSON lines, by the end of their names. No file is read.
 
     Args:
       text_a, text_b, label: columns, by name (the files then have a header) or by number from 0 (they then have none).
-      labels: in the order of their ids; by default those found in the training file, numbers by size, others by name.
-        Given ones are found in any case.
+      labels: in the order of their ids, found in any case; None: the task has none yet, see `custom_task`.
       table: how the files are read.
 
     Raises:
-      ValueError: no classes to be found, or settings that contradict each other. Or see `check_found_labels`.
+      ValueError: settings that contradict each other.
     """
     if regression and (multi_label or labels):
         raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
@@ -345,7 +344,7 @@ def custom_task(
         for file, set_name in ((train_file, "train"), (dev_file, "dev"), (test_file, "test"))
     )
     several = ("micro_f1", "macro_f1") if multi_label else ("accuracy", "macro_f1")
-    task = Task(
+    return Task(
         name="custom",
         labels=None if regression else tuple(map(plain_name, labels or ())),
         any_case=bool(labels),
@@ -355,19 +354,28 @@ def custom_task(
         metrics=("pearson", "spearman") if regression else several,
         multi_label=multi_label,
     )
-    if task.is_regression or labels:
+
+
+def custom_task(train_file: str | None, dev_file: str | None, test_file: str | None, **declared) -> Task:
+    """`declared_task`; its labels are by default those found in the training file, numbers by size, others by name.
+
+    Raises:
+      ValueError: no classes to be found, or settings that contradict each other. Or see `check_found_labels`.
+    """
+    task = declared_task(train_file, dev_file, test_file, **declared)
+    if task.is_regression or task.labels:
         return task
-    if train is None:
+    if task.train is None:
         raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
-    examples = read_examples(task, train)
-    check_found_labels(train_file, examples, by_number=not train.has_header)
-    found = {label for example in examples for label in (example.label if multi_label else (example.label,))}
+    examples = read_examples(task, task.train)
+    check_found_labels(train_file, examples, by_number=not task.train.has_header)
+    found = {label for one in examples for label in (one.label if task.multi_label else (one.label,))}
     numeric = all(map(_INTEGER.fullmatch, found))
     ordered = sorted(found, key=int) if numeric else sorted(found)
     if not ordered:
-        raise ValueError(f"{train_file}: no example has any label in the column {label!r}.")
-    if len(ordered) < 2 and not multi_label:
-        raise ValueError(f"{train_file}: only one class, {ordered[0]!r}, in the column {label!r}.")
+        raise ValueError(f"{train_file}: no example has any label in the column {declared['label']!r}.")
+    if len(ordered) < 2 and not task.multi_label:
+        raise ValueError(f"{train_file}: only one class, {ordered[0]!r}, in the column {declared['label']!r}.")
     logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
     return dataclasses.replace(task, labels=tuple(ordered))
 

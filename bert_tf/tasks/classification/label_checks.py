@@ -1,13 +1,13 @@
 """Labels of a training file that are hardly what its author means: headers, ids, scores, spellings."""
 
 import collections
-import functools
 import math
 from collections.abc import Iterable, Sequence
 
 from absl import logging
 
 from bert_tf.data.tables import NAMES_OF_LABELS, is_name_of_text
+from bert_tf.system.messages import is_first
 
 _FEWEST_ROWS = 5  # of fewer rows, each may well have a class of its own
 _MANY_NUMBERS = 20  # more numbers than this are hardly classes
@@ -88,10 +88,10 @@ def warn_of_spellings(path: str, counts: Iterable[str], what: str = "labels", fl
                         shown, advice)  # fmt: skip
 
 
-@functools.cache
 def warn_of_case(path: str, label: str, known: str) -> None:
     """Tells, once for each spelling in a file, that a label is read as one that differs in case only."""
-    logging.warning("%s: the label %r is read as %r.", path, label, known)
+    if is_first("case", path, label):
+        logging.warning("%s: the label %r is read as %r.", path, label, known)
 
 
 def is_number(text: str) -> bool:

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 from bert_tf.data.tables import TableSettings
 from bert_tf.system.checks import check_file, check_output_dir
+from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.classification import glue, glue_submission
-from bert_tf.tasks.classification.data import Split, Task, check_columns, custom_split
+from bert_tf.tasks.classification.data import Split, check_examples, custom_task, declared_task
 from bert_tf.training.settings import FineTuningSettings
 
 _CUSTOM = (
@@ -131,15 +132,21 @@ class ClassificationSettings(TableSettings):
             )
         if (run.do_train or run.do_eval) and not self.label:
             raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
-        task = Task("custom", None, None)
         needed = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
-        for kind in filter(needed.get, needed):
-            file = getattr(self, f"{kind}_file")
+        files = {kind: getattr(self, f"{kind}_file") if needed[kind] else None for kind in needed}
+        for kind, file in files.items():
             check_file(file, f"--{kind}_file")
-            label = None if kind == "test" else self.label
-            split = custom_split(file, kind, self.text_a, self.text_b, label, self)
-            if split:
-                check_columns(task, split)
+        declared = {name: getattr(self, name) for name in ("text_a", "text_b", "label", "labels", "regression",
+                                                           "multi_label")}  # fmt: skip
+        task = declared_task(*files.values(), **declared, table=self)
+        splits = {"train": task.train, **task.dev, **task.test}
+        for kind in filter(splits.get, splits):
+            with named_by(f"--{kind}_file"), unheard():
+                examples, are_all = check_examples(task, splits[kind])
+                if kind != "train" or task.is_regression or task.labels or not examples:
+                    continue
+                if are_all or len({one.label for one in examples}) == 1:  # the rest may have others
+                    task = custom_task(*files.values(), **declared, table=self)
 
     def _check_glue(self, run: FineTuningSettings) -> None:
         task = glue.find_task(self.task_name, self.language)
@@ -154,7 +161,8 @@ class ClassificationSettings(TableSettings):
             (run.do_predict, _main(task.test)),
         ):
             if needed and split:
-                check_columns(task, split, self.data_dir)
+                with unheard():
+                    check_examples(task, split, self.data_dir)
 
 
 def _main(splits: Mapping[str, Split]) -> Split | None:

@@ -4,6 +4,8 @@ import dataclasses
 import re
 
 from bert_tf.models.recipe import check_learning_rate
+from bert_tf.pretraining.corpus import check_beginning
+from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
 from bert_tf.system.text_encodings import UTF_8
@@ -83,7 +85,7 @@ class DomainSettings:
         released_models.check_path(self.init_checkpoint, "--init_checkpoint")
         for name in ("input_file", "heldout_file", "other_text"):
             if name == "input_file" or getattr(self, name) is not None:
-                checks.check_input_files(getattr(self, name), f"--{name}")
+                check_beginning(getattr(self, name), f"--{name}", TextSettings(encoding=self.encoding))
         if "," in self.output_dir:
             raise ValueError(f"--output_dir={self.output_dir}: a comma separates files in lists; choose another name.")
         checks.check_output_dir(self.output_dir, "--output_dir")

@@ -4,8 +4,10 @@ import dataclasses
 import os
 import posixpath
 
-from bert_tf.system.checks import check_file, is_remote
+from bert_tf.system.checks import check_file, check_not_empty, check_output_file, is_remote
+from bert_tf.system.messages import named_by
 from bert_tf.system.text_encodings import UTF_8
+from bert_tf.system.text_files import read_text_lines
 from bert_tf.training.settings import DeviceSettings
 from bert_tf.weights import released_models
 
@@ -62,11 +64,14 @@ class FeatureSettings(DeviceSettings):
             raise ValueError(
                 f"--output_file={self.output_file} is not {self.output_format}: give --output_format={meant}."
             )
-        for name in ("bert_config_file", "vocab_file"):
+        for name in ("input_file", "bert_config_file", "vocab_file"):
             check_file(getattr(self, name), f"--{name}")
         released_models.check_path(self.init_checkpoint, "--init_checkpoint")
         folder = os.path.dirname(self.output_file)
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
-        if not is_remote(self.output_file) and os.path.isdir(self.output_file):
-            raise ValueError(f"--output_file={self.output_file} is a directory; give the name of a file.")
+        check_output_file(self.output_file, "--output_file")
+        if not is_remote(self.input_file):
+            check_not_empty([self.input_file], "--input_file")
+            with named_by("--input_file"):
+                next(read_text_lines(self.input_file, encoding=self.encoding), None)

@@ -15,7 +15,7 @@ from absl import logging
 
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import read_text_lines
+from bert_tf.system.text_files import lines_at_beginning, read_text_lines
 from bert_tf.tasks.ner.notation import LETTERS, OUTSIDE, STANDARD, Notation, notation_of
 from bert_tf.text.characters import plain_name, trimmed
 
@@ -26,7 +26,6 @@ SCHEMES = {"iob2": "BI", "iob1": "BI", "bioes": "BIES", "bilou": "BILU", "plain"
 _SEPARATORS = ("auto", "tab", "space")
 _HEADERS = {"label", "labels", "ner", "ner_tag", "pos", "tag", "tags", "text", "token", "tokens", "word", "words"}
 
-_LINES_CHECKED = 20_000  # before TensorFlow is imported
 
 # What BILOU calls last and unit is end and single in BIOES.
 _FROM_BILOU = str.maketrans("LU", "ES")
@@ -279,19 +278,23 @@ def _header_advice(word: str, tag: str) -> str:
     return f"the word {word!r} with the tag {tag!r} is probably a header; remove the line."
 
 
-def check_columns(path: str, layout: Layout, has_tags: bool = True) -> None:
-    """Refuses a file whose first lines can't be read; TensorFlow is not needed for a local file.
+def check_beginning(path: str, layout: Layout, has_tags: bool = True) -> None:
+    """Refuses a local file whose first megabyte can't be read; TensorFlow is not needed.
 
     Raises:
       ValueError: as of `read_conll`.
     """
+    checked = lines_at_beginning(path)
     reader = _Reader(path, layout, learned_scheme(layout.tag_scheme), has_tags)
     for number, line in enumerate(_lines(path, layout), start=1):
         reader.add(line, number)
-        if number == _LINES_CHECKED:
+        if number == checked:
             break
     else:
         reader.end_sentence()
+        if not reader.sentences:
+            raise ValueError(f"{path} has no words.")
+        _check_first_word(path, reader.sentences)
     reader.finish()
 
 

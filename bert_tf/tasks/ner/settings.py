@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from bert_tf.system.checks import check_input_files, is_remote
-from bert_tf.system.messages import named_by
+from bert_tf.system.checks import check_input_files
+from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.tasks.ner.data import Layout, check_columns
+from bert_tf.tasks.ner.data import Layout, check_beginning
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -59,9 +59,8 @@ class NerSettings:
             raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
         for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
             if needed:
-                files, flag = getattr(self, f"{name}_file"), f"--{name}_file"
-                check_input_files(files, flag)
-                with named_by(flag):
-                    for path in map(str.strip, files.split(",")):
-                        if path and not is_remote(path):
-                            check_columns(path, self.layout, name != "test" or self.test_has_tags)
+                flag = f"--{name}_file"
+                files = check_input_files(getattr(self, f"{name}_file"), flag)
+                with named_by(flag), unheard():
+                    for path in files:
+                        check_beginning(path, self.layout, name != "test" or self.test_has_tags)

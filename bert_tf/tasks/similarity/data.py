@@ -13,6 +13,7 @@ from absl import logging
 from bert_tf.data.tables import (
     USUAL_TABLE,
     TableSettings,
+    beginning,
     field_of,
     maybe_header,
     named_rows,
@@ -20,6 +21,7 @@ from bert_tf.data.tables import (
     text_of,
     warn_of_header,
 )
+from bert_tf.system.text_files import exists
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -90,9 +92,7 @@ def read_examples(
       ValueError: a row with another number of columns than the first, a column that is not there, a text without any
         letter, a score that is no number or not in score_range, no example at all; names file and line.
     """
-    import tensorflow as tf
-
-    if not tf.io.gfile.exists(path):
+    if not exists(path):
         raise FileNotFoundError(f"{path} does not exist.")
     examples = list(_examples(path, columns, score_range, table))
     if not examples:
@@ -100,15 +100,15 @@ def read_examples(
     return examples
 
 
-def check_columns(
+def check_examples(
     path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings = USUAL_TABLE
 ) -> None:
-    """Refuses a file whose first example is malformed; TensorFlow is not needed for a local file.
+    """Reads the beginning of a local file, without TensorFlow; see `tables.beginning`.
 
     Raises:
       ValueError: as of `read_examples`, whose arguments these are.
     """
-    next(_examples(path, columns, score_range, table), None)
+    beginning(path, _examples(path, columns, score_range, table))
 
 
 def _examples(

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from bert_tf.data.tables import TableSettings
-from bert_tf.tasks.similarity.data import Columns, check_columns
+from bert_tf.tasks.similarity.data import Columns, check_examples
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
@@ -89,7 +89,7 @@ class SimilaritySettings(TableSettings):
                 raise ValueError(f"--{name}={value:g} must be more than 0.")
         score_range = self.scores_between
 
-        def check_first_row(_: str, file: str) -> None:
-            check_columns(file, self.columns, score_range, self)
+        def check_beginning(_: str, file: str) -> None:
+            check_examples(file, self.columns, score_range, self)
 
-        run.check_tables(check_first_row, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
+        run.check_tables(check_beginning, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)

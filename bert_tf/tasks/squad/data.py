@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import lines_at_beginning, read_json, read_text_lines
 
 # What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
@@ -123,6 +123,22 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
                 for m, answer in enumerate(part(question, inner, "answers", list)):
                     part(answer, f"{inner}.answers[{m}]", "text", str)
     return articles
+
+
+def check_beginning(path: str, is_training: bool, version_2_with_negative: bool, encoding: str) -> None:
+    """Refuses a local file that is no SQuAD file or has no question, without TensorFlow; a large one by its beginning.
+
+    Raises:
+      ValueError: as of `read_squad_examples`; names the file and the place.
+    """
+    if lines_at_beginning(path) is not None:
+        first = next((line for line in read_text_lines(path, encoding=encoding) if line.strip("\ufeff \t")), "")
+        if not first.lstrip("\ufeff \t").startswith("{"):
+            raise ValueError(f"{path} does not begin with an object, so this is not a SQuAD file.")
+        return
+    found = read_squad_examples([path], is_training, version_2_with_negative, encoding=encoding)
+    if not found.examples and not found.skipped:
+        raise ValueError(f"{path} has no question.")
 
 
 def read_squad_examples(

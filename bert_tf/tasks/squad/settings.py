@@ -3,7 +3,9 @@
 import dataclasses
 
 from bert_tf.system.checks import check_input_files, check_output_dir
+from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
+from bert_tf.tasks.squad.data import check_beginning
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -64,5 +66,6 @@ class SquadSettings:
             (run.do_eval, self.dev_flag),
             (run.do_predict, "predict_file"),
         ):
-            if needed:
-                check_input_files(getattr(self, name), f"--{name}")
+            for path in check_input_files(getattr(self, name), f"--{name}") if needed else ():
+                with named_by(f"--{name}"), unheard():
+                    check_beginning(path, name == "train_file", self.version_2_with_negative, self.encoding)
