@@ -8,10 +8,10 @@ import os
 
 
 def check_file(path: str | None, flag: str) -> None:
-    """Checks that an input file, if one is named, exists.
+    """Checks that an input file, if one is named, exists and holds anything.
 
     Raises:
-      FileNotFoundError: it does not exist, or is a directory; names the flag.
+      FileNotFoundError: it does not exist, or is a directory. ValueError: it is empty. Names the flag.
     """
     if not path or is_remote(path):
         return
@@ -19,6 +19,8 @@ def check_file(path: str | None, flag: str) -> None:
         raise FileNotFoundError(f"{flag}={path}: there is no such file.")
     if os.path.isdir(path):
         raise FileNotFoundError(f"{flag}={path} is a directory; a file is needed.")
+    if os.path.isfile(path):  # not a pipe
+        check_not_empty([path], flag)
 
 
 def check_input_files(patterns: str | None, flag: str) -> list[str]:

@@ -105,7 +105,7 @@ class Popen:
             files[-1].write(json.dumps(request).encode())
             files[-1].seek(0)
             socket.send_fds(_connection(), [b"run"], [file.fileno() for file in files])
-        self.pid = int(self._status.read(32))
+        self.pid = int(self._status.readline())  # it may have ended already, with its status on the next line
 
     def poll(self) -> int | None:
         with contextlib.suppress(TimeoutExpired):

@@ -29,7 +29,7 @@ def beyond(row: str) -> str:
 # script -> what it says, the files that are written, and the flags that are given beside or instead of the usual ones.
 CASES = {
     "run_classifier": [
-        ("--train_file: *train.csv has no example", {"train.csv": ""}, TRAIN),
+        ("--train_file: *train.csv is empty", {"train.csv": ""}, TRAIN),
         ("--train_file: *train.csv has no example", {"train.csv": "text,label\n"}, TRAIN),
         ("--train_file: *only one class, 'up', in the column 'label'", {"train.csv": "text,label\na,up\nb,up\n"},
          TRAIN),
@@ -51,6 +51,7 @@ CASES = {
          {"test_file": "test.csv", "text_a": "text", "task_name": "custom", "do_predict": True}),
         ("--init_checkpoint=*nowhere", {"train.csv": CSV}, TRAIN | {"init_checkpoint": "nowhere"}),
         ("--vocab_file=*nowhere", {"train.csv": CSV}, TRAIN | {"vocab_file": "nowhere"}),
+        ("--vocab_file: *empty is empty", {"train.csv": CSV, "empty": ""}, TRAIN | {"vocab_file": "empty"}),
         ("--bert_config_file=*nowhere", {"train.csv": CSV}, TRAIN | {"bert_config_file": "nowhere"}),
         ("--output_dir=*: *train.csv is a file; a directory is needed", {"train.csv": CSV},
          TRAIN | {"output_dir": "train.csv"}),
@@ -65,7 +66,7 @@ CASES = {
         ("--output_dir=*is a file", {"choices.csv": CHOICES}, CHOOSE | {"output_dir": "choices.csv"}),
     ],
     "run_similarity": [
-        ("--train_file: *pairs.csv has no example", {"pairs.csv": ""}, COMPARE),
+        ("--train_file: *pairs.csv is empty", {"pairs.csv": ""}, COMPARE),
         ("--train_file: *line 4: a number is expected as score, found 'high'", {"pairs.csv": PAIRS + "e,f,high\n"},
          COMPARE),
         ("--output_dir=*is a file", {"pairs.csv": PAIRS}, COMPARE | {"output_dir": "pairs.csv"}),
@@ -146,7 +147,7 @@ CASES = {
     ],
     "serve_client": [
         ("--input_file=*nowhere", {}, {"model": "m", "input_file": "nowhere"}),
-        ("--input_file=*rows.jsonl has no lines", {"rows.jsonl": ""}, {"model": "m", "input_file": "rows.jsonl"}),
+        ("--input_file: *rows.jsonl is empty", {"rows.jsonl": ""}, {"model": "m", "input_file": "rows.jsonl"}),
         ("*rows.jsonl, line 1, column 2: not JSON", {"rows.jsonl": "{x"}, {"model": "m", "input_file": "rows.jsonl"}),
     ],
 }  # fmt: skip

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import posixpath
 
-from bert_tf.system.checks import check_file, check_not_empty, check_output_file, is_remote
+from bert_tf.system.checks import check_file, check_output_file, is_remote
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_text_lines
@@ -72,6 +72,5 @@ class FeatureSettings(DeviceSettings):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
         check_output_file(self.output_file, "--output_file")
         if not is_remote(self.input_file):
-            check_not_empty([self.input_file], "--input_file")
             with named_by("--input_file"):
                 next(read_text_lines(self.input_file, encoding=self.encoding), None)
