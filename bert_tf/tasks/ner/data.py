@@ -278,8 +278,8 @@ def _header_advice(word: str, tag: str) -> str:
     return f"the word {word!r} with the tag {tag!r} is probably a header; remove the line."
 
 
-def check_beginning(path: str, layout: Layout, has_tags: bool = True) -> None:
-    """Refuses a local file whose first megabyte can't be read; TensorFlow is not needed.
+def check_beginning(path: str, layout: Layout, has_tags: bool = True) -> tuple[list[Sentence], bool]:
+    """The sentences of a local file's first megabyte, and whether these are all; TensorFlow is not needed.
 
     Raises:
       ValueError: as of `read_conll`.
@@ -296,6 +296,28 @@ def check_beginning(path: str, layout: Layout, has_tags: bool = True) -> None:
             raise ValueError(f"{path} has no words.")
         _check_first_word(path, reader.sentences)
     reader.finish()
+    return reader.sentences, checked is None
+
+
+def check_tags(path: str, sentences: Sequence[Sentence]) -> None:
+    """Refuses sentences without tags, where tags are needed.
+
+    Raises:
+      ValueError: names the file.
+    """
+    if sentences and sentences[0].tags is None:
+        raise ValueError(f"{path} has words only, and no column of tags.")
+
+
+def check_several_tags(sentences: Iterable[Sentence]) -> None:
+    """Refuses training sentences from which nothing can be learned.
+
+    Raises:
+      ValueError: all words have the same tag.
+    """
+    tags = {tag for sentence in sentences for tag in sentence.tags}
+    if len(tags) == 1:
+        raise ValueError(f"all words have the same tag, {tags.pop()!r}: there is nothing to learn.")
 
 
 class _Reader:

@@ -5,7 +5,7 @@ import dataclasses
 from bert_tf.system.checks import check_input_files
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.tasks.ner.data import Layout, check_beginning
+from bert_tf.tasks.ner.data import Layout, check_beginning, check_several_tags, check_tags
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -62,5 +62,8 @@ class NerSettings:
                 flag = f"--{name}_file"
                 files = check_input_files(getattr(self, f"{name}_file"), flag)
                 with named_by(flag), unheard():
-                    for path in files:
-                        check_beginning(path, self.layout, name != "test" or self.test_has_tags)
+                    read = [check_beginning(path, self.layout, name != "test" or self.test_has_tags) for path in files]
+                    for path, (sentences, _) in zip(files, read, strict=True) if name != "test" else ():
+                        check_tags(path, sentences)
+                    if name == "train" and all(are_all for _, are_all in read):
+                        check_several_tags(sentence for sentences, _ in read for sentence in sentences)

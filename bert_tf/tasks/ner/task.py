@@ -58,6 +58,8 @@ class NerTask(FineTuningTask):
         dev = self._tagged_sentences("dev") if run.do_eval else []
         test = self._test_file() if run.do_predict else None
         if run.do_train:
+            with named_by("--train_file"):
+                data.check_several_tags(train)
             self.tagging = dataclasses.replace(self.tagging, split=data.split_of(train))
             if self.tagging.split != "words":
                 logging.info("--train_file has a character a line: `Tagger` and exports will split texts likewise.")
@@ -108,8 +110,8 @@ class NerTask(FineTuningTask):
     def _tagged_sentences(self, kind: str) -> list[data.Sentence]:
         sentences, documents = [], 0
         for file in self._read(kind):
-            if file.sentences[0].tags is None:
-                raise ValueError(f"--{kind}_file: {file.path} has words only, and no column of tags.")
+            with named_by(f"--{kind}_file"):
+                data.check_tags(file.path, file.sentences)
             # Documents of different files are different ones.
             sentences += [dataclasses.replace(s, document=s.document + documents) for s in file.sentences]
             documents += file.sentences[-1].document + 1
