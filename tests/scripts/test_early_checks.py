@@ -133,7 +133,7 @@ CASES = {
         ("--output_file=*is a directory", {"text.txt": "a\n"}, {"input_file": "text.txt", "output_file": "model"}),
     ],
     "extract_features": [
-        ("--input_file=*nowhere", {}, {"input_file": "nowhere", "output_file": "f.jsonl"}),
+        ("--input_file: *nowhere is not a file", {}, {"input_file": "nowhere", "output_file": "f.jsonl"}),
         ("--input_file: *text.txt is empty", {"text.txt": ""}, {"input_file": "text.txt", "output_file": "f.jsonl"}),
         ("--input_file: *text.txt, line 2: not UTF-8", {"text.txt": b"a\n\xff\n"},
          {"input_file": "text.txt", "output_file": "f.jsonl"}),

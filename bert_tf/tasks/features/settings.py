@@ -1,13 +1,14 @@
 """The settings of extract_features.py; checked without TensorFlow."""
 
 import dataclasses
+import itertools
 import os
 import posixpath
 
-from bert_tf.system.checks import check_file, check_output_file, is_remote
+from bert_tf.system.checks import check_file, check_not_empty, check_output_file, is_remote
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import read_text_lines
+from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.training.settings import DeviceSettings
 from bert_tf.weights import released_models
 
@@ -64,7 +65,7 @@ class FeatureSettings(DeviceSettings):
             raise ValueError(
                 f"--output_file={self.output_file} is not {self.output_format}: give --output_format={meant}."
             )
-        for name in ("input_file", "bert_config_file", "vocab_file"):
+        for name in ("bert_config_file", "vocab_file"):
             check_file(getattr(self, name), f"--{name}")
         released_models.check_path(self.init_checkpoint, "--init_checkpoint")
         folder = os.path.dirname(self.output_file)
@@ -72,5 +73,10 @@ class FeatureSettings(DeviceSettings):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
         check_output_file(self.output_file, "--output_file")
         if not is_remote(self.input_file):
+            if not os.path.exists(self.input_file) or os.path.isdir(self.input_file):
+                raise FileNotFoundError(f"--input_file: {self.input_file} is not a file.")
+            check_not_empty([self.input_file] * os.path.isfile(self.input_file), "--input_file")
             with named_by("--input_file"):
-                next(read_text_lines(self.input_file, encoding=self.encoding), None)
+                file = TextFile(self.input_file, compression_of(self.input_file)[0], self.encoding)
+                for offset, block in itertools.islice(whole_lines(file, file.chunks()), 1):
+                    file.decode(offset, block)

@@ -11,7 +11,7 @@ from bert_tf.tasks.domain.settings import DomainSettings
 def right(tmp_path) -> DomainSettings:
     (tmp_path / "model").mkdir()
     (tmp_path / "text.txt").write_text("A sentence.\n")
-    (tmp_path / "train.csv").write_text("text,verdict\nyes,up\n")
+    (tmp_path / "train.csv").write_text("text,verdict\nyes,up\nno,down\n")
     settings = DomainSettings(
         init_checkpoint=str(tmp_path / "model"), input_file=str(tmp_path / "t*.txt"), output_dir=str(tmp_path / "out"),
         train_file=str(tmp_path / "train.csv"), dev_file=str(tmp_path / "train.csv"), text_a="text", label="verdict",
