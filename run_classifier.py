@@ -30,6 +30,7 @@ from absl import flags, logging
 from bert_tf.system import script
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.training import flags as training_flags
+from bert_tf.training.class_weights import define_class_weights_flag
 from bert_tf.training.settings import checked_settings
 
 FLAGS = flags.FLAGS
@@ -62,6 +63,7 @@ flags.DEFINE_string("label", None, "custom: column of the label.")
 flags.DEFINE_list("labels", None, "custom: the classes in the order of their ids. If unset, those of --train_file.")
 flags.DEFINE_bool("regression", False, "custom: labels are numbers to predict.")
 flags.DEFINE_bool("multi_label", False, "custom: an example can have any number of labels, separated by commas.")
+define_class_weights_flag("examples")
 training_flags.define_table_flags()
 flags.DEFINE_string("tfds_name", None, "Load this dataset with tensorflow-datasets instead, e.g. glue/mrpc.")
 flags.DEFINE_integer(

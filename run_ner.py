@@ -24,6 +24,7 @@ from absl import flags, logging
 from bert_tf.system import script, text_encodings
 from bert_tf.tasks.ner.settings import NerSettings
 from bert_tf.training import flags as training_flags
+from bert_tf.training.class_weights import define_class_weights_flag
 from bert_tf.training.settings import checked_settings
 
 FLAGS = flags.FLAGS
@@ -82,6 +83,7 @@ flags.DEFINE_bool(
     "Encode a sentence with its neighbours in the document (-DOCSTART- lines), as in the paper; use it with a large "
     "--max_seq_length.",
 )
+define_class_weights_flag("tagged words")
 
 # Model.
 training_flags.define_features_flag("BiLSTMs")

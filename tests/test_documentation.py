@@ -229,7 +229,11 @@ def test_pretraining_descendants(environment, folder):
     sizes = {"electra_small": ("electra", 30522), "albert_base_v2": ("albert", 250), "roberta_base": ("roberta", 450)}
     for (size, (family, tokens)), text in zip(sizes.items(), blocks("pretraining-descendants", "shell"), strict=True):
         config_class = family_named(family).config_class
-        config = {**tiny, "vocab_size": tokens, "max_position_embeddings": 128 + config_class.first_position}
+        config = {
+            **tiny,
+            "vocab_size": tokens,
+            "max_position_embeddings": 128 + 2 * config_class.padding_has_a_position,
+        }
         path = folder / f"{family}_config.json"
         config_class.from_dict(config).save(str(path))
         assert f"--bert_size={size}" in text

@@ -9,6 +9,7 @@ from keras import ops
 from keras.src.trainers.compile_utils import MetricsList
 
 from bert_tf.models import objectives
+from bert_tf.models.class_weights import OF_ONE_CLASS
 from bert_tf.models.config import config_of_dict
 from bert_tf.models.families import create_encoder
 from bert_tf.models.head_config import NO_HEAD
@@ -202,6 +203,23 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
             message = rf"Gradients do not exist for variables \[{pooler}(, {pooler})*\]"
             warnings.filterwarnings("ignore", message=message)
         return super().make_train_function(force)
+
+    def fit(self, *args, class_weight=None, **kwargs):
+        self._check_class_weight(class_weight)
+        return super().fit(*args, class_weight=class_weight, **kwargs)
+
+    def train_on_batch(self, *args, class_weight=None, **kwargs):
+        self._check_class_weight(class_weight)
+        return super().train_on_batch(*args, class_weight=class_weight, **kwargs)
+
+    def _check_class_weight(self, class_weight) -> None:
+        """Keras would take the largest label of a row for its class."""
+        if class_weight is not None and self._compile_loss is None and self.objective not in OF_ONE_CLASS:
+            raise ValueError(
+                f"class_weight is for one class an example, which {type(self).__name__} with "
+                f"{self.objective.__name__} does not have: give weights as sample_weight, "
+                "[batch], or [batch, sequence] for tokens."
+            )
 
     @property
     def metrics(self) -> list:

@@ -139,6 +139,7 @@ class BertConfig:
     # layer, whatever hidden_dropout_prob is; dropout before the layer that scores spans.
     classifier_act: str | None = None
     choice_act: str | None = None  # the same where choices are classified, if it differs
+    masked_lm_act: str | None = None  # the activation of a masked-LM head, if it isn't hidden_act
     hidden_layer_dropout = False  # dropout also before the hidden layer
     classifier_dropout = 0.1
     token_dropout = 0.1  # the same for the classifier of tokens
@@ -368,6 +369,8 @@ class BertConfig:
             raise ValueError(f"initializer_range must be a number of at least 0, not {self.initializer_range!r}")
         if not _is_number(self.layer_norm_eps) or not 0 < self.layer_norm_eps < math.inf:
             raise ValueError(f"layer_norm_eps must be a positive number, not {self.layer_norm_eps!r}")
+        if self.masked_lm_act not in (None, *ACTIVATIONS):
+            raise ValueError(f"masked_lm_act must be one of {', '.join(ACTIVATIONS)}, not {self.masked_lm_act!r}")
         if not isinstance(self.hidden_act, str | None) or self.activation not in ACTIVATIONS:
             raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, not {self.hidden_act!r}")
         if self.attention not in ATTENTIONS:

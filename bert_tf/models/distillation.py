@@ -34,10 +34,13 @@ class TaughtModel:
     optimizers and checkpoints see the student only.
 
     Args:
-      student: the model to train. teacher: built; it gets the features that it knows.
+      student: the model to train. teacher: it gets the features that it knows.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model):
+        for model in (student, teacher):
+            if not model.built:
+                model.build()
         teacher.trainable = False
         self.student, self.teacher = student, teacher
 
@@ -251,7 +254,8 @@ class TaughtLanguageModel(TaughtModel):
         states, compared, masked = kernels.shared(encoded["sequence_output"], 3)
         vectors, table, bias = self._scoring(self.student, compared, compared_positions, training)
         table, compared_table = kernels.shared(table, 2)  # and the lookup of the tokens is a third use
-        own = [ops.convert_to_tensor(x) for x in (vectors, compared_table, bias)]
+        # A custom gradient takes no variables; outside of graphs the bias still is one.
+        own = [kernels.shared(x, 1)[0] for x in (vectors, compared_table, bias)]
         soft = ops.zeros((3,), "float32")
         if objective.alpha_ce or objective.alpha_mse:
             weights = ops.reshape(objective.compared_weights(features), (-1,))

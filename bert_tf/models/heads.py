@@ -112,7 +112,7 @@ class LinearHead(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class PredictionTransform(ConfiguredLayer):
-    """Dense layer H -> E with hidden_act, then layer norm; no dropout."""
+    """Dense layer H -> E with hidden_act (or masked_lm_act), then layer norm; no dropout."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
@@ -126,7 +126,8 @@ class PredictionTransform(ConfiguredLayer):
         self.built = True
 
     def call(self, x, training=False):
-        return self.layer_norm(self.dense.activated(x, self.config.activation, training), training=training)
+        activation = self.config.masked_lm_act or self.config.activation
+        return self.layer_norm(self.dense.activated(x, activation, training), training=training)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -45,7 +45,7 @@ _ACTIVATIONS_IN = {
 _ACTIVATIONS_OUT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 
 # Their keys for dropout before a classifier's output layer in training, which no configuration here has.
-_CLASSIFIER_DROPOUT = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout")
+_CLASSIFIER_DROPOUT = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "summary_last_dropout")
 
 # The defaults of their BertConfig; those of other classes differ in a few keys.
 BERT_DEFAULTS = {
@@ -199,12 +199,14 @@ def read_config(layout: Layout, values: Mapping, source: str) -> BertConfig:
         key = layout.keys.get("hidden_act", "hidden_act")
         raise ValueError(f"{source}: {key}={activation!r} is not one of {', '.join(_ACTIVATIONS_IN)}.")
     ours["hidden_act"] = _ACTIVATIONS_IN[activation]
+    if layout.masked_lm_act not in (None, ours["hidden_act"]):
+        ours["masked_lm_act"] = layout.masked_lm_act
     if values.get("pad_token_id"):
         ours["pad_token_id"] = values["pad_token_id"]
     ours |= {key: values[key] for key in layout.carried if values.get(key) is not None}
     for key in _CLASSIFIER_DROPOUT:
         if values.get(key) not in (None, layout.config_class.classifier_dropout):
-            logging.info(
+            logging.warning(
                 "%s: %s=%s is not taken over; --classifier_dropout=%s has it.", source, key, values[key], values[key]
             )
     return layout.config_class.from_dict(ours, source=source)
@@ -433,7 +435,7 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
             "Hugging Face's has two. Use bert_tf."
         )
     act = layout.masked_lm_act
-    if act not in (None, config.activation) and "cls/predictions/output_bias" in names:
+    if act not in (None, config.masked_lm_act or config.activation) and "cls/predictions/output_bias" in names:
         raise ValueError(
             f'--format=huggingface: {weights.path} has hidden_act "{config.activation}", where the masked-LM head of '
             f'Hugging Face\'s {layout.title} always has "{act}". Give --hidden_act={act}, which changes outputs, or '

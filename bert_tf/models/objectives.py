@@ -5,7 +5,8 @@ All have the same form: `label_names` and `optional_names` of the features they 
 
 Two features say which rows of a batch count, both [B] and optional:
 
-* `example_weights`: weights of the rows; 0 for rows that only pad a batch, which count nowhere.
+* `example_weights`: weights of the rows; 0 for rows that only pad a batch, which count nowhere. Where tokens are
+  classified, they may be [B, S].
 * `is_real_example`: in the original's records, 0 for an example made up to pad the last batch. As in the original it
   counts in the loss that is minimised, but not in the metrics.
 
@@ -67,9 +68,10 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
 
 
 def _example_weights(features: dict, like) -> object:
-    """[B] float32; ones by default. `like`: any feature of the batch."""
+    """[B] float32, ones by default; [B, S] if such weights are given. `like`: any feature of the batch."""
     if "example_weights" in features:
-        return ops.reshape(ops.cast(features["example_weights"], "float32"), (-1,))
+        weights = ops.cast(features["example_weights"], "float32")
+        return weights if len(weights.shape) == 2 and weights.shape[1] != 1 else ops.reshape(weights, (-1,))
     return ops.ones((ops.shape(like)[0],), "float32")
 
 
@@ -453,7 +455,9 @@ class TokenClassificationObjective:
         """[B, S] float32: 0 for tokens that do not count."""
         labels = ops.cast(features[cls.label_names[0]], "int32")
         without = ops.logical_or(*(ops.equal(labels, number) for number in NO_LABEL))
-        return ops.cast(ops.logical_not(without), "float32") * ops.expand_dims(example_weights, 1)
+        if len(example_weights.shape) == 1:
+            example_weights = ops.expand_dims(example_weights, 1)
+        return ops.cast(ops.logical_not(without), "float32") * example_weights
 
     @classmethod
     def soft_losses(cls, outputs, targets, temperature: float):

@@ -36,6 +36,9 @@ from bert_tf.weights.mapping import Weights, is_model_variable
 
 _FILES_ATTRIBUTE = "_pretrained_files"
 
+# That of the original and of tf-models-official, whatever a configuration says.
+_THEIR_LAYER_NORM_EPS = 1e-12
+
 
 def read_model(path: str, config_file: str | None = None, part: str | None = None) -> tuple[Weights, ModelFiles]:
     """Opens the weights at a path of any format, and reads the files beside them.
@@ -451,6 +454,11 @@ def write_model(
         raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
     if with_optimizer and "global_step" not in weights.shapes:
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
+    if format in ("tf1", "model_garden") and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
+        logging.warning(
+            "--format=%s: layer_norm_eps is %g, which programs for this format don't read: they compute with %g, and "
+            "their outputs differ.", format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS,
+        )  # fmt: skip
     left_out = {}
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}

@@ -31,6 +31,7 @@ from bert_tf.data.shares import Share
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import card, flops, task_models, teacher_layers
 from bert_tf.models.card import CardFacts
+from bert_tf.models.class_weights import with_class_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
@@ -78,6 +79,7 @@ class FineTuningTask(abc.ABC):
       adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
       train_rows: token rows to train on; None without --do_train.
       placeholders: how many of their unknown tokens stand for what has no text, such as a space between characters.
+      class_weights: of the classes in the loss; None: 1.
       dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
         None: none are written; dev_records likewise.
     """
@@ -93,7 +95,7 @@ class FineTuningTask(abc.ABC):
         self.files: ModelFiles | None = None
         self.adjust: Adjustment | None = None
         self.train_rows: TokenRows | None = None
-        self.placeholders = 0
+        self.placeholders, self.class_weights = 0, None
         self.dev_sets: list[ExampleSet] = []
         self.test_sets: list[ExampleSet] = []
 
@@ -453,7 +455,7 @@ class _Run:
             eval_every_steps=self.eval_every_steps, seed=self.seed, tokens_read=model.tokens_read,
         )  # fmt: skip
         plan = task.change_plan(plan, model)
-        trained, objective = model, model.objective
+        trained, objective = model, with_class_weights(model.objective, task.class_weights)
         if self.teacher:
             with self.strategy.scope():
                 teacher = task.create_teacher(self.teacher, run.dtype_policy)

@@ -36,7 +36,7 @@ def save_model(
     further = {"embedding_size": 24} if "embedding_size" in inspect.signature(config_class).parameters else {}
     config = config_class(
         vocab_size=vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=max_length + config_class.first_position, **further,
+        max_position_embeddings=max_length + 2 * config_class.padding_has_a_position, **further,
     )  # fmt: skip
     keras.utils.set_random_seed(seed)
     model = model_class(config, **arguments)

@@ -20,6 +20,7 @@ class ElectraConfig(BertConfig):
     Args:
       embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them. A generator
         has its discriminator's tables, and thus its embedding_size.
+      masked_lm_act: the activation of a generator's masked-LM head, one of ACTIVATIONS; None: hidden_act.
 
     Raises:
       ValueError: an invalid value; names the key.
@@ -27,7 +28,7 @@ class ElectraConfig(BertConfig):
 
     title = "ELECTRA"
     model_type = "electra"
-    unwritten = MappingProxyType({})
+    unwritten = MappingProxyType({"masked_lm_act": None})
     has_pooler = False
     detects_replaced_tokens = True
     head_initializer_range = None
@@ -57,6 +58,7 @@ class ElectraConfig(BertConfig):
         type_vocab_size: int = 2,
         initializer_range: float = 0.02,
         layer_norm_eps: float = 1e-12,
+        masked_lm_act: str | None = None,
     ):
         self._set(locals())
 

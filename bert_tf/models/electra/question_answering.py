@@ -12,6 +12,7 @@ from bert_tf.models.joint_spans import JointSpanModel, context_tokens, pair_prod
 from bert_tf.models.layers import Projection
 
 _HIDDEN_SIZE = 512
+_ACTIVATION = "gelu_erf"  # whatever hidden_act is, as in the original
 _OUTSIDE = -1000.0  # added to the logits of tokens that can't be in an answer
 
 
@@ -53,8 +54,8 @@ class ElectraForQuestionAnswering(JointSpanModel):
     def end_scores(self, tokens, starts, training):
         bias = ops.convert_to_tensor(self.end_hidden.bias)
         product = pair_product(self.end_hidden, starts, tokens)
-        return self.end(kernels.bias_activation(product, bias, self.config.activation, training))
+        return self.end(kernels.bias_activation(product, bias, _ACTIVATION, training))
 
     def answerable_score(self, first, summary, training, seed):
         pairs = ops.concatenate([first, summary], axis=-1)
-        return self.answerable(self.answerable_hidden.activated(pairs, self.config.activation, training))
+        return self.answerable(self.answerable_hidden.activated(pairs, _ACTIVATION, training))

@@ -13,8 +13,9 @@ class RobertaConfig(BertConfig):
     The arguments are those of `BertConfig`, and:
 
     Args:
-      max_position_embeddings: rows of the position table, two more than the longest sequence.
-      pad_token_id: the id that pads rows. Positions count the other tokens.
+      max_position_embeddings: rows of the position table: the longest sequence, and pad_token_id + 1 before it.
+      pad_token_id: the id that pads rows. Positions count the other tokens, and begin at the row behind pad_token_id.
+      masked_lm_act: the activation of the masked-LM head, one of ACTIVATIONS; None: hidden_act.
 
     Raises:
       ValueError: an invalid value; names the key.
@@ -22,9 +23,8 @@ class RobertaConfig(BertConfig):
 
     title = "RoBERTa"
     model_type = "roberta"
-    unwritten = MappingProxyType({})
+    unwritten = MappingProxyType({"masked_lm_act": None})
     has_pooler = False
-    first_position = 2
     padding_has_a_position = True
     classifier_act = "tanh"
     hidden_layer_dropout = True
@@ -54,5 +54,21 @@ class RobertaConfig(BertConfig):
         initializer_range: float = 0.02,
         layer_norm_eps: float = 1e-5,
         pad_token_id: int = 1,
+        masked_lm_act: str | None = None,
     ):
         self._set(locals())
+
+    @property
+    def first_position(self) -> int:
+        """See `BertConfig`; the row of padding is that of its id."""
+        return self.pad_token_id + 1
+
+    def validate(self) -> None:
+        super().validate()
+        if not isinstance(self.pad_token_id, int) or not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(f"pad_token_id must be the id of a token, 0 to vocab_size - 1, not {self.pad_token_id!r}")
+        if self.max_length < 1:
+            raise ValueError(
+                f"max_position_embeddings={self.max_position_embeddings} leaves no position: the first is "
+                f"pad_token_id + 1 = {self.first_position}"
+            )

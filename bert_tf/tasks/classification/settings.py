@@ -9,6 +9,7 @@ from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.classification import glue, glue_submission
 from bert_tf.tasks.classification.data import Split, check_examples, custom_task, declared_task
+from bert_tf.training.class_weights import check_class_weights
 from bert_tf.training.settings import FineTuningSettings
 
 _CUSTOM = (
@@ -46,6 +47,7 @@ class ClassificationSettings(TableSettings):
     labels: list[str] | None = None
     regression: bool = False
     multi_label: bool = False
+    class_weights: str | None = None
     tfds_name: str | None = None
     model: str | None = None
     embedding_size: int | None = None
@@ -73,6 +75,10 @@ class ClassificationSettings(TableSettings):
         if self.glue_submission:
             self._check_submission(run)
         self._check_features(run)
+        check_class_weights(self.class_weights, run.do_train)
+        for name in ("regression", "multi_label") if self.class_weights else ():
+            if getattr(self, name):
+                raise ValueError(f"--class_weights is for one class an example; leave it out with --{name}.")
         if self.long_texts == "windows":
             self.check_windows(run)
         for name in WINDOW_FLAGS if self.long_texts == "cut" else ():

@@ -24,6 +24,7 @@ from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import fine_tuning, run_directory
+from bert_tf.training.class_weights import class_weights
 from bert_tf.training.starting_head import find_head
 
 
@@ -144,6 +145,7 @@ class ClassificationTask(FineTuningTask):
 
         if run.do_train:
             self.train_rows = next(found.rows for found in encoded("train", "do_train") if found.name == "train")
+            self._weight_classes()
         if run.do_eval:
             self.dev_sets = encoded("dev", "do_eval")
         elif run.do_train:
@@ -155,6 +157,14 @@ class ClassificationTask(FineTuningTask):
                 logging.info("No evaluation while training: %s", error)
         if run.do_predict:
             self.test_sets = encoded("test", "do_predict")
+
+    def _weight_classes(self) -> None:
+        given = self.settings.class_weights
+        if given is None:
+            return
+        if self.task.problem_type not in (None, "single_label_classification"):
+            raise ValueError(f"--class_weights is for one class an example, which {self.task.name} does not have.")
+        self.class_weights = class_weights(given, self.task.labels, self.train_rows.label_ids)
 
     def _open(self, run, newest: str | None) -> tuple[data.Task, Callable[[str], dict]]:
         """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""

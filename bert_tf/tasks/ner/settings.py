@@ -6,6 +6,7 @@ from bert_tf.system.checks import check_input_files
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.ner.data import Layout, check_beginning, check_several_tags, check_tags
+from bert_tf.training.class_weights import check_class_weights
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -28,6 +29,7 @@ class NerSettings:
     tag_scheme: str = "iob2"
     repair_tags: bool = False
     encoding: str = UTF_8
+    class_weights: str | None = None
     comment_prefix: str = ""
     doc_stride: int | None = None
     document_context: bool | None = None
@@ -51,6 +53,7 @@ class NerSettings:
           ValueError, FileNotFoundError: names flag, or file and line.
         """
         run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
+        check_class_weights(self.class_weights, run.do_train)
         run.check_dev_set(run.do_eval, ": give --do_eval")
         for name in ("lstm_size", "lstm_layers"):
             if run.do_train and getattr(self, name) is not None and not self.features:

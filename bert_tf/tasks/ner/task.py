@@ -16,6 +16,7 @@ from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
 from bert_tf.text import casing
 from bert_tf.training import run_directory
+from bert_tf.training.class_weights import class_weights
 from bert_tf.training.starting_head import StartingHead, find_head
 
 
@@ -93,6 +94,9 @@ class NerTask(FineTuningTask):
         if run.do_train:
             self.train_rows = encoded(train, with_labels=True)
             self.placeholders = sum(word.isspace() for sentence in train for word in sentence.words)
+            if own.class_weights is not None:
+                ids = self.train_rows.labels["label_ids"]
+                self.class_weights = class_weights(own.class_weights, self.labels, ids[ids >= 0])
             encode.log_rows(self.train_rows, self.labels, tokenizer, LOGGED_EXAMPLES)
         if run.do_eval:
             self.dev_sets = [ExampleSet("eval", encoded(dev), dev)]

@@ -1,0 +1,90 @@
+"""--class_weights: how much the classes count in the loss, so that rare ones are learned, too."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from absl import flags, logging
+
+from bert_tf.system.messages import some
+
+BALANCED = "balanced"
+
+
+def define_class_weights_flag(of: str) -> None:
+    """Defines --class_weights; of: what has a class."""
+    flags.DEFINE_string(
+        "class_weights",
+        None,
+        f"Weights of the classes in the loss, LABEL=WEIGHT,LABEL=WEIGHT (1 for the others), or balanced: the number of "
+        f"{of} divided by the number of classes and by the {of} of the class, so that rare classes count as much as "
+        "frequent ones. The loss is the sum of the weighted losses divided by the sum of their weights.",
+    )
+
+
+def parsed(text: str) -> dict[str, float]:
+    """Label -> weight; empty for "balanced".
+
+    Raises:
+      ValueError: neither of the two forms, a label appears twice, or a weight is not a positive number.
+    """
+    weights = {}
+    for part in [] if text == BALANCED else text.split(","):
+        label, equals, number = (value.strip() for value in part.rpartition("="))
+        if not equals or not label:
+            raise ValueError(f"--class_weights={text}: {part!r} is not LABEL=WEIGHT; or give {BALANCED}.")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not 0 < weight < math.inf:
+            raise ValueError(
+                f"--class_weights={text}: the weight of {label!r} must be a positive number, not {number!r}."
+            )
+        if label in weights:
+            raise ValueError(f"--class_weights={text}: {label!r} has two weights.")
+        weights[label] = weight
+    return weights
+
+
+def check_class_weights(text: str | None, trains: bool) -> None:
+    """Refuses what is not of the form of --class_weights, or is given to a run that does not train.
+
+    Raises:
+      ValueError: see `parsed`; or nothing is trained.
+    """
+    if text is None:
+        return
+    parsed(text)
+    if not trains:
+        raise ValueError("--class_weights is for training: give --do_train.")
+
+
+def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> list[float]:
+    """The weights of the classes, which are logged.
+
+    Args:
+      text: --class_weights. labels: the names of the classes. label_ids: the class of all that is trained on, from 0.
+
+    Raises:
+      ValueError: see `parsed`; or a label is none of the classes.
+    """
+    given = parsed(text)
+    unknown = [label for label in given if label not in labels]
+    if unknown:
+        raise ValueError(f"--class_weights={text}: no such label: {some(unknown)}. The labels are {some(labels)}.")
+    counts = np.bincount(np.asarray(label_ids).reshape(-1), minlength=len(labels))
+    if text == BALANCED:
+        weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        without = [label for label, count in zip(labels, counts, strict=True) if not count]
+        weights = [float(weight) if count else 1.0 for weight, count in zip(weights, counts, strict=True)]
+        reason = "occur nowhere in the training data"
+    else:
+        weights = [given.get(label, 1.0) for label in labels]
+        without = [label for label in labels if label not in given]
+        reason = "are not named"
+    if without:
+        logging.warning("--class_weights: these labels %s and have weight 1: %s.", reason, some(without))
+    shown = ", ".join(f"{label} {weight:.4g}" for label, weight in zip(labels, weights, strict=True))
+    logging.info("--class_weights: %s", shown)
+    return weights

@@ -1,0 +1,121 @@
+"""Configurations that no released model has, with Hugging Face's own models as the oracle."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.every_model import CONFIG, ELECTRA, inputs
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
+from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.electra.huggingface import LAYOUT as ELECTRA_LAYOUT
+from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
+from bert_tf.models.huggingface import read_config
+from bert_tf.models.roberta.config import RobertaConfig
+from bert_tf.models.task_models import BertForMaskedLM, BertModel
+
+SIZES = {
+    "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "initializer_range": 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, own", [
+    ("Roberta", {"max_position_embeddings": 14, "type_vocab_size": 1, "pad_token_id": 0}),
+    ("Roberta", {"max_position_embeddings": 14, "type_vocab_size": 1, "pad_token_id": 5, "hidden_act": "relu"}),
+    ("Electra", {"max_position_embeddings": 14, "embedding_size": 8, "hidden_act": "gelu_new"}),
+])  # fmt: skip
+def test_masked_lm_equals_theirs(tmp_path, kind, own):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    torch.manual_seed(0)
+    theirs = getattr(transformers, f"{kind}ForMaskedLM")(getattr(transformers, f"{kind}Config")(**SIZES, **own)).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = BertForMaskedLM.from_pretrained(str(tmp_path / "theirs"))
+    pad = own.get("pad_token_id", 0)
+    ids = np.random.default_rng(0).integers(6, 40, (3, 7))
+    ids[1, 4:] = pad
+    mask = np.ones_like(ids)
+    mask[1, 4:] = 0
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).logits.numpy()
+    found = np.asarray(model({"input_ids": ids, "input_mask": mask}))
+    np.testing.assert_allclose(found[mask > 0], expected[mask > 0], atol=2e-4)
+    # Saved in our own format, and back in theirs.
+    model.save_pretrained(str(tmp_path / "ours"))
+    again = BertForMaskedLM.from_pretrained(str(tmp_path / "ours"))
+    again.save_pretrained(str(tmp_path / "back"), format="huggingface")
+    back = getattr(transformers, f"{kind}ForMaskedLM").from_pretrained(tmp_path / "back").eval()
+    with torch.no_grad():
+        found = back(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).logits.numpy()
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+def test_positions_of_roberta_begin_behind_the_padding():
+    config = RobertaConfig(**SIZES, max_position_embeddings=14, pad_token_id=5)
+    assert (config.first_position, config.max_length) == (6, 8)
+    with pytest.raises(ValueError, match="7 tokens is longer than the 6 "):
+        BertModel(RobertaConfig(**SIZES, max_position_embeddings=12, pad_token_id=5))(np.ones((1, 7), int))
+    with pytest.raises(ValueError, match="pad_token_id must be the id of a token"):
+        RobertaConfig(**SIZES, pad_token_id=40)
+    with pytest.raises(ValueError, match="max_position_embeddings=6 leaves no position"):
+        RobertaConfig(**SIZES, max_position_embeddings=6, pad_token_id=5)
+
+
+def test_the_joint_head_of_electra_has_exact_gelu():
+    """Original: finetune/qa/qa_tasks.py gives it modeling.gelu, whatever hidden_act is."""
+    models = [
+        ElectraForQuestionAnswering(ElectraConfig.from_dict({**ELECTRA.to_dict(), "hidden_act": act}), seed=1)
+        for act in ("gelu_erf", "relu")
+    ]
+    for model in models:
+        model.build()
+    for one, other in zip(*(model.weights for model in models), strict=True):
+        other.assign(one)
+    x = tf.constant(np.random.default_rng(0).normal(size=(2, 6, 16)).astype("float32"))
+    scores = [model.end_scores(x[:, None], x[:, :2, None], False) for model in models]
+    np.testing.assert_array_equal(*scores)
+    answers = [model.answerable_score(x[:, 0], x[:, 1], False, None) for model in models]
+    np.testing.assert_array_equal(*answers)
+
+
+@pytest.mark.parametrize("format", ["tf1", "model_garden"])
+def test_an_epsilon_that_a_format_does_not_hold_is_told(tmp_path, format, caplog):
+    for epsilon, told in ((1e-5, True), (1e-12, False)):
+        model = BertModel(BertConfig.from_dict({**CONFIG.to_dict(), "layer_norm_eps": epsilon}))
+        model.build()
+        caplog.clear()
+        with caplog.at_level("WARNING", logger="absl"):
+            model.save_pretrained(str(tmp_path / f"{told}"), format=format)
+        assert (f"--format={format}: layer_norm_eps is 1e-05" in caplog.text) == told
+
+
+def test_dropout_of_electras_summary_is_told(caplog):
+    values = {**SIZES, "model_type": "electra", "embedding_size": 8, "summary_last_dropout": 0.3}
+    with caplog.at_level("WARNING", logger="absl"):
+        read_config(ELECTRA_LAYOUT, values, "config.json")
+    assert "config.json: summary_last_dropout=0.3 is not taken over" in caplog.text
+    with pytest.raises(ValueError, match="summary_type='mean' is a variant of ELECTRA"):
+        read_config(ELECTRA_LAYOUT, {**values, "summary_type": "mean"}, "config.json")
+
+
+def test_a_taught_language_model_works_outside_of_graphs():
+    places = {name: np.array([[1, 2]] * 4) for name in ("masked_lm_positions", "masked_lm_ids")}
+    features = inputs(**places, masked_lm_weights=np.ones((4, 2), "float32"))
+    model = TaughtLanguageModel(BertForMaskedLM(CONFIG), BertForMaskedLM(CONFIG), LanguageDistillation())
+    objective = model.objective
+
+    def loss_and_gradients():
+        with tf.GradientTape() as tape:
+            outputs = model(features, training=True, dropout_seed=tf.constant([1, 2]))
+            loss = objective.loss(objective.sums(outputs, features), objective.totals(features))
+        found = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+        return loss, [None if one is None else tf.convert_to_tensor(one) for one in found]
+
+    loss, gradients = loss_and_gradients()
+    expected, others = tf.function(loss_and_gradients, autograph=False)()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert [one is None for one in gradients] == [one is None for one in others]
+    for one, other in zip(gradients, others, strict=True):
+        if one is not None:
+            np.testing.assert_allclose(one, other, atol=1e-4)
+    assert any(one is not None and np.abs(one).max() > 0 for one in gradients)

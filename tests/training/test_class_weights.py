@@ -1,0 +1,57 @@
+"""--class_weights: its forms, and what is refused."""
+
+import numpy as np
+import pytest
+from sklearn.utils.class_weight import compute_class_weight
+
+from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.training.class_weights import check_class_weights, class_weights
+from bert_tf.training.settings import FineTuningSettings
+
+LABELS = ["긍정", "부정", "b=c"]
+
+
+def test_balanced_as_in_scikit_learn():
+    ids = np.array([0] * 7 + [1] * 2 + [2])
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=ids)
+    np.testing.assert_allclose(class_weights("balanced", LABELS, ids), expected)
+
+
+def test_a_class_that_never_occurs_is_said(caplog):
+    with caplog.at_level("INFO", logger="absl"):
+        found = class_weights("balanced", LABELS, np.array([0, 0, 0, 1]))
+    assert found == pytest.approx([4 / (2 * 3), 2.0, 1.0])
+    assert "occur nowhere in the training data and have weight 1: b=c" in caplog.text
+
+
+def test_weights_by_name(caplog):
+    with caplog.at_level("INFO", logger="absl"):
+        assert class_weights("부정=2.5, b=c=0.5", LABELS, np.array([0])) == [1.0, 2.5, 0.5]
+    assert "are not named and have weight 1: 긍정" in caplog.text
+    assert "긍정 1, 부정 2.5, b=c 0.5" in caplog.text
+
+
+@pytest.mark.parametrize("text, message", [
+    ("good=1", "no such label: good. The labels are 긍정, 부정, b=c"),
+    ("긍정", "'긍정' is not LABEL=WEIGHT; or give balanced"),
+    ("Balanced", "is not LABEL=WEIGHT"),
+    ("", "is not LABEL=WEIGHT"),
+    ("긍정=x", "the weight of '긍정' must be a positive number, not 'x'"),
+    ("긍정=0", "must be a positive number"),
+    ("긍정=-1", "must be a positive number"),
+    ("긍정=nan", "must be a positive number"),
+    ("긍정=1,긍정=2", "'긍정' has two weights"),
+])  # fmt: skip
+def test_what_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        class_weights(text, LABELS, np.array([0]))
+
+
+def test_only_for_training_one_class_an_example():
+    with pytest.raises(ValueError, match="--class_weights is for training: give --do_train"):
+        check_class_weights("balanced", False)
+    run = FineTuningSettings(output_dir="out", do_train=True)
+    for name in ("regression", "multi_label"):
+        settings = ClassificationSettings(task_name="custom", class_weights="balanced", **{name: True})
+        with pytest.raises(ValueError, match=f"one class an example; leave it out with --{name}"):
+            settings.check(run)
