@@ -7,6 +7,7 @@ pooling with its config.json; sometimes a normalization. Any other model directo
 import dataclasses
 import json
 import posixpath
+from collections.abc import Mapping
 
 from bert_tf.models.config import BertConfig
 from bert_tf.system.text_files import read_json
@@ -14,6 +15,7 @@ from bert_tf.system.text_files import read_json
 POOLINGS = ("mean", "cls", "max")
 
 _MODULES, _ENCODER_SETTINGS, _POOLING_SETTINGS = "modules.json", "sentence_bert_config.json", "config.json"
+_PROMPTS = "config_sentence_transformers.json"
 _ENCODER, _POOLING, _NORMALIZATION = "Transformer", "Pooling", "Normalize"
 # Until 2025 a pooling's config.json had a key for each kind.
 _KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
@@ -30,6 +32,9 @@ class SentenceSettings:
       max_seq_length: tokens of a text at most; None: what the model takes.
       lower: texts are lower-cased before they are tokenized, whatever the tokenizer does.
       described: whether files of sentence-transformers say so.
+      prompts: name -> what is put before a text. default_prompt_name: the one that is put before every text, if nothing
+        else is asked for; None: none is.
+      include_prompt: whether the pooling reads the prompt's tokens (and the special ones before them).
 
     Raises:
       ValueError: there is no such pooling.
@@ -41,6 +46,9 @@ class SentenceSettings:
     max_seq_length: int | None = None
     lower: bool = False
     described: bool = False
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    default_prompt_name: str | None = None
+    include_prompt: bool = True
 
     def __post_init__(self):
         check_pooling(self.pooling)
@@ -48,6 +56,27 @@ class SentenceSettings:
     def length_for(self, config: BertConfig) -> int | None:
         """`max_seq_length`, or what the model can take if that is less."""
         return self.max_seq_length and min(self.max_seq_length, config.max_length)
+
+    def prompt(self, name: str | None = None) -> str:
+        """What is put before a text: the prompt of this name, or the default one.
+
+        Raises:
+          ValueError: there is no such prompt; lists the names.
+        """
+        name = self.default_prompt_name if name is None else name
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            names = ", ".join(self.prompts) or "none"
+            raise ValueError(f"{self.directory} has no prompt {name!r}; those of its {_PROMPTS} are: {names}")
+        return self.prompts[name]
+
+    def skipped(self, prompt: str, tokenizer) -> int:
+        """How many of a row's first tokens the pooling leaves out, those of the prompt; 0 with include_prompt."""
+        if self.include_prompt or not prompt:
+            return 0
+        text = prompt.strip().lower() if self.lower else prompt.strip()
+        return len(tokenizer.build_inputs(tokenizer.encode(text), None, 1 << 20)[0]) - len(tokenizer.end_tokens)
 
 
 def check_pooling(pooling: str) -> None:
@@ -95,8 +124,12 @@ def read_settings(directory: str) -> SentenceSettings:
             f"{posixpath.join(encoder, _ENCODER_SETTINGS)}: max_seq_length must be a number of tokens, do_lower_case "
             "true or false"
         )
-    pooling = _read_pooling(posixpath.join(folders[_POOLING], _POOLING_SETTINGS))
-    return SentenceSettings(encoder, pooling, _NORMALIZATION in folders, length, bool(lower), described=True)
+    pooling, include = _read_pooling(posixpath.join(folders[_POOLING], _POOLING_SETTINGS))
+    prompts, default = _read_prompts(posixpath.join(directory, _PROMPTS))
+    return SentenceSettings(
+        encoder, pooling, _NORMALIZATION in folders, length, bool(lower), described=True, prompts=prompts,
+        default_prompt_name=default, include_prompt=include,
+    )  # fmt: skip
 
 
 def _read_if_there(path: str) -> dict:
@@ -105,7 +138,17 @@ def _read_if_there(path: str) -> dict:
     return read_json(path) if tf.io.gfile.exists(path) else {}
 
 
-def _read_pooling(path: str) -> str:
+def _read_prompts(path: str) -> tuple[dict[str, str], str | None]:
+    values = _read_if_there(path)
+    prompts, default = values.get("prompts") or {}, values.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise ValueError(f"{path}: prompts must be texts by name")
+    if default is not None and default not in prompts:
+        raise ValueError(f"{path}: default_prompt_name is {default!r:.80}, which is none of its prompts")
+    return {name: text or "" for name, text in prompts.items()}, default
+
+
+def _read_pooling(path: str) -> tuple[str, bool]:
     values = read_json(path)
     kinds = values.get("pooling_mode")
     if kinds is None:
@@ -113,7 +156,10 @@ def _read_pooling(path: str) -> str:
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if not isinstance(kinds, list) or len(kinds) != 1 or kinds[0] not in POOLINGS:
         raise ValueError(f"{path}: the pooling is {kinds!r:.200}; known is one of {', '.join(POOLINGS)}")
-    return kinds[0]
+    include = values.get("include_prompt", True)
+    if not isinstance(include, bool):
+        raise ValueError(f"{path}: include_prompt must be true or false")
+    return kinds[0], include
 
 
 def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, str]:
@@ -128,10 +174,14 @@ def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, st
     ]
     pooling = {"word_embedding_dimension": hidden_size}
     pooling |= {key: kind == settings.pooling for key, kind in _KEYS.items()}
+    if not settings.include_prompt:
+        pooling["include_prompt"] = False
     encoder = {"max_seq_length": settings.max_seq_length, "do_lower_case": settings.lower}
     contents = {
         _MODULES: modules,
         posixpath.join(f"1_{_POOLING}", _POOLING_SETTINGS): pooling,
         _ENCODER_SETTINGS: {key: value for key, value in encoder.items() if value is not None},
     }
+    if settings.prompts:
+        contents[_PROMPTS] = {"prompts": dict(settings.prompts), "default_prompt_name": settings.default_prompt_name}
     return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}

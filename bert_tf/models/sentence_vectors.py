@@ -10,23 +10,29 @@ from keras import ops
 _LOWEST = -1e30
 
 
-def sentence_vectors(encoder, inputs: dict, pooling: str, **arguments):
+def sentence_vectors(encoder, inputs: dict, pooling: str, skipped: int = 0, **arguments):
     """float32 [B, H]: a vector for each row.
 
     Args:
       encoder: a `BertEncoder`. inputs: input_ids, input_mask and segment_ids [B, S].
-      pooling: see `sentence_settings.SentenceSettings`. arguments: for the encoder's call.
+      pooling: see `sentence_settings.SentenceSettings`. skipped: the first tokens of a row that are not read, those of
+        a prompt. arguments: for the encoder's call.
     """
     mask = inputs["input_mask"]
-    first = ops.zeros((ops.shape(mask)[0], 1), "int32") if pooling == "cls" else None
+    first = ops.full((ops.shape(mask)[0], 1), skipped, "int32") if pooling == "cls" else None
     outputs = encoder(inputs, read_positions=first, **arguments)["sequence_output"]
-    return pooled(ops.cast(outputs, "float32"), mask, pooling)
+    return pooled(ops.cast(outputs, "float32"), mask, pooling, 0 if pooling == "cls" else skipped)
 
 
-def pooled(outputs, mask, pooling: str):
-    """[B, H] of the outputs [B, S, H] for tokens and their mask [B, S]; of "cls" only the first output is read."""
+def pooled(outputs, mask, pooling: str, skipped: int = 0):
+    """[B, H] of the outputs [B, S, H] for tokens and their mask [B, S]; of "cls" only the first output is read.
+
+    skipped: the first tokens that are not read.
+    """
     if pooling == "cls":
-        return outputs[:, 0]
+        return outputs[:, skipped]
+    if skipped:
+        mask = ops.cast(mask, "int32") * ops.cast(ops.arange(ops.shape(mask)[1]) >= skipped, "int32")
     counted = ops.cast(mask, outputs.dtype)[:, :, None]
     if pooling == "max":
         return ops.max(ops.where(counted > 0, outputs, _LOWEST), axis=1)

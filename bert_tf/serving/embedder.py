@@ -60,6 +60,7 @@ class Embedder(Answerer):
     model_class = _Encoder
     action = "embed"
     _constants = False
+    _skipped = 0  # tokens of the prompt that the pooling leaves out
 
     def __init__(
         self,
@@ -108,8 +109,10 @@ class Embedder(Answerer):
     def run(self, features):
         if isinstance(self.model, OnnxModel):
             outputs = self.model(features)["sequence_output"]
-            return sentence_vectors.pooled(outputs, features["input_mask"], self.settings.pooling)
-        return sentence_vectors.sentence_vectors(self.model, features, self.settings.pooling, training=False)
+            return sentence_vectors.pooled(outputs, features["input_mask"], self.settings.pooling, self._skipped)
+        return sentence_vectors.sentence_vectors(
+            self.model, features, self.settings.pooling, self._skipped, training=False
+        )
 
     def _keep_matrices(self) -> None:
         """Makes the weight matrices constants of the graph, in bfloat16, if that has not been done, and they fit.
@@ -131,17 +134,35 @@ class Embedder(Answerer):
 
         self._graph, self._constants = tf.function(run, autograph=False), True
 
-    def encode(self, texts: Sequence[str], normalize: bool | None = None) -> np.ndarray:
+    def _prompt(self, name: str | None) -> str:
+        """What is put before texts; sets up the pooling for it."""
+        if self.export:
+            if name is not None:
+                raise ValueError(f"prompt_name={name!r}: what an export computes was decided when it was written")
+            return ""
+        prompt = self.settings.prompt(name)
+        skipped = self.settings.skipped(prompt, self.tokenizer)
+        if skipped != self._skipped:
+            self._skipped = skipped
+            if self._graph is not None:
+                self._graph, self._constants = tf.function(self.run, autograph=False), False
+        return prompt
+
+    def encode(self, texts: Sequence[str], normalize: bool | None = None, prompt_name: str | None = None) -> np.ndarray:
         """float32 [n, H]: the vectors of texts, in their order.
 
         Args:
           texts: strings.
           normalize: give all vectors the length 1, so that their product is their cosine. Default: what the directory
             says, else False.
+          prompt_name: one of the prompts of the directory (config_sentence_transformers.json), which is put before
+            every text. Default: the one that it names as default, if any.
 
         Raises:
           TypeError: not a list of strings; names the place.
+          ValueError: there is no such prompt.
         """
+        prompt = self._prompt(prompt_name)
         texts = list_of(texts, "texts", "strings")
         for number, text in enumerate(texts):
             if not isinstance(text, str):
@@ -155,7 +176,7 @@ class Embedder(Answerer):
             for chosen in self.batches(np.array([len(text) for text in texts])):
                 vectors[chosen] = self.export("embed", text=[texts[row] for row in chosen.tolist()])["vector"]
         else:
-            stripped = [text.strip() for text in texts]
+            stripped = [(prompt + text).strip() for text in texts]
             rows, _ = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
             for chosen, found in self.outputs(rows):
                 vectors[chosen] = found

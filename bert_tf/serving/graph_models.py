@@ -137,14 +137,16 @@ class ServedEncoder(ServedModel):
 
     def __init__(self, model, tokenizer, max_seq_length, sentences: SentenceSettings):
         super().__init__(model, tokenizer, max_seq_length)
-        self._sentences = sentences
+        self._sentences, self._skipped = sentences, sentences.skipped(sentences.prompt(), tokenizer)
 
     def vectors(self, text):
         """string [B] -> `vector` float32 [B, H]."""
+        prompt = self._sentences.prompt()
+        text = tf.strings.join([prompt, text]) if prompt else text
         text = tf.strings.lower(text, "utf-8") if self._sentences.lower else text
         features = self.encoder.features(text)
         outputs = tf.cast(self.run(features)["sequence_output"], tf.float32)
-        vectors = pooled(outputs, features["input_mask"], self._sentences.pooling)
+        vectors = pooled(outputs, features["input_mask"], self._sentences.pooling, self._skipped)
         return {"vector": normalized(vectors) if self._sentences.normalize else vectors}
 
     def signatures(self):

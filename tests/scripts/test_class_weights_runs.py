@@ -31,7 +31,7 @@ def test_weights_of_classes_in_a_run(tmp_path, script):
     name, content, own = SCRIPTS[script]
     (tmp_path / name).write_text(content)
     shared = {
-        "do_train": True, "train_file": tmp_path / name, "init_checkpoint": tmp_path, "max_seq_length": 8,
+        "do_train": True, "train_file": tmp_path / name, "init_checkpoint": tmp_path / "encoder", "max_seq_length": 8,
         "train_batch_size": 4, "num_train_epochs": 1, "learning_rate": 1e-2, "seed": 1, **own,
     }  # fmt: skip
     cases = {case: {**shared, "output_dir": tmp_path / case, "class_weights": text} for case, text in CASES.items()}
@@ -44,5 +44,5 @@ def test_weights_of_classes_in_a_run(tmp_path, script):
     learned = {case: weights_of(tmp_path / case)["output_weights"] for case in outcomes}
     np.testing.assert_allclose(learned["equal"], learned["plain"], atol=1e-6)
     assert np.abs(learned["balanced"] - learned["plain"]).max() > 1e-4
-    assert json.loads((tmp_path / "balanced" / "run.json").read_text())["settings"]["class_weights"] == "balanced"
+    assert json.loads((tmp_path / "balanced" / "run.json").read_text())["class_weights"] == "balanced"
     assert "class_weights" in (tmp_path / "balanced" / "README.md").read_text()

@@ -12,8 +12,9 @@ from helpers.slow import slow
 from bert_tf.models.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
 from bert_tf.models.task_models import BertForMaskedLM, BertModel
 from bert_tf.serving import embedder as embedder_module
-from bert_tf.serving import export
+from bert_tf.serving import export, graphs
 from bert_tf.serving.embedder import Embedder
+from bert_tf.tasks.features.extract import extract_features
 
 TEXTS = ["A man eats food.", "", "김철수는 서울에 산다.", " Spaces around \n", "word " * 100, "A MAN"]
 
@@ -195,3 +196,59 @@ def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch, pooling):
     write_settings(folder, SentenceSettings(str(folder), pooling, pooling != "max", 256), 384)
     expected = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts)
     np.testing.assert_allclose(Embedder(str(folder)).encode(texts), expected, atol=1e-5)
+
+
+PROMPTS = {"query": "query: ", "passage": "A passage of text: ", "none": ""}
+
+
+@pytest.mark.parametrize("include", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", *slow("cls", "max")])
+def test_prompts_are_those_of_sentence_transformers(tmp_path, model_dir, monkeypatch, pooling, include):
+    """By default, by name, in lines of a file, and in exports."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    folder = tmp_path / "model"
+    BertModel.from_pretrained(model_dir).save_pretrained(str(folder), format="huggingface")
+    settings = SentenceSettings(str(folder), pooling, True, 64, described=True, prompts=PROMPTS,
+                                default_prompt_name="query", include_prompt=include)  # fmt: skip
+    write_settings(folder, settings)
+    assert read_settings(str(folder)) == settings
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    texts = ["A man eats food.", " Spaces around \n", "김철수는 서울에 산다."]
+    embedder = Embedder(str(folder))
+    expected = theirs.encode(texts)
+    np.testing.assert_allclose(embedder.encode(texts), expected, atol=1e-5)
+    for name in ("passage", "none"):
+        found, named = embedder.encode(texts, prompt_name=name), theirs.encode(texts, prompt_name=name)
+        np.testing.assert_allclose(found, named, atol=1e-5)
+        assert np.abs(named - expected).max() > 1e-4
+    np.testing.assert_allclose(embedder.encode(texts), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="has no prompt 'document'; those of its .* are: query, passage, none"):
+        embedder.encode(texts, prompt_name="document")
+    served = graphs.create_served_model(str(folder), "encoder")
+    np.testing.assert_allclose(served.vectors(np.array(texts))["vector"], expected, atol=1e-5)
+    # What is converted keeps the prompts.
+    (tmp_path / "lines.txt").write_text("\n".join(text.strip() for text in texts) + "\n")
+    encoder, tokenizer = BertModel.from_pretrained(str(folder)), embedder.tokenizer
+    extract_features(
+        encoder, tokenizer, str(tmp_path / "lines.txt"), str(tmp_path / "vectors.npz"), layers=[-1],
+        output_format="npz", pooling="sentence", sentences=read_settings(str(folder)), max_seq_length=64,
+    )  # fmt: skip
+    vectors = np.load(tmp_path / "vectors.npz")
+    np.testing.assert_allclose(vectors["values"].reshape(expected.shape), expected, atol=1e-5)
+
+
+def test_prompts_that_are_damaged(tmp_path, model_dir):
+    folder = described(tmp_path / "model", model_dir)
+    file = tmp_path / "model" / "config_sentence_transformers.json"
+    for content, message in (
+        ({"prompts": ["a"]}, "prompts must be texts by name"),
+        ({"prompts": {"a": 1}}, "prompts must be texts by name"),
+        (
+            {"prompts": {"a": "b"}, "default_prompt_name": "c"},
+            "default_prompt_name is 'c', which is none of its prompts",
+        ),
+    ):
+        file.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=f"config_sentence_transformers.json: {message}"):
+            Embedder(folder)

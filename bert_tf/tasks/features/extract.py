@@ -149,7 +149,9 @@ def _encoded_lines(
     encoding: str,
 ) -> Iterator[EncodedLine]:
     lower = sentences is not None and sentences.lower
+    prompt = sentences.prompt() if sentences else ""
     for line in read_lines(path, encoding):
+        line = prompt + line
         yield encode_line(line.lower() if lower else line, tokenizer, max_seq_length, pooling)
 
 
@@ -318,7 +320,9 @@ def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
     return sums / np.diff(starts)[:, None, None].astype(np.float32)
 
 
-def pool_lines(values: np.ndarray, offsets: np.ndarray, sentences: SentenceSettings) -> np.ndarray:
+def pool_lines(
+    values: np.ndarray, offsets: np.ndarray, sentences: SentenceSettings, tokenizer: Tokenizer
+) -> np.ndarray:
     """One row of values for each line, as `sentences` say.
 
     Args:
@@ -327,6 +331,11 @@ def pool_lines(values: np.ndarray, offsets: np.ndarray, sentences: SentenceSetti
     Returns:
       [n, L, H]
     """
+    skipped = sentences.skipped(sentences.prompt(), tokenizer)
+    if skipped:
+        kept = np.arange(len(values)) - np.repeat(offsets[:-1], np.diff(offsets)) >= skipped
+        offsets = np.concatenate([[0], np.cumsum(np.add.reduceat(kept, offsets[:-1]))])
+        values = values[kept]
     vectors = pool(values, offsets, "first" if sentences.pooling == "cls" else sentences.pooling)
     return np.asarray(normalized(vectors)) if sentences.normalize else vectors
 
@@ -336,7 +345,7 @@ def _features(
 ) -> Features:
     if pooling == SENTENCE:
         count = len(window.rows)
-        vectors = pool_lines(values, window.rows.offsets, sentences)
+        vectors = pool_lines(values, window.rows.offsets, sentences, tokenizer)
         return Features(window.first_line, np.arange(count + 1), [SENTENCE] * count, None, vectors)
     if pooling == "none":
         ids = window.rows.ids

@@ -15,7 +15,11 @@ from bert_tf.text.tokenizer import Tokenizer
 
 
 def encode_examples(
-    examples: Sequence[SimilarityExample], tokenizer: Tokenizer, max_seq_length: int, lower: bool = False
+    examples: Sequence[SimilarityExample],
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    lower: bool = False,
+    prompt: str = "",
 ) -> GroupedRows:
     """Token rows of examples with the same number of texts, each text for itself: [CLS] text [SEP].
 
@@ -23,7 +27,7 @@ def encode_examples(
 
     Args:
       max_seq_length: longer texts lose their last tokens.
-      lower: see `sentence_settings.SentenceSettings`.
+      lower: see `sentence_settings.SentenceSettings`. prompt: what is put before every text.
 
     Raises:
       ValueError: max_seq_length has no room for a token beside the special ones.
@@ -31,7 +35,7 @@ def encode_examples(
     special = tokenizer.num_special_tokens(pair=False)
     if max_seq_length < special + 1:
         raise ValueError(f"--max_seq_length={max_seq_length} has no room for a token beside {special} special ones.")
-    texts = [text.strip() for example in examples for text in example.texts]
+    texts = [(prompt + text).strip() for example in examples for text in example.texts]
     rows, truncated = token_rows.rows_of_texts(texts, tokenizer, max_seq_length, lower)
     if truncated:
         logging.warning(

@@ -47,7 +47,9 @@ class SimilarityTask(FineTuningTask):
             logging.info("%s: %d examples of %s", flag, len(examples), "two texts" if len(examples[0].texts) == 2
                          else "three texts")  # fmt: skip
             return ExampleSet(
-                kind, encode.encode_examples(examples, tokenizer, run.max_seq_length, sentences.lower), examples
+                kind,
+                encode.encode_examples(examples, tokenizer, run.max_seq_length, sentences.lower, sentences.prompt()),
+                examples,
             )
 
         self.main_metric = "eval_mrr_10"
@@ -73,6 +75,13 @@ class SimilarityTask(FineTuningTask):
             raise ValueError(
                 f"--pooling={pooling}: the run in --output_dir={run.output_dir} began with {found.pooling}. Choose "
                 "another directory."
+            )
+        if found.prompt():
+            logging.info("Before every text: %r, the prompt %r.", found.prompt(), found.default_prompt_name)
+        if not found.include_prompt and found.prompt():
+            raise ValueError(
+                f"{directory} leaves its prompt out of the pooling (include_prompt), which can't be trained here: set "
+                "default_prompt_name to null in its config_sentence_transformers.json."
             )
         logging.info("Pooling: %s%s.", pooling, "" if found.described or own.pooling else ", the default")
         return dataclasses.replace(found, pooling=pooling, normalize=normalize)
