@@ -63,8 +63,8 @@ flags.DEFINE_enum(
 flags.DEFINE_string(
     "add_tokens",
     None,
-    "File with tokens to add to the vocabulary, one per line. Their embeddings must then be trained: continue "
-    "pre-training on text that contains them.",
+    "File with tokens to add to the vocabulary, one per line; markers such as [E1], too, which are then taken as a "
+    "whole. Their embeddings must then be trained: continue pre-training on text that contains them.",
 )
 flags.DEFINE_bool(
     "use_unused_slots",

@@ -36,8 +36,10 @@ from bert_tf.system.messages import some
 from bert_tf.system.progress import progress_bar
 from bert_tf.text import casing as text_casing
 from bert_tf.text import vocab as text_vocab
+from bert_tf.text.added_tokens import AddedToken, read_added_tokens
 from bert_tf.text.casing import Casing
 from bert_tf.text.tokenizer_choice import tokenizer_class_of
+from bert_tf.text.tokenizer_files import special_tokens_of
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights.mapping import Weights, blocks, is_model_variable
 
@@ -136,8 +138,11 @@ def convert(
     notes += _notes_on_source(source_weights, with_optimizer)
     notes += _read_sentences(files, source_weights.path)
     weights, changes = source_weights, {"hidden_act": hidden_act} if hidden_act else {}
+    added: list[AddedToken] = []
     if add_tokens:
-        weights, vocabulary, lines = _add_tokens(weights, files, vocabulary, add_tokens, use_unused_slots, new_rows)
+        weights, vocabulary, added, lines = _add_tokens(
+            weights, files, vocabulary, add_tokens, use_unused_slots, new_rows
+        )
         changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).scope)][0]
         notes += lines
     if max_position_embeddings:
@@ -161,6 +166,7 @@ def convert(
         format=format,
         with_optimizer=with_optimizer,
         vocabulary=vocabulary if add_tokens else None,
+        added=added,
         overwrite=overwrite,
         check=check,
         card_text=_card(source, source_weights, weights, files, format, part, _changes(add_tokens, changes)),
@@ -170,21 +176,35 @@ def convert(
 
 def _add_tokens(
     weights: Weights, files: ModelFiles, vocabulary: list[str] | None, path: str, use_unused: bool, new_rows: str
-) -> tuple[Weights, list[str], list[str]]:
-    """The weights and the vocabulary with the tokens of a file, and notes; see `surgery.add_tokens`."""
-    if vocabulary is None and files.vocab_file:
-        raise ValueError(f"--add_tokens: {files.vocab_file} has no word pieces, to which tokens could be added.")
+) -> tuple[Weights, list[str] | None, list[AddedToken], list[str]]:
+    """The weights, the lines of a vocab.txt (None without one), the new added tokens, and notes; see
+    `surgery.add_tokens`."""
+    if not files.vocab_file:
+        raise ValueError(f"--add_tokens needs a vocabulary, and {files.directory} has none: --vocab_file.")
+    tokenizer = pretrained.tokenizer_of(files)
+    if vocabulary is None and use_unused:
+        raise ValueError(f"--use_unused_slots: {files.vocab_file} has no lines such as [unused1].")
+    tokens, known = surgery.read_new_tokens(path), vocabulary
     if vocabulary is None:
-        raise ValueError(f"--add_tokens needs a vocabulary, and {files.directory} has no vocab.txt: --vocab_file.")
-    return surgery.add_tokens(
+        known = [tokenizer.inv_vocab.get(index, "") for index in range(tokenizer.vocab_size)]
+    else:
+        known = [*known, *(tokenizer.inv_vocab[index] for index in range(len(known), tokenizer.vocab_size))]
+    weights, known, notes = surgery.add_tokens(
         weights,
-        vocabulary,
-        surgery.read_new_tokens(path),
+        known,
+        tokens,
         do_lower_case=bool(files.casing.do_lower_case),
         strip_accents=files.casing.strip_accents,
+        tokenize=tokenizer.tokenize if vocabulary is None else None,
         use_unused=use_unused,
         initialization=new_rows,
     )
+    ids = {token: index for index, token in enumerate(known)}
+    cut_out = [token for token in tokens if vocabulary is None or surgery.is_cut_out(token)]
+    added = [AddedToken(ids[token], token) for token in cut_out if token not in special_tokens_of(tokenizer)]
+    if added:
+        notes.append(f"Added tokens, taken as a whole wherever they are written: {' '.join(cut_out)}.")
+    return weights, None if vocabulary is None else known, added, notes
 
 
 def _card(
@@ -258,9 +278,11 @@ def _describe(
     notes, vocabulary = [], None
     if vocab_file:
         vocabulary = text_vocab.vocabulary_lines(vocab_file)
-        if len(vocabulary) < config.vocab_size:
+        added = read_added_tokens(vocab_file, text_vocab.load_vocab(vocab_file))
+        count = max([len(vocabulary), *(token.id + 1 for token in added)])
+        if count < config.vocab_size:
             notes.append(
-                f"{vocab_file} has {len(vocabulary)} lines for vocab_size {config.vocab_size}: the last rows of the "
+                f"{vocab_file} has {count} tokens for vocab_size {config.vocab_size}: the last rows of the "
                 "table are unused, or it is the vocabulary of another model."
             )
     else:

@@ -8,6 +8,7 @@ New rows must be trained: continue pre-training on text that needs them.
 
 import collections
 import dataclasses
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ import numpy as np
 from bert_tf.models.families import family_of_variables
 from bert_tf.models.variable_names import position_table, word_table
 from bert_tf.system.text_files import read_text_lines
+from bert_tf.text.characters import clean, is_punctuation
 from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, WordpieceTokenizer
 from bert_tf.weights.mapping import Weights
 
@@ -27,7 +29,7 @@ POSITION_INITIALIZATIONS = ("copy", "random")
 _STANDARD_DEVIATION = 0.02  # initializer_range of the released models
 _MOMENTS = ("/adam_m", "/adam_v")
 _UNUSED = re.compile(r"\[unused\d+\]")
-_SPECIAL = re.compile(r"\[[^\]]+\]")
+_SPECIAL = re.compile(r"\[[^\]]+\]|<[^>]+>")
 _LONGEST_WORD = 200  # code points; a longer word becomes [UNK] whatever the vocabulary holds
 _WORD_START = "\0"  # represents any beginning of a word before a ## piece: no token has it, since text is cleaned of it
 
@@ -61,6 +63,7 @@ def add_tokens(
     *,
     do_lower_case: bool,
     strip_accents: bool | None = None,
+    tokenize: Callable[[str], list[str]] | None = None,
     use_unused: bool = False,
     initialization: str = "pieces",
     seed: int = 0,
@@ -70,6 +73,8 @@ def add_tokens(
     Args:
       vocabulary: lines of vocab.txt. tokens: those already in it are left out and reported.
       do_lower_case, strip_accents: casing of the model.
+      tokenize: of a tokenizer without a list of word pieces, to which all tokens are added tokens; None: word pieces,
+        of which `is_cut_out` says which are.
       use_unused: replace [unused...] lines by them instead of appending them.
       initialization: "pieces": mean of the rows of the pieces that the token was cut into so far (the mean of the table
         where it came out as [UNK]), a ## token as the rest of a word; "mean": mean of all rows but [unused...] and
@@ -93,12 +98,11 @@ def add_tokens(
     new = [token for token in tokens if token not in ids]
     report = [f"Token {token!r} is in the vocabulary already, row {ids[token]}." for token in known]
     basic = BasicTokenizer(do_lower_case, strip_accents)
-    cutter = WordpieceTokenizer({**dict.fromkeys(new, -1), **ids, _WORD_START: -1})
-    for token in new:
-        _check_reachable(token, basic, cutter)
-
+    if not tokenize:
+        _check_words([token for token in new if not is_cut_out(token)], ids, basic)
     rows = _choose_rows(vocabulary, new, use_unused)
-    pieces = _pieces_of(new, ids) if initialization == "pieces" else {token: [] for token in new}
+    cut = tokenize or functools.partial(_pieces_of, ids=ids, basic=basic)
+    pieces = {token: [] if initialization != "pieces" else [one for one in cut(token) if one in ids] for token in new}
     ordinary = np.array([not _SPECIAL.fullmatch(token.strip()) for token in vocabulary])
     if not ordinary.any():
         ordinary[:] = True
@@ -227,6 +231,21 @@ def _mean_of_rows(table: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     return np.add.reduce(table, axis=0, dtype=np.float64, where=mask) / chosen.sum()
 
 
+def is_cut_out(token: str) -> bool:
+    """Whether a token between punctuation marks, such as [E1] or <e1>, is to be an added token: the marks are words of
+    their own otherwise."""
+    if token.startswith(CONTINUATION) or _UNUSED.fullmatch(token) or not any(map(str.isalnum, token)):
+        return False
+    is_clean = all(clean(char) is not None and not char.isspace() for char in token)
+    return is_clean and is_punctuation(token[0]) and is_punctuation(token[-1])
+
+
+def _check_words(words: list[str], ids: Mapping[str, int], basic: BasicTokenizer) -> None:
+    cutter = WordpieceTokenizer({**dict.fromkeys(words, -1), **ids, _WORD_START: -1})
+    for word in words:
+        _check_reachable(word, basic, cutter)
+
+
 def _check_reachable(token: str, basic: BasicTokenizer, cutter: WordpieceTokenizer) -> None:
     """Refuses a token that the tokenizer can never produce, by running the tokenizer on it.
 
@@ -293,16 +312,15 @@ def _choose_rows(vocabulary: list[str], tokens: list[str], use_unused: bool) -> 
     return dict(zip(tokens, slots, strict=False))
 
 
-def _pieces_of(tokens: list[str], ids: Mapping[str, int]) -> dict[str, list[str]]:
-    """What the old vocabulary cuts each token into; nothing where that is unknown."""
+def _pieces_of(token: str, ids: Mapping[str, int], basic: BasicTokenizer) -> list[str]:
+    """What the old vocabulary cuts a token into; nothing where that is unknown."""
     cutter = WordpieceTokenizer({**ids, _WORD_START: -1})
-    pieces = {}
-    for token in tokens:
-        rest = token.removeprefix(CONTINUATION)
-        found = cutter.cut(token) if rest == token else cutter.cut(_WORD_START + rest)
-        unknown = found == [cutter.unk_token]
-        pieces[token] = [] if unknown else [piece for piece in found if piece != _WORD_START]
-    return pieces
+    if is_cut_out(token):
+        found = [piece for word in basic.tokenize(token) for piece in cutter.cut(word)]
+        return [piece for piece in found if piece != cutter.unk_token]
+    rest = token.removeprefix(CONTINUATION)
+    found = cutter.cut(token) if rest == token else cutter.cut(_WORD_START + rest)
+    return [] if found == [cutter.unk_token] else [piece for piece in found if piece != _WORD_START]
 
 
 def _truncated_normal(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -426,10 +426,11 @@ def _is_number(value) -> bool:
 
 def check_vocab_size(
     config: BertConfig,
-    vocab: Mapping[str, int],
+    vocab: Mapping[str, int] | int,
     vocab_file: str = "the vocabulary file",
     config_file: str = "bert_config.json",
     allow_mismatch: bool = False,
+    is_new: bool = False,
 ) -> None:
     """Refuses a vocabulary that does not match the model's embedding table.
 
@@ -438,12 +439,13 @@ def check_vocab_size(
     table is just rounded up, as often done for speed: vocab_size is a multiple of 8 and fewer than 128 rows are unused.
 
     Args:
-      allow_mismatch: log a mismatch instead of raising.
+      vocab: token -> id, or one more than the largest id.
+      allow_mismatch: log a mismatch instead of raising. is_new: there are no weights of this size yet.
 
     Raises:
-      ValueError: names both files and both sizes.
+      ValueError: names both files and both sizes, and says what to do.
     """
-    lines = max(vocab.values(), default=-1) + 1
+    lines = vocab if isinstance(vocab, int) else max(vocab.values(), default=-1) + 1
     if lines == config.vocab_size:
         return
     entries = "lines" if vocab_file.endswith(".txt") else "tokens"
@@ -452,12 +454,27 @@ def check_vocab_size(
         logging.warning("%s: assuming a padded embedding table, whose last rows are unused", sizes)
         return
     if lines > config.vocab_size:
-        message = f"{sizes}: ids from {config.vocab_size} on would be outside the embedding table"
+        message = f"{sizes}: ids from {config.vocab_size} on would be outside the embedding table."
     else:
         message = f"{sizes}: does the vocabulary belong to another model?"
     if not allow_mismatch:
         raise ValueError(
-            f"{message} Use the vocabulary that the checkpoint was trained with; for a new model set vocab_size to "
-            f"{lines}."
+            f"{message} {_advice_on_vocab_size(config.vocab_size, lines, vocab_file, config_file, is_new)}"
         )
     logging.warning("%s (allowed)", message)
+
+
+def _advice_on_vocab_size(vocab_size: int, lines: int, vocab_file: str, config_file: str, is_new: bool) -> str:
+    if is_new and config_file.startswith("--bert_size"):
+        return f"Give --vocab_file={vocab_file}, too: the model then has its size."
+    if is_new:
+        rounded = -(-lines // 8) * 8
+        also = f", or to {rounded}, a multiple of 8, whose last rows are unused" if rounded > lines else ""
+        return f"Set vocab_size to {lines} in {config_file}{also}; or give the vocabulary that it is meant for."
+    if lines > vocab_size:
+        added = "give those that were added since their rows by convert_checkpoint.py --add_tokens"
+        return f"Use the vocabulary that the model was trained with (--vocab_file), and {added}."
+    advice = "Use the vocabulary that the model was trained with (--vocab_file)"
+    if not vocab_file.endswith(".txt"):
+        return f"{advice}."
+    return f"{advice}; if this is it, add {vocab_size - lines} lines to it for the unused rows: [row{lines}] and so on."

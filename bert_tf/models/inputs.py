@@ -53,5 +53,49 @@ class NamedInputs:
 
     known_inputs: Sequence[str] = ENCODER_INPUTS
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs=None, *args, **kwargs):
+        if inputs is None:  # model(**tokenizer(texts))
+            inputs = {name: kwargs.pop(name) for name in (*self.known_inputs, *OTHER_NAMES) if name in kwargs}
+        if holds_text(inputs):
+            raise TypeError(f"{type(self).__name__} takes token ids, not strings: {_CALL}. {_TOKENIZER}")
         return super().__call__(named_inputs(inputs, self.known_inputs, type(self).__name__), *args, **kwargs)
+
+    def fit(self, x=None, *args, **kwargs):
+        """See `keras.Model.fit`; `as_dataset` makes batches of strings."""
+        _refuse_text(x, f"fit takes token ids, not strings: model.fit({_DATASET}). {_TOKENIZER}")
+        return super().fit(x, *args, **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """See `keras.Model.evaluate`; `as_dataset` makes batches of strings."""
+        _refuse_text(x, f"evaluate takes token ids, not strings: model.evaluate({_DATASET}). {_TOKENIZER}")
+        return super().evaluate(x, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """See `keras.Model.predict`."""
+        _refuse_text(x, f"predict takes token ids, not strings: model.predict(tokenizer(texts)). {_TOKENIZER}")
+        return super().predict(x, *args, **kwargs)
+
+
+_CALL = "model(tokenizer(texts))"
+_DATASET = "bert_tf.as_dataset(texts, labels, tokenizer=tokenizer, label_names=model.labels)"
+_TOKENIZER = "The tokenizer is bert_tf.read_tokenizer(the model's directory)."
+
+
+def holds_text(inputs) -> bool:
+    """Whether inputs are strings: one, a list of them, or an array."""
+    if isinstance(inputs, str | bytes):
+        return True
+    if isinstance(inputs, Mapping):
+        return any(map(holds_text, inputs.values()))
+    if isinstance(inputs, list | tuple):
+        return bool(inputs) and holds_text(inputs[0])
+    dtype = getattr(inputs, "dtype", "")
+    name = str(getattr(dtype, "name", dtype))
+    if name == "object":
+        return isinstance(next(iter(inputs), None), str | bytes)
+    return name.startswith(("str", "bytes"))
+
+
+def _refuse_text(inputs, message: str) -> None:
+    if holds_text(inputs):
+        raise TypeError(message)

@@ -28,6 +28,7 @@ from bert_tf.system.messages import some
 from bert_tf.text import casing as text_casing
 from bert_tf.text import tokenizer_choice
 from bert_tf.text import vocab as text_vocab
+from bert_tf.text.added_tokens import AddedToken, read_added_tokens
 from bert_tf.text.casing import Casing
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
@@ -125,7 +126,7 @@ def read_tokenizer(path: str) -> Tokenizer:
             family = family_of_variables(open_weights.open_weights(path).shapes)
     tokenizer = family.tokenizer_class.from_pretrained(path)
     if files.config:
-        check_vocab_size(files.config, tokenizer.vocab, files.vocab_file, files.config_file)
+        check_vocab_size(files.config, tokenizer.vocab_size, files.vocab_file, files.config_file)
     return tokenizer
 
 
@@ -139,7 +140,8 @@ def tokenizer_of(files: ModelFiles) -> Tokenizer:
     default = family_of(files.config).tokenizer_class
     tokenizer = tokenizer_choice.tokenizer_of_file(files.vocab_file, files.casing, default)
     tokenizer.check_vocabulary()
-    check_vocab_size(files.config, tokenizer.vocab, files.vocab_file, files.config_file or files.config.file_name)
+    name = files.config_file or files.config.file_name
+    check_vocab_size(files.config, tokenizer.vocab_size, files.vocab_file, name, is_new=not files.directory)
     return tokenizer
 
 
@@ -213,14 +215,16 @@ def _check_same_attention(config: BertConfig, config_file: str, weights: Weights
         )
 
 
-def write_description(directory: str, files: ModelFiles, vocabulary: list[str] | None = None) -> None:
+def write_description(
+    directory: str, files: ModelFiles, vocabulary: list[str] | None = None, added: Sequence[AddedToken] = ()
+) -> None:
     """Writes the tokenizer's files and tokenizer_config.json, so that a directory can be used like any model directory.
 
     And the files that say how vectors of texts are made, if that is known.
 
     Args:
       files: with a configuration. Without a vocabulary nothing is written but the casing, if it is known.
-      vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces.
+      vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces. added: further added tokens.
 
     Raises:
       ValueError: the vocabulary does not fit the configuration; names the file.
@@ -256,6 +260,9 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
         tokenizer = kind.from_file(files.vocab_file, casing)
     else:
         tokenizer = tokenizer_of(files)
+    if added:
+        described = {token.content: token for token in (*tokenizer.described_tokens, *added)}
+        tokenizer.set_added_tokens(list(described.values()))
     contents = tokenizer.files()
     if vocabulary is not None:
         contents[text_vocab.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
@@ -311,6 +318,13 @@ def from_pretrained(
     weights, files = _with_files(weights)
     if model_class.other_head and model_class.other_head[0] in weights:
         raise ValueError(f"{path} has {model_class.other_head[1]}; {model_class.__name__} has another head.")
+    if config is None and (files.vocab_file or "").endswith(".txt"):
+        # As read_tokenizer does; before the weights are read.
+        vocab = text_vocab.load_vocab(files.vocab_file)
+        size = 1 + max(
+            [*vocab.values(), *(token.id for token in read_added_tokens(files.vocab_file, vocab))], default=0
+        )
+        check_vocab_size(needed_config(files), size, files.vocab_file, files.config_file or files.config.file_name)
     config = config or needed_config(files)
     taken = inspect.signature(model_class.__init__).parameters
     if labels is not None:
@@ -417,6 +431,7 @@ def write_model(
     format: str,
     with_optimizer: bool = False,
     vocabulary: list[str] | None = None,
+    added: Sequence[AddedToken] = (),
     overwrite: bool = False,
     check: Callable[[str], None] | None = None,
     card_text: str | None = None,
@@ -429,7 +444,7 @@ def write_model(
       target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
       files: configuration (required), head, vocabulary and casing to write, and facts for the card.
       with_optimizer: also write Adam moments and step (tf1 and bert_tf).
-      vocabulary: lines of vocab.txt instead of files.vocab_file.
+      vocabulary: lines of vocab.txt instead of files.vocab_file. added: further added tokens.
       overwrite: replace existing files.
       check: called with the path of the weights while they still have their temporary name; may raise.
       card_text: the card, if `files` don't describe it.
@@ -477,7 +492,7 @@ def write_model(
                 write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
             for file, text in kind.config_files(config, files.head, weights).items():
                 write_text_file(posixpath.join(temporary, file), text)
-            write_description(temporary, files, vocabulary)
+            write_description(temporary, files, vocabulary, added)
             if not card.is_others(directory):
                 write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))
             if check:

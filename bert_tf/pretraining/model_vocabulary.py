@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import open_weights
-from bert_tf.models.config import BertConfig
+from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles, read_model_files
 from bert_tf.models.families import ALBERT, FAMILIES, family_of
 from bert_tf.pretraining.vocabulary_files import vocabulary_sha256
@@ -67,6 +67,34 @@ def find_vocabulary(
             f"{config.vocab_size}: it is the vocabulary of another model."
         )
     return dataclasses.replace(found, config=config)
+
+
+def check_size(
+    vocab_file: str | None,
+    record_files: Mapping[str, Sequence[str]],
+    config: BertConfig,
+    config_name: str,
+    is_new: bool,
+) -> bool:
+    """Whether the size of the vocabulary is known: that of vocab_file, else that in the summaries beside the records.
+
+    Args:
+      record_files: flag -> the files that it names. config_name: for messages. is_new: see `check_vocab_size`.
+
+    Raises:
+      ValueError: the configuration has another; see `check_vocab_size`.
+    """
+    sizes: dict[str, int] = {}
+    if vocab_file:
+        sizes[vocab_file] = tokenizer_of_model(vocab_file, config).vocab_size
+    else:
+        for files in record_files.values():
+            for summary in summaries_of(files).values():
+                if "vocab_size" in summary:
+                    sizes[summary["flags"]["vocab_file"]] = summary["vocab_size"]
+    for file, size in sizes.items():
+        check_vocab_size(config, size, file, config_name, is_new=is_new)
+    return bool(sizes)
 
 
 def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Casing()) -> Tokenizer:  # noqa: B008

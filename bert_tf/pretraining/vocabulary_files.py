@@ -5,7 +5,7 @@ import posixpath
 
 from bert_tf.system.text_files import file_sha256, read_json
 from bert_tf.text.byte_bpe import MERGES, ByteBpeTokenizer
-from bert_tf.text.casing import Casing, is_there
+from bert_tf.text.casing import TOKENIZER, Casing, is_there
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
@@ -30,12 +30,16 @@ def read_tokenizer(
 
 
 def vocabulary_sha256(vocab_file: str) -> str:
-    """SHA-256 of a vocabulary file; of a vocab.json, of its own and that of the merges.txt beside it."""
+    """SHA-256 of a vocabulary file; of a vocab.json, of its own and that of the merges.txt beside it. Added tokens that
+    other files beside it name count, too."""
     own = file_sha256(vocab_file)
-    merges_file = posixpath.join(posixpath.dirname(vocab_file), MERGES)
-    if tokenizer_class_of(vocab_file) is not ByteBpeTokenizer or _is_complete(vocab_file) or not is_there(merges_file):
+    kind, merges_file = tokenizer_class_of(vocab_file), posixpath.join(posixpath.dirname(vocab_file), MERGES)
+    if kind is ByteBpeTokenizer and not _is_complete(vocab_file) and is_there(merges_file):
+        own = hashlib.sha256(f"{own} {file_sha256(merges_file)}".encode()).hexdigest()
+    if vocab_file.endswith(TOKENIZER):
         return own
-    return hashlib.sha256(f"{own} {file_sha256(merges_file)}".encode()).hexdigest()
+    added = kind.from_file(vocab_file, Casing(False)).added_tokens.tokens
+    return hashlib.sha256(f"{own} {added}".encode()).hexdigest() if added else own
 
 
 def _is_complete(vocab_file: str) -> bool:

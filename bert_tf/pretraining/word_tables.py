@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from bert_tf.pretraining import word_kernels
+from bert_tf.text.added_tokens import AddedTokens
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
@@ -36,20 +37,41 @@ _ODD_SPACE = re.compile(r"[^\S\n ]|  ")
 Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def word_table_of(tokenizer: Tokenizer, boundaries: WordBoundaries | None, mark_words: bool) -> "WordTable | LineTable":
+def word_table_of(
+    tokenizer: Tokenizer, boundaries: WordBoundaries | None, mark_words: bool
+) -> "WordTable | LineTable | AddedTokenTable":
     """The table for a tokenizer; boundaries, mark_words: see `token_store.TokenStoreWriter`."""
+    lines = LineTable(tokenizer, mark_words, boundaries)
     if isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split:
-        return WordPieceTable(tokenizer, boundaries)
-    if isinstance(tokenizer, ByteBpeTokenizer) and tokenizer.splits_at_spaces:
-        return ByteBpeTable(tokenizer)
-    return LineTable(tokenizer, mark_words)
+        words = WordPieceTable(tokenizer, boundaries)
+    elif isinstance(tokenizer, ByteBpeTokenizer):
+        words = ByteBpeTable(tokenizer)
+    else:
+        return lines
+    return AddedTokenTable(words, lines, tokenizer.added_tokens) if tokenizer.added_tokens else words
+
+
+class AddedTokenTable:
+    """The words of lines without added tokens; a line with one is encoded as a whole."""
+
+    def __init__(self, words: "WordTable", lines: "LineTable", added: AddedTokens):
+        self._words, self._lines, self._added = words, lines, added
+
+    def look_up(self, text: str) -> Iterator["Found"]:
+        """See `WordTable.look_up`; the beginning of a line is kept until its end comes."""
+        for has_token, group in itertools.groupby(self._lines.finished(text), key=self._added.occur):
+            lines = list(group)
+            if has_token:
+                yield self._lines.encode(lines)
+            else:
+                yield from self._words.look_up("\n".join([*lines, ""]))
 
 
 class LineTable:
     """Lines as the words of a `WordTable`: word n is the n-th line of a part of the text."""
 
-    def __init__(self, tokenizer: Tokenizer, mark_words: bool):
-        self._tokenizer, self._mark_words = tokenizer, mark_words
+    def __init__(self, tokenizer: Tokenizer, mark_words: bool, boundaries: WordBoundaries | None = None):
+        self._tokenizer, self._mark_words, self._boundaries = tokenizer, mark_words or boundaries, boundaries
         # A line of which nothing is left before it is split is blank.
         self._prepare = tokenizer.preprocess if isinstance(tokenizer, SentencePieceTokenizer) else str.strip
         self._open_line: list[str] = []
@@ -81,8 +103,11 @@ class LineTable:
 
     def _continuations(self, lines: list[str], ids: list[list[int]]) -> np.ndarray:
         tokenizer = self._tokenizer
+        added = {token.content for token in tokenizer.added_tokens.tokens}
         flags = [
-            [tokenizer.is_continuation(piece) for piece in tokenizer.tokenize(line)]
+            self._boundaries.continuations(line)
+            if self._boundaries
+            else [tokenizer.is_continuation(piece) and piece not in added for piece in tokenizer.tokenize(line)]
             if tokenizer.unk_id in row
             else tokenizer.continuations[row]
             for line, row in zip(lines, ids, strict=True)
@@ -160,7 +185,7 @@ class WordPieceTable(WordTable):
         super().__init__()
         self._boundaries = boundaries
         self._basic_tokenizer = tokenizer.basic_tokenizer
-        self._trie = _trie_of(tokenizer.vocab)
+        self._trie = _trie_of(tokenizer.wordpiece_tokenizer.vocab)
         wordpiece = tokenizer.wordpiece_tokenizer
         self._unknown_token = wordpiece.unk_token
         self._unknown_id = tokenizer.vocab.get(wordpiece.unk_token, -1)

@@ -1,6 +1,6 @@
 """What the predictor classes share: opening a trained model, and batches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import keras
 import numpy as np
@@ -121,12 +121,22 @@ class Answerer:
         return keras.tree.map_structure(np.asarray, found)
 
 
-def list_of(items, name: str, what: str) -> list:
-    """`items` as a list.
+def list_of(items, name: str, what: str, line: str) -> list:
+    """`items`, any iterable but a table, as a list.
+
+    Args:
+      line: what to write for one item, to be completed with a string.
 
     Raises:
-      TypeError: it is a single string.
+      TypeError: it is a single string, a table, or nothing that has items; says what to write.
     """
+    problem = None
     if isinstance(items, str | bytes):
-        raise TypeError(f"{name} must be a list of {what}, not a single string; for one example call the object itself")
+        problem = "a single string"
+    elif isinstance(items, Mapping) or hasattr(items, "columns"):
+        problem = f"a {type(items).__name__}: give one of its columns"
+    elif not isinstance(items, Iterable):
+        problem = f"{items!r:.80}"
+    if problem:
+        raise TypeError(f"{name} must be a list of {what}, not {problem}; for one write {line}")
     return list(items)

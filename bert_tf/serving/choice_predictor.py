@@ -11,6 +11,8 @@ from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples
 
+_ONE = "predictor(context, choices)"
+
 
 class ChoicePredictor(Answerer):
     """Picks the choice that fits a context best.
@@ -59,7 +61,7 @@ class ChoicePredictor(Answerer):
         """
         examples = [
             _example(number, *_parts(number, question))
-            for number, question in enumerate(list_of(questions, "questions", "tuples (context, choices)"))
+            for number, question in enumerate(list_of(questions, "questions", "tuples (context, choices)", _ONE))
         ]
         described = [None] * len(examples)
         # All questions of a batch have the same number of choices.

@@ -163,7 +163,7 @@ class Embedder(Answerer):
           ValueError: there is no such prompt.
         """
         prompt = self._prompt(prompt_name)
-        texts = list_of(texts, "texts", "strings")
+        texts = list_of(texts, "texts", "strings", "embedder(text)")
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise TypeError(f"texts[{number}] must be a string, not {text!r:.80}")
@@ -186,5 +186,5 @@ class Embedder(Answerer):
     def __call__(self, text: str, normalize: bool | None = None) -> np.ndarray:
         """float32 [H]: the vector of one text."""
         if not isinstance(text, str):
-            raise TypeError(f"the text must be a string, not {text!r:.80}; encode() takes a list of texts")
+            raise TypeError(f"the text must be a string, not {text!r:.80}; write embedder.encode(texts)")
         return self.encode([text], normalize)[0]

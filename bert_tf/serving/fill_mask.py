@@ -11,6 +11,7 @@ from scipy.special import softmax
 
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
+from bert_tf.serving.base_predictor import list_of
 from bert_tf.text.tokenizer import Tokenizer
 
 _TEXTS_PER_BATCH = 32
@@ -38,13 +39,15 @@ def fill_mask(
       first.
 
     Raises:
-      TypeError: `texts` is a single string.
+      TypeError: `texts` is a single string, or an entry is none.
       ValueError: the masked-LM head is still random, as the model's weights lacked it; a text has no [MASK], or more
         word pieces than the model has positions; `top_k` is not between 1 and the size of the vocabulary; vocabulary
         and model don't match.
     """
-    if isinstance(texts, str):
-        raise TypeError("fill_mask takes a list of texts; put a single text into a list.")
+    texts = list_of(texts, "texts", "strings", "fill_mask(model, tokenizer, [text])")
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"texts[{number}] must be a string, not {text!r:.80}")
     check_trained(model, unread=("cls/seq_relationship/",))
     vocab_size = tokenizer.vocab_size
     if vocab_size > model.config.vocab_size:

@@ -58,7 +58,7 @@ class Predictor(Answerer):
     def logits(self, texts: list[str | tuple[str, str]]) -> np.ndarray:
         """Logits [n, C] of texts or pairs of texts, in the order given."""
         examples = []
-        for number, text in enumerate(list_of(texts, "texts", "strings or pairs of strings")):
+        for number, text in enumerate(_texts(texts)):
             parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, tuple | list) else ()
             if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
                 raise TypeError(f"texts[{number}] must be a string or a pair of strings, not {text!r:.80}")
@@ -101,8 +101,18 @@ class Predictor(Answerer):
     def __call__(self, text: str, pair: str | None = None) -> dict:
         """The prediction for one text or one pair."""
         if not isinstance(text, str):
-            raise TypeError(f"the text must be a string, not {text!r:.80}; predict() takes a list of texts")
+            line = "predictor(*pair)" if isinstance(text, tuple) and len(text) == 2 else "predictor.predict(texts)"
+            raise TypeError(f"the text must be a string, not {text!r:.80}; write {line}")
         return self.predict([text if pair is None else (text, pair)])[0]
+
+
+def _texts(texts) -> list:
+    """A list of texts or pairs; one pair, whose parts could be two texts, is refused."""
+    if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(part, str) for part in texts):
+        raise TypeError(
+            "texts is one pair: write predictor(*pair), or predictor.predict([pair]); for two texts give a list of them"
+        )
+    return list_of(texts, "texts", "strings or pairs of strings", "predictor(text)")
 
 
 def _logits_of(outputs: dict[str, np.ndarray], task: Task) -> np.ndarray:

@@ -55,10 +55,13 @@ class QuestionAnswerer(Answerer):
         With a joint head "no answer" is no candidate: the score of "" is the probability that there is no answer, which
         the scores of answers leave out.
         """
-        questions = list_of(questions, "questions", "pairs (question, context)")
+        questions = list_of(questions, "questions", "pairs (question, context)", "answerer(question, context)")
         for number, pair in enumerate(questions):
             if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-                raise TypeError(f"questions[{number}] must be a pair of strings (question, context), not {pair!r:.80}")
+                raise TypeError(
+                    f"questions[{number}] must be a pair of strings (question, context), not {pair!r:.80}; "
+                    "for one write answerer(question, context)"
+                )
         if not questions:
             return []
         return self._predict_by_export(questions) if self.export else self._predict_by_model(questions)

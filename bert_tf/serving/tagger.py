@@ -86,7 +86,7 @@ class Tagger(Answerer):
           TypeError: an entry is neither a string nor a list of strings; the message names its place.
           ValueError: an empty word.
         """
-        texts = list_of(texts, "texts", "strings or lists of words")
+        texts = list_of(texts, "texts", "strings or lists of words", "tagger(text)")
         for number, text in enumerate(texts):
             if isinstance(text, str):
                 continue

@@ -7,24 +7,23 @@ of the list first. Nothing is lost: no lower-casing, no normalisation, no unknow
 """
 
 import functools
+import itertools
 import posixpath
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+from tokenizers import decoders, models, pre_tokenizers, processors
 
-from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there, read_text_lines, understood
+from bert_tf.system.text_files import read_bytes, read_json, read_text_lines, understood
+from bert_tf.text.added_tokens import WHITESPACE, AddedToken, read_added_tokens
 from bert_tf.text.casing import TOKENIZER, Casing, first_existing, is_there
-from bert_tf.text.library_tokenizer import LibraryTokenizer, read_tokenizer_json
+from bert_tf.text.library_tokenizer import LibraryTokenizer, in_library, read_tokenizer_json
 from bert_tf.text.tokenizer_files import name_special_tokens, parts_of, read_tokenizer_config, special_tokens_of
 
-VOCAB, MERGES, ADDED_TOKENS = "vocab.json", "merges.txt", "added_tokens.json"
+VOCAB, MERGES = "vocab.json", "merges.txt"
 _MOST_IDS = 1 << 31
 WORD_START = "\u0120"  # how a space is written
 _VERSION = "#version"
-# What the library's regular expressions call whitespace (Unicode: White_Space); `str.isspace` has four more.
-WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-WHITESPACE += "\u2028\u2029\u202f\u205f\u3000"
 
 
 class ByteBpeTokenizer(LibraryTokenizer):
@@ -59,28 +58,30 @@ class ByteBpeTokenizer(LibraryTokenizer):
         self.add_prefix_space = config.get("add_prefix_space")
         values = read_json(vocab_file)
         if isinstance(values.get("model"), dict):
-            library = read_tokenizer_json(vocab_file, "BPE", lambda values: self._check(values, vocab_file))
+            check = functools.partial(self._check, path=vocab_file)
+            library, added = read_tokenizer_json(vocab_file, "BPE", self, check)
             others = (posixpath.join(directory, name) for name in (VOCAB, MERGES))
             files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if is_there(path)}
         else:
             merges_file = merges_file or posixpath.join(directory, MERGES)
             library = _read_vocab_and_merges(values, vocab_file, merges_file)
+            added = _added_tokens(library, vocab_file, self)
+            for token in added:
+                flags = in_library(token, self)
+                flags.pop("id")
+                library.add_tokens([tokenizers.AddedToken(**flags)])
             files = {VOCAB: read_bytes(vocab_file), MERGES: read_bytes(merges_file)}
         self.add_prefix_space = bool(self.add_prefix_space)
         _check_alphabet(library, vocab_file)
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
-        if TOKENIZER not in files:
-            _add_tokens(library, directory, config, self)
-        super().__init__(library, vocab_file, files)
+        super().__init__(library, vocab_file, files, added)
         library.decoder = decoders.ByteLevel()
         library.post_processor = processors.RobertaProcessing(
             (self.sep_token, self.sep_id), (self.cls_token, self.cls_id), True, self.add_prefix_space
         )
-        added = library.get_added_tokens_decoder()
-        # Whether what comes before the space before a word, and what comes after the word, never matters to its pieces.
-        self.splits_at_spaces = all(token.special for token in added.values())
-        self.mask_takes_spaces = added[self.mask_id].lstrip if self.mask_id in added else True
-        self._never_continue = sorted({*added, *(self.vocab[token] for token in special_tokens_of(self))})
+        self.mask_takes_spaces = next((token.lstrip for token in added if token.id == self.mask_id), True)
+        never = (*(token.content for token in added), *special_tokens_of(self))
+        self._never_continue = sorted({self.vocab[token] for token in never})
 
     @classmethod
     def find_file(cls, directory: str) -> str | None:
@@ -112,6 +113,18 @@ class ByteBpeTokenizer(LibraryTokenizer):
             raise ValueError(f"{path}: its BPE does not split text as RoBERTa's does, which is byte-level BPE.")
         if self.add_prefix_space is None:
             self.add_prefix_space = parts[0].get("add_prefix_space", False)
+
+    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """See `LibraryTokenizer.encode_with_offsets`."""
+        ids, offsets = super().encode_with_offsets(text)
+        if self.added_tokens and self.add_prefix_space:
+            # The library leaves the first character out for the space that it puts behind an added token itself.
+            for number, (before, index) in enumerate(itertools.pairwise(ids), start=1):
+                start, end = offsets[number]
+                is_first = before in self.added_tokens.ids and index not in self.added_tokens.ids
+                if is_first and self.inv_vocab[index].startswith(WORD_START) and text[start - 1] != " ":
+                    offsets[number] = start - 1, end if self.inv_vocab[index].strip(WORD_START) else start - 1
+        return ids, offsets
 
     def merge(self, word: str) -> list[int]:
         """The ids of the pieces that the merges make of a word, whose bytes are written as pieces write them."""
@@ -189,34 +202,10 @@ def _check_alphabet(library: tokenizers.Tokenizer, vocab_file: str) -> None:
         )
 
 
-def _add_tokens(library: tokenizers.Tokenizer, directory: str, config: dict, tokenizer: ByteBpeTokenizer) -> None:
-    """Adds the tokens that no merge makes: the special ones, and those of added_tokens.json or tokenizer_config.json.
-
-    Raises:
-      ValueError: their ids don't follow the vocabulary; names the file.
-    """
-    described = {
-        int(index): AddedToken(
-            token["content"],
-            lstrip=token.get("lstrip", False),
-            rstrip=token.get("rstrip", False),
-            single_word=token.get("single_word", False),
-            normalized=token.get("normalized", False),
-            special=token.get("special", False),
-        )
-        for index, token in (config.get("added_tokens_decoder") or {}).items()
-    }
+def _added_tokens(library: tokenizers.Tokenizer, vocab_file: str, tokenizer: ByteBpeTokenizer) -> list[AddedToken]:
+    """The tokens that no merge makes: those that the files beside a vocab.json name, and those with a role."""
+    found = {token.content: token for token in read_added_tokens(vocab_file, library.get_vocab())}
     for token in special_tokens_of(tokenizer):
-        index = library.token_to_id(token)
-        if index is not None and index not in described:
-            described[index] = AddedToken(token, lstrip=token == tokenizer.mask_token, normalized=False, special=True)
-    path = posixpath.join(directory, ADDED_TOKENS)
-    for token, index in (read_json_if_there(path) or {}).items():
-        described.setdefault(index, AddedToken(token, normalized=False))
-    for index, token in sorted(described.items()):
-        library.add_tokens([token])
-        if library.token_to_id(token.content) != index:
-            raise ValueError(
-                f"{path}: {token.content!r} has id {index}, but the vocabulary's next is "
-                f"{library.token_to_id(token.content)}. Take all files from the same model."
-            )
+        if (index := library.token_to_id(token)) is not None and token not in found:
+            found[token] = AddedToken(index, token, lstrip=token == tokenizer.mask_token, special=True)
+    return sorted(found.values(), key=lambda token: token.id)

@@ -92,8 +92,12 @@ def split_punctuation(char: str) -> str:
     return f" {char} " if is_punctuation(char) else char
 
 
+def strip_accent(char: str) -> str | None:
+    return None if unicodedata.category(char) == "Mn" else char
+
+
 def strip_accent_and_split_punctuation(char: str) -> str | None:
-    return None if unicodedata.category(char) == "Mn" else split_punctuation(char)
+    return strip_accent(char) and split_punctuation(char)
 
 
 @functools.cache

@@ -34,7 +34,7 @@ class GraphByteBpe(tf.Module):
     asset file, and loading it needs nothing of this project. Invalid bytes are left out. It runs on the CPU.
 
     Raises:
-      ValueError: the tokenizer has a normalizer or added tokens, or a list of merges that no training gives, so that
+      ValueError: the tokenizer has a normalizer, or a list of merges that no training gives, so that
         their order matters beyond their ranks.
     """
 
@@ -236,7 +236,7 @@ class GraphByteBpe(tf.Module):
             # As in the library, a single space at the beginning of a text isn't left out, whether it was added or not.
             added = tf.gather(added, rows)
             starts, ends = tf.maximum(starts - added, 0), ends - added
-            leading = tf.where(tf.equal(starts, 0) & tf.equal(leading, 1), 0, leading)
+            leading = tf.where(tf.equal(starts, 0) & tf.equal(leading, 1), tf.zeros_like(leading), leading)
         starts = tf.minimum(starts + leading, ends)
         return starts, tf.where(ends >= trailing, tf.maximum(ends - trailing, starts), ends)
 
@@ -305,7 +305,6 @@ def _check(values: Mapping, model: Mapping, merges: Sequence[tuple[str, str]]) -
     """
     reasons = {
         "a normalizer": values.get("normalizer"),
-        "added tokens": [token for token in values.get("added_tokens") or () if not token["special"]],
         "dropout": model.get("dropout"),
         "ignore_merges": model.get("ignore_merges"),
         "marks of subwords": model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"),

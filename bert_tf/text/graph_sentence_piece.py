@@ -66,7 +66,7 @@ class GraphSentencePiece(tf.Module):
             self._op = tf_text.SentencepieceTokenizer(tokenizer.model, out_type=tf.int32)
             self.resources = (self._op,)
             # A symbol that the model takes as it is, and that begins with ▁ itself: the ops differ on the ▁ before it.
-            symbols = tf.constant([token for token in tokenizer.vocab if token.startswith(WORD_START)] or [""])
+            symbols = tf.constant([token for token in tokenizer.pieces if token.startswith(WORD_START)] or [""])
             self._ops_differ = self._op.tokenize(symbols).to_list() != self._fast.tokenize(symbols).to_list()
             self._build_parts(tokenizer)
 
@@ -126,9 +126,9 @@ class GraphSentencePiece(tf.Module):
 
     def _build_parts(self, tokenizer: SentencePieceTokenizer) -> None:
         """For each id the ids that it is split into, with their numbers of characters without ▁; -1: not known."""
-        size = len(tokenizer.vocab)
+        size = len(tokenizer.pieces)
         starts, counts = np.arange(size), np.ones(size, np.int64)
-        parts, sizes = list(range(size)), [len(token.replace(WORD_START, "")) for token in tokenizer.vocab]
+        parts, sizes = list(range(size)), [len(token.replace(WORD_START, "")) for token in tokenizer.pieces]
         sizes[tokenizer.unk_id] = -1
         for index in tokenizer.split_ids:
             piece = tokenizer.inv_vocab[index]
@@ -264,7 +264,7 @@ def _prepared_characters(tokenizer: SentencePieceTokenizer, texts: np.ndarray, s
     if normalize("  a  b ") != f"{WORD_START}a{WORD_START}b":
         raise ValueError("the SentencePiece model keeps repeated spaces, which an exported graph can't follow exactly.")
     entries = np.full(CODE_POINTS, _SEEN | case_beside_sigma("\ue000"), np.int32)
-    composed = [token for token in tokenizer.vocab if any(_is_composed(char) for char in token)]
+    composed = [token for token in tokenizer.pieces if any(_is_composed(char) for char in token)]
     if composed:
         raise ValueError(
             f"the SentencePiece model has pieces of composed characters ({composed[0]}), as those of Korean text have, "

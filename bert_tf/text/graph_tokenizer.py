@@ -112,7 +112,7 @@ class GraphTokenizer(tf.Module):
                 "export the model with --format=tflite, which takes ids."
             )
         return cls(
-            tokenizer.vocab,
+            pieces.vocab,
             basic.do_lower_case,
             basic.strip_accents,
             split_unknown,

@@ -5,6 +5,7 @@ MeCab is the extra `fugashi`. A text is normalized (NFKC) before MeCab sees it, 
 characters of the text that became one, or one that became several.
 """
 
+import functools
 import importlib.util
 import posixpath
 import threading
@@ -12,6 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 from bert_tf.text import segmenters
+from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.casing import TOKENIZER_CONFIG, Casing, first_existing
 from bert_tf.text.library_tokenizer import text_of
 from bert_tf.text.tokenizer import Tokenizer
@@ -72,6 +74,7 @@ class JapaneseTokenizer(Tokenizer):
         self._split = BasicTokenizer(self._settings["do_lower_case"], tokenize_chinese_chars=False,
                                      never_split=never_split)  # fmt: skip
         self._wordpiece = WordpieceTokenizer(self.vocab, self.unk_token, _LONGEST_WORD)
+        self.set_added_tokens(read_added_tokens(vocab_file, self.vocab))
         self._mecab = None
         if self._settings["do_word_tokenize"] and self._settings["word_tokenizer_type"] == "mecab":
             self._mecab = _Mecab(**(self._settings["mecab_kwargs"] or {}))
@@ -102,7 +105,10 @@ class JapaneseTokenizer(Tokenizer):
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of `text`."""
-        return [piece for word in self._words(text_of(text)) for piece in self._pieces(word)]
+        return self.added_tokens.tokenize(text_of(text), self._tokenize)
+
+    def _tokenize(self, text: str) -> list[str]:
+        return [piece for word in self._words(text) for piece in self._pieces(word)]
 
     def encode(self, text: str | bytes) -> list[int]:
         """The ids of the pieces of `text`, without special tokens."""
@@ -114,8 +120,12 @@ class JapaneseTokenizer(Tokenizer):
         Args:
           split_unknown: keep the known pieces of a word that is unknown as a whole.
         """
+        encode = functools.partial(self._encode_with_offsets, split_unknown=split_unknown)
+        return self.added_tokens.encode_with_offsets(text_of(text), encode)
+
+    def _encode_with_offsets(self, text: str, split_unknown: bool) -> tuple[list[int], list[Span]]:
         ids, offsets = [], []
-        for word, spans in self._words_with_spans(text_of(text)):
+        for word, spans in self._words_with_spans(text):
             for piece, first, last in self._pieces_with_places(word, split_unknown):
                 ids.append(self._id(piece))
                 own = spans[first:last]
@@ -189,7 +199,7 @@ class JapaneseTokenizer(Tokenizer):
 
     def normalize(self, text: str) -> str:
         """See `Tokenizer.normalize`: the words of `text`."""
-        return " ".join(self._words(text_of(text)))
+        return " ".join(self.added_tokens.tokenize(text_of(text), self._words))
 
     @staticmethod
     def is_continuation(token: str) -> bool:

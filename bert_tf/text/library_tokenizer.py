@@ -1,18 +1,20 @@
 """Tokenizers that the `tokenizers` library executes: byte-level BPE, and Hugging Face's form of ALBERT's.
 
 The library's rules are those of Hugging Face's models, whose ids must be met exactly. Here they are put behind the
-interface of this project: special tokens written in a text are text (a text can't end its own row), offsets leave the
-space before a word out, and what a file may contain for other uses (truncation, padding, row templates) is ignored.
+interface of this project: tokens with a role, written in a text, are text (a text can't end its own row), offsets leave
+the space before a word out, and what a file may contain for other uses (truncation, padding, row templates) is ignored.
 """
 
+import dataclasses
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tokenizers
 
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import read_json, understood
+from bert_tf.text.added_tokens import AddedToken, read_added_tokens
 from bert_tf.text.casing import TOKENIZER
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import kind_of_model, special_tokens_of
@@ -27,19 +29,26 @@ class LibraryTokenizer(Tokenizer):
     Args:
       library: what splits text into pieces.
       vocab_file: where it comes from, for messages.
-      files: name -> content of the files it was read from.
+      files: name -> content of the files it was read from. added: by `read_added_tokens`.
 
     Raises:
       ValueError: the vocabulary lacks a special token; names the file.
     """
 
-    def __init__(self, library: tokenizers.Tokenizer, vocab_file: str, files: Mapping[str, bytes]):
+    def __init__(
+        self,
+        library: tokenizers.Tokenizer,
+        vocab_file: str,
+        files: Mapping[str, bytes],
+        added: Sequence[AddedToken] = (),
+    ):
         library.no_truncation()
         library.no_padding()
         self._library, self._files = library, dict(files)
         self._prepare()
         self.vocab = dict(sorted(library.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        self.set_added_tokens(added)
         check_special_tokens(self, vocab_file)
 
     def _prepare(self) -> None:
@@ -57,7 +66,12 @@ class LibraryTokenizer(Tokenizer):
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of `text`."""
-        return self._encode(text).tokens
+        encoding = self._encode(text)
+        if self.added_tokens.ids.isdisjoint(encoding.ids):
+            return encoding.tokens
+        # An added token without the whitespace that it takes.
+        pairs = zip(encoding.ids, encoding.tokens, strict=True)
+        return [self.inv_vocab[index] if index in self.added_tokens.ids else token for index, token in pairs]
 
     def encode(self, text: str | bytes) -> list[int]:
         """The ids of the pieces of `text`, without special tokens."""
@@ -91,7 +105,11 @@ class LibraryTokenizer(Tokenizer):
 
     def files(self) -> dict[str, bytes]:
         """See `Tokenizer.files`; with a tokenizer.json if there was none."""
-        return {TOKENIZER: self._library.to_str(pretty=True).encode(), **self._files}
+        if TOKENIZER in self._files:
+            return dict(self._files)
+        values = json.loads(self._library.to_str())
+        values["added_tokens"] = [dataclasses.asdict(token) for token in self.described_tokens]
+        return {TOKENIZER: json.dumps(values, indent=2, ensure_ascii=False).encode(), **self._files}
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""
@@ -125,11 +143,14 @@ def check_special_tokens(tokenizer: Tokenizer, vocab_file: str) -> None:
     tokenizer.pad_id = tokenizer.vocab[tokenizer.pad_token]
 
 
-def read_tokenizer_json(path: str, kind: str, change: Callable[[dict], None]) -> tokenizers.Tokenizer:
-    """The tokenizer of a tokenizer.json.
+def read_tokenizer_json(
+    path: str, kind: str, tokenizer: Tokenizer, change: Callable[[dict], None]
+) -> tuple[tokenizers.Tokenizer, list[AddedToken]]:
+    """The tokenizer of a tokenizer.json, and its added tokens.
 
     Args:
-      kind: the type of its model. change: called with its values before they are used.
+      kind: the type of its model. tokenizer: what it will be part of, which names the tokens with a role.
+      change: called with its values before they are used.
 
     Raises:
       ValueError: it is truncated, not a tokenizer.json, or of another kind; names the file.
@@ -142,7 +163,18 @@ def read_tokenizer_json(path: str, kind: str, change: Callable[[dict], None]) ->
     if found != kind:
         raise ValueError(f"{path} is a tokenizer of another kind: its model is {found}, here {kind} is needed.")
     change(values)
+    with understood(path):
+        vocab = model["vocab"]
+        pieces = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
+        added = read_added_tokens(path, pieces)
+    values["added_tokens"] = [in_library(token, tokenizer) for token in added]
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(values))
+        return tokenizers.Tokenizer.from_str(json.dumps(values)), added
     except Exception as error:  # the library raises nothing more specific
         raise ValueError(f"{path}: {error}. Take the file of the model itself.") from None
+
+
+def in_library(token: AddedToken, tokenizer: Tokenizer) -> dict:
+    """An added token as the library takes it here, where only tokens with a role are special: in a text they are
+    text."""
+    return {**dataclasses.asdict(token), "special": token.content in special_tokens_of(tokenizer)}

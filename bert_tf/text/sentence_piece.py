@@ -20,6 +20,7 @@ from collections.abc import Iterable
 import sentencepiece
 
 from bert_tf.system.text_files import read_bytes, understood
+from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, find_vocab_file, first_existing, is_there
 from bert_tf.text.library_tokenizer import LibraryTokenizer, check_special_tokens, read_tokenizer_json, text_of
 from bert_tf.text.sentence_piece_model import model_of_tokenizer_json
@@ -43,6 +44,9 @@ class SentencePieceTokenizer(Tokenizer):
       model_file: a SentencePiece model with ALBERT's special tokens.
       do_lower_case: as when the model was trained; all released models are uncased.
 
+    Attributes:
+      pieces: token -> id of the model's own pieces, to which `vocab` adds the added tokens.
+
     Raises:
       ValueError: the model can't be parsed, or lacks a special token; names the file.
     """
@@ -65,14 +69,15 @@ class SentencePieceTokenizer(Tokenizer):
             ) from None
         size = self._processor.get_piece_size()
         self.inv_vocab = dict(enumerate(map(self._processor.id_to_piece, range(size))))
-        self.vocab = {token: index for index, token in self.inv_vocab.items()}
+        self.vocab = self.pieces = {token: index for index, token in self.inv_vocab.items()}
         name_special_tokens(self, posixpath.dirname(model_file))
+        self.set_added_tokens(read_added_tokens(model_file, self.vocab), self.preprocess, self._origins)
         check_special_tokens(self, model_file)
         self._special = frozenset(special_tokens_of(self))
         # The ids of pieces that end in a digit and a comma -> the ids that they are split into.
         self.split_ids = {
-            index: [self.vocab.get(part, self.unk_id) for part in self._split_comma(piece)]
-            for piece, index in self.vocab.items()
+            index: [self.pieces.get(part, self.unk_id) for part in self._split_comma(piece)]
+            for piece, index in self.pieces.items()
             if _ends_in_digit_comma(piece)
         }
 
@@ -128,10 +133,16 @@ class SentencePieceTokenizer(Tokenizer):
 
     def normalize(self, text: str) -> str:
         """See `Tokenizer.normalize`: ALBERT's preprocessing, then the model's own rules."""
-        return " ".join(self.normalize_prepared(self.preprocess(text)).replace(WORD_START, " ").split())
+        return " ".join(self.added_tokens.tokenize(text_of(text), self._normalized_words))
+
+    def _normalized_words(self, text: str) -> list[str]:
+        return self.normalize_prepared(self.preprocess(text)).replace(WORD_START, " ").split()
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of `text`; characters that the model doesn't know stay as they are."""
+        return self.added_tokens.tokenize(text_of(text), self._tokenize)
+
+    def _tokenize(self, text: str) -> list[str]:
         pieces = []
         for piece in self._processor.encode(self.preprocess(text), out_type=str):
             pieces += self._split_comma(piece) if _ends_in_digit_comma(piece) else [piece]
@@ -139,10 +150,15 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode(self, text: str | bytes) -> list[int]:
         """The ids of the pieces of `text`, without special tokens; [CLS] in a text is text."""
+        return self.added_tokens.encode(text_of(text), self._encode)
+
+    def _encode(self, text: str) -> list[int]:
         return self._split_commas(self._processor.encode(self.preprocess(text)))
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
+        if self.added_tokens:
+            return super().encode_batch(texts)
         return [self._split_commas(ids) for ids in self._processor.encode([self.preprocess(text) for text in texts])]
 
     def _split_commas(self, ids: list[int]) -> list[int]:
@@ -162,11 +178,14 @@ class SentencePieceTokenizer(Tokenizer):
         Args:
           split_unknown: makes no difference, since an unknown character never hides the pieces beside it.
         """
+        return self.added_tokens.encode_with_offsets(text_of(text), self._encode_with_offsets)
+
+    def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         prepared, origins = self._preprocess_with_origins(text)
         known, spans = {*origins}, self._spans(prepared)
         ids, offsets, place = [], [], 0
         for piece in self._processor.encode(prepared, out_type=str):
-            index = self.vocab.get(piece, self.unk_id) if piece not in self._special else self.unk_id
+            index = self.pieces.get(piece, self.unk_id) if piece not in self._special else self.unk_id
             for part, size in self.parts(index, piece):
                 covered = [span for span in spans[place : place + size] if span]
                 place += size
@@ -226,11 +245,14 @@ class SentencePieceTokenizer(Tokenizer):
             return prepared, [place for _, place in chars]
         return prepared.lower(), [place for char, place in chars for _ in char.lower()]
 
+    def _origins(self, text: str) -> list[int]:
+        return self._preprocess_with_origins(text)[1]
+
     # --- pieces to text ----------------------------------------------------------------------------------------------
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text that the pieces spell, with single spaces between words."""
-        special = special_tokens_of(self)  # this method serves two classes
+        special = {*special_tokens_of(self), *(token.content for token in self.added_tokens.tokens)}
         tokens = self.convert_ids_to_tokens(ids)
         text = "".join(f" {token} " if token in special else token for token in tokens)
         return " ".join(text.replace(WORD_START, " ").split())
@@ -269,9 +291,9 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
         values = {}
-        library = read_tokenizer_json(vocab_file, "Unigram", values.update)
         name_special_tokens(self, directory)
-        super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)})
+        library, added = read_tokenizer_json(vocab_file, "Unigram", self, values.update)
+        super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
         beside = is_there(model_file := posixpath.join(directory, MODEL))
         first = "" if beside else f"let convert_checkpoint.py write the model with a {MODEL}, and there "
         advice = f"If a text may get other ids in rare cases, {first}move {TOKENIZER} away, so that {MODEL} is read by "

@@ -11,16 +11,22 @@ Shape legend: B batch, S sequence length, V vocabulary.
 import abc
 import functools
 import importlib
+import json
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from bert_tf.system.atomic import write_file
+from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import casing as text_casing
+from bert_tf.text.added_tokens import ADDED_FILES, DECODER, AddedToken, AddedTokens, decoder_of
 from bert_tf.text.casing import Casing
 from bert_tf.weights import released_models
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
 PADDINGS = ("longest", "max_length")
+_VOCABULARY_FILES = {"vocab.txt", "vocab.json", "merges.txt", "tokenizer.json", "spiece.model", *ADDED_FILES}
 
 
 class Tokenizer(abc.ABC):
@@ -43,6 +49,7 @@ class Tokenizer(abc.ABC):
       word_separator: what stands between the words of a text that is given as words: "" where words are encoded alike
         wherever they are, " " where the space before a word is part of its pieces.
       mask_takes_spaces: whether the mask token in a text includes the whitespace before it.
+      added_tokens: tokens that are cut out of a text before the rest is tokenized; in `vocab`, too.
     """
 
     vocab: Mapping[str, int]
@@ -65,6 +72,8 @@ class Tokenizer(abc.ABC):
     answers_by_words = False
     word_separator = ""
     mask_takes_spaces = False
+    added_tokens: AddedTokens = AddedTokens()
+    described_tokens: Sequence[AddedToken] = ()  # the added tokens, and those with a role that files describe like them
 
     # --- what a subclass defines -------------------------------------------------------------------------------------
 
@@ -140,7 +149,20 @@ class Tokenizer(abc.ABC):
 
     def settings(self) -> dict:
         """What tokenizer_config.json says beside these files, in the terms of Hugging Face."""
-        return {f"{role}_token": getattr(self, f"{role}_token") for role in ROLES}
+        roles = {f"{role}_token": getattr(self, f"{role}_token") for role in ROLES}
+        return {**roles, **({DECODER: decoder_of(self.described_tokens)} if self.added_tokens else {})}
+
+    def set_added_tokens(self, found: Sequence[AddedToken], *normalization) -> None:
+        """Adds the tokens to the vocabulary that the files beside it name.
+
+        Args:
+          found: from `read_added_tokens`, those with a role among them. normalization: see `AddedTokens`.
+        """
+        roles = {getattr(self, f"{role}_token") for role in ROLES}
+        self.described_tokens = found
+        self.added_tokens = AddedTokens([token for token in found if token.content not in roles], *normalization)
+        self.vocab = {**self.vocab, **{token.content: token.id for token in found}}
+        self.inv_vocab = {**self.inv_vocab, **{token.id: token.content for token in found}}
 
     def to_graph(self, split_unknown: bool = False):
         """The same rules as TensorFlow ops: a `tf.Module` with `encode` and `tokenize`, like `GraphTokenizer`.
@@ -151,7 +173,13 @@ class Tokenizer(abc.ABC):
         if self.graph_form is None:
             raise ValueError(f"A {type(self).__name__} can't be part of a graph: its models can't be exported.")
         module, _, name = self.graph_form.rpartition(".")
-        return getattr(importlib.import_module(module), name).from_tokenizer(self, split_unknown)
+        graph = getattr(importlib.import_module(module), name).from_tokenizer(self, split_unknown)
+        if not self.added_tokens:
+            return graph
+        trims = self.word_separator == " "
+        return importlib.import_module("bert_tf.text.graph_added_tokens").GraphAddedTokens(
+            graph, self.added_tokens, trims
+        )
 
     # --- files -------------------------------------------------------------------------------------------------------
 
@@ -182,6 +210,33 @@ class Tokenizer(abc.ABC):
         tokenizer = choice.tokenizer_of_file(vocab_file, resolved, cls)
         tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
         return tokenizer
+
+    def save_pretrained(self, directory: str) -> None:
+        """Writes the vocabulary and tokenizer_config.json, from which `read_tokenizer` and `transformers` give the same
+        ids, beside a model or alone.
+
+        Args:
+          directory: made if missing. Files of the same names are replaced.
+
+        Raises:
+          FileExistsError: it has a vocabulary file of another kind, which would be read instead; names it.
+        """
+        import tensorflow as tf
+
+        contents = self.files()
+        there = set(tf.io.gfile.listdir(directory)) if tf.io.gfile.isdir(directory) else set()
+        if others := sorted(there & _VOCABULARY_FILES - contents.keys()):
+            raise FileExistsError(
+                f"{directory} has {', '.join(others)} of another tokenizer: remove it, or give another directory."
+            )
+        path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
+        old = read_json_if_there(path) or {}
+        length = {name: old[name] for name in ("model_max_length",) if name in old}
+        config = {"tokenizer_class": self.huggingface_class, **length, **self.settings()}
+        contents[text_casing.TOKENIZER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+        tf.io.gfile.makedirs(directory)
+        for name, content in contents.items():
+            write_file(posixpath.join(directory, name), content)
 
     def check_casing(self, vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None) -> None:
         """Refuses flags of these names that a vocabulary file contradicts, or that its kind has no use for.
@@ -250,8 +305,10 @@ class Tokenizer(abc.ABC):
 
     @functools.cached_property
     def continuations(self) -> np.ndarray:
-        """`continuations_of` the tokenizer's own vocabulary."""
-        return self.continuations_of(self.vocab)
+        """`continuations_of` the tokenizer's own vocabulary; added tokens continue nothing."""
+        table = self.continuations_of(self.vocab)
+        table[list(self.added_tokens.ids)] = False
+        return table
 
     def continues_word(self, ids) -> np.ndarray:
         """bool, in the shape of `ids`: whether each continues the word of the id before it."""

@@ -48,13 +48,15 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 
 
 def _load_tokenizer_json(path: str) -> dict[str, int]:
-    """token -> id of a tokenizer.json, including added tokens, in the order of the ids."""
+    """token -> id of a tokenizer.json, in the order of the ids, with the added tokens that are between the others."""
     values = read_json(path)
     model = values.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or model.get("type") != "WordPiece":
         raise ValueError(f"{path} is not a tokenizer.json with a WordPiece vocabulary, as BERT needs.")
     with understood(path):
-        vocab = {**model["vocab"], **{token["content"]: token["id"] for token in values.get("added_tokens") or ()}}
+        last = max(model["vocab"].values(), default=-1)
+        between = [token for token in values.get("added_tokens") or () if token["id"] <= last]
+        vocab = {**model["vocab"], **{token["content"]: token["id"] for token in between}}
         ids = sorted(vocab.values())
     if ids != list(range(len(ids))):
         raise ValueError(f"{path}: the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}, each once.")

@@ -28,7 +28,7 @@ class WordBoundaries:
     """
 
     def __init__(self, tokenizer: FullTokenizer, segmenter: str | None):
-        self._basic_tokenizer = tokenizer.basic_tokenizer
+        self._basic_tokenizer, self._added_tokens = tokenizer.basic_tokenizer, tokenizer.added_tokens
         self._cut = tokenizer.wordpiece_tokenizer.cut
         self._unknown = [tokenizer.wordpiece_tokenizer.unk_token]
         self._segment = None
@@ -52,7 +52,11 @@ class WordBoundaries:
         return sorted(starts)
 
     def continuations(self, text: str) -> list[bool]:
-        """For each piece of `FullTokenizer.tokenize(text)` whether it continues a word."""
+        """For each piece of `FullTokenizer.tokenize(text)` whether it continues a word; an added token is one."""
+        parts = self._added_tokens.parts(text)
+        return [flag for part in parts for flag in ([False] if part.token else self._continuations(part.text))]
+
+    def _continuations(self, text: str) -> list[bool]:
         starts = self.segment_starts(text)
         flags, before = [], None  # the segment of the last character, unless that is punctuation
         for token, places in self._basic_tokenizer.tokenize_with_origins(text):

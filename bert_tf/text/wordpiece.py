@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from absl import logging
 
+from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.casing import Casing, find_vocab_file
 from bert_tf.text.characters import (
     clean,
@@ -22,6 +23,7 @@ from bert_tf.text.characters import (
     clean_of_unassigned,
     separate_whitespace,
     split_punctuation,
+    strip_accent,
     strip_accent_and_split_punctuation,
 )
 from bert_tf.text.tokenizer import Tokenizer
@@ -53,6 +55,9 @@ class _CharacterTable(dict):
         return result
 
 
+_WITHOUT_ACCENTS = _CharacterTable(strip_accent)
+
+
 # ---- helpers with the original's names ------------------------------------------------------------------------------
 
 
@@ -62,7 +67,8 @@ def convert_to_unicode(text: str | bytes) -> str:
         return text
     if isinstance(text, bytes):
         return text.decode("utf-8", "ignore")
-    raise ValueError(f"text must be str or bytes, not {type(text).__name__}")
+    line = "; for several write tokenizer.encode_batch(texts)" if isinstance(text, list | tuple) else ""
+    raise ValueError(f"text must be str or bytes, not {type(text).__name__}{line}")
 
 
 def printable_text(text: str | bytes) -> str:
@@ -167,22 +173,41 @@ class BasicTokenizer:
             cleaned = unicodedata.normalize("NFD", cleaned)
         return cleaned.translate(self._splitting).split()
 
+    def normalize(self, text: str) -> str:
+        """`text` as it is before punctuation marks are separated; whitespace and CJK characters have spaces."""
+        text = text.translate(self._cleaning)
+        if self.do_lower_case:
+            text = text.lower()
+        if self.strip_accents and not text.isascii():
+            text = unicodedata.normalize("NFD", text).translate(_WITHOUT_ACCENTS)
+        return text
+
+    def origins(self, text: str) -> list[int]:
+        """The character of `text` that each character of `normalize(text)` comes from."""
+        chars = self._characters_with_origins(text)
+        return [place for char, place in chars if not self.strip_accents or strip_accent(char)]
+
     def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
         """`tokenize`, with the character of `text` that each character of a token comes from."""
-        # The steps of `tokenize`, character by character: (character, where it comes from).
-        chars = [(new, place) for place, char in enumerate(text) for new in self._cleaning[ord(char)] or ""]
-        if self.never_split:
-            tokens = []
-            for is_space, word in itertools.groupby(chars, lambda pair: pair[0].isspace()):
-                letters, places = zip(*(word := list(word)), strict=True)
-                if (token := "".join(letters)) in self.never_split:
-                    tokens.append((token, list(places)))
-                elif not is_space:
-                    tokens += self._split_with_origins(word)
-            return tokens
-        return self._split_with_origins(chars)
+        if not self.never_split:
+            return self._split_with_origins(self._characters_with_origins(text))
+        tokens = []
+        for is_space, word in itertools.groupby(self._cleaned_with_origins(text), lambda pair: pair[0].isspace()):
+            letters, places = zip(*(word := list(word)), strict=True)
+            if (token := "".join(letters)) in self.never_split:
+                tokens.append((token, list(places)))
+            elif not is_space:
+                tokens += self._split_with_origins(self._normalized_with_origins(word))
+        return tokens
 
-    def _split_with_origins(self, chars: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
+    def _cleaned_with_origins(self, text: str) -> list[tuple[str, int]]:
+        return [(new, place) for place, char in enumerate(text) for new in self._cleaning[ord(char)] or ""]
+
+    def _characters_with_origins(self, text: str) -> list[tuple[str, int]]:
+        """The steps of `tokenize` but the last, character by character: (character, where it comes from)."""
+        return self._normalized_with_origins(self._cleaned_with_origins(text))
+
+    def _normalized_with_origins(self, chars: list[tuple[str, int]]) -> list[tuple[str, int]]:
         if self.do_lower_case:
             lowered = "".join(char for char, _ in chars).lower()  # the whole word: a sigma looks at both sides
             places = [place for char, place in chars for _ in char.lower()]
@@ -195,6 +220,9 @@ class BasicTokenizer:
                     if end - start > 1:
                         chars[start:end] = sorted(chars[start:end], key=lambda pair: unicodedata.combining(pair[0]))
                     start = end + 1
+        return chars
+
+    def _split_with_origins(self, chars: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
         tokens, open_token = [], False
         for char, place in chars:
             for new in self._splitting[ord(char)] or "":
@@ -358,6 +386,8 @@ class FullTokenizer(Tokenizer):
             do_lower_case, strip_accents, self.drop_unassigned, never_split=never_split, **rules
         )
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab, self.unk_token, max_input_chars_per_word, never_split)
+        found = read_added_tokens(vocab_file, self.vocab)
+        self.set_added_tokens(found, self.basic_tokenizer.normalize, self.basic_tokenizer.origins)
         self._pieces_of_word = _WordCache(self._cut_word)
         self._ids_of_word = _WordCache(self._encode_word)
         if self.basic_tokenizer.strip_accents and _COMPOSED_HANGUL.search("".join(self.vocab)):
@@ -381,11 +411,21 @@ class FullTokenizer(Tokenizer):
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Word pieces of `text`."""
+        if self.added_tokens:
+            return self.added_tokens.tokenize(convert_to_unicode(text), self._tokenize)
+        return self._tokenize(text)
+
+    def _tokenize(self, text: str | bytes) -> list[str]:
         pieces_of_word = self._pieces_of_word
         return [piece for word in self.basic_tokenizer.words(text) for piece in pieces_of_word[word]]
 
     def encode(self, text: str | bytes) -> list[int]:
         """`convert_tokens_to_ids(tokenize(text))`, but faster. KeyError if [UNK] is needed but not in the vocab."""
+        if self.added_tokens:
+            return self.added_tokens.encode(convert_to_unicode(text), self._encode)
+        return self._encode(text)
+
+    def _encode(self, text: str | bytes) -> list[int]:
         ids_of_word = self._ids_of_word
         return [index for word in self.basic_tokenizer.words(text) for index in ids_of_word[word]]
 
@@ -399,6 +439,10 @@ class FullTokenizer(Tokenizer):
           split_unknown: split an unknown word into known pieces and one [UNK] for each other character. Otherwise, in a
             script without spaces, one unknown character would hide a whole clause.
         """
+        encode = functools.partial(self._encode_with_offsets, split_unknown=split_unknown)
+        return self.added_tokens.encode_with_offsets(text, encode) if self.added_tokens else encode(text)
+
+    def _encode_with_offsets(self, text: str, split_unknown: bool) -> tuple[list[int], list[tuple[int, int]]]:
         ids, offsets = [], []
         for token, places in self.basic_tokenizer.tokenize_with_origins(text):
             pieces, sizes = zip(*self.wordpiece_tokenizer.cut_with_sizes(token, split_unknown), strict=True)
@@ -419,7 +463,7 @@ class FullTokenizer(Tokenizer):
 
     def normalize(self, text: str) -> str:
         """See `Tokenizer.normalize`: the words and punctuation marks of `text`."""
-        return " ".join(self.basic_tokenizer.tokenize(text))
+        return " ".join(self.added_tokens.tokenize(text, self.basic_tokenizer.tokenize))
 
     @staticmethod
     def is_continuation(token: str) -> bool:

@@ -40,6 +40,7 @@ from bert_tf.training.teacher import check_resumed
 
 TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask, "electra": ElectraTask}
 
+_BATCHES_WITHOUT_VOCABULARY = 64  # in which an id beyond the model's is looked for
 _BERTS_WARMUP_STEPS = 10000  # the default of the original's flag, whatever num_train_steps is
 
 
@@ -94,10 +95,13 @@ def _run(
     chief = distribution.is_chief(strategy)
     data = open_all_records(settings, config, config_name, chief)
     task = _kind_of_task(settings)(settings, config, config_name, data)
+    files = {f"--{flag}": opened.index.files for flag, opened in data.items()}
+    is_new = not (settings.init_checkpoint or settings.teacher)
+    knows_size = model_vocabulary.check_size(settings.vocab_file, files, config, config_name, is_new)
     if settings.do_train:
         check_resumed(settings.output_dir, task.recorded)
     for opened in data.values():
-        _check_first_batch(opened, task)
+        _check_first_batches(opened, task, 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY)
         _warn_of_order(opened, task)
     model, optimizer, trained, step = _build_and_restore(task, training, strategy)
     is_unfinished = step < (settings.stop_at_step or settings.num_train_steps)
@@ -307,12 +311,16 @@ def _usage(task: PretrainingTask, folder: str, has_vocabulary: bool) -> str:
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def _check_first_batch(opened: OpenedRecords, task: PretrainingTask) -> None:
-    """Raises ValueError if the first records don't match the model, the objective or the vocabulary."""
+def _check_first_batches(opened: OpenedRecords, task: PretrainingTask, count: int) -> None:
+    """Raises ValueError if the first records don't match the model, the objective or the vocabulary.
+
+    Args:
+      count: of batches whose numbers are looked at, ids above all.
+    """
     settings, masking = task.settings, task.masking
-    batches = records.evaluation_batches(opened.index, opened.features, batch_size=64, repeat=False, max_steps=1)
+    batches = records.evaluation_batches(opened.index, opened.features, batch_size=64, repeat=False, max_steps=count)
     with records.explained_errors(opened.index, opened.features):
-        batch = next(iter(batches))
+        batch, *_ = batches
     if settings.nsp and "next_sentence_labels" not in batch:
         raise ValueError(
             f"--{opened.flag} holds ELECTRA's records, which don't say whether the second segment follows the "

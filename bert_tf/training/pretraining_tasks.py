@@ -217,7 +217,7 @@ class PretrainingTask:
         if (largest := masking.all_ids.max()) >= self.config.vocab_size:
             raise ValueError(
                 f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is "
-                f"{self.config.vocab_size}."
+                f"{self.config.vocab_size} ({self.config_name}): set it to {largest + 1}, or give its vocabulary."
             )
         rule = masking.mask_rule
         if masking.mask_smoothing:

@@ -349,3 +349,28 @@ def test_the_script(source, tmp_path):
     assert "bert/pooler/dense/kernel" in result.stdout and "bert.pooler.dense.weight" in result.stdout
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["hidden_act"] == "gelu_new"
     keras.backend.clear_session()
+
+
+def test_entity_markers_are_added(source, tmp_path):
+    """Tokens with brackets, which word pieces never come to: every reader gives them their ids."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
+    words = tmp_path / "words.txt"
+    words.write_text("[E1]\n[/E1]\nkubernetes\n")
+    target = tmp_path / "larger"
+    report = convert.convert(str(source), str(target), "huggingface", add_tokens=str(words))
+    assert "Added tokens, taken as a whole wherever they are written: [E1] [/E1]." in report.text()
+    tokenizer, theirs = pretrained.read_tokenizer(str(target)), transformers.AutoTokenizer.from_pretrained(target)
+    texts = ["[E1]abc[/E1]a Kubernetes", "[e1] [E1]"]
+    assert tokenizer.encode(texts[0])[0] == 100 and 101 in tokenizer.encode(texts[0])
+    assert [theirs(text, add_special_tokens=False)["input_ids"] for text in texts] == tokenizer.encode_batch(texts)
+    again = tmp_path / "again"
+    convert.convert(str(target), str(again), "bert_tf", add_tokens=_file_of(tmp_path, "<e2>"))
+    assert pretrained.read_tokenizer(str(again)).encode("[/E1]<e2>") == [101, 103]
+    model = BertForPreTraining.from_pretrained(str(again))
+    model.save_pretrained(str(tmp_path / "saved"))
+    assert pretrained.read_tokenizer(str(tmp_path / "saved")).encode("[/E1]<e2>") == [101, 103]
+
+
+def _file_of(folder, text: str) -> str:
+    (folder / "more.txt").write_text(text + "\n")
+    return str(folder / "more.txt")

@@ -222,6 +222,10 @@ def test_vocab_size_check(caplog):
         check(201, 200, allow_mismatch=True)
         check(50, 200, allow_mismatch=True)
     assert caplog.text.count("(allowed)") == 2
+    with pytest.raises(ValueError, match=r"Set vocab_size to 201 in c\.json, or to 208, a multiple of 8"):
+        check(201, 500, is_new=True)
+    with pytest.raises(ValueError, match=r"if this is it, add 299 lines to it for the unused rows: \[row201\]"):
+        check(201, 500)
     # A repeated token takes another line, so lines count, not different tokens.
     check_vocab_size(BertConfig(3), {"a": 2, "b": 1})
 

@@ -106,3 +106,37 @@ def test_a_vocabulary_without_unknown(tmp_path):
     assert sentences_of(["a ab b"], tokenizer, tmp_path / "store") == [[0, 0, 2, 1]]
     with pytest.raises(KeyError, match="UNK"):
         sentences_of(["a c"], tokenizer, tmp_path / "store")
+
+
+def test_added_tokens(tmp_path):
+    """Lines with them, in any case, and lines without have the ids of the tokenizer."""
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a",
+        "b",
+        "##b",
+        "new",
+        "york",
+        "[",
+        "]",
+        "e",
+        "##1",
+        "한",
+        "##국",
+    ]
+    (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces), encoding="utf-8")
+    flags = {"special": False, "single_word": False, "lstrip": False, "rstrip": False}
+    decoder = {
+        len(pieces): {**flags, "content": "[E1]", "normalized": False},
+        len(pieces) + 1: {**flags, "content": "New York", "normalized": True},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), True, False)
+    lines = ["a ab", "[E1]한국[E1]b", "[e1] a", "ab NEW YORKab", "new  york", "b", "[E1]"]
+    found = sentences_of(lines, tokenizer, tmp_path / "store", lines_at_once=3)
+    assert found == tokenizer.encode_batch(lines)
+    assert found[1] == [16, 14, 15, 16, 6] and found[3] == [5, 7, 17, 5, 7]

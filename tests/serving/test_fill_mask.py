@@ -91,7 +91,8 @@ def test_bad_input(tokenizer, tmp_path):
     fill_mask(model, tokenizer, ["[MASK]" + " a" * 9])
     with pytest.raises(ValueError, match=r"13 word pieces .* positions for 12 \(max_position_embeddings\)"):
         fill_mask(model, tokenizer, ["[MASK]" + " a" * 10])
-    with pytest.raises(TypeError, match="list of texts"):
+    line = r"not a single string; for one write fill_mask\(model, tokenizer, \[text\]\)"
+    with pytest.raises(TypeError, match=line):
         fill_mask(model, tokenizer, "a [MASK]")
     for top_k in (0, len(TOKENS) + 1):
         with pytest.raises(ValueError, match=f"top_k={top_k} must be between 1 and"):

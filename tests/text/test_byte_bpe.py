@@ -240,7 +240,7 @@ def test_bad_files(tmp_path):
         ({"tokenizer__json": unigram}, r"another kind: its model is Unigram, here BPE is needed"),
         ({"tokenizer__json": {"version": "1.0"}}, r"tokenizer.json is not a tokenizer.json|is no vocabulary"),
         ({"tokenizer__json": {**values, "pre_tokenizer": {"type": "Whitespace"}}}, r"does not split text as RoBERTa's"),
-        ({"tokenizer__json": {**values, "added_tokens": [{"id": 0}]}}, r"tokenizer.json: .*Take the file of the model"),
+        ({"tokenizer__json": {**values, "added_tokens": [{"id": 0}]}}, r"tokenizer.json: .*not of the expected kind"),
         ({"vocab__json": {"a": 0}, "merges__txt": ""}, r"vocab.json lacks 255 of the 256 characters"),
         ({"vocab__json": [1], "merges__txt": merges}, r"vocab.json is not a JSON object but list"),
         ({"vocab__json": vocab, "merges__txt": "#version: 0.2\na\n"}, r"merges.txt, line 2: 'a' is no pair"),

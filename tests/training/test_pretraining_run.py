@@ -2,12 +2,16 @@
 
 import dataclasses
 import json
+import pathlib
 import types
 
 import pytest
 from absl import logging
 
-from bert_tf import BertForPreTraining, FullTokenizer, fill_mask
+from bert_tf import BertForPreTraining, FullTokenizer, fill_mask, read_tokenizer
+from bert_tf.conversion import convert
+from bert_tf.models.config import BertConfig
+from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.settings import PretrainingSettings
 from bert_tf.training import pretraining_run, run_directory
@@ -70,6 +74,57 @@ def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
     assert again == {"global_step": 3}
     assert "Resuming at step 2" in caplog.text
     assert (tmp_path / "model" / "vocab.txt").read_text() == "\n".join(PIECES)
+
+
+def test_another_vocab_size_stops_at_the_start(records, tmp_path):
+    """From the vocabulary, the summary beside the records, or the largest id; the advice works."""
+    folder = pathlib.Path(records).parent
+    config = json.loads((folder / "bert_config.json").read_text())
+    alone = tmp_path / "alone.tfrecord"
+    alone.write_bytes(pathlib.Path(records).read_bytes())
+
+    def message_of(vocab_size: int, records: str = records, **settings) -> str:
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**config, "vocab_size": vocab_size}))
+        settings = PretrainingSettings(
+            records, str(tmp_path / "model"), bert_config_file=str(path), do_train=True, max_seq_length=16,
+            max_predictions_per_seq=3, num_train_steps=1, **settings,
+        )  # fmt: skip
+        with pytest.raises(ValueError) as caught:
+            pretrain(settings, TrainingSettings())
+        assert not (tmp_path / "model").exists() and "\n" not in str(caught.value)
+        return str(caught.value)
+
+    vocab_file = str(folder / "vocab.txt")
+    for given in ({}, {"vocab_file": vocab_file}):
+        message = message_of(500, **given)
+        assert f"{vocab_file} has 12 lines but {tmp_path}/config.json has vocab_size 500" in message
+        assert f"Set vocab_size to 12 in {tmp_path}/config.json, or to 16, a multiple of 8" in message
+        assert "has 12 lines but" in message_of(11, **given)
+    assert "vocab_size=11" in message_of(11, str(alone))
+    config = BertConfig.from_dict({**config, "vocab_size": 16})
+    assert model_vocabulary.check_size(vocab_file, {}, config, "config.json", is_new=True)
+
+
+def test_a_padded_table_stays_usable(records, tmp_path):
+    """vocab_size as a multiple of 8 above the vocabulary: saved, opened, converted; padded rows are no guesses."""
+    folder = pathlib.Path(records).parent
+    config = json.loads((folder / "bert_config.json").read_text())
+    model = BertForPreTraining(BertConfig.from_dict({**config, "vocab_size": 16}))
+    model.build()
+    bias = next(variable for variable in model.weights if variable.name == "output_bias" and variable.shape == (16,))
+    bias.assign([0.0] * 12 + [9.0] * 4)
+    model.save_pretrained(str(tmp_path / "model"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    convert.convert(str(tmp_path / "model"), str(tmp_path / "converted"), "huggingface", verify=False)
+    for path in (tmp_path / "model", tmp_path / "converted"):
+        tokenizer, opened = read_tokenizer(str(path)), BertForPreTraining.from_pretrained(str(path))
+        ((guesses,),) = fill_mask(opened, tokenizer, ["The [MASK]."], top_k=12)
+        assert {token for token, _ in guesses} == set(PIECES)
+    (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES[:-4]) + "\n")
+    config_file = tmp_path / "model" / "bert_config.json"
+    config_file.write_text(config_file.read_text().replace('"vocab_size": 16', '"vocab_size": 17'))
+    with pytest.raises(ValueError, match=r"vocab\.txt has 8 lines but .*bert_config\.json has vocab_size 17"):
+        BertForPreTraining.from_pretrained(str(tmp_path / "model"))
 
 
 def test_settings_that_contradict_each_other_write_nothing(records, tmp_path):

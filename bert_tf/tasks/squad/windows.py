@@ -138,7 +138,7 @@ class _EncodedParagraph:
     def __init__(self, paragraph: Paragraph, encode: "_WordPieces"):
         ids, words, first_pieces, starts, ends = [], [], [], [], []
         separator = encode.tokenizer.word_separator
-        if encode.with_offsets and separator:
+        if encode.with_offsets and (separator or encode.tokenizer.added_tokens.span_words):
             # Spaces are parts of pieces, so they matter as they are in the context.
             ids, offsets = encode.tokenizer.encode_with_offsets(paragraph.context, split_unknown=True)
             words = [max(paragraph.word_at(first), 0) for first, _ in offsets]

@@ -1,0 +1,75 @@
+"""Entity markers from a model directory to an export that takes strings."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.serving.export import export_saved_model
+from bert_tf.serving.predictor import Predictor
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "삼성", "전자", "은", "##은", "[", "]", "/", "e1", "a", "b"]
+CONFIG = {"vocab_size": 17, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+          "intermediate_size": 16, "max_position_embeddings": 32, "type_vocab_size": 2}  # fmt: skip
+TEXTS = ["[E1]삼성[/E1]은 전자", "삼성은 [e1] a", "a b", "[E1][E1]"]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("markers")
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    decoder = {15: {**flags, "content": "[E1]"}, 16: {**flags, "content": "[/E1]"}}
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"added_tokens_decoder": decoder, "do_lower_case": True, "strip_accents": False})
+    )
+    model = BertForSequenceClassification(BertConfig.from_dict(CONFIG), num_labels=2, labels=["yes", "no"])
+    model.build()
+    generator = np.random.default_rng(7)
+    for variable in model.trainable_variables:
+        variable.assign(generator.normal(size=variable.shape) * 0.3)
+    model.save_pretrained(
+        str(folder / "model"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True, strip_accents=False
+    )
+    return folder
+
+
+def test_an_export_reads_markers_as_the_model_does(directory, tmp_path):
+    predictor = Predictor(str(directory / "model"))
+    assert predictor.tokenizer.encode(TEXTS[0]) == [15, 5, 16, 7, 6]
+    export_saved_model(str(directory / "model"), str(tmp_path / "export"))
+    exported = Predictor(str(tmp_path / "export"))
+    wanted, found = (np.array([[row["probabilities"][k] for k in ("yes", "no")] for row in one.predict(TEXTS)])
+                     for one in (predictor, exported))  # fmt: skip
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    # Markers matter: without them in the vocabulary the answer is another.
+    assert abs(wanted[0] - np.array(list(predictor("삼성은 전자")["probabilities"].values()))).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("a", r"a list of strings or pairs of strings, not a single string; for one write predictor\(text\)"),
+        (("a", "b"), r"one pair: write predictor\(\*pair\), or predictor\.predict\(\[pair\]\)"),
+        ({"text": ["a"]}, r"not a dict: give one of its columns; for one write predictor\(text\)"),
+        (None, r"not None; for one write predictor\(text\)"),
+    ],
+)
+def test_other_arguments(directory, texts, message):
+    predictor = Predictor(str(directory / "model"))
+    with pytest.raises(TypeError, match=message):
+        predictor.predict(texts)
+
+
+def test_any_iterable_of_strings(directory):
+    import pandas as pd
+
+    predictor = Predictor(str(directory / "model"))
+    wanted = predictor.predict(["a", "b"])
+    for texts in (pd.Series(["a", "b"]), np.array(["a", "b"]), (text for text in "ab")):
+        assert predictor.predict(texts) == wanted
+    assert len(predictor.predict(("a", "b", "a"))) == 3
+    with pytest.raises(TypeError, match=r"not \['a'\]; write predictor\.predict\(texts\)"):
+        predictor(["a"])

@@ -1,0 +1,282 @@
+"""Added tokens: the ids and offsets of transformers' tokenizers, in Python and in graphs, whichever file names them."""
+
+import json
+import random
+import unicodedata
+
+import pytest
+import sentencepiece
+import tensorflow as tf
+import tokenizers
+from tokenizers import AddedToken as LibraryToken
+
+from bert_tf.text.added_tokens import WHITESPACE, AddedTokens, is_word_character
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
+from bert_tf.text.wordpiece import FullTokenizer
+
+transformers = pytest.importorskip("transformers")
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PIECES = [
+    *"abcde[]/1은는성삼전자한국中ασς",
+    *("##" + char for char in "abcde1은는성삼전자한국σς"),
+    "삼성",
+    "전자",
+    "e1",
+    "É",
+]
+VOCABULARY = [*SPECIAL, *dict.fromkeys(PIECES)]
+TOKENS = [
+    LibraryToken("[E1]", special=True, normalized=False),
+    LibraryToken("[/E1]", special=True, normalized=False),
+    LibraryToken("[E1]x", normalized=False),  # longer than another that it begins with
+    LibraryToken("[Ent]", normalized=True),
+    LibraryToken("한국", normalized=True, single_word=True),
+    LibraryToken("LEFT", lstrip=True, normalized=False),
+    LibraryToken("Right", rstrip=True, normalized=True),
+    LibraryToken("both", lstrip=True, rstrip=True, single_word=True, normalized=True),
+    LibraryToken("中b", normalized=True),
+    LibraryToken("New York", normalized=True),
+    LibraryToken("한", normalized=True),  # in the vocabulary; without accents also the beginning of 각
+    LibraryToken("É1", normalized=True),
+]
+ATOMS = [
+    *(token.content for token in TOKENS), *"ab1_-[]/x. \t\n", "[e1]", "[ENT]", "left", "RIGHT", "Both", "삼성", "은",
+    "é1", "e\u0301", "\u0301", "  ", "\u3000", "한국인", "中", "new york", "\u200d", "\u24b6", "\u00a0", "각",
+    "E1", " the",
+]  # fmt: skip
+SENTENCES = [
+    "[E1]삼성[/E1]은",
+    "[E1] 삼성 [/E1]은 전자",
+    "a[E1][E1]x[/E1]",
+    "",
+    " ",
+    "[E1]",
+    "LEFT LEFT",
+    "Right  both  both",
+]
+
+
+def texts_of(seed: int, number: int) -> list[str]:
+    draw = random.Random(seed)
+    return SENTENCES + ["".join(draw.choice(ATOMS) for _ in range(draw.randint(1, 9))) for _ in range(number)]
+
+
+def save(folder, tokenizer, vocabulary=()) -> str:
+    """What transformers saves, and a vocab.txt of the vocabulary without added tokens."""
+    tokenizer.save_pretrained(folder)
+    if vocabulary:
+        (folder / "vocab.txt").write_text("".join(token + "\n" for token in vocabulary), encoding="utf-8")
+    return str(folder)
+
+
+def assert_equal(ours, theirs, texts, offsets=True) -> None:
+    for text in texts:
+        wanted = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids, places = ours.encode_with_offsets(text)
+        assert wanted["input_ids"] == ids == ours.encode(text), text
+        assert [ours.vocab.get(token, ours.unk_id) for token in ours.tokenize(text)] == ids
+        # A mark belongs to the character before it here.
+        if offsets and not any(unicodedata.category(char)[0] == "M" for char in text):
+            assert [tuple(place) for place in wanted["offset_mapping"]] == places, text
+    assert ours.encode_batch(texts) == [ours.encode(text) for text in texts]
+
+
+def assert_graph_equal(tokenizer, texts) -> None:
+    graph = tokenizer.to_graph()
+    assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
+    ids, starts, ends = (values.to_list() for values in graph.tokenize(tf.constant(texts)))
+    for number, text in enumerate(texts):
+        wanted = tokenizer.encode_with_offsets(text)
+        covered = [(first, last) for first, last in zip(starts[number], ends[number], strict=True) if first < last]
+        assert (ids[number], covered) == (wanted[0], [(a, b) for a, b in wanted[1] if a < b]), text
+    assert graph.encode(tf.constant([], tf.string)).to_list() == []
+
+
+def bert(**settings):
+    tokenizer = transformers.BertTokenizer(vocab={token: number for number, token in enumerate(VOCABULARY)}, **settings)
+    tokenizer.add_tokens(TOKENS)
+    return tokenizer
+
+
+@pytest.mark.parametrize("do_lower_case", [False, True])
+@pytest.mark.parametrize("strip_accents", [None, False, True])
+def test_word_pieces(tmp_path, do_lower_case, strip_accents):
+    theirs = bert(do_lower_case=do_lower_case, strip_accents=strip_accents)
+    directory = save(tmp_path, theirs, VOCABULARY)
+    ours = FullTokenizer(directory + "/vocab.txt", do_lower_case, strip_accents)
+    assert ours.vocab_size == len(theirs) and ours.vocab["[E1]"] == len(VOCABULARY)
+    assert_equal(ours, theirs, texts_of(1, 700))
+    assert ours.tokenize("[E1]삼성[/E1]은")[::3] == ["[E1]", "은"] if strip_accents is False else True
+
+
+@pytest.mark.parametrize(("do_lower_case", "strip_accents"), [(False, None), (True, None), (True, False)])
+def test_word_pieces_in_a_graph(tmp_path, do_lower_case, strip_accents):
+    directory = save(tmp_path, bert(), VOCABULARY)
+    tokenizer = FullTokenizer(directory + "/vocab.txt", do_lower_case, strip_accents)
+    assert_graph_equal(tokenizer, texts_of(2, 250))
+
+
+def decoder_of(tokenizer) -> dict:
+    return {str(index): token.__getstate__() for index, token in tokenizer.added_tokens_decoder.items()}
+
+
+def test_every_file_that_names_added_tokens(tmp_path):
+    """Those of older releases, too, which transformers reads as well."""
+    size, role = len(VOCABULARY), {"cls_token": "[CLS]", "mask_token": {"content": "[MASK]", "lstrip": False}}
+    normal = {"lstrip": False, "rstrip": False, "single_word": False, "special": False, "content": "[Ent]"}
+    cases = [
+        {"tokenizer_config": {"added_tokens_decoder": {size: {**normal, "normalized": True}}}},
+        {"tokenizer_config": {}, "added_tokens": {"[E1]": size, "[Ent]": size + 1}},
+        {"special_tokens_map": {**role, "additional_special_tokens": ["[E1]"]}, "added_tokens": {"[E1]": size}},
+        {"tokenizer_config": {"additional_special_tokens": ["[E1]", "[Ent]"]}},
+        {"tokenizer_config": {"extra_special_tokens": ["[Ent]"], "bos_token": "e1"}, "special_tokens_map": {}},
+    ]
+    for number, files in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "vocab.txt").write_text("".join(token + "\n" for token in VOCABULARY), encoding="utf-8")
+        config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, **files.get("tokenizer_config", {})}
+        for name, values in {**files, "tokenizer_config": config}.items():
+            (folder / f"{name}.json").write_text(json.dumps(values), encoding="utf-8")
+        theirs, ours = transformers.BertTokenizer.from_pretrained(folder), FullTokenizer(str(folder / "vocab.txt"))
+        texts = ["[E1]삼성[/E1]", "[ent] a [Ent]", "[e1]b[E1]b"]
+        assert [theirs(text, add_special_tokens=False)["input_ids"] for text in texts] == ours.encode_batch(texts), (
+            files
+        )
+        assert size in ours.encode_batch(["[Ent][E1]"])[0]
+
+
+def test_a_tokenizer_json_alone(tmp_path):
+    theirs = bert(do_lower_case=True)
+    directory = save(tmp_path, theirs)
+    ours = FullTokenizer.from_pretrained(directory)
+    assert_equal(ours, theirs, texts_of(3, 100))
+    assert ours.files()["vocab.txt"].decode().split("\n")[:-1] == VOCABULARY
+
+
+def test_what_is_written_is_read_with_the_same_ids(tmp_path):
+    ours = FullTokenizer(save(tmp_path, bert(), VOCABULARY) + "/vocab.txt", True)
+    target = tmp_path / "written"
+    target.mkdir()
+    for name, content in ours.files().items():
+        (target / name).write_bytes(content)
+    (target / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **ours.settings()}))
+    assert_equal(
+        FullTokenizer.from_pretrained(str(target)), transformers.BertTokenizer.from_pretrained(target), SENTENCES
+    )
+    assert FullTokenizer.from_pretrained(str(target)).encode_batch(SENTENCES) == ours.encode_batch(SENTENCES)
+
+
+@pytest.fixture(scope="module")
+def byte_bpe_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bpe")
+    (folder / "text").write_text("\n".join([*texts_of(4, 500), *["the quick brown fox don't"] * 30]), encoding="utf-8")
+    trained = tokenizers.ByteLevelBPETokenizer()
+    trained.train([str(folder / "text")], 600, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    trained.save_model(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("add_prefix_space", [False, True])
+def test_byte_level_bpe(byte_bpe_files, tmp_path, add_prefix_space):
+    vocab = json.loads((byte_bpe_files / "vocab.json").read_text(encoding="utf-8"))
+    lines = (byte_bpe_files / "merges.txt").read_text(encoding="utf-8").split("\n")[1:-1]
+    theirs = transformers.RobertaTokenizer(
+        vocab=vocab, merges=[tuple(line.split(" ")) for line in lines], add_prefix_space=add_prefix_space
+    )
+    theirs.add_tokens(TOKENS)
+    ours = ByteBpeTokenizer(save(tmp_path, theirs) + "/tokenizer.json")
+    # With add_prefix_space, offsets behind a token are ours: the library leaves a character out there.
+    assert_equal(ours, theirs, texts_of(5, 300), offsets=not add_prefix_space)
+    assert ours.encode_with_offsets("[E1]the")[1][0] == (0, 4) and ours.encode_with_offsets("[E1]the")[1][1][0] == 4
+    assert_graph_equal(ours, texts_of(6, 150))
+    folder = tmp_path / "older"
+    folder.mkdir()
+    for name in ("vocab.json", "merges.txt"):
+        (folder / name).write_bytes((byte_bpe_files / name).read_bytes())
+    config = {"added_tokens_decoder": decoder_of(theirs), "add_prefix_space": add_prefix_space}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    older = ByteBpeTokenizer(str(folder / "vocab.json"))
+    assert older.encode_batch(texts_of(5, 100)) == ours.encode_batch(texts_of(5, 100))
+    assert not older.continues_word(older.encode("a[E1]b"))[1:].any()
+    written = json.loads(older.files()["tokenizer.json"])["added_tokens"]
+    assert {token["content"]: token["special"] for token in written}["[E1]"]
+
+
+def test_sentence_piece(tmp_path):
+    (tmp_path / "text").write_text("the quick brown fox 2019, [ ] / a b 1 left right both e1 york\n" * 50)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "spiece"), vocab_size=70, hard_vocab_limit=False,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
+    )  # fmt: skip
+    model = str(tmp_path / "spiece.model")
+    plain = SentencePieceTokenizer(model)
+    pieces = [[plain.inv_vocab[index], plain.score(index)] for index in range(len(plain.vocab))]
+    theirs = transformers.AlbertTokenizer(vocab=[tuple(piece) for piece in pieces], unk_id=1)
+    theirs.add_tokens(TOKENS)
+    folder = tmp_path / "json"
+    ours = HuggingFaceSentencePiece(save(folder, theirs) + "/tokenizer.json")
+    assert_equal(ours, theirs, texts_of(7, 200), offsets=False)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder_of(theirs)}))
+    tokenizer = SentencePieceTokenizer(model)
+    assert tokenizer.tokenize("[E1]Fox[/E1] a [ENT]") == [
+        *["[E1]", *plain.tokenize("fox"), "[/E1]"],
+        *[*plain.tokenize("a"), "[Ent]"],
+    ]
+    assert not tokenizer.continuations[tokenizer.vocab["[E1]"]]
+    assert tokenizer.decode(tokenizer.encode("[E1]fox[/E1]")) == "[E1] fox [/E1]"
+    assert_graph_equal(tokenizer, texts_of(8, 150))
+
+
+def test_word_characters_and_whitespace_are_the_librarys():
+    chars = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    chars = [char for char in chars if unicodedata.category(char) != "Cn"]
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
+    library.add_tokens([LibraryToken("\ue000", single_word=True, normalized=False)])
+    found = library.encode("".join(f"\n{char}\ue000" for char in chars if char != "\ue000"))
+    alone = {end - 1 for index, (_, end) in zip(found.ids, found.offsets, strict=True) if index}
+    ours = [char for char in chars if char != "\ue000"]
+    assert [char for number, char in enumerate(ours) if (3 * number + 2 in alone) == is_word_character(char)] == []
+    spaces = [char for char in chars if char.isspace()]
+    library.add_tokens([LibraryToken("\ue001", lstrip=True, normalized=False)])
+    taken = [char for char in spaces if library.encode(f"a{char}\ue001").offsets[-1] == (1, 3)]
+    assert taken == sorted(WHITESPACE)
+
+
+def test_bad_files(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(token + "\n" for token in VOCABULARY), encoding="utf-8")
+    size = len(VOCABULARY)
+    cases = [
+        ({"[E1]": size + 1}, rf"added_tokens.json: '\[E1\]' has id {size + 1}, but the vocabulary's next is {size}"),
+        ({"e1": 3}, r"added_tokens.json: 'e1' has id 3, but the id there is \d+"),
+        ({"[E1]": "x"}, r"added_tokens.json: .*'x' is not the id of a token"),
+    ]
+    for values, message in cases:
+        (tmp_path / "added_tokens.json").write_text(json.dumps(values))
+        with pytest.raises(ValueError, match=message) as caught:
+            FullTokenizer(str(tmp_path / "vocab.txt"))
+        assert "\n" not in str(caught.value)
+
+
+def test_none():
+    assert not AddedTokens() and [part.text for part in AddedTokens().parts("a [E1]")] == ["a [E1]"]
+
+
+def test_save_pretrained(tmp_path, byte_bpe_files):
+    theirs = bert(do_lower_case=True)
+    ours = FullTokenizer(save(tmp_path / "bert", theirs, VOCABULARY) + "/vocab.txt", True)
+    for tokenizer, kind in [
+        (ours, FullTokenizer),
+        (ByteBpeTokenizer(str(byte_bpe_files / "vocab.json")), ByteBpeTokenizer),
+    ]:
+        folder = tmp_path / kind.__name__
+        tokenizer.save_pretrained(str(folder))
+        tokenizer.save_pretrained(str(folder))  # again
+        wanted = tokenizer.encode_batch(SENTENCES)
+        assert kind.from_pretrained(str(folder)).encode_batch(SENTENCES) == wanted
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        assert [theirs(text, add_special_tokens=False)["input_ids"] for text in SENTENCES] == wanted
+    with pytest.raises(FileExistsError, match=r"has merges\.txt, tokenizer\.json, vocab\.json of another tokenizer"):
+        ours.save_pretrained(str(tmp_path / "ByteBpeTokenizer"))
