@@ -76,7 +76,7 @@ def check_size(
     config_name: str,
     is_new: bool,
 ) -> bool:
-    """Whether the size of the vocabulary is known: that of vocab_file, else that in the summaries beside the records.
+    """Whether the size of the vocabulary is known: that in the summaries beside the records, else that of vocab_file.
 
     Args:
       record_files: flag -> the files that it names. config_name: for messages. is_new: see `check_vocab_size`.
@@ -84,14 +84,10 @@ def check_size(
     Raises:
       ValueError: the configuration has another; see `check_vocab_size`.
     """
-    sizes: dict[str, int] = {}
-    if vocab_file:
+    summaries = [summary for files in record_files.values() for summary in summaries_of(files).values()]
+    sizes = {one["flags"]["vocab_file"]: one["vocab_size"] for one in summaries if "vocab_size" in one}
+    if vocab_file and not sizes:
         sizes[vocab_file] = tokenizer_of_model(vocab_file, config).vocab_size
-    else:
-        for files in record_files.values():
-            for summary in summaries_of(files).values():
-                if "vocab_size" in summary:
-                    sizes[summary["flags"]["vocab_file"]] = summary["vocab_size"]
     for file, size in sizes.items():
         check_vocab_size(config, size, file, config_name, is_new=is_new)
     return bool(sizes)

@@ -100,8 +100,9 @@ def test_another_vocab_size_stops_at_the_start(records, tmp_path):
         message = message_of(500, **given)
         assert f"{vocab_file} has 12 lines but {tmp_path}/config.json has vocab_size 500" in message
         assert f"Set vocab_size to 12 in {tmp_path}/config.json, or to 16, a multiple of 8" in message
-        assert "has 12 lines but" in message_of(11, **given)
+        assert "vocab_size=11" in message_of(11, **given)  # from the first records
     assert "vocab_size=11" in message_of(11, str(alone))
+    assert "has 12 lines but" in message_of(500, str(alone), vocab_file=vocab_file)
     config = BertConfig.from_dict({**config, "vocab_size": 16})
     assert model_vocabulary.check_size(vocab_file, {}, config, "config.json", is_new=True)
 
@@ -120,11 +121,11 @@ def test_a_padded_table_stays_usable(records, tmp_path):
         tokenizer, opened = read_tokenizer(str(path)), BertForPreTraining.from_pretrained(str(path))
         ((guesses,),) = fill_mask(opened, tokenizer, ["The [MASK]."], top_k=12)
         assert {token for token, _ in guesses} == set(PIECES)
-    (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES[:-4]) + "\n")
-    config_file = tmp_path / "model" / "bert_config.json"
-    config_file.write_text(config_file.read_text().replace('"vocab_size": 16', '"vocab_size": 17'))
-    with pytest.raises(ValueError, match=r"vocab\.txt has 8 lines but .*bert_config\.json has vocab_size 17"):
-        BertForPreTraining.from_pretrained(str(tmp_path / "model"))
+    more = [*PIECES, *(f"[row{number}]" for number in range(12, 20))]
+    (tmp_path / "model" / "vocab.txt").write_text("\n".join(more) + "\n")
+    for refuse in (BertForPreTraining.from_pretrained, read_tokenizer):
+        with pytest.raises(ValueError, match=r"vocab\.txt has 20 lines but .*bert_config\.json has vocab_size 16"):
+            refuse(str(tmp_path / "model"))
 
 
 def test_settings_that_contradict_each_other_write_nothing(records, tmp_path):
