@@ -167,8 +167,11 @@ class ClassificationSettings(TableSettings):
             (run.do_predict, _main(task.test)),
         ):
             if needed and split:
-                with unheard():
-                    check_examples(task, split, self.data_dir)
+                try:
+                    with unheard():
+                        check_examples(task, split, self.data_dir)
+                except ValueError as error:
+                    raise ValueError(f"--data_dir: {error}") from None
 
 
 def _main(splits: Mapping[str, Split]) -> Split | None:
