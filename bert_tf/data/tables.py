@@ -51,6 +51,8 @@ class TableSettings:
 
     Attributes:
       csv_delimiter: the field separator of .csv files; None: `find_csv_delimiter`. encoding: see `text_files.TextFile`.
+      id_column: of a test file: names its rows. copy_columns: of its columns, those that go into the predictions; "all"
+        for all. predictions_csv: the predictions are also written as CSV.
 
     Raises:
       ValueError: see `parse_csv_delimiter`.
@@ -58,9 +60,26 @@ class TableSettings:
 
     csv_delimiter: str | None = None
     encoding: str = UTF_8
+    id_column: str | None = None
+    copy_columns: Sequence[str] = ()
+    predictions_csv: bool = False
 
     def __post_init__(self):
         parse_csv_delimiter(self.csv_delimiter)
+
+    def of_set(self, kind: str) -> "TableSettings":
+        """How the file of a set is read: only of the "test" set columns go into predictions."""
+        return self if kind == "test" else dataclasses.replace(self, id_column=None, copy_columns=())
+
+    def check_predictions(self, do_predict: bool) -> None:
+        """Refuses what is for predictions where there are none.
+
+        Raises:
+          ValueError: names the flag.
+        """
+        for name in ("id_column", "copy_columns", "predictions_csv"):
+            if getattr(self, name) and not do_predict:
+                raise ValueError(f"--{name} is for predictions: give --do_predict.")
 
 
 USUAL_TABLE = TableSettings()
@@ -113,6 +132,51 @@ def _as_they_look(
     for lines, what in ((blank, "have no text in any column"), (repeated, "repeat the header")):
         if lines:
             logging.warning("%s: left out %d rows that %s, the first in line %d.", path, len(lines), what, lines[0])
+
+
+class JoinedColumns:
+    """Collects, of each row of a test file, the columns that go with its prediction; see `TableSettings`.
+
+    Args:
+      by_number: the columns of the rows are named "0", "1", ... and also "-1", "-2", ...
+    """
+
+    def __init__(self, path: str, table: TableSettings | None, by_number: bool):
+        table = table or USUAL_TABLE
+        self.path, self.by_number = path, by_number
+        self.id_column = table.id_column and plain_name(table.id_column)
+        self.names = list(map(plain_name, table.copy_columns))
+        self._first_lines: dict[str, int] = {}
+        self._repeated: list[tuple[object, int, int]] = []
+
+    def of(self, row: Mapping, line: int) -> dict | None:
+        """The chosen columns of a row; None if none are.
+
+        Raises:
+          ValueError: a column is not there, or the id is empty; names file and line.
+        """
+        if not (self.id_column or self.names):
+            return None
+        names = self.names
+        if names == ["all"]:
+            names = [name for name in row if not (self.by_number and name.startswith("-"))]
+        names = dict.fromkeys([*([self.id_column] if self.id_column else ()), *names])
+        found = {name: field_of(row, name, self.path, line) for name in names}
+        if self.id_column:
+            own = found[self.id_column]
+            if own is None or own == "":
+                raise ValueError(f"{self.path}, line {line}: --id_column={self.id_column} is empty.")
+            if (first := self._first_lines.setdefault(str(own), line)) != line:
+                self._repeated.append((own, first, line))
+        return found
+
+    def warn_of_repeated_ids(self) -> None:
+        """Tells, at the end of the file, how many rows have the id of an earlier one."""
+        if self._repeated:
+            logging.warning(
+                "%s: %d rows have the --id_column of an earlier row; the first is %r in lines %d and %d.",
+                self.path, len(self._repeated), *self._repeated[0],
+            )  # fmt: skip
 
 
 def _trimmed(value):

@@ -235,6 +235,17 @@ def doc_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) ->
         raise _problem(file, opened, "a <doc> that is not closed")
 
 
+_SCRIPTS = {"ko": "[\uac00-\ud7a3]", "ja": "[\u3041-\u30ff]", "zh": "[\u4e00-\u9fff]", "ru": "[\u0410-\u044f]"}
+
+
+def likely_language(text: str) -> str:
+    """The language of a text, for --language, as far as its script tells: ko, ja, zh, ru, or else en."""
+    counts = {language: len(re.findall(script, text)) for language, script in _SCRIPTS.items()}
+    counts["zh"] = 0 if 10 * counts["ja"] > counts["zh"] else counts["zh"]  # Japanese has Chinese characters, too
+    best = max(counts, key=counts.get)
+    return best if 5 * counts[best] > len(text) else "en"
+
+
 def sentence_splitter(language: str) -> Splitter:
     """A function that gives the sentences of a paragraph, stripped.
 

@@ -32,6 +32,7 @@ from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.settings import InstanceSettings, check_data_flags, check_words, defaults_of_rows
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
+from bert_tf.pretraining.text_warnings import warn_of_text
 from bert_tf.pretraining.vocabulary_files import read_tokenizer, vocabulary_sha256
 from bert_tf.system import atomic, workers
 from bert_tf.system.checks import check_local_dir
@@ -252,7 +253,7 @@ def _check_text(job: ShardJob, summaries: dict[int, dict], input_file: str) -> N
         raise ValueError(pretraining_shard.no_rows(job))
     for shard, summary in sorted(summaries.items()):
         name = f"shard {shard}" if job.num_shards > 1 else input_file
-        pretraining_shard.warn_of_text(summary, name, job.settings)
+        warn_of_text(summary, name, job)
 
 
 def _write_summary(job: ShardJob, merged: dict, path: str, made: bool) -> None:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.data.written_index import WrittenIndex, beside, index_path
 from bert_tf.pretraining import record_writer
@@ -44,7 +43,6 @@ from bert_tf.text.word_boundaries import WordBoundaries
 
 PACKED_PAIRS = 8  # most pairs per row with --pack_sequences
 INSTANCES_LOGGED = 3
-_MANY_NOT_IN_ORDER = 0.6  # of the pairs; with room for several sentences it is half of them
 # Roughly how a shard's time is divided.
 _TOKENIZING_SHARE, _BUILDING_SHARE, _WRITING_SHARE = 0.4, 0.3, 0.3
 _BYTES_A_TASK = 16 << 20  # of text, where one shard is tokenized by several processes
@@ -468,39 +466,3 @@ def _explained_full_disk(scratch: str) -> Iterator[None]:
             f"{os.strerror(error.errno)} in the scratch directory; --scratch_dir can name one with more room",
             scratch,
         ) from error
-
-
-def warn_of_text(summary: dict, name: str, settings: InstanceSettings) -> None:
-    """Logs what looks wrong with the text of a shard."""
-    max_seq_length = settings.max_seq_length
-    cuts_lines = settings.rows in ("pairs", "electra")
-    if cuts_lines and summary["tokens"] > max_seq_length * summary["sentences"]:
-        logging.warning(
-            "%s: a line has %d tokens on average, and what goes beyond --max_seq_length=%d is cut off. Are the lines "
-            "paragraphs? --split_sentences makes sentences of them.",
-            name,
-            summary["tokens"] // summary["sentences"],
-            max_seq_length,
-        )
-    if settings.ngram > 1 and not settings.do_whole_word_mask:
-        logging.warning("%s: without --do_whole_word_mask, --ngram masks runs of pieces, not of words.", name)
-    in_order = settings.next_sentence == "order"
-    if in_order and summary["not_in_order"] > _MANY_NOT_IN_ORDER * summary["instances"]:
-        logging.warning(
-            "%s: %.0f%% of the pairs are not in order, since most rows have room for only one sentence; the second "
-            "then comes from elsewhere, as in the original. A larger --max_seq_length has room for several.",
-            name,
-            100 * summary["not_in_order"] / summary["instances"],
-        )
-    if summary["documents"] == 1 and settings.nsp and not in_order:
-        logging.warning(
-            "%s: there is only one document, so the random next sentences come from the same document as the first "
-            "ones. Documents of plain text are separated by a blank line; fewer shards hold more documents each.",
-            name,
-        )
-    if summary["unknown_tokens"] > summary["tokens"] / 10:
-        logging.warning(
-            "%s: %.0f%% of the tokens are unknown: do --vocab_file, --do_lower_case and --strip_accents fit this text?",
-            name,
-            100 * summary["unknown_tokens"] / summary["tokens"],
-        )

@@ -82,7 +82,7 @@ class ChoicePredictor(Answerer):
         return self.predict([(context, choices, question)])[0]
 
     def _by_model(self, examples: list[ChoiceExample]) -> np.ndarray:
-        rows = encode_examples(examples, self.tokenizer, self.max_seq_length)
+        rows = encode_examples(examples, self.tokenizer, self.max_seq_length, self.warn)
         logits = np.empty((len(examples), rows.rows_per_example), np.float32)
         for chosen, output in self.outputs(rows):
             logits[chosen] = output

@@ -177,7 +177,12 @@ class Embedder(Answerer):
                 vectors[chosen] = self.export("embed", text=[texts[row] for row in chosen.tolist()])["vector"]
         else:
             stripped = [(prompt + text).strip() for text in texts]
-            rows, _ = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
+            rows, cut = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
+            if cut:
+                self.warn("%d of %d texts are longer than %d tokens and lost their last ones.", cut, len(texts),
+                          self.max_seq_length)  # fmt: skip
+            if empty := sum(not text.strip() for text in texts):
+                self.warn("%d of %d texts are empty; their vectors mean nothing.", empty, len(texts))
             for chosen, found in self.outputs(rows):
                 vectors[chosen] = found
         normalize = self.settings.normalize if normalize is None else normalize

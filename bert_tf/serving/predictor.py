@@ -69,8 +69,14 @@ class Predictor(Answerer):
 
     def _logits_by_model(self, examples: list[InputExample]) -> np.ndarray:
         encoded = classification_encode.encode_examples(
-            examples, self.task, self.tokenizer, self.max_seq_length, num_processes=1, windows=self.windows
-        )
+            examples,
+            self.task,
+            self.tokenizer,
+            self.max_seq_length,
+            num_processes=1,
+            windows=self.windows,
+            warn=self.warn,
+        )  # fmt: skip
         outputs = (output for _, output in self.outputs(encoded))
         return token_rows.in_order(encoded, self.batch_size, outputs)
 

@@ -9,7 +9,7 @@ from bert_tf.tasks.squad.answers import Prediction, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import settings_of
 from bert_tf.tasks.squad.scores import collect_scores
-from bert_tf.tasks.squad.windows import build_windows
+from bert_tf.tasks.squad.windows import build_windows, warn_of_cut_questions
 
 
 class QuestionAnswerer(Answerer):
@@ -72,6 +72,7 @@ class QuestionAnswerer(Answerer):
             SquadExample(str(number), question, paragraphs.setdefault(context, Paragraph.from_context(context)))
             for number, (question, context) in enumerate(questions)
         ]
+        warn_of_cut_questions(examples, self.tokenizer, self.windows, self.warn)
         windows = build_windows(examples, self.tokenizer, self.windows, False, num_processes=1)
         scores = collect_scores(self.outputs(windows), windows.lengths)
         found = predict_answers(examples, windows, scores, self.tokenizer, self.predictions)

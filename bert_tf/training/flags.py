@@ -358,6 +358,19 @@ def define_table_flags() -> None:
     """How a user's files of rows are read; see `tables.TableSettings`."""
     define_encoding_flag("your files")
     flags.DEFINE_string(
+        "id_column",
+        None,
+        "Column of --test_file, by name or number, that names its rows; it goes into predictions.jsonl. A repeated id "
+        "is told.",
+    )
+    flags.DEFINE_list(
+        "copy_columns",
+        [],
+        "Further columns of --test_file that go into predictions.jsonl, such as the text; all: all of them. One that "
+        "is called like a part of a prediction gets input_ before its name.",
+    )
+    flags.DEFINE_bool("predictions_csv", False, "Also write the predictions as predictions.csv.")
+    flags.DEFINE_string(
         "csv_delimiter",
         None,
         "The field separator of .csv files: a character such as ';' or '|', or the word tab. If unset, it is detected "

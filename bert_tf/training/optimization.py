@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
 from bert_tf.models.recipe import EXCLUDE_FROM_WEIGHT_DECAY, WARMUPS, Recipe
@@ -310,11 +311,19 @@ def create_optimizer(
     """The optimizer of a training script: "adamw" (the original's) or "lamb", with a family's schedule.
 
     Args:
+      num_warmup_steps: a warm-up that is not shorter than the run is warned of.
       recipe: of a family (`config.recipe`), BERT's by default; its learning_rate and warmup_proportion are not used.
 
     Raises:
       ValueError: there is no such optimizer, or the recipe is impossible.
     """
+    if num_warmup_steps >= num_train_steps > 0:
+        reached = min(num_train_steps / num_warmup_steps, 1.0) * learning_rate
+        logging.warning(
+            "The warm-up of %d steps is not shorter than the run of %d: the learning rate rises to %g at its very end "
+            "(of %g) and never falls. A tenth of the steps is usual (num_warmup_steps, warmup_proportion).",
+            num_warmup_steps, num_train_steps, reached, learning_rate,
+        )  # fmt: skip
     optimizers = {"adamw": AdamWeightDecay, "lamb": Lamb}
     if name not in optimizers:
         raise ValueError(f"--optimizer={name} is not known; choose one of {', '.join(optimizers)}.")

@@ -191,6 +191,7 @@ _WITHOUT_EFFECT = {
     "question_head", "beam_size", "metric", "teacher", "generator_config_file",
     "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
     "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "glue_submission", "resume_from_older", "recompute",
+    "id_column", "copy_columns", "predictions_csv", "encoding",
     BEGINNING, FINISHED,
 }  # fmt: skip
 
@@ -298,7 +299,7 @@ def _write_settings(output_dir: str, settings: dict) -> None:
 _WRITTEN = re.compile(
     r"checkpoint|(damaged\.)?model\.ckpt-\d+\.(index|data-\d+-of-\d+)|(bert_model|lora)\.safetensors|\w+_config\.json|"
     r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|search|eval_results|question_answering|token_classification)\.json|"
-    r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|events\.out\.tfevents\..*|"
+    r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|predictions\w*\.csv|events\.out\.tfevents\..*|"
     r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"
     r"predictions\.conll|(nbest_)?predictions\.json|null_odds\.json|(loss|similarity|search|confusion_matrix\w*)\.png|"
     r"(train|eval\w*|predict\w*)\.tf_record|modules\.json|sentence_bert_config\.json|search\.md"

@@ -252,3 +252,14 @@ def test_prompts_that_are_damaged(tmp_path, model_dir):
         file.write_text(json.dumps(content))
         with pytest.raises(ValueError, match=f"config_sentence_transformers.json: {message}"):
             Embedder(folder)
+
+
+def test_what_is_lost_of_texts_is_told_once(model_dir, caplog):
+    embedder = Embedder(str(model_dir), max_seq_length=4)
+    for _ in range(2):
+        embedder.encode(["w1 " * 9, " ", "w1"])
+    messages = [record.message for record in caplog.records]
+    assert messages == [
+        "1 of 3 texts are longer than 4 tokens and lost their last ones. (Told once.)",
+        "1 of 3 texts are empty; their vectors mean nothing. (Told once.)",
+    ]

@@ -48,3 +48,13 @@ def test_threads_get_what_is_theirs(predictor):
         found = list(threads.map(lambda text: predictor.logits([text]), TEXTS * 3))
     for number, logits in enumerate(found):
         np.testing.assert_allclose(logits, expected[number % len(TEXTS)], atol=1e-6)
+
+
+def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
+    told = Predictor(predictor.path, max_seq_length=6)
+    for _ in range(2):
+        told.predict(["good " * 20, "bad", ""])
+    assert [record.message.split(" (")[0] for record in caplog.records] == [
+        "1 of 3 examples are longer than --max_seq_length=6 and lost their last tokens.",
+        "1 of 3 examples have a text without any token",
+    ]

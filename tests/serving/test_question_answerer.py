@@ -200,3 +200,10 @@ def test_an_answer_outside_of_the_candidates_is_told():
     described = _describe(Prediction("ada", [Answer("", 9.0, 9.0, 1.0)], best, 28.0))
     assert (described["answer"], described["start"], described["end"], described["score"]) == ("ada", 0, 3, 0.0)
     assert [entry["text"] for entry in described["nbest"]] == [""]
+
+
+def test_a_cut_question_is_told_once(version_2, caplog):
+    answerer = QuestionAnswerer(version_2)
+    for _ in range(2):
+        answerer("w1 w2 w3 w1 w2 w3 w1", "w1 w2 (Gold), w3.")
+    assert caplog.text.count("1 of 1 questions are longer than --max_query_length=5 tokens") == 1

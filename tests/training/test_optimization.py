@@ -267,3 +267,10 @@ def test_optimizers_serialise():
         assert copy.get_config() == optimizer.get_config()
     with pytest.raises(ValueError, match="--optimizer=sgd"):
         create_optimizer("sgd", 1e-4, 100, 10)
+
+
+@pytest.mark.parametrize(("warmup", "reached"), [(9, None), (10, "0.001"), (10_000, "1e-06")])
+def test_a_warmup_as_long_as_the_run_is_warned_of(caplog, warmup, reached):
+    create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=warmup)
+    said = f"The warm-up of {warmup} steps is not shorter than the run of 10: the learning rate rises to {reached} at"
+    assert (said in caplog.text) == bool(caplog.records) == (reached is not None)

@@ -5,12 +5,13 @@ Paper: Devlin et al. 2019, section 4.4; SWAG: Zellers et al. 2018.
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
 from bert_tf.data.tables import (
     USUAL_TABLE,
+    JoinedColumns,
     TableSettings,
     beginning,
     field_of,
@@ -29,7 +30,8 @@ _INTEGER = re.compile(r"-?[0-9]+")
 class ChoiceExample:
     """A context, the beginning that all choices have in common (may be empty), the choices, and the right one's number.
 
-    `label` counts from 0; None where it is not known.
+    `label` counts from 0; None where it is not known. `source` has the columns of the example's row that go into
+    predictions.
     """
 
     guid: str
@@ -37,6 +39,7 @@ class ChoiceExample:
     question: str
     choices: tuple[str, ...]
     label: int | None = None
+    source: Mapping[str, object] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +121,7 @@ def _examples(
     first, first_line = None, 0
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
     names = columns.header_names(labels_needed) if columns else []
+    joined = JoinedColumns(path, table, by_number)
     for number, (line, row) in enumerate(named_rows(path, None if by_number else names, table)):
         columns = columns or _known_layout(list(row), path, labels_needed)
         is_first = by_number and not number
@@ -139,7 +143,8 @@ def _examples(
         if (example.label is None) != (first.label is None):
             here, there = ("no", "one") if example.label is None else ("a", "none")
             raise ValueError(f"{path}, line {line}: {here} label, but line {first_line} has {there}.")
-        yield example
+        yield dataclasses.replace(example, source=joined.of(row, line))
+    joined.warn_of_repeated_ids()
 
 
 def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:

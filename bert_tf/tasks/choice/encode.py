@@ -3,7 +3,7 @@
 Shape legend: n examples, N choices, S sequence length.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from absl import logging
@@ -15,11 +15,14 @@ from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.text.tokenizer import Tokenizer
 
 
-def encode_examples(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> GroupedRows:
+def encode_examples(
+    examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int, warn: Callable = logging.warning
+) -> GroupedRows:
     """Token rows of examples with the same number of choices.
 
     Args:
       max_seq_length: a longer row loses the last tokens of context, or of question and choice, whichever is longer.
+      warn: logs a message and its arguments.
 
     Raises:
       ValueError: max_seq_length has no room for a token beside [CLS] and two [SEP].
@@ -48,7 +51,7 @@ def encode_examples(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max
             rows.append(ids)
             starts.append(segments.count(0))
     if truncated:
-        logging.warning(
+        warn(
             "%d of %d choices with their context are longer than --max_seq_length=%d and lost their last tokens.",
             truncated,
             len(rows),

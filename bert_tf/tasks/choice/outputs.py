@@ -1,6 +1,5 @@
 """A multiple-choice model in run_swag.py: its evaluation and predictions."""
 
-import json
 import posixpath
 from collections.abc import Sequence
 
@@ -9,6 +8,7 @@ from scipy.special import softmax
 
 from bert_tf.data.grouped_rows import GroupedRows
 from bert_tf.system.atomic import write_text_file
+from bert_tf.tasks import predictions
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import Task
@@ -31,23 +31,25 @@ def write_confusion_matrix(output_dir: str, rows: GroupedRows, logits: np.ndarra
     plots.plot_confusion_matrix(labels, chosen, list(map(str, range(rows.rows_per_example))), path, title=title)
 
 
-def write_predictions(output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray) -> list[str]:
-    """Writes predictions.jsonl and test_results.tsv; returns their paths.
+def write_predictions(
+    output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray, as_csv: bool = False
+) -> list[str]:
+    """Writes predictions.jsonl (see `predictions.write`) and test_results.tsv; returns their paths.
 
     The first has for each example its number `guid`, the number of the chosen one from 0, its text, the probabilities
     of all choices, and the `label` if there is one. The second has the probabilities, as run_classifier.py writes them.
     """
     probabilities = softmax(np.asarray(logits, np.float32), axis=-1)
-    lines, table = [], []
+    described, lines = [], []
     for example, row in zip(examples, probabilities, strict=True):
         choice = int(row.argmax())
-        record = {"guid": example.guid, "choice": choice, "text": example.choices[choice]}
+        record = {"choice": choice, "text": example.choices[choice]}
         record["probabilities"] = [float(value) for value in row]
         if example.label is not None:
             record["label"] = example.label
-        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
-        table.append("\t".join(str(value) for value in row) + "\n")
-    paths = [posixpath.join(output_dir, name) for name in ("predictions.jsonl", "test_results.tsv")]
-    for path, content in zip(paths, (lines, table), strict=True):
-        write_text_file(path, "".join(content))
-    return paths
+        described.append(record)
+        lines.append("\t".join(str(value) for value in row) + "\n")
+    table = posixpath.join(output_dir, "test_results.tsv")
+    write_text_file(table, "".join(lines))
+    first, *others = predictions.write(output_dir, "", examples, described, as_csv)
+    return [first, table, *others]

@@ -36,6 +36,7 @@ class ChoiceSettings(TableSettings):
           ValueError, FileNotFoundError: names flag, or file and line.
         """
         run.check_dev_set(run.do_eval, ": give --do_eval")
+        self.check_predictions(run.do_predict)
         if bool(self.context) != bool(self.choices):
             raise ValueError("--context and --choices: name both, or neither for SWAG's columns.")
         for name in ("question", "label"):
@@ -46,6 +47,8 @@ class ChoiceSettings(TableSettings):
             raise ValueError(f"--first_label={self.first_label} must be a number or one letter.")
 
         def check_beginning(name: str, file: str) -> None:
-            check_examples(file, self.columns, self.first_label, name != "test_file", self)
+            check_examples(
+                file, self.columns, self.first_label, name != "test_file", self.of_set(name.removesuffix("_file"))
+            )
 
         run.check_tables(check_beginning, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)

@@ -32,7 +32,7 @@ class ChoiceTask(FineTuningTask):
             with named_by(flag):
                 examples = data.read_examples(
                     getattr(own, f"{kind}_file"), own.columns, first_label=own.first_label, labels_needed=labels_needed,
-                    table=own,
+                    table=own.of_set(kind),
                 )  # fmt: skip
             rows = encode.encode_examples(examples, tokenizer, run.max_seq_length)
             logging.info("%s: %d examples of %d choices", flag, len(rows), rows.rows_per_example)
@@ -67,7 +67,7 @@ class ChoiceTask(FineTuningTask):
         outputs.write_confusion_matrix(output_dir, examples.rows, logits, results["global_step"])
 
     def write_predictions(self, output_dir, examples, logits):
-        paths = outputs.write_predictions(output_dir, examples.examples, logits)
+        paths = outputs.write_predictions(output_dir, examples.examples, logits, self.settings.predictions_csv)
         logging.info("Wrote the choices in %d examples to %s.", len(examples.rows), " and ".join(paths))
 
     def score_predictions(self, output_dir, examples, logits, step, batch_size):

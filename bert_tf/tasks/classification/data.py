@@ -15,6 +15,7 @@ from absl import logging
 from bert_tf.data.tables import (
     USUAL_TABLE,
     Column,
+    JoinedColumns,
     TableSettings,
     beginning,
     field_of,
@@ -34,13 +35,15 @@ from bert_tf.text.characters import plain_name
 class InputExample:
     """One example: an id, one text or two, and a label (None where there is none).
 
-    The label is a string, a float for regression, or a tuple of strings where several may hold.
+    The label is a string, a float for regression, or a tuple of strings where several may hold. `source` has the
+    columns of the example's row that go into predictions.
     """
 
     guid: str
     text_a: str
     text_b: str | None = None
     label: str | float | tuple[str, ...] | None = None
+    source: Mapping[str, object] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,8 +166,18 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
             logging.warning("%s, line 1: a test set has no labels; %s is not used%s.", path, quoted(names), advice)
     if named and any(isinstance(column, int) for column in (split.text_a, split.text_b, split.label)):
         raise ValueError(f"{path}, line {line}: JSON lines have no numbered columns; the names are {quoted(row)}")
+    JoinedColumns(path, split.table, not split.has_header).of(_named(row, header), line)  # the first row has all names
     columns = (split.text_a, split.text_b, split.label, split.guid)
     return [column if named else _resolve(column, header, path) for column in columns], header is not None
+
+
+def _named(row: list | dict, header: Sequence[str] | None) -> Mapping:
+    """The cells of a row by the names of their columns, or else by their numbers."""
+    if isinstance(row, dict):
+        return row
+    if header is not None:
+        return dict(zip(header, row, strict=False))
+    return {str(place): cell for k, cell in enumerate(row) for place in (k, k - len(row))}
 
 
 def check_examples(task: Task, split: Split, directory: str = "") -> tuple[list[InputExample], bool]:
@@ -206,11 +219,13 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 
 
 def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
-    columns, skipped, is_first = None, 0, split.table is not None and not split.has_header
+    columns, header, skipped, is_first = None, None, 0, split.table is not None and not split.has_header
+    joined = JoinedColumns(path, split.table, not split.has_header)
     for index, (line, row) in enumerate(read_rows(path, split.table, split.column_names)):
         if columns is None:
             columns, is_header = _find_columns(task, split, row, path, line)
             if is_header:
+                header = row
                 continue
         if split.keep and isinstance(row, list):
             column, value = split.keep
@@ -235,7 +250,9 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
             text_of(text_a, path, line),
             None if text_b is None else text_of(text_b, path, line),
             label,
+            joined.of(_named(row, header), line) if split.table else None,
         )
+    joined.warn_of_repeated_ids()
     if skipped:
         logging.warning("%s: left out %d rows that lack a column.", path, skipped)
 
@@ -310,7 +327,7 @@ def custom_split(
         *columns,
         set_name=set_name,
         has_header=by_name,
-        table=table,
+        table=table.of_set(set_name),
     )
 
 

@@ -6,7 +6,7 @@ is the padding (data/token_rows.py), and that long texts can be read in windows.
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from absl import logging
@@ -54,20 +54,22 @@ def encode_examples(
     max_seq_length: int,
     num_processes: int | None = None,
     windows: TextWindows | None = None,
+    warn: Callable = logging.warning,
 ) -> EncodedExamples:
     """Tokenizes examples: [CLS] a [SEP], or [CLS] a [SEP] b [SEP] where b has any token.
 
     Args:
-      max_seq_length: longer examples lose tokens as in the original; how many did is logged once.
+      max_seq_length: longer examples lose tokens as in the original.
       num_processes: processes for large data; by default one for each core.
       windows: a text of more tokens than max_seq_length becomes several rows of that length.
+      warn: logs a message and its arguments: how many examples were cut, and how many have a text without any token.
 
     Raises:
       ValueError: max_seq_length has no room for [CLS] and [SEP]; with windows, there is a second text.
     """
     token_rows.check_room(tokenizer, max_seq_length)
     if windows:
-        return _encode_windows(examples, task, tokenizer, max_seq_length, num_processes, windows)
+        return _encode_windows(examples, task, tokenizer, max_seq_length, num_processes, windows, warn)
     texts = [example.text_a for example in examples]
     pairs = [number for number, example in enumerate(examples) if example.text_b]
     texts += [examples[number].text_b for number in pairs]
@@ -81,12 +83,15 @@ def encode_examples(
         starts.append(segments.count(0))
         rows.append(ids)
     if truncated:
-        logging.warning(
+        warn(
             "%d of %d examples are longer than --max_seq_length=%d and lost their last tokens.",
             truncated,
             len(examples),
             max_seq_length,
         )
+    numbers = [*range(len(examples)), *(n for n, example in enumerate(examples) if example.text_b is not None)]
+    token_counts = map(len, (*encoded[: len(examples)], *(second.get(n, ()) for n in numbers[len(examples) :])))
+    _warn_of_empty(examples, [n for n, count in zip(numbers, token_counts, strict=True) if not count], warn)
     flat, offsets = flatten(rows)
     label_ids = _label_ids(examples, task)
     labels = {} if label_ids is None else {"label_ids": label_ids}
@@ -101,6 +106,7 @@ def _encode_windows(
     max_seq_length: int,
     num_processes: int | None,
     windows: TextWindows,
+    warn: Callable,
 ) -> EncodedWindows:
     for example in examples:
         if example.text_b:
@@ -109,7 +115,9 @@ def _encode_windows(
             )
     room = max_seq_length - tokenizer.num_special_tokens(pair=False)
     rows, counts, truncated, lost, total = [], [], 0, 0, 0
-    for ids in _encode_texts([example.text_a for example in examples], tokenizer, num_processes):
+    encoded = _encode_texts([example.text_a for example in examples], tokenizer, num_processes)
+    _warn_of_empty(examples, [number for number, ids in enumerate(encoded) if not len(ids)], warn)
+    for ids in encoded:
         spans = document_spans(len(ids), room, windows.stride)[: windows.most] or [(0, 0)]
         rows += [tokenizer.build_inputs(ids[start : start + size])[0] for start, size in spans]
         counts.append(len(spans))
@@ -120,7 +128,7 @@ def _encode_windows(
         sum(count > 1 for count in counts), len(counts), max_seq_length, len(rows), max(counts, default=0),
     )  # fmt: skip
     if truncated:
-        logging.warning(
+        warn(
             "%d of %d texts need more than --max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%).",
             truncated, len(counts), windows.most, lost, total, 100 * lost / total,
         )  # fmt: skip
@@ -137,6 +145,16 @@ def _encode_windows(
         window_length=max_seq_length,
         pad_id=tokenizer.pad_id,
     )
+
+
+def _warn_of_empty(examples: Sequence[InputExample], numbers: Sequence[int], warn: Callable) -> None:
+    """Warns of texts without tokens. numbers: of their examples."""
+    if numbers:
+        warn(
+            "%d of %d examples have a text without any token (empty, or of characters that are dropped); the first is "
+            "%s.",
+            len(set(numbers)), len(examples), examples[min(numbers)].guid,
+        )  # fmt: skip
 
 
 def _label_ids(examples: Sequence[InputExample], task: Task) -> np.ndarray | None:

@@ -1,6 +1,5 @@
 """What run_classifier.py writes: predictions, and reports on a dev set."""
 
-import json
 import posixpath
 from collections.abc import Sequence
 
@@ -9,6 +8,7 @@ from absl import logging
 
 from bert_tf.data.grouped_rows import WindowRows
 from bert_tf.system.atomic import write_text_file
+from bert_tf.tasks import predictions
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples
@@ -24,24 +24,22 @@ def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tok
         logging.info("Example %s, label %s: %s", example.guid, example.label, tokens)
 
 
-def write_predictions(output_dir: str, name: str, task: Task, encoded: EncodedExamples, logits: np.ndarray) -> None:
-    """Writes test_results<name>.tsv as the original does, and predictions<name>.jsonl.
+def write_predictions(
+    output_dir: str, name: str, task: Task, examples: Sequence[InputExample], logits: np.ndarray, as_csv: bool = False
+) -> None:
+    """Writes test_results<name>.tsv as the original does, and predictions<name>.jsonl; see `predictions.write`.
 
     The first has one line an example, the probabilities in the order of the labels (of a regression the number). The
-    second has `guid` and what `metrics.describe_predictions` gives.
+    second has `guid`, the chosen columns of its row, and what `metrics.describe_predictions` gives.
     """
     values = classification_metrics.probabilities(task, logits)
     table = "".join("\t".join(str(np.float32(value)) for value in row) + "\n" for row in values)
     write_text_file(posixpath.join(output_dir, f"test_results{name}.tsv"), table)
     described = classification_metrics.describe_predictions(task, logits)
-    lines = [
-        json.dumps({"guid": guid, **record}, ensure_ascii=False) + "\n"
-        for guid, record in zip(encoded.guids, described, strict=True)
-    ]
-    write_text_file(posixpath.join(output_dir, f"predictions{name}.jsonl"), "".join(lines))
+    paths = predictions.write(output_dir, name, examples, described, as_csv)
     logging.info(
         "Wrote %d predictions to %s; in test_results%s.tsv their bare numbers.",
-        len(lines), posixpath.join(output_dir, f"predictions{name}.jsonl"), name,
+        len(examples), " and ".join(paths), name,
     )  # fmt: skip
 
 

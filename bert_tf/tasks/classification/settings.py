@@ -14,7 +14,7 @@ from bert_tf.training.settings import FineTuningSettings
 
 _CUSTOM = (
     "train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression", "multi_label",
-    "csv_delimiter", "encoding",
+    "csv_delimiter", "encoding", "id_column", "copy_columns",
 )  # fmt: skip
 
 # What says how windows are made and used; only for --long_texts=windows.
@@ -84,7 +84,11 @@ class ClassificationSettings(TableSettings):
         for name in WINDOW_FLAGS if self.long_texts == "cut" else ():
             if getattr(self, name) is not None:
                 raise ValueError(f"--{name}={getattr(self, name)} is for --long_texts=windows.")
+        self.check_predictions(run.do_predict)
         if self.tfds_name:
+            for name in ("encoding", "id_column", "copy_columns"):
+                if (value := getattr(self, name)) and value != UTF_8:
+                    raise ValueError(f"--{name} is for files of your own, not for --tfds_name={self.tfds_name}.")
             return
         if self.is_custom:
             self._check_own_files(run)
@@ -157,7 +161,7 @@ class ClassificationSettings(TableSettings):
     def _check_glue(self, run: FineTuningSettings) -> None:
         task = glue.find_task(self.task_name, self.language)
         for name in _CUSTOM:
-            if getattr(self, name) not in (None, False, UTF_8):
+            if (value := getattr(self, name)) and value != UTF_8:
                 raise ValueError(f"--{name} is for --task_name=custom; --task_name={self.task_name} has its own files.")
         if not self.data_dir:
             raise ValueError(f"--task_name={self.task_name} needs --data_dir, the folder with its files.")

@@ -235,7 +235,9 @@ class ClassificationTask(FineTuningTask):
         )
 
     def write_predictions(self, output_dir, examples, outputs):
-        classification_outputs.write_predictions(output_dir, examples.suffix, self.task, examples.rows, outputs)
+        classification_outputs.write_predictions(
+            output_dir, examples.suffix, self.task, examples.examples, outputs, self.settings.predictions_csv
+        )
         if self.settings.glue_submission:
             glue_submission.write_predictions(self.settings.glue_submission, self.task, examples.name, outputs)
             if examples is self.test_sets[-1]:

@@ -6,12 +6,13 @@ CSV, TSV or JSON lines. Pairs that belong together may have a third text, which 
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
 from bert_tf.data.tables import (
     USUAL_TABLE,
+    JoinedColumns,
     TableSettings,
     beginning,
     field_of,
@@ -28,11 +29,15 @@ _INTEGER = re.compile(r"-?[0-9]+")
 
 @dataclasses.dataclass(frozen=True)
 class SimilarityExample:
-    """Two texts, or three of which the last does not belong to the first; and how alike the two are, if known."""
+    """Two texts, or three of which the last does not belong to the first; and how alike the two are, if known.
+
+    `source` has the columns of the example's row that go into predictions.
+    """
 
     guid: str
     texts: tuple[str, ...]
     score: float | None = None
+    source: Mapping[str, object] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +121,7 @@ def _examples(
 ) -> Iterator[SimilarityExample]:
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.text_a))
     names = columns.all if columns else []
+    joined = JoinedColumns(path, table, by_number)
     for number, (line, row) in enumerate(named_rows(path, None if by_number else names, table)):
         columns = columns or _known_layout(list(row), path)
         cells = {name: row.get(column) for name, column in vars(columns).items() if column}
@@ -129,7 +135,8 @@ def _examples(
                 score = _score(field_of(row, columns.score, path, line), score_range, path, line)
         elif by_number and not number:
             warn_of_header(path, line, cells)
-        yield SimilarityExample(str(number), texts, score)
+        yield SimilarityExample(str(number), texts, score, joined.of(row, line))
+    joined.warn_of_repeated_ids()
 
 
 def _known_layout(names: Sequence[str], path: str) -> Columns:

@@ -1,33 +1,32 @@
 """What run_similarity.py writes: how alike texts are, and a picture of that beside the scores."""
 
-import json
 import posixpath
 from collections.abc import Sequence
 
 import numpy as np
 
 from bert_tf.system.atomic import write_text_file
+from bert_tf.tasks import predictions
 from bert_tf.tasks.similarity import metrics
 from bert_tf.tasks.similarity.data import SimilarityExample
 
 
-def write_predictions(output_dir: str, examples: Sequence[SimilarityExample], vectors: np.ndarray) -> list[str]:
-    """Writes predictions.jsonl and test_results.tsv; returns their paths.
+def write_predictions(
+    output_dir: str, examples: Sequence[SimilarityExample], vectors: np.ndarray, as_csv: bool = False
+) -> list[str]:
+    """Writes predictions.jsonl (see `predictions.write`) and test_results.tsv; returns their paths.
 
     The first has for each example its number `guid`, the `cosine` of its first two texts, and the `score`, from 0 to 1,
     if there is one. The second has the cosines alone.
     """
-    lines, table = [], []
-    for example, cosine in zip(examples, metrics.cosines(vectors).tolist(), strict=True):
-        record = {"guid": example.guid, "cosine": cosine}
-        if example.score is not None:
-            record["score"] = example.score
-        lines.append(json.dumps(record) + "\n")
-        table.append(f"{cosine}\n")
-    paths = [posixpath.join(output_dir, name) for name in ("predictions.jsonl", "test_results.tsv")]
-    for path, content in zip(paths, (lines, table), strict=True):
-        write_text_file(path, "".join(content))
-    return paths
+    cosines = metrics.cosines(vectors).tolist()
+    described = [
+        {"cosine": cosine} if example.score is None else {"cosine": cosine, "score": example.score}
+        for example, cosine in zip(examples, cosines, strict=True)
+    ]
+    table = posixpath.join(output_dir, "test_results.tsv")
+    write_text_file(table, "".join(f"{cosine}\n" for cosine in cosines))
+    return [*predictions.write(output_dir, "", examples, described, as_csv), table]
 
 
 def write_picture(output_dir: str, scores: np.ndarray, vectors: np.ndarray, results: dict) -> None:

@@ -76,6 +76,7 @@ class SimilaritySettings(TableSettings):
           ValueError, FileNotFoundError: names flag, or file and line.
         """
         run.check_dev_set(run.do_eval, ": give --do_eval")
+        self.check_predictions(run.do_predict)
         if bool(self.text_a) != bool(self.text_b):
             raise ValueError("--text_a and --text_b: name both columns, or neither for those of known layouts.")
         for name in ("negative", "score"):
@@ -89,7 +90,7 @@ class SimilaritySettings(TableSettings):
                 raise ValueError(f"--{name}={value:g} must be more than 0.")
         score_range = self.scores_between
 
-        def check_beginning(_: str, file: str) -> None:
-            check_examples(file, self.columns, score_range, self)
+        def check_beginning(name: str, file: str) -> None:
+            check_examples(file, self.columns, score_range, self.of_set(name.removesuffix("_file")))
 
         run.check_tables(check_beginning, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)

@@ -42,7 +42,7 @@ class SimilarityTask(FineTuningTask):
             with named_by(flag):
                 examples = data.read_examples(
                     getattr(own, f"{kind}_file"), own.columns, score_range=own.scores_between,
-                    table=own,
+                    table=own.of_set(kind),
                 )  # fmt: skip
             logging.info("%s: %d examples of %s", flag, len(examples), "two texts" if len(examples[0].texts) == 2
                          else "three texts")  # fmt: skip
@@ -165,7 +165,7 @@ class SimilarityTask(FineTuningTask):
             outputs.write_picture(output_dir, examples.rows.labels["scores"], vectors, results)
 
     def write_predictions(self, output_dir, examples, vectors):
-        paths = outputs.write_predictions(output_dir, examples.examples, vectors)
+        paths = outputs.write_predictions(output_dir, examples.examples, vectors, self.settings.predictions_csv)
         logging.info("Wrote the cosines of %d pairs to %s.", len(examples.rows), " and ".join(paths))
 
     def score_predictions(self, output_dir, examples, vectors, step, batch_size):

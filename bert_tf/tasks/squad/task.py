@@ -153,6 +153,7 @@ class SquadTask(FineTuningTask):
             questions.examples, self.tokenizer, self.answering.windows, is_training, self.cache_dir
         )
         logging.info("--%s: %d questions, %d windows", name, len(questions.examples), len(cut))
+        windows.warn_of_cut_questions(questions.examples, self.tokenizer, self.answering.windows)
         if self.settings.verbose_logging:
             for skipped in questions.skipped:
                 logging.info("Left out: %s", skipped)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from absl import logging
@@ -261,11 +261,7 @@ def _chunk_windows(
         if example.paragraph is not paragraph:
             paragraph = example.paragraph
             encoded = _EncodedParagraph(paragraph, pieces)
-        if with_offsets:
-            query = tokenizer.encode_with_offsets(example.question_text, split_unknown=True)[0]
-        else:
-            query = tokenizer.encode(example.question_text)
-        query = query[: settings.max_query_length]
+        query = _query_ids(example.question_text, tokenizer, with_offsets)[: settings.max_query_length]
         count = len(encoded.ids)
         spans = document_spans(count, settings.max_seq_length - len(query) - special, settings.doc_stride)
         best = _best_spans(spans, count) if len(spans) > 1 else None
@@ -306,6 +302,31 @@ def _chunk_windows(
     result = {name: np.array(values, np.int32) for name, values in arrays.items()}
     result["labels"] = np.array(labels, np.int32).reshape(-1, 2)
     return result | {"max_context": np.array(max_context, bool), "is_impossible": np.array(impossible, bool)}
+
+
+def _query_ids(question: str, tokenizer: Tokenizer, with_offsets: bool) -> Sequence[int]:
+    if with_offsets:
+        return tokenizer.encode_with_offsets(question, split_unknown=True)[0]
+    return tokenizer.encode(question)
+
+
+def warn_of_cut_questions(
+    examples: Sequence[SquadExample], tokenizer: Tokenizer, settings: WindowSettings, warn: Callable = logging.warning
+) -> None:
+    """Warns of questions that are longer than max_query_length.
+
+    Args:
+      warn: logs a message and its arguments.
+    """
+    most, with_offsets = settings.max_query_length, settings.answer_from == "offsets"
+    # No tokenizer makes more tokens than a text has bytes.
+    long = [example.question_text for example in examples if len(example.question_text.encode(errors="replace")) > most]
+    cut = sum(len(_query_ids(question, tokenizer, with_offsets)) > most for question in long)
+    if cut:
+        warn(
+            "%d of %d questions are longer than --max_query_length=%d tokens and lost their last ones.",
+            cut, len(examples), most,
+        )  # fmt: skip
 
 
 def _windows_of(arrays: dict[str, np.ndarray], with_offsets: bool, is_training: bool, pad_id: int) -> Windows:

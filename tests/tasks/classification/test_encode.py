@@ -18,7 +18,7 @@ from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.tasks import script as fine_tuning_run
 from bert_tf.tasks.classification import data as classification_data
 from bert_tf.tasks.classification import encode as classification_encode
-from bert_tf.tasks.classification import glue
+from bert_tf.tasks.classification import glue, long_texts
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.text.casing import Casing
@@ -267,15 +267,15 @@ def test_record_files_have_the_originals_layout(tmp_path):
 
 
 def test_prediction_files(tmp_path):
-    encoded = make_encoded(2)
+    examples = [classification_data.InputExample(f"dev-{number}", "text") for number in range(2)]
     logits = np.array([[0.0, 0.0], [5.0, 1.0]], np.float32)
-    classification_outputs.write_predictions(str(tmp_path), "", glue.find_task("rte"), encoded, logits)
+    classification_outputs.write_predictions(str(tmp_path), "", glue.find_task("rte"), examples, logits)
     lines = (tmp_path / "test_results.tsv").read_text().splitlines()
     assert lines[0] == "0.5\t0.5" and lines[1].startswith("0.98201")
     records = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert records[1]["guid"] == "dev-1" and records[1]["label"] == "entailment"
     assert records[1]["probabilities"]["not_entailment"] == pytest.approx(0.0179862, rel=1e-4)
-    classification_outputs.write_predictions(str(tmp_path), "_x", glue.find_task("sts-b"), encoded, logits[:, :1])
+    classification_outputs.write_predictions(str(tmp_path), "_x", glue.find_task("sts-b"), examples, logits[:, :1])
     assert (tmp_path / "test_results_x.tsv").read_text() == "0.0\n5.0\n"
 
 
@@ -298,3 +298,15 @@ def test_the_best_model_is_kept_and_patience_counts(tmp_path):
     for step in (30, 40):
         again.update(step, {"eval_accuracy": 0.8}, model)  # equally good is not better
     assert again.should_stop() and again.best["step"] == 20
+
+
+@pytest.mark.parametrize("windows", [None, long_texts.TextWindows(2, 4)])
+def test_texts_without_tokens_are_counted(tokenizer, caplog, windows):
+    texts = ["a good film", "", "\u200b\x00", "more"]
+    examples = [classification_data.InputExample(f"train-{number}", text) for number, text in enumerate(texts)]
+    if not windows:
+        examples.append(classification_data.InputExample("train-4", "text", ""))
+    task = classification_data.Task("custom", ("a", "b"), None)
+    classification_encode.encode_examples(examples, task, tokenizer, 8, windows=windows)
+    counts = f"{2 if windows else 3} of {len(examples)}"
+    assert f"{counts} examples have a text without any token" in caplog.text and "the first is train-1" in caplog.text

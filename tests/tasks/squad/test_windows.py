@@ -441,3 +441,13 @@ def test_at_least_995_of_1000_answers_come_back(shared, english, name, tmp_path)
     assert len(data.examples) > 700 and len(data.skipped) < 0.01 * len(data.examples)
     survived, right = share_that_comes_back(data.examples, english, WindowSettings(answer_from="offsets"))
     assert survived >= 0.95 * len(data.examples) and right >= 0.995 * survived
+
+
+@pytest.mark.parametrize("answer_from", ["words", "offsets"])
+def test_cut_questions_are_counted(small, caplog, answer_from):
+    examples = [example(question=" ".join(["year"] * count)) for count in (2, 3, 4, 5)]
+    squad_windows.warn_of_cut_questions(examples, small, WindowSettings(30, 5, 3, answer_from))
+    assert "2 of 4 questions are longer than --max_query_length=3 tokens and lost their last ones" in caplog.text
+    caplog.clear()
+    squad_windows.warn_of_cut_questions(examples, small, WindowSettings(30, 5, 5, answer_from))
+    assert not caplog.records
