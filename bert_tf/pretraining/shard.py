@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.data.written_index import WrittenIndex, beside, index_path
 from bert_tf.pretraining import record_writer
