@@ -13,8 +13,14 @@ VOCAB = "vocab.txt"
 
 
 def vocabulary_lines(vocab_file: str) -> list[str]:
-    """The lines of a vocab.txt, or the tokens of a tokenizer.json in the order of their ids."""
-    return list(_load_tokenizer_json(vocab_file)) if vocab_file.endswith(".json") else list(read_text_lines(vocab_file))
+    """The lines of a vocab.txt, or the tokens of a tokenizer.json in the order of their ids.
+
+    A byte order mark before the first token is no part of it, other than in the original.
+    """
+    if vocab_file.endswith(".json"):
+        return list(_load_tokenizer_json(vocab_file))
+    lines = list(read_text_lines(vocab_file))
+    return [line.removeprefix("\ufeff") or line for line in lines[:1]] + lines[1:]
 
 
 def vocabulary_bytes(vocab_file: str) -> bytes:

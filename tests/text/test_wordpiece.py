@@ -342,3 +342,15 @@ def test_invalid_utf8_names_line_and_byte(tmp_path, monkeypatch, chunk, bad):
         list(text_files.read_text_lines(str(path)))
     with pytest.raises(ValueError, match=rf"text\.txt, line 4: .*byte offset {len(head)} "):
         text_vocab.load_vocab(str(path))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
+    path = tmp_path / "vocab.txt"
+    for content, expected in (
+        ("\ufeff[PAD]\na \n", ["[PAD]", "a"]),
+        ("\ufeff\na\n", ["\ufeff", "a"]),
+        ("", []),
+        ("\n", [""]),
+    ):
+        path.write_text(content, encoding="utf-8")
+        assert list(text_vocab.load_vocab(str(path))) == expected
