@@ -1,4 +1,4 @@
-"""Pre-training from end to end on two CPU cores, in under ten minutes: text in, a pre-trained BERT out.
+"""Pre-training from end to end on two CPU cores, in under five minutes: text in, a pre-trained BERT out.
 
     python -m demo                              # the English documentation inside the installed Python packages
     python -m demo --text='my_texts/*.txt'      # your text, in any language

@@ -81,6 +81,14 @@ def test_demo_of_a_descendant(tmp_path, family):
         assert results["teacher"]["masked_lm_loss"] > 0
 
 
+@pytest.mark.parametrize("family", exhaustive(*FAMILIES))
+def test_the_whole_demo_learns_more_than_frequencies(tmp_path, family):
+    result = run(tmp_path / "output", f"--family={family}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    results = json.loads((tmp_path / "output" / "results.json").read_text())
+    assert results["heldout"]["masked_lm_loss"] < results["baselines"]["masked_lm_loss"] - 0.3
+
+
 @pytest.mark.slow
 def test_demo_with_text_of_another_script(tmp_path):
     """Korean keeps its syllables: the scripts are told not to strip accents."""
