@@ -106,11 +106,11 @@ def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str],
     if student.problem_type == "regression" and temperature is not None:
         raise ValueError("--distillation_temperature is for classes; a regression has none.")
     start, head = f"--teacher: {teacher.path}", teacher.files.head
-    if None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type:
-        raise ValueError(f"{start} was trained for {head.problem_type}, the student is for {student.problem_type}.")
     known, labels = output_layers.names_in(head.labels), student.labels
     if not (known and labels) and teacher.outputs != (wanted := len(labels or ("number",))):
         raise ValueError(f"{start} has {teacher.outputs} outputs, the student {wanted}.")
+    if None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type:
+        raise ValueError(f"{start} was trained for {head.problem_type}, the student is for {student.problem_type}.")
     if not labels:
         return teacher
     order = output_layers.order_of(known, labels, start, "A teacher must know the labels of the data.", others)

@@ -373,6 +373,18 @@ def test_tags_in_another_order(folder):
     assert tagged_by(str(folder / "out")) == gold == tagged_by(str(folder / "out" / "best_model"))
 
 
+def test_tags_that_a_model_spells_otherwise(folder):
+    """PER-B for B-PER, as some datasets have it, and in another order."""
+    theirs = [tag if tag == "O" else "-".join(reversed(tag.split("-"))) for tag in TAGS]
+    model = save_classifier(folder / "model", TAGS, kind=task_models.BertForTokenClassification, spelled=theirs)
+    gold = tagged_by(model)
+    assert {tag for sentence in gold for _, tag in sentence} >= {"B-LOC", "B-PER"}
+    task = NerTask(write_tags(folder / "data.conll", gold))
+    run = {"do_train": True, "do_eval": True, "learning_rate": 0}
+    assert fine_tune(task, run_of(folder, model, **run))["eval_accuracy"] == 1.0
+    assert tagged_by(str(folder / "out")) == gold
+
+
 def test_tags_of_the_data_are_compared_with_those_of_the_model(folder, caplog):
     caplog.set_level(logging.INFO, logger="absl")
     model = save_classifier(folder / "model", TAGS, kind=task_models.BertForTokenClassification)
