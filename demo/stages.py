@@ -231,7 +231,6 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
         # A small model that sees each example once has nothing to overfit.
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "max_position_embeddings": plan.max_seq_length + kind.config_class.first_position,
         # BERT-Base's 0.02, scaled to the width. With 0.02 such a small model long predicts nothing but frequencies.
         "initializer_range": round(0.02 * math.sqrt(768 / plan.hidden_size), 3),
         **({"type_vocab_size": 2} if family == "bert" else {}),
@@ -239,7 +238,9 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
     }
     if "student_layers" not in flags:  # else it is the teacher's, with these layers
         flags = {"bert_config_file": os.path.join(folder, kind.config_class.file_name), **flags}
-        kind.config_class.from_dict(values).save(flags["bert_config_file"])
+        config = kind.config_class.from_dict(values)
+        config.max_position_embeddings = plan.max_seq_length + config.first_position
+        config.save(flags["bert_config_file"])
     dynamic = {"vocab_file": vocab_file, "masked_lm_prob": MASKED_LM_PROB} if plan.own.is_unmasked else {}
     steps = int(plan.own.share * plan.num_train_steps)
     heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]

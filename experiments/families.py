@@ -140,9 +140,9 @@ def write_configurations(values, families: list[str]) -> None:
         kind, *_, keys = FAMILIES[family]
         model = family_named(family)
         vocab = model.tokenizer_class.from_file(_vocabulary(values.output_dir, kind), Casing()).vocab
-        positions = values.max_seq_length + model.config_class.first_position
-        config = {"vocab_size": max(vocab.values()) + 1, **SIZE, "max_position_embeddings": positions, **keys}
-        model.config_class.from_dict(config).save(_configuration(values.output_dir, family))
+        config = model.config_class.from_dict({"vocab_size": max(vocab.values()) + 1, **SIZE, **keys})
+        config.max_position_embeddings = values.max_seq_length + config.first_position
+        config.save(_configuration(values.output_dir, family))
 
 
 def create_table(content: dict) -> str:
