@@ -15,6 +15,7 @@ import numpy as np
 
 from bert_tf.data.shares import WHOLE, Share
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.unknown_tokens import watch_unknown
 
 _PREFETCHED = 4  # batches
 
@@ -116,6 +117,7 @@ def rows_of_texts(
     """
     encoded = tokenizer.encode_batch([text.lower() for text in texts] if lower else list(texts))
     ids, offsets = flatten([tokenizer.build_inputs(own, None, max_seq_length)[0] for own in encoded])
+    watch_unknown(tokenizer, ids)
     longest = max_seq_length - tokenizer.num_special_tokens(pair=False)
     rows = TokenRows(ids, offsets, np.diff(offsets).astype(np.int32), {}, pad_id=tokenizer.pad_id)
     return rows, sum(len(own) > longest for own in encoded)

@@ -19,6 +19,7 @@ from bert_tf.pretraining.vocabulary_files import vocabulary_sha256
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import Casing, casing_of_vocabulary, directory_of, read_casing
 from bert_tf.text.japanese import JapaneseTokenizer
+from bert_tf.text.kobert import KoBertTokenizer
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import tokenizer_class_of, tokenizer_of_file
@@ -101,7 +102,7 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
     """
     family = family_of(config)
     kind = tokenizer_class_of(vocab_file, family.tokenizer_class)
-    taken: tuple[type[Tokenizer], ...] = (FullTokenizer, JapaneseTokenizer, family.tokenizer_class)
+    taken: tuple[type[Tokenizer], ...] = (FullTokenizer, JapaneseTokenizer, KoBertTokenizer, family.tokenizer_class)
     if family is ALBERT:
         taken = (SentencePieceTokenizer, HuggingFaceSentencePiece, FullTokenizer)  # word pieces: the Chinese models
     if not issubclass(kind, taken):

@@ -13,6 +13,7 @@ from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
 from bert_tf.serving.base_predictor import list_of
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.unknown_tokens import watch_unknown
 
 _TEXTS_PER_BATCH = 32
 
@@ -62,6 +63,7 @@ def fill_mask(
     if not 1 <= top_k <= vocab_size:
         raise ValueError(f"top_k={top_k} must be between 1 and the size of the vocabulary, {vocab_size}.")
     encoded = [_encode(tokenizer, text, model.config.max_length) for text in texts]
+    watch_unknown(tokenizer, np.array([index for ids, _ in encoded for index in ids], np.int32))
     guesses = []
     for start in range(0, len(encoded), _TEXTS_PER_BATCH):
         guesses.extend(_fill_batch(model, tokenizer, encoded[start : start + _TEXTS_PER_BATCH], top_k))

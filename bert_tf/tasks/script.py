@@ -50,7 +50,6 @@ from bert_tf.training.teacher import Teacher, check_resumed, open_teacher, with_
 
 LOGGED_EXAMPLES = 3
 _FEW_STEPS = 50
-_MANY_UNKNOWN = 0.05  # of all tokens
 
 
 @dataclasses.dataclass
@@ -78,7 +77,6 @@ class FineTuningTask(abc.ABC):
       files: what goes with the model; `head` says which task the model is trained for.
       adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
       train_rows: token rows to train on; None without --do_train.
-      placeholders: how many of their unknown tokens stand for what has no text, such as a space between characters.
       class_weights: of the classes in the loss; None: 1.
       dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
         None: none are written; dev_records likewise.
@@ -95,7 +93,7 @@ class FineTuningTask(abc.ABC):
         self.files: ModelFiles | None = None
         self.adjust: Adjustment | None = None
         self.train_rows: TokenRows | None = None
-        self.placeholders, self.class_weights = 0, None
+        self.class_weights = None
         self.dev_sets: list[ExampleSet] = []
         self.test_sets: list[ExampleSet] = []
 
@@ -297,7 +295,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
         count = task.num_training_examples()
         steps = [fine_tuning.number_of_steps(count, one.train_batch_size, one.num_train_epochs) for one in runs]
-        warn_of_training_data(task.train_rows, tokenizer, files.vocab_file, min(steps), task.placeholders)
+        warn_of_few_steps(min(steps))
     for one in runs:
         task.begin(one)
     with contextlib.ExitStack() as stack:
@@ -337,33 +335,14 @@ def _run_seeds(
     return results, table
 
 
-def warn_of_training_data(
-    rows: TokenRows, tokenizer: Tokenizer, vocab_file: str, num_train_steps: int, placeholders: int = 0
-) -> None:
-    """Warns of what makes a model bad without any other sign: hardly a step, or a vocabulary of other languages.
-
-    Args:
-      placeholders: unknown tokens that stand for no text.
-    """
+def warn_of_few_steps(num_train_steps: int) -> None:
+    """Warns of a run that makes a bad model without any other sign."""
     if num_train_steps < _FEW_STEPS:
         logging.warning(
             "Only %d training step%s: the model will hardly learn. A smaller --train_batch_size or more "
             "--num_train_epochs make more of them.",
             num_train_steps,
             "" if num_train_steps == 1 else "s",
-        )
-    unknown = (np.count_nonzero(rows.ids == tokenizer.unk_id) - placeholders) / len(rows.ids)
-    if unknown > _MANY_UNKNOWN:
-        strips = tokenizer.takes_strip_accents and tokenizer.basic_tokenizer.strip_accents
-        logging.warning(
-            "%.0f %% of the training tokens are %s: %s does not fit the texts%s. The multilingual models know 104 "
-            "languages, for example multi_cased_L-12_H-768_A-12.",
-            100 * unknown,
-            tokenizer.unk_token,
-            vocab_file,
-            " as they are read (accents are stripped, Korean syllables taken apart; --strip_accents=false keeps them)"
-            if strips
-            else "",
         )
 
 

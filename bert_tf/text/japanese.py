@@ -59,7 +59,7 @@ class JapaneseTokenizer(Tokenizer):
     huggingface_class = "BertJapaneseTokenizer"
 
     def __init__(self, vocab_file: str, **settings):
-        self._vocab_file = vocab_file
+        self.vocab_file = vocab_file
         self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
         self.vocab = {token: index for index, token in self.inv_vocab.items()}
         name_special_tokens(self, posixpath.dirname(vocab_file))
@@ -208,11 +208,11 @@ class JapaneseTokenizer(Tokenizer):
 
     def files(self) -> dict[str, bytes]:
         """vocab.txt, as it was read."""
-        return {VOCAB: vocabulary_bytes(self._vocab_file)}
+        return {VOCAB: vocabulary_bytes(self.vocab_file)}
 
     def check_vocabulary(self) -> None:
         """See `vocab.check_vocab`."""
-        check_vocab(self.vocab, self._vocab_file, special_tokens_of(self))
+        check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""
@@ -225,7 +225,7 @@ class JapaneseTokenizer(Tokenizer):
           ValueError: always; says what to do instead.
         """
         raise ValueError(
-            f"{self._vocab_file}: the words of a BertJapaneseTokenizer can't be found inside a graph: use the model in "
+            f"{self.vocab_file}: the words of a BertJapaneseTokenizer can't be found inside a graph: use the model in "
             "Python (Predictor and so on), or export it with --format=tflite, which takes ids."
         )
 

@@ -17,7 +17,7 @@ from bert_tf.system.text_files import read_json, understood
 from bert_tf.text.added_tokens import AddedToken, read_added_tokens
 from bert_tf.text.casing import TOKENIZER
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import kind_of_model, special_tokens_of
+from bert_tf.text.tokenizer_files import kind_of_model, parts_of, special_tokens_of
 from bert_tf.text.wordpiece import convert_to_unicode
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -44,7 +44,7 @@ class LibraryTokenizer(Tokenizer):
     ):
         library.no_truncation()
         library.no_padding()
-        self._library, self._files = library, dict(files)
+        self._library, self._files, self.vocab_file = library, dict(files), vocab_file
         self._prepare()
         self.vocab = dict(sorted(library.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
@@ -63,6 +63,23 @@ class LibraryTokenizer(Tokenizer):
         """Whether upper and lower case are distinguished."""
         normalizer = self._library.normalizer
         return normalizer is None or normalizer.normalize_str("A") != normalizer.normalize_str("a")
+
+    def take_rows(self, post_processor: Mapping | None, path: str) -> None:
+        """Makes rows as a tokenizer.json does, for a model whose family has rows of another kind of tokenizer.
+
+        Raises:
+          ValueError: it makes rows that `build_inputs` can't make; names the file.
+        """
+        parts = parts_of(post_processor, "processors")
+        part = next((part for part in parts if part.get("type") in _ROWS), None)
+        if part is None:
+            return
+        with understood(path):
+            rows = _ROWS[part["type"]](part)
+        if rows is None:
+            raise ValueError(f"{path}: its post_processor makes other rows than [begin] A [between] B [end].")
+        self.begin_tokens, self.between_tokens, self.end_tokens, self.second_segment = rows
+        self.huggingface_class = "PreTrainedTokenizerFast"
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of `text`."""
@@ -117,6 +134,36 @@ class LibraryTokenizer(Tokenizer):
 
     def _encode(self, text: str | bytes) -> tokenizers.Encoding:
         return self._library.encode(text_of(text), add_special_tokens=False)
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+# begin, between and end tokens, and the segment of the second text
+_Rows = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]
+
+
+def _rows_of_template(values: Mapping) -> _Rows | None:
+    """Those of a TemplateProcessing; None if it adds other tokens to a single text than to a pair."""
+
+    def token_of(item: Mapping) -> str:
+        return next(iter(item.values()))["id"]
+
+    pair, single = values["pair"], values["single"]
+    places = [number for number, item in enumerate(pair) if "Sequence" in item]
+    if [token_of(pair[place]) for place in places] != ["A", "B"]:
+        return None
+    a, b = places
+    begin, between, end = (tuple(map(token_of, pair[part])) for part in (slice(a), slice(a + 1, b), slice(b + 1, None)))
+    if tuple(map(token_of, single)) != (*begin, "A", *end):
+        return None
+    return begin, between, end, pair[b]["Sequence"]["type_id"]
+
+
+_ROWS: dict[str, Callable[[Mapping], _Rows | None]] = {
+    "TemplateProcessing": _rows_of_template,
+    "BertProcessing": lambda values: ((values["cls"][0],), (values["sep"][0],), (values["sep"][0],), 1),
+    "RobertaProcessing": lambda values: ((values["cls"][0],), (values["sep"][0],) * 2, (values["sep"][0],), 0),
+}
 
 
 def text_of(text: str | bytes) -> str:

@@ -59,7 +59,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, model_file: str, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
-        self.model, self._model_file = read_bytes(model_file), model_file
+        self.model, self.vocab_file = read_bytes(model_file), model_file
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(self.model)
@@ -67,19 +67,25 @@ class SentencePieceTokenizer(Tokenizer):
             raise ValueError(
                 f"{model_file} is no SentencePiece model, or is damaged: take the .model file of the model itself."
             ) from None
-        size = self._processor.get_piece_size()
-        self.inv_vocab = dict(enumerate(map(self._processor.id_to_piece, range(size))))
-        self.vocab = self.pieces = {token: index for index, token in self.inv_vocab.items()}
         name_special_tokens(self, posixpath.dirname(model_file))
+        names = list(map(self._processor.id_to_piece, range(self._processor.get_piece_size())))
+        self._ids = self._read_vocabulary(names)
         self.set_added_tokens(read_added_tokens(model_file, self.vocab), self.preprocess, self._origins)
         check_special_tokens(self, model_file)
         self._special = frozenset(special_tokens_of(self))
-        # The ids of pieces that end in a digit and a comma -> the ids that they are split into.
-        self.split_ids = {
-            index: [self.pieces.get(part, self.unk_id) for part in self._split_comma(piece)]
-            for piece, index in self.pieces.items()
-            if _ends_in_digit_comma(piece)
+        # The ids of pieces that end in a digit and a comma -> what they are split into, and its ids.
+        self._split_pieces = {
+            index: self._split_comma(piece) for piece, index in self.pieces.items() if _ends_in_digit_comma(piece)
         }
+        self.split_ids = {
+            index: [self.pieces.get(part, self.unk_id) for part in parts] for index, parts in self._split_pieces.items()
+        }
+
+    def _read_vocabulary(self, names: list[str]) -> list[int]:
+        """Sets `vocab`, `inv_vocab` and `pieces`; returns the id of each piece of the model, here its number."""
+        self.inv_vocab = dict(enumerate(names))
+        self.vocab = self.pieces = {token: index for index, token in self.inv_vocab.items()}
+        return list(self.inv_vocab)
 
     def to_graph(self, split_unknown: bool = False):
         """See `Tokenizer.to_graph`; the file is named."""
@@ -87,7 +93,7 @@ class SentencePieceTokenizer(Tokenizer):
             return super().to_graph(split_unknown)
         except ValueError as error:
             raise ValueError(
-                f"{self._model_file}: {error} Use the model in Python (Predictor and so on), or export it with "
+                f"{self.vocab_file}: {error} Use the model in Python (Predictor and so on), or export it with "
                 "--format=tflite, which takes ids."
             ) from error
 
@@ -99,7 +105,7 @@ class SentencePieceTokenizer(Tokenizer):
         Raises:
           ValueError: there are several SentencePiece models.
         """
-        return first_existing(directory, (TOKENIZER,)) or _find_model(directory) or find_vocab_file(directory)
+        return first_existing(directory, (TOKENIZER,)) or find_model(directory) or find_vocab_file(directory)
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "SentencePieceTokenizer":
@@ -153,15 +159,17 @@ class SentencePieceTokenizer(Tokenizer):
         return self.added_tokens.encode(text_of(text), self._encode)
 
     def _encode(self, text: str) -> list[int]:
-        return self._split_commas(self._processor.encode(self.preprocess(text)))
+        return self._ids_of(self._processor.encode(self.preprocess(text)))
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
         if self.added_tokens:
             return super().encode_batch(texts)
-        return [self._split_commas(ids) for ids in self._processor.encode([self.preprocess(text) for text in texts])]
+        return [self._ids_of(numbers) for numbers in self._processor.encode([self.preprocess(text) for text in texts])]
 
-    def _split_commas(self, ids: list[int]) -> list[int]:
+    def _ids_of(self, numbers: list[int]) -> list[int]:
+        """Ids of pieces by their numbers in the model, with commas behind digits split off."""
+        ids = [self._ids[number] for number in numbers]
         if self.split_ids.keys().isdisjoint(ids):
             return ids
         return [part for index in ids for part in self.split_ids.get(index, (index,))]
@@ -225,7 +233,7 @@ class SentencePieceTokenizer(Tokenizer):
             return [(index, len(piece))]
         parts, left = [], len(piece) - 1
         *numbers, comma = self.split_ids[index]
-        for number, token in enumerate(map(self.inv_vocab.get, numbers)):
+        for number, token in enumerate(self._split_pieces[index][:-1]):
             begins = token.startswith(WORD_START) and not (number == 0 and piece.startswith(WORD_START))
             size = min(len(token) - begins, left) if number < len(numbers) - 1 else left
             parts.append((numbers[number], size))
@@ -343,8 +351,8 @@ def _ends_in_digit_comma(piece: str) -> bool:
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
-def _find_model(directory: str) -> str | None:
-    """The SentencePiece model of a directory, None without one.
+def find_model(directory: str) -> str | None:
+    """A directory's SentencePiece model (spiece.model, 30k-clean.model, or the only .model file), None without one.
 
     Raises:
       ValueError: it has several; names them.

@@ -43,6 +43,7 @@ class Tokenizer(abc.ABC):
       second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
       graph_form: "module.Class" that implements the same rules as TensorFlow ops, for exports; None: there is none.
       huggingface_class: the class's name in tokenizer_config.json, of models whose family has another.
+      vocab_file: what it was read from, for messages; "": unknown.
       vocab_name: the usual name of its vocabulary file, vocab_kind: what is in it; for messages.
       takes_strip_accents: whether --strip_accents means anything to it.
       answers_by_words: whether the original found answers by words and their pieces (--answer_from).
@@ -66,6 +67,7 @@ class Tokenizer(abc.ABC):
     second_segment: int
     graph_form: str | None = None
     huggingface_class: str
+    vocab_file = ""
     vocab_name: str
     vocab_kind: str
     takes_strip_accents = False

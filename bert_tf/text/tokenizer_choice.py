@@ -11,11 +11,13 @@ from bert_tf.text import byte_bpe
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.casing import TOKENIZER, Casing, first_existing, named_class
 from bert_tf.text.japanese import JapaneseTokenizer
-from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
+from bert_tf.text.kobert import KoBertTokenizer
+from bert_tf.text.library_tokenizer import LibraryTokenizer
+from bert_tf.text.sentence_piece import WORD_START, HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import kind_of_model
-from bert_tf.text.vocab import VOCAB
-from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
+from bert_tf.text.vocab import VOCAB, read_tokens
+from bert_tf.text.wordpiece import CONTINUATION, ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
 _WORD_PIECES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "BertTokenizerLegacy")
 _BY_NAME: dict[str, type[Tokenizer]] = {
@@ -23,6 +25,7 @@ _BY_NAME: dict[str, type[Tokenizer]] = {
     "BertJapaneseTokenizer": JapaneseTokenizer,
     "AlbertTokenizer": SentencePieceTokenizer,
     "RobertaTokenizer": ByteBpeTokenizer,
+    **dict.fromkeys(("KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"), KoBertTokenizer),
 }
 # They say nothing but that the other files do.
 _NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
@@ -37,7 +40,7 @@ def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
     Raises:
       ValueError: tokenizer_class names a tokenizer that is not supported, or see `Tokenizer.find_file`.
     """
-    named = _named(directory)
+    named = _named(directory, default)
     found = named and _of_word_pieces(named, directory, default).find_file(directory)
     return found or default.find_file(directory) or first_existing(directory, (TOKENIZER, VOCAB, byte_bpe.VOCAB))
 
@@ -59,10 +62,12 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     if name == byte_bpe.MERGES:
         needed = posixpath.join(directory, byte_bpe.VOCAB)
         raise ValueError(f"--vocab_file={vocab_file} has only the merges of byte-level BPE: give {needed}, beside it.")
-    named = _named(directory)
+    named = _named(directory, default)
     if named is JapaneseTokenizer:
         return named
     found: type[Tokenizer] = FullTokenizer
+    if name.endswith((".model", ".txt")) and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file)):
+        return KoBertTokenizer
     if name.endswith(".model"):
         found = SentencePieceTokenizer
     elif name.endswith(".json"):
@@ -81,13 +86,29 @@ def tokenizer_of_file(vocab_file: str, casing: Casing, default: type[Tokenizer] 
     Raises:
       ValueError: see `tokenizer_class_of` and `Tokenizer.from_file`.
     """
-    return tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
+    tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
+    if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
+        tokenizer.take_rows(read_json(vocab_file).get("post_processor"), vocab_file)
+    if isinstance(tokenizer, JapaneseTokenizer) and default is ByteBpeTokenizer:
+        # A RoBERTa has one segment, and its positions leave out the padding token.
+        tokenizer.second_segment, tokenizer.pad_id = 0, tokenizer.special_id(tokenizer.pad_token)
+    return tokenizer
 
 
-def _named(directory: str) -> type[Tokenizer] | None:
+def _has_sentence_pieces(vocab_file: str) -> bool:
+    """Whether a vocab.txt is one of SentencePiece, whose pieces begin words by ▁ and continue none by ##."""
+    if vocab_file.endswith(".model"):
+        return False
+    tokens = read_tokens(vocab_file)
+    begin = sum(token.startswith(WORD_START) and len(token) > 1 for token in tokens)
+    return begin > len(tokens) / 10 and not any(token.startswith(CONTINUATION) for token in tokens)
+
+
+def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:
     """The class that tokenizer_class stands for; None if nothing names one."""
     name, path = named_class(directory)
-    if name and name not in _NAMES_OF_ANY and name not in _BY_NAME:
+    is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
+    if name and name not in _NAMES_OF_ANY and (name not in _BY_NAME or is_xlnet):
         known = ", ".join(name for name in _BY_NAME if name != "BertTokenizerLegacy")
         raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {known} are.")
     return _BY_NAME.get(name)

@@ -377,7 +377,7 @@ class FullTokenizer(Tokenizer):
         never_split: Iterable[str] = (),
         **rules: bool,
     ):
-        self._vocab_file = vocab_file
+        self.vocab_file = vocab_file
         self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
         self.vocab = {token: index for index, token in self.inv_vocab.items()}
         name_special_tokens(self, posixpath.dirname(vocab_file))
@@ -472,16 +472,16 @@ class FullTokenizer(Tokenizer):
 
     def files(self) -> dict[str, bytes]:
         """vocab.txt: the file that the tokenizer was read from, or its tokens."""
-        return {VOCAB: vocabulary_bytes(self._vocab_file)}
+        return {VOCAB: vocabulary_bytes(self.vocab_file)}
 
     def check_vocabulary(self) -> None:
         """See `vocab.check_vocab`."""
-        check_vocab(self.vocab, self._vocab_file, special_tokens_of(self))
+        check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
         if (index := self.vocab[self.pad_token]) != self.pad_id:
             # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
             logging.warning(
                 "%s: %s has id %d, but sequences are padded with id %d as in the original",
-                self._vocab_file,
+                self.vocab_file,
                 self.pad_token,
                 index,
                 self.pad_id,

@@ -43,7 +43,8 @@ def shared_texts(shared, count: int = 10_000) -> list[str]:
     found += [json.loads(line)["question"] for line in japanese if line]
     for name in ("korquad_dev", "jsquad_valid", "cmrc2018_dev"):
         articles = json.loads((data / "squad_multilingual" / f"{name}.json").read_text())["data"]
-        found += [paragraph["context"] for article in articles[:150] for paragraph in article["paragraphs"]]
+        contexts = (paragraph["context"] for article in articles[:150] for paragraph in article["paragraphs"])
+        found += [context.replace("[SEP]", "") for context in contexts]  # JSQuAD has it behind the title
     for path in sorted((data / "multilingual_text" / "udhr2").glob("*.txt")):
         found += path.read_text().split("\n")[:20]
     found += (data / "novels" / "heldout.txt").read_text().split("\n")[:2000]

@@ -6,8 +6,9 @@ import unicodedata
 
 import pytest
 import tensorflow as tf
+import tokenizers
 from helpers.natural_texts import SENTENCES, mixed_texts, shared_texts, word_pieces
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from bert_tf.models import pretrained
@@ -161,6 +162,12 @@ def test_rows_of_a_roberta_with_word_pieces(tmp_path):
     assert not rows["segment_ids"].any() and (rows["input_ids"] == tokenizer.pad_id).sum() == 1
 
 
+def test_rows_of_a_japanese_roberta(tmp_path):
+    tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", KLUE, {"model_type": "roberta"}, MECAB))
+    rows = tokenizer(["東京大学で研究", "東京"], ["自然言語", "学"])
+    assert type(tokenizer) is JapaneseTokenizer and not rows["segment_ids"].any() and rows["input_ids"][1, -1] == 1
+
+
 def test_what_a_tokenizer_json_alone_says(tmp_path):
     """No vocab.txt: rules, vocabulary and the longest word are those of the file."""
     for number, rules in enumerate(
@@ -177,6 +184,62 @@ def test_what_a_tokenizer_json_alone_says(tmp_path):
         graph = tokenizer.to_graph()
         assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
         assert tokenizer.encode("a" * 101) == [tokenizer.unk_id] != tokenizer.encode("a" * 100)
+
+
+def library_tokenizer(kind):
+    """Byte-level BPE or Unigram with BERT's special tokens and rows, learned from a few sentences."""
+    if kind == "BPE":
+        library = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="[UNK]"))
+        library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+        trainer = tokenizers.trainers.BpeTrainer(vocab_size=500, special_tokens=[*BERT], initial_alphabet=alphabet)
+    else:
+        library = tokenizers.Tokenizer(tokenizers.models.Unigram())
+        library.normalizer = tokenizers.normalizers.Sequence(
+            [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
+        )
+        library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+        trainer = tokenizers.trainers.UnigramTrainer(
+            vocab_size=400, special_tokens=[*BERT], unk_token="[UNK]", show_progress=False
+        )
+    library.train_from_iterator([*SENTENCES, *mixed_texts(300)], trainer)
+    cls, sep = (("[CLS]", library.token_to_id("[CLS]")), ("[SEP]", library.token_to_id("[SEP]")))
+    library.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[cls, sep]
+    )
+    return library
+
+
+@pytest.mark.parametrize("kind", ["BPE", "Unigram"])
+def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    library = library_tokenizer(kind)
+    named = {f"{token[1:-1].lower()}_token": token for token in BERT}
+    oracle = PreTrainedTokenizerFast(tokenizer_object=library, **named)
+    oracle.save_pretrained(str(directory))
+    described = json.dumps({"model_type": "bert", "vocab_size": len(oracle), **SIZES})
+    (directory / "config.json").write_text(described)
+    tokenizer = pretrained.read_tokenizer(str(directory))
+    assert_same_ids(tokenizer, oracle, texts := [*SENTENCES, *mixed_texts(300)])
+    rows, expected = (
+        tokenizer(["서울에서"], ["학습 모델"]),
+        oracle(["서울에서"], ["학습 모델"], return_token_type_ids=True),
+    )
+    assert rows["input_ids"].tolist() == expected["input_ids"]
+    assert rows["segment_ids"].tolist() == expected["token_type_ids"]
+    (tmp_path / "saved").mkdir()
+    pretrained.write_description(str(tmp_path / "saved"), read_model_files(str(directory)))
+    (tmp_path / "saved" / "config.json").write_text(described)
+    again = pretrained.read_tokenizer(str(tmp_path / "saved"))
+    assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
+    assert again(["a"], ["b"])["input_ids"].tolist() == tokenizer(["a"], ["b"])["input_ids"].tolist()
+    path = directory / "tokenizer.json"
+    values = json.loads(path.read_text())
+    values["post_processor"]["single"] = values["post_processor"]["single"][1:]
+    path.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"tokenizer.json: its post_processor makes other rows"):
+        pretrained.read_tokenizer(str(directory))
 
 
 REFUSED = {

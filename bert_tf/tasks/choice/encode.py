@@ -13,6 +13,7 @@ from bert_tf.data.grouped_rows import GroupedRows
 from bert_tf.data.token_rows import flatten
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.unknown_tokens import watch_unknown
 
 
 def encode_examples(
@@ -58,6 +59,7 @@ def encode_examples(
             max_seq_length,
         )
     ids, offsets = flatten(rows)
+    watch_unknown(tokenizer, ids)
     labels = {}
     if examples[0].label is not None:
         labels["label_ids"] = np.array([example.label for example in examples], np.int32)

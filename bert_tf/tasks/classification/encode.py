@@ -18,6 +18,7 @@ from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.long_texts import TextWindows
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.unknown_tokens import watch_unknown
 
 # Starting processes takes seconds; one core tokenizes this much text (characters) meanwhile.
 _CHARACTERS_FOR_PROCESSES = 30_000_000
@@ -93,6 +94,7 @@ def encode_examples(
     token_counts = map(len, (*encoded[: len(examples)], *(second.get(n, ()) for n in numbers[len(examples) :])))
     _warn_of_empty(examples, [n for n, count in zip(numbers, token_counts, strict=True) if not count], warn)
     flat, offsets = flatten(rows)
+    watch_unknown(tokenizer, flat)
     label_ids = _label_ids(examples, task)
     labels = {} if label_ids is None else {"label_ids": label_ids}
     guids = [example.guid for example in examples]
@@ -133,6 +135,7 @@ def _encode_windows(
             truncated, len(counts), windows.most, lost, total, 100 * lost / total,
         )  # fmt: skip
     flat, offsets = flatten(rows)
+    watch_unknown(tokenizer, flat)
     label_ids = _label_ids(examples, task)
     return EncodedWindows(
         flat,

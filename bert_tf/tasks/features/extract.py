@@ -34,6 +34,7 @@ from bert_tf.tasks.features.files import Features, Sizes, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings
 from bert_tf.text.casing import directory_of
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
+from bert_tf.text.unknown_tokens import watch_unknown
 from bert_tf.training import distribution, fine_tuning
 from bert_tf.training.settings import DTYPE_POLICIES
 
@@ -172,10 +173,12 @@ class Window:
     word_offsets: np.ndarray | None
 
     @classmethod
-    def of_lines(cls, first_line: int, lines: Sequence[EncodedLine], pad_id: int) -> "Window":
+    def of_lines(cls, first_line: int, lines: Sequence[EncodedLine], tokenizer: Tokenizer) -> "Window":
         """The window of these lines, the first of which has this number."""
         ids, offsets = token_rows.flatten([line.ids for line in lines])
-        rows = TokenRows(ids, offsets, np.array([line.second_start for line in lines], np.int32), {}, pad_id=pad_id)
+        watch_unknown(tokenizer, ids)
+        starts = np.array([line.second_start for line in lines], np.int32)
+        rows = TokenRows(ids, offsets, starts, {}, pad_id=tokenizer.pad_id)
         if lines[0].words is None:
             return cls(first_line, rows, None, None, None)
         sizes = [size for line in lines for size in line.sizes]
@@ -188,17 +191,19 @@ class Window:
         )
 
 
-def windows_of(lines: Iterator[EncodedLine], batch_size: int, most_tokens: int, pad_id: int) -> Iterator[Window]:
+def windows_of(
+    lines: Iterator[EncodedLine], batch_size: int, most_tokens: int, tokenizer: Tokenizer
+) -> Iterator[Window]:
     """Lines cut into windows of whole batches with no more tokens than `most_tokens`, except for a single batch."""
     first, held, tokens = 0, [], 0
     for line in lines:
         held.append(line)
         tokens += len(line.ids)
         if len(held) % batch_size == 0 and tokens * (1 + batch_size / len(held)) > most_tokens:
-            yield Window.of_lines(first, held, pad_id)
+            yield Window.of_lines(first, held, tokenizer)
             first, held, tokens = first + len(held), [], 0
     if held:
-        yield Window.of_lines(first, held, pad_id)
+        yield Window.of_lines(first, held, tokenizer)
 
 
 def count(lines: Iterator[EncodedLine], tokenizer: Tokenizer, pooling: str = "none") -> Sizes:
@@ -430,7 +435,7 @@ def extract_features(
     shape = (batch_size, max_seq_length) if static_padding else (None, None)
     compute = make_layers_function(model, layers, strategy, shape=shape, fused=fused)
     encoded = _encoded_lines(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
-    windows = windows_of(encoded, batch_size, window_bytes // (4 * len(layers) * hidden_size), tokenizer.pad_id)
+    windows = windows_of(encoded, batch_size, window_bytes // (4 * len(layers) * hidden_size), tokenizer)
     lines = entries = 0
 
     def write_window(window: Window, values: np.ndarray) -> None:

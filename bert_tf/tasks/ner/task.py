@@ -93,7 +93,6 @@ class NerTask(FineTuningTask):
 
         if run.do_train:
             self.train_rows = encoded(train, with_labels=True)
-            self.placeholders = sum(word.isspace() for sentence in train for word in sentence.words)
             if own.class_weights is not None:
                 ids = self.train_rows.labels["label_ids"]
                 self.class_weights = class_weights(own.class_weights, self.labels, ids[ids >= 0])

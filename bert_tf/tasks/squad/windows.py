@@ -21,6 +21,7 @@ from bert_tf.system.progress import progress_bar
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.unknown_tokens import watch_unknown
 
 FIRST_UNIQUE_ID = 1_000_000_000
 
@@ -239,6 +240,7 @@ def build_windows(
             parts.append(part)
             bar.update(len(chunk))
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    watch_unknown(tokenizer, whole["ids"])
     return _windows_of(whole, settings.answer_from == "offsets", is_training, tokenizer.pad_id)
 
 

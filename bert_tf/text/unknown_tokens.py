@@ -1,0 +1,53 @@
+"""A warning where a vocabulary does not fit the texts, whoever encodes them: too many of their tokens are unknown."""
+
+import re
+
+import numpy as np
+from absl import logging
+
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import special_tokens_of
+
+_MANY = 0.05  # of all tokens of texts
+_FEWEST = 3  # fewer say nothing, unless all are unknown
+
+
+def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray, placeholders: int = 0) -> None:
+    """Counts the unknown tokens of texts that were just encoded; warns, once for each tokenizer, if they are many.
+
+    Args:
+      ids: of whole rows or of texts alone. placeholders: how many of the unknown stand for what has no text.
+    """
+    found = tokenizer.__dict__.setdefault("_watched", {"tokens": 0, "unknown": 0, "is_warned": False})
+    if found["is_warned"]:
+        return
+    ids = np.asarray(ids)
+    special = [tokenizer.vocab.get(token) for token in special_tokens_of(tokenizer) if token != tokenizer.unk_token]
+    special = [index for index in special if index is not None]
+    found["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, special)) - placeholders
+    found["unknown"] += np.count_nonzero(ids == tokenizer.vocab.get(tokenizer.unk_token)) - placeholders
+    share, unknown = found["unknown"] / max(found["tokens"], 1), found["unknown"]
+    if share > _MANY and (unknown >= _FEWEST or unknown == found["tokens"]):
+        found["is_warned"] = True
+        logging.warning(
+            "%.0f %% of the tokens of the texts are %s: %s does not fit them%s. The multilingual models know 104 "
+            "languages, for example multi_cased_L-12_H-768_A-12.",
+            100 * share,
+            tokenizer.unk_token,
+            tokenizer.vocab_file or "the vocabulary",
+            _reason(tokenizer),
+        )
+
+
+def _reason(tokenizer: Tokenizer) -> str:
+    """What may be wrong with how texts are read, and the flag that changes it."""
+    words = (token for token in tokenizer.vocab if not re.fullmatch(r"\[.*\]|<.*>", token))
+    has_capitals = any(re.search("[A-Z]", token) for token in words)
+    if has_capitals and not tokenizer.cased:
+        return " as they are read (lower-cased, but its pieces have capital letters; --do_lower_case=false keeps them)"
+    if tokenizer.cased and tokenizer.takes_strip_accents and not has_capitals:
+        return " as they are read (with capital letters, but its pieces have none; --do_lower_case lower-cases them)"
+    if tokenizer.takes_strip_accents and tokenizer.basic_tokenizer.strip_accents:
+        way = "accents are stripped, Korean syllables taken apart"
+        return f" as they are read ({way}; --strip_accents=false keeps them)"
+    return ""

@@ -1,0 +1,89 @@
+"""Texts that a vocabulary does not fit are warned of, once, wherever they are encoded, with the flag that may help."""
+
+import numpy as np
+import pytest
+from absl import logging
+
+from bert_tf.data.token_rows import rows_of_texts
+from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.tasks.choice.encode import encode_examples as encode_choices
+from bert_tf.tasks.classification.data import InputExample, Task
+from bert_tf.tasks.classification.encode import encode_examples
+from bert_tf.tasks.features.extract import Window, encode_line
+from bert_tf.tasks.ner.data import Sentence
+from bert_tf.tasks.ner.encode import encode_sentences
+from bert_tf.tasks.squad.data import Paragraph, SquadExample
+from bert_tf.tasks.squad.windows import WindowSettings, build_windows
+from bert_tf.text.unknown_tokens import watch_unknown
+from bert_tf.text.wordpiece import FullTokenizer
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def tokenizer_of(folder, pieces, **casing):
+    path = folder / "vocab.txt"
+    path.write_text("".join(token + "\n" for token in [*SPECIAL, *pieces]))
+    return FullTokenizer(str(path), **casing)
+
+
+def warnings_of(caplog):
+    found = [message for message in caplog.messages if "tokens of the texts are [UNK]" in message]
+    caplog.clear()
+    return found
+
+
+def answer_windows(text, tokenizer):
+    example = SquadExample("1", text, Paragraph.from_context(text))
+    return build_windows([example], tokenizer, WindowSettings(32, 8, 8), False, 1)
+
+
+PLACES = {
+    "classification": lambda text, tokenizer: encode_examples(
+        [InputExample("1", text, None, None)], Task("t", ("x",), None), tokenizer, 32
+    ),
+    "choice": lambda text, tokenizer: encode_choices([ChoiceExample("1", text, text, (text, text), 0)], tokenizer, 32),
+    "tagging": lambda text, tokenizer: encode_sentences([Sentence(text.split(), None, [1] * 6)], tokenizer, 32),
+    "vectors": lambda text, tokenizer: rows_of_texts([text], tokenizer, 32),
+    "features": lambda text, tokenizer: Window.of_lines(0, [encode_line(text, tokenizer, 32)], tokenizer),
+    "questions": answer_windows,
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_wherever_texts_are_encoded(tmp_path, caplog, place):
+    tokenizer = tokenizer_of(tmp_path, ["known", "words", "here"])
+    with caplog.at_level(logging.WARNING):
+        PLACES[place]("known words here known words here", tokenizer)
+        assert not warnings_of(caplog)
+        for _ in range(3):
+            PLACES[place]("좋은 영화 정말 추천", tokenizer)
+    (message,) = warnings_of(caplog)
+    assert f"{tmp_path}/vocab.txt does not fit them as they are read (accents are stripped" in message
+    assert "multi_cased_L-12_H-768_A-12" in message and "\n" not in message
+
+
+def test_shares_and_reasons(tmp_path, caplog):
+    words = ["good", "tea"]
+    with caplog.at_level(logging.WARNING):
+        # A single unknown token among others says nothing; alone it is all there is. Special tokens are not counted.
+        watch_unknown(tokenizer_of(tmp_path, words), np.array([2, 5, 1, 6, 3]))
+        assert not warnings_of(caplog)
+        watch_unknown(tokenizer_of(tmp_path, words), np.array([2, 1, 3, 0, 0]))
+        assert warnings_of(caplog)[0].startswith("100 % of the tokens of the texts are [UNK]: ")
+        tokenizer = tokenizer_of(tmp_path, words)
+        watch_unknown(tokenizer, np.array([5] * 60 + [1] * 3))
+        assert not warnings_of(caplog)
+        watch_unknown(tokenizer, np.array([1]))
+        watch_unknown(tokenizer, np.array([1] * 50))
+        assert [message[:4] for message in warnings_of(caplog)] == ["6 % "]
+        # Spaces between characters that are tagged one by one have no text.
+        watch_unknown(tokenizer_of(tmp_path, words), np.array([5, 1, 6, 1, 5, 1]), placeholders=3)
+        assert not warnings_of(caplog)
+        for pieces, casing, reason in (
+            (["Good"], {"do_lower_case": True}, "--do_lower_case=false keeps them"),
+            (["good"], {"do_lower_case": False}, "--do_lower_case lower-cases them"),
+            (["good"], {"do_lower_case": True}, "--strip_accents=false keeps them"),
+            (["Good"], {"do_lower_case": False}, "vocab.txt does not fit them. The multilingual"),
+        ):
+            watch_unknown(tokenizer_of(tmp_path, pieces, **casing), np.array([1]))
+            assert reason in warnings_of(caplog)[0]
