@@ -12,11 +12,11 @@ _MANY = 0.05  # of all tokens of texts
 _FEWEST = 3  # fewer say nothing, unless all are unknown
 
 
-def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray, placeholders: int = 0) -> None:
+def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
     """Counts the unknown tokens of texts that were just encoded; warns, once for each tokenizer, if they are many.
 
     Args:
-      ids: of whole rows or of texts alone. placeholders: how many of the unknown stand for what has no text.
+      ids: of whole rows or of texts alone, without [UNK] for words that have no piece.
     """
     found = tokenizer.__dict__.setdefault("_watched", {"tokens": 0, "unknown": 0, "is_warned": False})
     if found["is_warned"]:
@@ -24,8 +24,8 @@ def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray, placeholders: int = 0) 
     ids = np.asarray(ids)
     special = [tokenizer.vocab.get(token) for token in special_tokens_of(tokenizer) if token != tokenizer.unk_token]
     special = [index for index in special if index is not None]
-    found["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, special)) - placeholders
-    found["unknown"] += np.count_nonzero(ids == tokenizer.vocab.get(tokenizer.unk_token)) - placeholders
+    found["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, special))
+    found["unknown"] += np.count_nonzero(ids == tokenizer.vocab.get(tokenizer.unk_token))
     share, unknown = found["unknown"] / max(found["tokens"], 1), found["unknown"]
     if share > _MANY and (unknown >= _FEWEST or unknown == found["tokens"]):
         found["is_warned"] = True

@@ -320,7 +320,7 @@ def test_characters_are_learned_and_used(ran):
     out, outcomes, logs = ran
     assert outcomes["characters"] == outcomes["words by characters"] == "done"
     assert "--train_file has a character a line" in logs["characters"]
-    assert "of the training tokens are [UNK]" not in logs["characters"]  # a space has no piece, and needs none
+    assert "of the texts are [UNK]" not in logs["characters"]  # a space has no piece, and needs none
     assert "--test_file has words, but the model was trained on single characters." in logs["words by characters"]
     best = out / "characters" / "best_model"
     assert json.loads((best / "token_classification.json").read_text())["split"] == "characters_and_spaces"

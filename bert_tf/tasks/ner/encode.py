@@ -62,13 +62,13 @@ def encode_sentences(
         raise ValueError(f"--max_seq_length={max_seq_length} has no room for a word beside the special tokens.")
     stride = doc_stride or max(room // 2, 1)
     before, unknown = len(tokenizer.begin_ids), tokenizer.unk_id
-    rows, word_rows, word_positions, placeholders = [], [], [], 0
+    rows, word_rows, word_positions, of_words = [], [], [], []
     for unit in _units(sentences, document_context):
         pieces, firsts = [], []
         for own in tokenizer.encode_words([word for sentence in unit for word in sentence.words]):
             firsts.append(len(pieces))
             pieces += own or (unknown,)
-            placeholders += not own
+            of_words += own  # once, and without the words that have no piece: a space that is tagged alone
         spans = document_spans(len(pieces), room, stride)
         best = _best_spans(spans, np.array(firsts))
         for number, (start, size) in enumerate(spans):
@@ -79,7 +79,7 @@ def encode_sentences(
             word_rows += [len(rows)] * len(own)
             rows.append(tokenizer.build_inputs(pieces[start : start + size])[0])
     ids, offsets = flatten(rows)
-    watch_unknown(tokenizer, ids, placeholders)
+    watch_unknown(tokenizer, np.array(of_words))
     word_rows, word_positions = np.array(word_rows, np.int32), np.array(word_positions, np.int32)
     labels = {}
     if label_ids is not None:
