@@ -290,9 +290,14 @@ def compression_of(path: str) -> tuple[str, str]:
     return compression, name if compression else path
 
 
+def _needs_tensorflow(path: str) -> bool:
+    """Whether TensorFlow reads a path: not a local one before that, whose import takes seconds, is imported."""
+    return sys.modules.get("tensorflow") is not None or "://" in path
+
+
 def _open(path: str):
-    """Opens a file; a local one without TensorFlow if that, whose import takes seconds, is not imported yet."""
-    if "tensorflow" not in sys.modules and "://" not in path:
+    """Opens a file; see `_needs_tensorflow`."""
+    if not _needs_tensorflow(path):
         return open(path, "rb")
     import tensorflow as tf
 
@@ -300,8 +305,8 @@ def _open(path: str):
 
 
 def size_of(path: str) -> int:
-    """The size of a file in bytes; see `_open`."""
-    if "tensorflow" not in sys.modules and "://" not in path:
+    """The size of a file in bytes; see `_needs_tensorflow`."""
+    if not _needs_tensorflow(path):
         return os.path.getsize(path)
     import tensorflow as tf
 
@@ -309,8 +314,8 @@ def size_of(path: str) -> int:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or directory; see `_open`."""
-    if "tensorflow" not in sys.modules and "://" not in path:
+    """Whether there is a file or directory; see `_needs_tensorflow`."""
+    if not _needs_tensorflow(path):
         return os.path.exists(path)
     import tensorflow as tf
 

@@ -236,7 +236,7 @@ def errors(request, data, tmp_path_factory):
         ("no such input", ["--input_file", "none-*.tfrecord"]),
         ("truncated", ["truncated.tfrecord", "record 69", "byte"]),
         ("corrupt", ["corrupt.tfrecord", "byte", "--skip_corrupt_records"]),
-        ("empty", ["empty.tfrecord", "no records"]),
+        ("empty", ["--input_file", "empty.tfrecord is empty"]),
         ("other length", ["long.tfrecord", "24", "16", "max_seq_length"]),
         ("other predictions", ["train-0.tfrecord", "3", "4", "max_predictions_per_seq"]),
         ("too long", ["--max_seq_length=64", "max_position_embeddings=32"]),
