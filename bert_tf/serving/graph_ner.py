@@ -33,7 +33,7 @@ class ServedTagger(ServedLogits):
     """BertForTokenClassification.
 
     `serving_default` takes `text` [B] and splits it into words at spaces, with each punctuation mark and Chinese
-    character on its own, or into characters, if the model was trained on them (`text.words.split_words`). `serve_words`
+    character and added token on its own, or into characters, if the model was trained on them (`text.words.split_words`). `serve_words`
     takes `words` [B, N] as run_ner.py does, padded with "". Both return `words`, `tags` string, `scores` float32
     (probability of the likeliest tag), all [B, N], padded with "" and 0; `serving_default` also `starts`, `ends` int32,
     characters, padded with -1.
@@ -55,7 +55,8 @@ class ServedTagger(ServedLogits):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self._scheme = tuple(labels), scheme
         self._unknown_id, self._separator = tokenizer.unk_id, tokenizer.word_separator
-        self._split = GraphWords(split)
+        self._added_tokens = self.encoder.tokenizer if tokenizer.added_tokens else None
+        self._split = GraphWords(split, self._added_tokens)
 
     @classmethod
     def from_pretrained(
@@ -120,6 +121,9 @@ class ServedTagger(ServedLogits):
             is_first = (
                 tf.scatter_nd(splits[:-1, None], tf.ones_like(splits[:-1]), [tf.size(words, tf.int64) + 1])[:-1] > 0
             )
+            if self._added_tokens:  # see Tokenizer.encode_words
+                starts = self._added_tokens.places(words)[0]
+                is_first |= tf.equal(starts[:, :1].to_tensor(-1, shape=[None, 1])[:, 0], 0)
             written = tf.where(is_first, words, tf.strings.join([self._separator, words]))
         pieces = self.encoder.tokenizer.encode(written)
         lengths = pieces.row_lengths()

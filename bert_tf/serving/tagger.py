@@ -74,8 +74,8 @@ class Tagger(Answerer):
 
         Args:
           texts: strings, or lists of words for texts that are already split. A string is split at spaces, with each
-            punctuation mark and Chinese character a word of its own; or into characters, if the model was trained on
-            them.
+            punctuation mark, Chinese character and added token a word of its own; or into characters, if the model was
+            trained on them.
 
         Returns:
           for each text a dict of `words`, `tags`, `scores` (probability of the likeliest tag of each word), `starts`,
@@ -115,7 +115,7 @@ class Tagger(Answerer):
         return list(zip(cut, tags, np.split(scores, ends), strict=True)) if cut else []
 
     def _words_of(self, text: str) -> _Words:
-        places = split_words(text, self._split)
+        places = split_words(text, self._split, self.tokenizer.added_tokens)
         words = [text[start:end] for start, end in places]
         return _Words(text, words, [start for start, _ in places], [end for _, end in places])
 

@@ -136,6 +136,16 @@ class AddedTokens:
                 parts.append(part)
         return parts
 
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where tokens are written in `text`, without the whitespace that they take: the first character of each and
+        the one after the last."""
+        places = []
+        for part in self.parts(text) if self.tokens else ():
+            if part.token and (written := text[part.start : part.end].strip(WHITESPACE)):
+                start = text.index(written, part.start)
+                places.append((start, start + len(written)))
+        return places
+
     def encode(self, text: str, encode: Callable[[str], Iterable[int]]) -> list[int]:
         """The ids of `text`, of which `encode` gives those between added tokens."""
         return [index for part in self.parts(text) for index in ([part.token.id] if part.token else encode(part.text))]

@@ -92,6 +92,31 @@ class GraphAddedTokens(tf.Module):
         with tf.device("CPU:0"):
             return tuple(self._if_any(texts, lambda: self._graph.tokenize(texts), self._tokenize))
 
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
+    def places(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """`AddedTokens.places` of `texts`, string [B]: (starts, ends), each ragged int32 [B, None]."""
+        with tf.device("CPU:0"):
+            none = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), tf.zeros_like(texts, tf.int64))
+            return tuple(self._if_any(texts, lambda: [none, none], self._places))
+
+    def _places(self, rows: _Rows) -> list[tf.RaggedTensor]:
+        items, _, begins, ends = self._cut(rows)
+        begins, ends = self._without_space(rows, begins, ends)
+        owners = tf.ragged.row_splits_to_segment_ids(items.splits, out_type=tf.int64)
+        chosen = (items.ids >= 0) & (begins < ends)
+        owners, begins, ends = (tf.boolean_mask(values, chosen) for values in (owners, begins, ends))
+        firsts = tf.gather(rows.splits, owners)
+        count = tf.size(rows.splits, tf.int64) - 1
+        return [
+            tf.RaggedTensor.from_value_rowids(tf.cast(places - firsts, tf.int32), owners, count, validate=False)
+            for places in (begins, ends)
+        ]
+
+    def _without_space(self, rows: _Rows, begins: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Places without the whitespace at either end."""
+        begins = tf.minimum(self._written.beside_space(rows, begins)[1], ends)
+        return begins, tf.maximum(self._written.beside_space(rows, ends)[0], begins)
+
     def _if_any(self, texts: tf.Tensor, plainly: Callable, with_tokens: Callable) -> list[tf.RaggedTensor]:
         """Ragged results by one of two functions, the second of which gets the texts as rows."""
         rows = _decode(texts)
@@ -188,8 +213,7 @@ class GraphAddedTokens(tf.Module):
             row_starts = tf.gather(rows.splits, tf.ragged.row_splits_to_segment_ids(items.splits, out_type=tf.int64))
             skips = tf.gather(is_space, starts) & (starts > tf.gather(row_starts, owners))
             starts = tf.minimum(starts + tf.cast(skips, tf.int64), ends)
-            begins = tf.minimum(self._written.beside_space(rows, begins)[1], limits)
-            limits = tf.maximum(self._written.beside_space(rows, limits)[0], begins)
+            begins, limits = self._without_space(rows, begins, limits)
         joined = [
             self._join(items, ids.with_values(values), of_tokens)
             for values, of_tokens in ((tf.cast(starts, tf.int64), begins), (tf.cast(ends, tf.int64), limits))

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.text.characters import characters_in_use
+from bert_tf.text.graph_added_tokens import GraphAddedTokens
 from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, decode
 from bert_tf.text.words import ALONE, DROPPED, INSIDE, SPACE, kind_of
 
@@ -37,10 +38,15 @@ class Words(NamedTuple):
 
 
 class GraphWords(tf.Module):
-    """Splits texts into words, with the results of `split_words`; invalid bytes are left out. split: one of SPLITS."""
+    """Splits texts into words, with the results of `split_words`; invalid bytes are left out.
 
-    def __init__(self, split: str = "words"):
+    Args:
+      split: one of SPLITS. added_tokens: each is a word of its own.
+    """
+
+    def __init__(self, split: str = "words", added_tokens: GraphAddedTokens | None = None):
         super().__init__(name="graph_words")
+        self._added_tokens = added_tokens
         with tf.device("CPU:0"):
             self._kinds = CodePointTable(_kinds(split))
 
@@ -50,14 +56,22 @@ class GraphWords(tf.Module):
         row_splits, codes = decode(tf.strings.join([texts, " "]))
         ends = tf.scatter_nd(row_splits[1:, None] - 1, tf.ones_like(row_splits[1:]), tf.shape(codes, row_splits.dtype))
         kinds = tf.where(ends > 0, SPACE, self._kinds(codes))
+        row_starts = tf.cast(row_splits, tf.int32)
+        tokens = [tf.zeros([0], tf.int32)] * 2
+        if self._added_tokens:
+            found = self._added_tokens.places(texts)
+            tokens = [places.values + tf.gather(row_starts, places.value_rowids()) for places in found]
+            # What is beside a token goes on from it as little as from a space.
+            inside = tf.ragged.range(*tokens).values[:, None]
+            kinds = tf.tensor_scatter_nd_update(kinds, inside, tf.fill(tf.shape(inside)[:1], SPACE))
         places = tf.boolean_mask(tf.range(tf.size(codes)), tf.not_equal(kinds, DROPPED))
         kinds = tf.gather(kinds, places)
         is_inside = tf.equal(kinds, INSIDE)
         goes_on = is_inside & tf.concat([[False], is_inside[:-1]], 0)
         first = tf.not_equal(kinds, SPACE) & ~goes_on
         last = (is_inside & ~tf.concat([is_inside[1:], [False]], 0)) | tf.equal(kinds, ALONE)
-        starts, ends = tf.boolean_mask(places, first), tf.boolean_mask(places, last) + 1  # [W], in `codes`
-        row_starts = tf.cast(row_splits, tf.int32)
+        starts = tf.sort(tf.concat([tf.boolean_mask(places, first), tokens[0]], 0))  # [W], in `codes`
+        ends = tf.sort(tf.concat([tf.boolean_mask(places, last) + 1, tokens[1]], 0))
         splits = tf.searchsorted(starts, row_starts, out_type=tf.int64)
         offsets = tf.gather(row_starts, tf.searchsorted(row_starts, starts, "right") - 1)
         inside = tf.ragged.range(starts, ends, row_splits_dtype=tf.int64)

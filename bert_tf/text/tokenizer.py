@@ -336,8 +336,15 @@ class Tokenizer(abc.ABC):
         return [self.encode(text) for text in texts]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word of a text that is given as its words, as they are in the text."""
-        return self.encode_batch([*words[:1], *(self.word_separator + word for word in words[1:])])
+        """The ids of each word of a text that is given as its words, as they are in the text; nothing stands for the
+        space before an added token."""
+        if not self.word_separator:
+            return self.encode_batch(words)
+        alone = {0, *(number for number, word in enumerate(words) if self._begins_with_token(word))}
+        return self.encode_batch(word if n in alone else self.word_separator + word for n, word in enumerate(words))
+
+    def _begins_with_token(self, word: str) -> bool:
+        return any(start == 0 for start, _ in self.added_tokens.places(word)[:1])
 
     def encode_masked(self, text: str) -> list[int]:
         """`encode` of a text in which each literal mask_token becomes that token; `encode` would split it up."""

@@ -1,5 +1,6 @@
 """Words of a text, for models that tag words: as the texts that the model was trained on are split."""
 
+from bert_tf.text.added_tokens import AddedTokens
 from bert_tf.text.characters import clean, is_cjk, is_punctuation, is_whitespace
 
 # What a word is. words: what whitespace separates, with each punctuation mark and Chinese character a word of its own,
@@ -19,14 +20,22 @@ def kind_of(char: str, split: str = "words") -> int:
     return ALONE if split != "words" or is_cjk(char) or is_punctuation(char) else INSIDE
 
 
-def split_words(text: str, split: str = "words") -> list[tuple[int, int]]:
+def split_words(text: str, split: str = "words", added_tokens: AddedTokens | None = None) -> list[tuple[int, int]]:
     """For each word of `text` its first character and the one after the last; control characters make no word.
 
     Args:
-      split: one of SPLITS.
+      split: one of SPLITS. added_tokens: each is a word of its own wherever it is written, whatever the split.
     """
+    words, done = [], 0
+    for place in added_tokens.places(text) if added_tokens else ():
+        words += [*_split_between(text, done, place[0], split), place]
+        done = place[1]
+    return words + _split_between(text, done, len(text), split)
+
+
+def _split_between(text: str, start: int, end: int, split: str) -> list[tuple[int, int]]:
     words, before = [], SPACE
-    for place, char in enumerate(text):
+    for place, char in enumerate(text[start:end], start):
         kind = kind_of(char, split)
         if kind == DROPPED:
             continue

@@ -1,14 +1,19 @@
 """Entity markers from a model directory to an export that takes strings."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+from helpers.paths import GOLDEN
 
-from bert_tf.models.config import BertConfig
-from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.models.config import BertConfig, config_of_dict
+from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.predictor import Predictor
+from bert_tf.serving.tagger import Tagger
+from bert_tf.tasks.ner import data as ner_data
+from bert_tf.tasks.ner import outputs as ner_outputs
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "삼성", "전자", "은", "##은", "[", "]", "/", "e1", "a", "b"]
 CONFIG = {"vocab_size": 17, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -61,6 +66,52 @@ def test_other_arguments(directory, texts, message):
     predictor = Predictor(str(directory / "model"))
     with pytest.raises(TypeError, match=message):
         predictor.predict(texts)
+
+
+def tagger_of(folder, markers, work, family: str) -> str:
+    """A tagger with markers; its directory. markers: BERT's directory."""
+    labels, vocab_file, do_lower_case = ner_data.tag_set("iob2", ["PER", "LOC"]), markers / "vocab.txt", True
+    config = CONFIG
+    if family == "roberta":
+        shutil.copytree(GOLDEN / "tokenization" / "roberta", work / "files")
+        vocab_file, do_lower_case = work / "files" / "vocab.json", None
+        (work / "files" / "tokenizer.json").unlink()
+        size = len(json.loads(vocab_file.read_text(encoding="utf-8")))
+        (work / "files" / "added_tokens.json").write_text(json.dumps({"[E1]": size, "[/E1]": size + 1}))
+        config = {**CONFIG, "model_type": family, "vocab_size": size + 2, "pad_token_id": 1, "type_vocab_size": 1}
+    model = BertForTokenClassification(config_of_dict(config), num_labels=len(labels), labels=labels)
+    model.build()
+    generator = np.random.default_rng(7)
+    for variable in model.trainable_variables:
+        variable.assign(generator.normal(size=variable.shape) * 0.3)
+    strip_accents = False if do_lower_case else None
+    model.save_pretrained(
+        str(folder), vocab_file=str(vocab_file), do_lower_case=do_lower_case, strip_accents=strip_accents
+    )
+    (folder / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings(learned_scheme="iob2").to_json())
+    return str(folder)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_tagger_keeps_markers_whole(directory, tmp_path, family):
+    """In strings and in words, as its export does."""
+    path = tagger_of(tmp_path / "model", directory, tmp_path, family)
+    tagger = Tagger(path)
+    export_saved_model(path, str(tmp_path / "export"), warm_up=False)
+    exported = Tagger(str(tmp_path / "export"))
+    text = "[E1]삼성[/E1]은  a, [E1]"
+    words = ["[E1]", "삼성", "[/E1]", "은", "a", ",", "[E1]"]
+    asked = [text, words, "삼성은", "", "a [E1][/E1]b"]
+    found, others = tagger.predict(asked), exported.predict(asked)
+    assert found[0]["words"] == found[1]["words"] == words
+    assert found[0]["tags"] == found[1]["tags"]
+    assert [text[a:b] for a, b in zip(found[0]["starts"], found[0]["ends"], strict=True)] == words
+    assert found[4]["words"] == ["a", "[E1]", "[/E1]", "b"] and found[4]["starts"] == [0, 2, 6, 11]
+    for one, other in zip(found, others, strict=True):
+        assert [one[name] for name in ("words", "tags", "starts", "ends")] == [
+            other[name] for name in ("words", "tags", "starts", "ends")
+        ]
+        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-5)
 
 
 def test_any_iterable_of_strings(directory):

@@ -127,3 +127,15 @@ def test_lines_of_words(tokenizer, theirs):
     assert line.words == ["<s>", "Ada", "met", "the", "dog", "</s>", "</s>", "who", "ran", "</s>"]
     assert sum(line.sizes) == len(line.ids)
     assert encode_line("Ada met  the dog", tokenizer, 64).ids == theirs()("Ada met  the dog")["input_ids"]
+
+
+def test_tagged_words_with_added_tokens(theirs, tmp_path):
+    """Nothing stands for the space before an added token: the token is the word's first piece, which is tagged."""
+    library = theirs(add_prefix_space=True)
+    library.add_tokens(["[E1]", "[/E1]"])
+    library.save_pretrained(tmp_path)
+    words = [["[E1]", "Ada", "[/E1]", "met"], ["a", "[E1]", "dog"]]
+    tokenizer = ByteBpeTokenizer.from_pretrained(str(tmp_path))
+    rows = encode_sentences([Sentence(row, ["O"] * len(row), []) for row in words], tokenizer, 64, label_ids={"O": 0})
+    assert ids_of(rows) == library(words, is_split_into_words=True)["input_ids"]
+    assert rows.ids[rows.offsets[1] + rows.word_positions[5]] == tokenizer.vocab["[E1]"]

@@ -10,10 +10,15 @@ import tensorflow as tf
 import tokenizers
 from tokenizers import AddedToken as LibraryToken
 
+from bert_tf.tasks.squad.answers import AnswerTexts
+from bert_tf.tasks.squad.data import Paragraph, SquadExample
+from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 from bert_tf.text.added_tokens import WHITESPACE, AddedTokens, is_word_character
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.graph_words import GraphWords
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.text.words import SPLITS, split_words
 
 transformers = pytest.importorskip("transformers")
 
@@ -116,6 +121,51 @@ def test_word_pieces_in_a_graph(tmp_path, do_lower_case, strip_accents):
     directory = save(tmp_path, bert(), VOCABULARY)
     tokenizer = FullTokenizer(directory + "/vocab.txt", do_lower_case, strip_accents)
     assert_graph_equal(tokenizer, texts_of(2, 250))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_words_of_a_string(tmp_path, split):
+    """Each token is a word, in Python and in a graph, and its pieces are those of the token alone."""
+    tokenizer = FullTokenizer(save(tmp_path, bert(), VOCABULARY) + "/vocab.txt", True)
+    wanted = {
+        "[E1]삼성[/E1]은": (["[E1]", "삼성", "[/E1]", "은"], ["[E1]", "삼", "성", "[/E1]", "은"]),
+        "a[E1][E1]x.b LEFT": (["a", "[E1]", "[E1]x", ".", "b", "LEFT"],) * 2,
+        "both ab": (["both", "ab"], ["both", "a", "b"]),
+        "boths": (["boths"], list("boths")),
+        "in new york": (["in", "new york"], ["i", "n", "new york"]),
+    }
+    for text, of_split in wanted.items():
+        words = [text[a:b] for a, b in split_words(text, split, tokenizer.added_tokens)]
+        assert [word for word in words if not word.isspace()] == of_split[split != "words"]
+        assert [word for word in words if word.isspace()] == [" "] * (
+            split == "characters_and_spaces" and text.count(" ") - ("york" in text)
+        )
+        assert all(len(tokenizer.encode(word)) == 1 for word in words if tokenizer.added_tokens.places(word))
+    texts = [*wanted, *texts_of(9, 300)]
+    found = GraphWords(split, tokenizer.to_graph())(tf.constant(texts))
+    starts, ends, splits = (values.numpy().tolist() for values in (found.starts, found.ends, found.splits))
+    for row, text in enumerate(texts):
+        own = slice(splits[row], splits[row + 1])
+        places = list(zip(starts[own], ends[own], strict=True))
+        assert places == split_words(text, split, tokenizer.added_tokens), text
+        assert [word.decode() for word in found.texts.numpy()[own]] == [text[a:b] for a, b in places]
+        assert all(text[a:b].strip() for a, b in places) or split == "characters_and_spaces"
+
+
+def test_answers_by_words(tmp_path):
+    """--answer_from=words: a marker is one piece in a word, and answers beside one, or of one, are found."""
+    tokenizer = FullTokenizer(save(tmp_path, bert(), VOCABULARY) + "/vocab.txt", True, strip_accents=False)
+    context = "ab [E1]삼성[/E1]은 전자, 한국 c"
+    paragraph = Paragraph.from_context(context)
+    assert paragraph.words[1] == "[E1]삼성[/E1]은"
+    for answer, text in [("삼성", "삼성"), ("[E1]삼성[/E1]", "[E1]삼성[/E1]"), ("전자", "전자"), ("한국", "한국")]:
+        start = context.index(answer)
+        first, last = paragraph.word_at(start), paragraph.word_at(start + len(answer) - 1)
+        example = SquadExample("1", "a", paragraph, answer, first, last, False, start)
+        windows = build_windows([example], tokenizer, WindowSettings(32, 8, 4), True)
+        assert windows.ids[3:-1].tolist() == tokenizer.encode(context)
+        ((begin,), (end,)) = windows.labels.values()
+        assert AnswerTexts([example], windows, tokenizer, "words").of(0, begin, end)[0] == text
 
 
 def decoder_of(tokenizer) -> dict:

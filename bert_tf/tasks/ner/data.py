@@ -9,7 +9,7 @@ Source: Tjong Kim Sang & De Meulder 2003 (CoNLL-2003); Ramshaw & Marcus 1995 (IO
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from absl import logging
 
@@ -89,9 +89,9 @@ class ConllFile:
     notation: Notation = STANDARD
 
 
-def split_of(sentences: Iterable[Sentence]) -> str:
-    """What the words of sentences are, by their lengths: one of `text.words.SPLITS`."""
-    words = {word for sentence in sentences for word in sentence.words}
+def split_of(sentences: Iterable[Sentence], added_tokens: Collection[str] = ()) -> str:
+    """What the words of sentences are, by their lengths: one of `text.words.SPLITS`. Added tokens don't count."""
+    words = {word for sentence in sentences for word in sentence.words} - {*added_tokens}
     if any(len(word) > 1 for word in words):
         return "words"
     return "characters_and_spaces" if any(word.isspace() for word in words) else "characters"

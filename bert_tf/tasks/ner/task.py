@@ -55,17 +55,18 @@ class NerTask(FineTuningTask):
 
     def load(self, run, files, tokenizer, newest):
         own, scheme = self.settings, self.tagging.learned_scheme
+        added = {token.content for token in tokenizer.added_tokens.tokens}
         train = self._tagged_sentences("train") if run.do_train else []
         dev = self._tagged_sentences("dev") if run.do_eval else []
         test = self._test_file() if run.do_predict else None
         if run.do_train:
             with named_by("--train_file"):
                 data.check_several_tags(train)
-            self.tagging = dataclasses.replace(self.tagging, split=data.split_of(train))
+            self.tagging = dataclasses.replace(self.tagging, split=data.split_of(train, added))
             if self.tagging.split != "words":
                 logging.info("--train_file has a character a line: `Tagger` and exports will split texts likewise.")
-        self._warn_of_another_split("--dev_file", dev)
-        self._warn_of_another_split("--test_file", test.sentences if test else [])
+        self._warn_of_another_split("--dev_file", dev, added)
+        self._warn_of_another_split("--test_file", test.sentences if test else [], added)
         tagged = {"--dev_file": dev, "--test_file": test.sentences if test and test.sentences[0].tags else []}
         found = find_head(run, newest, self.output_layer)
         if run.do_train:
@@ -140,8 +141,8 @@ class NerTask(FineTuningTask):
             raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
         return list(spelled_as(standard_tags(found.labels), tags))
 
-    def _warn_of_another_split(self, flag: str, sentences: list[data.Sentence]) -> None:
-        own, learned = (split == "words" for split in (data.split_of(sentences), self.tagging.split))
+    def _warn_of_another_split(self, flag: str, sentences: list[data.Sentence], added: set[str]) -> None:
+        own, learned = (split == "words" for split in (data.split_of(sentences, added), self.tagging.split))
         if sentences and own != learned:
             kinds = {True: "words", False: "single characters"}
             logging.warning("%s has %s, but the model was trained on %s.", flag, kinds[own], kinds[learned])

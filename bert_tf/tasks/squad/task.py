@@ -43,8 +43,14 @@ class SquadTask(FineTuningTask):
 
     def describe(self, run, newest):
         files, tokenizer = super().describe(run, newest)
+        spans_words = tokenizer.added_tokens.span_words
+        if self.settings.answer_from == "words" and spans_words:
+            raise ValueError(
+                "--answer_from=words splits contexts at spaces, but added tokens of this model have spaces in them: "
+                "--answer_from=offsets."
+            )
         if self.settings.answer_from is None:
-            answer_from = "words" if tokenizer.answers_by_words else "offsets"
+            answer_from = "words" if tokenizer.answers_by_words and not spans_words else "offsets"
             self.settings = dataclasses.replace(self.settings, answer_from=answer_from)
         files.head = self._choose_head(run, files, resumes=bool(newest))
         return files, tokenizer
