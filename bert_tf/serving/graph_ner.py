@@ -32,11 +32,11 @@ def _dense(values: tf.Tensor, splits: tf.Tensor, filling) -> tf.Tensor:
 class ServedTagger(ServedLogits):
     """BertForTokenClassification.
 
-    `serving_default` takes `text` [B] and splits it into words at spaces, with each punctuation mark and Chinese
-    character and added token on its own, or into characters, if the model was trained on them (`text.words.split_words`). `serve_words`
-    takes `words` [B, N] as run_ner.py does, padded with "". Both return `words`, `tags` string, `scores` float32
-    (probability of the likeliest tag), all [B, N], padded with "" and 0; `serving_default` also `starts`, `ends` int32,
-    characters, padded with -1.
+    `serving_default` takes `text` [B] and splits it into words at spaces, with each punctuation mark, Chinese character
+    and added token on its own, or into characters, if the model was trained on them (`text.words.split_words`).
+    `serve_words` takes `words` [B, N] as run_ner.py does, padded with "". Both return `words`, `tags` string, `scores`
+    float32 (probability of the likeliest tag), all [B, N], padded with "" and 0; `serving_default` also `starts`,
+    `ends` int32, characters, padded with -1.
 
     Args:
       labels: the tags in the order of their ids. scheme: "iob2", "bioes" or "plain": which tags may follow each other.
