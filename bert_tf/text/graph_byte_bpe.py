@@ -316,7 +316,4 @@ def _check(values: Mapping, model: Mapping, merges: Sequence[tuple[str, str]]) -
         made.get(part, -1) >= rank for rank, pair in enumerate(merges) for part in pair
     )
     if found := [name for name, value in reasons.items() if value]:
-        raise ValueError(
-            f"This byte-level BPE has {', '.join(found)}, which an exported graph can't follow exactly: export it "
-            "for ids, and tokenize outside of it."
-        )
+        raise ValueError(f"this byte-level BPE has {', '.join(found)}, which an exported graph can't follow exactly.")

@@ -108,8 +108,7 @@ class GraphTokenizer(tf.Module):
         basic, pieces = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer
         if basic.never_split:
             raise ValueError(
-                f"never_split ({some(sorted(basic.never_split))}) in tokenizer_config.json has no form as a graph: "
-                "export the model with --format=tflite, which takes ids."
+                f"never_split ({some(sorted(basic.never_split))}) in tokenizer_config.json has no form as a graph."
             )
         return cls(
             pieces.vocab,

@@ -218,17 +218,6 @@ class JapaneseTokenizer(Tokenizer):
         """See `Tokenizer.settings`."""
         return {**super().settings(), **self._settings}
 
-    def to_graph(self, split_unknown: bool = False):
-        """There is no graph, as no op does what MeCab does.
-
-        Raises:
-          ValueError: always; says what to do instead.
-        """
-        raise ValueError(
-            f"{self.vocab_file}: the words of a BertJapaneseTokenizer can't be found inside a graph: use the model in "
-            "Python (Predictor and so on), or export it with --format=tflite, which takes ids."
-        )
-
 
 class _Mecab:
     """MeCab with one of the dictionaries that are Python packages.

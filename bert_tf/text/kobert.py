@@ -33,6 +33,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
+    graph_form = None  # its pieces are of composed characters, see `GraphSentencePiece`
     huggingface_class = "KoBertTokenizer"
     vocab_name, vocab_kind = f"{VOCAB} (with its .model)", "SentencePiece"
 
@@ -109,17 +110,6 @@ class KoBertTokenizer(SentencePieceTokenizer):
         """spiece.model and vocab.txt, as they were read."""
         vocabulary = {} if self._vocab_file is None else {VOCAB: vocabulary_bytes(self._vocab_file)}
         return {**super().files(), **vocabulary}
-
-    def to_graph(self, split_unknown: bool = False):
-        """There is no graph: its pieces are of composed characters, see `GraphSentencePiece`.
-
-        Raises:
-          ValueError: always; says what to do instead.
-        """
-        raise ValueError(
-            f"{self.vocab_file}: KoBERT's pieces can't be found inside a graph: use the model in "
-            "Python (Predictor and so on), or export it with --format=tflite, which takes ids."
-        )
 
 
 def _with_quotes(text: str) -> str:

@@ -87,16 +87,6 @@ class SentencePieceTokenizer(Tokenizer):
         self.vocab = self.pieces = {token: index for index, token in self.inv_vocab.items()}
         return list(self.inv_vocab)
 
-    def to_graph(self, split_unknown: bool = False):
-        """See `Tokenizer.to_graph`; the file is named."""
-        try:
-            return super().to_graph(split_unknown)
-        except ValueError as error:
-            raise ValueError(
-                f"{self.vocab_file}: {error} Use the model in Python (Predictor and so on), or export it with "
-                "--format=tflite, which takes ids."
-            ) from error
-
     @classmethod
     def find_file(cls, directory: str) -> str | None:
         """A directory's tokenizer.json; else its SentencePiece model (spiece.model, 30k-clean.model, or the only .model

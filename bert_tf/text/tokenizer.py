@@ -170,12 +170,19 @@ class Tokenizer(abc.ABC):
         """The same rules as TensorFlow ops: a `tf.Module` with `encode` and `tokenize`, like `GraphTokenizer`.
 
         Raises:
-          ValueError: this kind of tokenizer has no graph form, or the graph form can't use the vocabulary.
+          ValueError: this kind of tokenizer has no graph form, or the graph form can't use the vocabulary; names the
+            file, and says what to do instead.
         """
-        if self.graph_form is None:
-            raise ValueError(f"A {type(self).__name__} can't be part of a graph: its models can't be exported.")
-        module, _, name = self.graph_form.rpartition(".")
-        graph = getattr(importlib.import_module(module), name).from_tokenizer(self, split_unknown)
+        try:
+            if self.graph_form is None:
+                raise ValueError(f"the pieces of a {self.huggingface_class} can't be found inside a graph")
+            module, _, name = self.graph_form.rpartition(".")
+            graph = getattr(importlib.import_module(module), name).from_tokenizer(self, split_unknown)
+        except ValueError as error:
+            raise ValueError(
+                f"{self.vocab_file or self.huggingface_class}: {str(error).rstrip('.')}. Use the model in Python "
+                "(Predictor and so on), or export it with --format=onnx or --format=tflite, which take ids."
+            ) from error
         if not self.added_tokens:
             return graph
         trims = self.word_separator == " "

@@ -13,7 +13,7 @@ from bert_tf.text.casing import TOKENIZER, Casing, first_existing, named_class
 from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.kobert import KoBertTokenizer
 from bert_tf.text.library_tokenizer import LibraryTokenizer
-from bert_tf.text.sentence_piece import WORD_START, HuggingFaceSentencePiece, SentencePieceTokenizer
+from bert_tf.text.sentence_piece import WORD_START, HuggingFaceSentencePiece, SentencePieceTokenizer, find_model
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import kind_of_model
 from bert_tf.text.vocab import VOCAB, read_tokens
@@ -101,7 +101,9 @@ def _has_sentence_pieces(vocab_file: str) -> bool:
         return False
     tokens = read_tokens(vocab_file)
     begin = sum(token.startswith(WORD_START) and len(token) > 1 for token in tokens)
-    return begin > len(tokens) / 10 and not any(token.startswith(CONTINUATION) for token in tokens)
+    # Few pieces of a script without spaces begin words.
+    least = 0 if find_model(posixpath.dirname(vocab_file)) else len(tokens) / 10
+    return begin > least and not any(token.startswith(CONTINUATION) for token in tokens)
 
 
 def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:

@@ -9,6 +9,7 @@ class WordTokenizer(Tokenizer):
     """Words separated by spaces, with the rows of RoBERTa: `<s> a </s></s> b </s>`, one segment, padding 1."""
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
+    huggingface_class = "WordTokenizer"
     pad_id = 1
     begin_tokens, between_tokens, end_tokens, second_segment = ("<s>",), ("</s>", "</s>"), ("</s>",), 0
 

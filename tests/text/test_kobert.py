@@ -102,7 +102,9 @@ def test_the_model_alone(tmp_path, model):
 
 def test_refused_in_one_line(folder):
     tokenizer = pretrained.read_tokenizer(str(folder))
-    with pytest.raises(ValueError, match=r"vocab.txt: KoBERT's pieces can't be .*--format=tflite") as caught:
+    with pytest.raises(
+        ValueError, match=r"vocab.txt: the pieces of a KoBertTokenizer can't be found .*--format=onnx"
+    ) as caught:
         tokenizer.to_graph()
     assert "\n" not in str(caught.value)
     (folder / "tokenizer_config.json").write_text(json.dumps({"keep_accents": True}))

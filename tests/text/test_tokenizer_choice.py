@@ -139,7 +139,7 @@ def test_graphs_follow(tmp_path, name):
     _, special, config, tokenizer_config, _ = CASES[name]
     tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", special, config, tokenizer_config))
     if tokenizer_config.get("never_split"):
-        with pytest.raises(ValueError, match=r"never_split \(\[E1\], a-b_c, \u5317\) .*--format=tflite") as caught:
+        with pytest.raises(ValueError, match=r"never_split \(\[E1\], a-b_c, \u5317\) .*--format=onnx") as caught:
             tokenizer.to_graph()
         assert "\n" not in str(caught.value)
         return
@@ -273,7 +273,7 @@ def test_mecab_that_is_not_installed(tmp_path, monkeypatch):
 
 def test_mecab_has_no_graph(tmp_path):
     tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", BERT, {}, MECAB))
-    with pytest.raises(ValueError, match=r"vocab.txt: the words of .* inside a graph: .*--format=tflite"):
+    with pytest.raises(ValueError, match=r"vocab.txt: the pieces of .* inside a graph\. .*--format=onnx"):
         tokenizer.to_graph()
 
 

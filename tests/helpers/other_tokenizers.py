@@ -1,0 +1,82 @@
+"""Small encoders with the tokenizers of Japanese BERTs (MeCab) and of KoBERT (SentencePiece), and data for tasks."""
+
+import io
+import itertools
+import json
+import pathlib
+
+import keras
+import sentencepiece
+
+from bert_tf.models.config import BertConfig
+from bert_tf.models.task_models import BertModel
+from helpers.every_model import SIZES
+from helpers.natural_texts import SENTENCES, word_pieces
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# A word of each kind for `TEMPLATES`; good and bad words come first.
+WORDS = {
+    "japanese": (("良い", "悪い"), ("東京", "ｶﾞｲﾄﾞ", "映画", "学生"), ("彼女", "先生", "友人")),
+    "kobert": (("좋은", "나쁜"), ("서울", "영화", "１２월", "학생"), ("그녀", "선생님", "친구")),
+}
+TEMPLATES = {
+    "japanese": "{who}は{what}を見て{how}と言った。",
+    "kobert": "{who}는 {what}를 보고 {how} 것이라고 ``말했다''.",
+}
+
+
+def texts_of(kind: str) -> list[tuple[str, str, bool]]:
+    """(text, its noun, whether it is good) for each combination of words."""
+    hows, whats, whos = WORDS[kind]
+    return [
+        (TEMPLATES[kind].format(who=who, what=what, how=how), what, how == hows[0])
+        for what, who, how in itertools.product(whats, whos, hows)
+    ]
+
+
+def sentence_piece_model(lines: list[str], size: int) -> bytes:
+    """A SentencePiece model with KoBERT's special tokens."""
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=content, vocab_size=size, character_coverage=0.995, pad_id=1,
+        unk_id=0, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]", control_symbols="[CLS],[SEP],[MASK]",
+        hard_vocab_limit=False, minloglevel=2, split_by_unicode_script=False, split_by_number=False,
+    )  # fmt: skip
+    return content.getvalue()
+
+
+def write_encoder(kind: str, folder: pathlib.Path) -> str:
+    """Writes the files of this kind of tokenizer, and with them a random encoder; returns the encoder's directory."""
+    texts = [text for text, *_ in texts_of(kind)]
+    if kind == "japanese":
+        normalized = [text.replace("ｶﾞｲﾄﾞ", "ガイド") for text in texts]
+        pieces = word_pieces(normalized, [*SPECIAL, *itertools.chain(*WORDS[kind]), "ガイド"])
+        config = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab", "do_lower_case": False}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    else:
+        model = sentence_piece_model([*_as_read(texts) * 20, *SENTENCES], 200)
+        (folder / "tokenizer_78b3253a26.model").write_bytes(model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        found = [processor.id_to_piece(number) for number in range(5, processor.get_piece_size())]
+        pieces = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *found[::-1]]
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
+    keras.utils.set_random_seed(0)
+    model = BertModel(BertConfig(len(pieces), **SIZES, max_position_embeddings=64, type_vocab_size=2))
+    model.build()
+    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"))
+    return str(folder / "encoder")
+
+
+def _as_read(texts: list[str]) -> list[str]:
+    """KoBERT reads two quotation marks in a row as one of another kind."""
+    return [text.replace("``", '"').replace("''", '"') for text in texts]
+
+
+def write_questions(kind: str, path: pathlib.Path) -> None:
+    """Questions whose answer is the noun of a context of two sentences."""
+    paragraphs, first = [], texts_of(kind)[0][0]
+    for number, (text, noun, _) in enumerate(texts_of(kind)):
+        context = f"{first} {text}"
+        answer = {"text": noun, "answer_start": context.index(noun, len(first))}
+        paragraphs.append({"context": context, "qas": [{"id": f"q{number}", "question": noun, "answers": [answer]}]})
+    path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))

@@ -1,0 +1,191 @@
+"""Tasks from end to end with Japanese words by MeCab and with KoBERT's pieces: training, answers, vectors, exports."""
+
+import json
+
+import numpy as np
+import pytest
+from absl import logging
+from helpers.mains import run_main
+from helpers.other_tokenizers import texts_of, write_encoder, write_questions
+from helpers.pretraining_records_read import read_records
+from helpers.script_cases import arguments_of
+
+from bert_tf.models.initialize import PartialLoadWarning
+from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.models.task_models import (
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+)
+from bert_tf.serving.embedder import Embedder
+from bert_tf.serving.export import export_saved_model
+from bert_tf.serving.export_onnx import export_onnx
+from bert_tf.serving.export_tflite import export_tflite
+from bert_tf.serving.predictor import Predictor
+from bert_tf.serving.question_answerer import QuestionAnswerer
+from bert_tf.serving.tagger import Tagger
+from bert_tf.tasks.ner.data import Sentence
+from bert_tf.tasks.ner.encode import encode_sentences
+from bert_tf.tasks.squad.answers import AnswerTexts
+from bert_tf.tasks.squad.data import read_squad_examples
+from bert_tf.tasks.squad.windows import WindowSettings, build_windows
+from bert_tf.text.japanese import JapaneseTokenizer
+from bert_tf.text.kobert import KoBertTokenizer
+
+KINDS = {"japanese": JapaneseTokenizer, "kobert": KoBertTokenizer}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def world(request, tmp_path_factory):
+    """(kind, folder, directory of an encoder)."""
+    if request.param == "japanese":
+        pytest.importorskip("fugashi", reason="needs the extra `fugashi`")
+    folder = tmp_path_factory.mktemp(request.param)
+    return request.param, folder, write_encoder(request.param, folder)
+
+
+def saved(model_class, encoder, path, **arguments) -> str:
+    with pytest.warns(PartialLoadWarning):
+        model = model_class.from_pretrained(encoder, **arguments)
+    model.save_pretrained(str(path), vocab_file=f"{encoder}/vocab.txt")
+    return str(path)
+
+
+def test_classifier_learns_and_answers(world, caplog):
+    kind, folder, encoder = world
+    texts = texts_of(kind)
+    lines = ["text,label", *(f"{text},{('bad', 'good')[is_good]}" for text, _, is_good in texts)]
+    (folder / "train.csv").write_text("\n".join(lines) + "\n")
+    out = folder / "classifier"
+    flags = {
+        "task_name": "custom", "text_a": "text", "label": "label", "train_file": folder / "train.csv",
+        "test_file": folder / "train.csv", "do_train": True, "do_predict": True, "init_checkpoint": encoder,
+        "output_dir": out, "max_seq_length": 40, "train_batch_size": 8, "num_train_epochs": 20, "learning_rate": 3e-3,
+    }  # fmt: skip
+    with caplog.at_level(logging.WARNING):
+        run_main("run_classifier", arguments_of(flags))
+    assert "of the texts are [UNK]" not in caplog.text
+    predictor = Predictor(str(out))
+    assert type(predictor.tokenizer) is KINDS[kind]
+    found = predictor.predict([text for text, *_ in texts])
+    right = [one["label"] == ("bad", "good")[is_good] for one, (*_, is_good) in zip(found, texts, strict=True)]
+    assert np.mean(right) > 0.9
+    rows = [list(map(float, line.split("\t"))) for line in (out / "test_results.tsv").read_text().splitlines()]
+    np.testing.assert_allclose([list(one["probabilities"].values()) for one in found], rows, atol=1e-5)
+
+
+def test_words_and_strings_are_tagged(world, caplog):
+    kind, folder, encoder = world
+    tokenizer = read_tokenizer(encoder)
+    texts = [text for text, *_ in texts_of(kind)]
+    characters = [" ".join(texts[:2]), texts[2]]
+    sentences = [Sentence(list(text), ["O"] * len(text), []) for text in characters]
+    with caplog.at_level(logging.WARNING):
+        rows = encode_sentences(sentences, tokenizer, 16, label_ids={"O": 0})
+    assert " " in characters[0] and "of the texts are [UNK]" not in caplog.text
+    assert (rows.labels["label_ids"] == 0).sum() == sum(map(len, characters))
+    firsts = rows.ids[rows.offsets[rows.word_rows] + rows.word_positions]
+    assert firsts.tolist() == [
+        (*ids, tokenizer.unk_id)[0] for text in characters for ids in map(tokenizer.encode, text)
+    ]
+    path = saved(BertForTokenClassification, encoder, folder / "tagger", num_labels=3, labels=["O", "B-X", "I-X"])
+    tagger = Tagger(path)
+    for text in texts[::3]:
+        found = tagger(text)
+        places = list(zip(found["starts"], found["ends"], strict=True))
+        assert [text[begin:end] for begin, end in places] == found["words"]
+        assert "".join(found["words"]) == text.replace(" ", "")
+        of_words = tagger(found["words"])
+        assert of_words["tags"] == found["tags"]
+        np.testing.assert_allclose(of_words["scores"], found["scores"], atol=1e-5)
+
+
+@pytest.mark.parametrize("answer_from", ["words", "offsets"])
+def test_answers_are_found_by_their_characters(world, answer_from):
+    kind, folder, encoder = world
+    tokenizer = read_tokenizer(encoder)
+    write_questions(kind, folder / "questions.json")
+    examples = read_squad_examples([str(folder / "questions.json")], True, answer_from=answer_from).examples
+    windows = build_windows(examples, tokenizer, WindowSettings(24, 8, 8, answer_from), True)
+    assert len(windows) > len(examples)
+    texts, answered = AnswerTexts(examples, windows, tokenizer, answer_from), set()
+    for row, (first, last) in enumerate(zip(*windows.labels.values(), strict=True)):
+        if first:
+            example = examples[windows.example_index[row]]
+            text, start, end = texts.of(row, first, last)
+            assert example.orig_answer_text in text
+            if answer_from == "offsets":
+                assert text == example.paragraph.context[start:end] == example.orig_answer_text
+                assert start == example.answer_start
+            answered.add(example.qas_id)
+    assert answered == {example.qas_id for example in examples}
+
+
+def test_answers_of_a_model(world):
+    kind, folder, encoder = world
+    answerer = QuestionAnswerer(saved(BertForQuestionAnswering, encoder, folder / "answerer"))
+    context = " ".join(text for text, *_ in texts_of(kind)[:4])
+    found = answerer(texts_of(kind)[0][1], context)
+    assert len(found["nbest"]) > 3
+    assert all(context[one["start"] : one["end"]] == one["text"] != "" for one in found["nbest"])
+
+
+def test_pretraining_data(world):
+    kind, folder, encoder = world
+    tokenizer = read_tokenizer(encoder)
+    texts = [text for text, *_ in texts_of(kind)]
+    (folder / "corpus.txt").write_text("\n".join(texts) + "\n")
+    flags = {
+        "input_file": folder / "corpus.txt", "vocab_file": f"{encoder}/vocab.txt",
+        "output_file": folder / "data.tfrecord", "max_seq_length": 48, "max_predictions_per_seq": 6,
+        "do_whole_word_mask": True, "dupe_factor": 1, "short_seq_prob": 0,
+    }  # fmt: skip
+    run_main("create_pretraining_data", arguments_of(flags))
+    records = read_records(folder / "data.tfrecord")
+    sentences = {tuple(ids) for ids in tokenizer.encode_batch(texts)}
+    seen = set()
+    for record in records:
+        ids = record["input_ids"][: sum(record["input_mask"])]
+        for place, index in zip(record["masked_lm_positions"], record["masked_lm_ids"], strict=True):
+            if place:
+                ids[place] = index
+        first = ids[1 : ids.index(tokenizer.sep_id)]
+        seen |= {one for one in sentences if tuple(first[: len(one)]) == one}
+        assert ids[0] == tokenizer.cls_id and set(record["input_ids"][len(ids) :]) <= {tokenizer.pad_id}
+        masked = sorted(place for place in record["masked_lm_positions"] if place)
+        # A word is masked as a whole: behind a masked piece stands a masked one, or one that begins a word.
+        assert all(place + 1 in masked or not tokenizer.continues_word(ids[place + 1]) for place in masked)
+    assert seen
+
+
+def test_vectors(world):
+    kind, _, encoder = world
+    texts = [text for text, *_ in texts_of(kind)[:3]]
+    rows = read_tokenizer(encoder)(texts)
+    outputs = np.asarray(BertModel.from_pretrained(encoder)(rows)["sequence_output"])
+    mask = rows["input_mask"][..., None]
+    expected = (outputs * mask).sum(1) / mask.sum(1)
+    np.testing.assert_allclose(Embedder(encoder, pooling="mean").encode(texts), expected, atol=1e-5)
+
+
+def test_exports(world):
+    """A graph of texts is refused, and what the refusal names works."""
+    kind, folder, encoder = world
+    path = saved(BertForSequenceClassification, encoder, folder / "exported", labels=["bad", "good"])
+    refused = rf"vocab.txt: the pieces of a .*(?i:{kind}).*--format=onnx or --format=tflite"
+    with pytest.raises(ValueError, match=refused) as caught:
+        export_saved_model(path, str(folder / "graph"), warm_up=False)
+    assert "\n" not in str(caught.value) and not (folder / "graph").exists()
+    assert json.loads((folder / "exported" / "head_config.json").read_text())["labels"] == ["bad", "good"]
+    export_tflite(path, str(folder / "phone"), max_seq_length=16)
+    assert (folder / "phone" / "model.tflite").stat().st_size
+    for package in ("onnx", "onnxruntime", "tf2onnx"):
+        pytest.importorskip(package, reason="needs the extra `onnx`")
+    export_onnx(path, str(folder / "onnx"))
+    texts = [text for text, *_ in texts_of(kind)[:3]]
+    mine, theirs = (
+        [list(one["probabilities"].values()) for one in Predictor(one).predict(texts)]
+        for one in (path, str(folder / "onnx"))
+    )
+    np.testing.assert_allclose(mine, theirs, atol=1e-5)
