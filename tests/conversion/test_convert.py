@@ -1,6 +1,7 @@
 """Conversion between all formats, by function and by script; a refused conversion leaves nothing behind."""
 
 import json
+import shutil
 import sys
 
 import keras
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
-from helpers import warm
+from helpers import descendants, warm
+from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
 
@@ -369,6 +371,45 @@ def test_entity_markers_are_added(source, tmp_path):
     model = BertForPreTraining.from_pretrained(str(again))
     model.save_pretrained(str(tmp_path / "saved"))
     assert pretrained.read_tokenizer(str(tmp_path / "saved")).encode("[/E1]<e2>") == [101, 103]
+
+
+@pytest.mark.parametrize("kind", ["roberta", "roberta_json", "albert", "albert_json"])
+def test_entity_markers_of_other_tokenizers(tmp_path, kind):
+    """The ids of transformers for byte-level BPE and SentencePiece, whichever file the source has, and once more."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
+    family, _, form = kind.partition("_")
+    source = tmp_path / "source"
+    descendants.save_model(source, family, BertModel)
+    for name in ("tokenizer.json", "spiece.model"):
+        (source / name).unlink(missing_ok=True)
+    files = TESTS / "golden" / "tokenization" / family
+    if family == "roberta":
+        names = ("vocab.json", "merges.txt", *(["tokenizer.json"] if form else ()))
+        for name in names:
+            shutil.copy(files / name, source / name)
+    elif form:
+        save_albert_tokenizer(files / "tiny.model", source)
+    else:
+        shutil.copy(files / "tiny.model", source / "spiece.model")
+    size = pretrained.read_tokenizer(str(source)).vocab_size
+    targets = [tmp_path / "hf", tmp_path / "again"]
+    convert.convert(str(source), str(targets[0]), "huggingface", add_tokens=_file_of(tmp_path, "[E1]\n[/E1]"))
+    convert.convert(str(targets[0]), str(targets[1]), "huggingface", add_tokens=_file_of(tmp_path, "<e2>"))
+    texts = ["[E1]the dog[/E1] met a [E1] <e2>cat<e2>.", "a[E1]", "[E1]"]
+    for target, ids in zip(targets, ([size, size + 1], [size, size + 1, size + 2]), strict=True):
+        ours = pretrained.read_tokenizer(str(target))
+        if kind == "albert":  # not every transformers reads a spiece.model
+            theirs = save_albert_tokenizer(target / "spiece.model", tmp_path / "theirs")
+            tokens = ("[E1]", "[/E1]", "<e2>")[: len(ids)]
+            theirs.add_tokens([transformers.AddedToken(token, normalized=False) for token in tokens])
+        else:
+            theirs = transformers.AutoTokenizer.from_pretrained(target)
+        found = ours.encode_batch(texts)
+        assert [theirs(text, add_special_tokens=False)["input_ids"] for text in texts] == found
+        assert sorted({index for index in found[0] if index >= size}) == ids
+        assert found[2][-1] == size and len(ours.vocab) == ours.vocab_size == len(theirs) == ids[-1] + 1
+        model = BertModel.from_pretrained(str(target))
+        assert model.config.vocab_size >= ids[-1] + 1
 
 
 def _file_of(folder, text: str) -> str:
