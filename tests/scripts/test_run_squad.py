@@ -389,7 +389,7 @@ REFUSED = {
     "misspelt file": ["--predict_file", "none.json"],
     "version 2 missing": ["--train_file: ", "train.json is SQuAD 2.0", "Give --version_2_with_negative"],
     "version 2 too much": ["--train_file: ", "train1.json is SQuAD 1.1", "Leave out --version_2_with_negative"],
-    "no questions": ["--predict_file", "nothing.json has no questions"],
+    "no questions": ["--predict_file", "nothing.json has no question"],
     "no text": ["--predict_file", "empty.json has no context with any text"],
     "no answers": ["--dev_file", "empty.json"],
     "batch": ["--predict_batch_size=7", "2 replicas"],
