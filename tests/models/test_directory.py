@@ -87,9 +87,12 @@ def test_vocabulary_of_a_tokenizer_json(tmp_path):
     tokens = {"[PAD]": 0, "[UNK]": 1, "b": 3, "a": 2}
     values = {"model": {"type": "WordPiece", "vocab": tokens}, "added_tokens": [{"id": 4, "content": "new"}]}
     path = write_json(tmp_path / "tokenizer.json", values)
-    assert text_vocab.vocabulary_lines(str(path)) == ["[PAD]", "[UNK]", "a", "b", "new"]
+    assert text_vocab.vocabulary_lines(str(path)) == ["[PAD]", "[UNK]", "a", "b"], "the new one is an added token"
+    del tokens["a"]
+    values["added_tokens"][0]["id"] = 2
+    assert text_vocab.vocabulary_lines(str(write_json(path, values))) == ["[PAD]", "[UNK]", "new", "b"]
     values["added_tokens"][0]["id"] = 7
-    with pytest.raises(ValueError, match="the ids of its 5 tokens are not 0 to 4"):
+    with pytest.raises(ValueError, match="the ids of its 3 tokens are not 0 to 2"):
         text_vocab.vocabulary_lines(str(write_json(path, values)))
     values["model"]["type"] = "BPE"
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer\.json with a WordPiece vocabulary"):
