@@ -11,13 +11,14 @@ from helpers.paths import TESTS
 from helpers.progress import show_progress_at_once
 from helpers.script_cases import arguments_of, results_of, run_cases, selected_cases
 from helpers.slow import slow
-from helpers.tiny import write_encoder
+from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import Predictor
 from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.serving import base_predictor
+from bert_tf.serving.export import export_saved_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
 
@@ -47,9 +48,25 @@ def folder(tmp_path_factory):
     (folder / "rte" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
     (folder / "qnli").mkdir()
     (folder / "qnli" / "train.tsv").write_text(f"index\tquestion\tsentence\tlabel\n{rows}")
+    write_marked(folder / "marked")
     write_table(folder / "unknown.tsv", 3, 0, lambda number: "abx"[number])
     write_entailment(folder)
     return folder
+
+
+def write_marked(folder):
+    """An encoder with two added tokens and a padded table, and texts with them: the marked word has the label."""
+    folder.mkdir()
+    (folder / "added_tokens.json").write_text(json.dumps({"[E1]": 100, "[/E1]": 101}))
+    write_encoder(folder, PIECES, {**ONE_LAYER, "vocab_size": 104})
+    generator = np.random.default_rng(5)
+    for name, count in (("train", 40), ("test", 6)):
+        lines = ["text\tlabel"]
+        for number in range(count):
+            words = ["w1", "w2", *(f"w{word}" for word in generator.integers(3, 95, 3))]
+            words[number % 2] = f"[E1]{words[number % 2]}[/E1]"
+            lines.append(" ".join(words) + "\t" + "ab"[number % 2])
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
 
 
 def write_entailment(folder):
@@ -125,6 +142,11 @@ def cases_of(folder, golden) -> dict:
             "output_dir": folder / "out" / "several",
         },
         "numbers": {**train, **numbers, "regression": True, "do_eval": True, "do_predict": True},
+        "markers": {
+            **short, "task_name": "custom", "text_a": "text", "label": "label", "do_train": True, "do_predict": True,
+            "init_checkpoint": folder / "marked" / "encoder", "train_file": folder / "marked" / "train.tsv",
+            "test_file": folder / "marked" / "test.tsv", "num_train_epochs": 8, "learning_rate": 1e-2,
+        },
         "from the best model": {**predict, "init_checkpoint": folder / "out" / "patience" / "best_model"},
         "no dev file": {**rte, "num_train_epochs": 1},
         # --- refused
@@ -318,6 +340,24 @@ def test_a_regression_predicts_numbers(ran):
     assert not list((out / "numbers").glob("confusion_matrix*"))
 
 
+def test_entity_markers_from_training_to_an_export(ran, folder, tmp_path):
+    """The script, `Predictor` and an export give the same probabilities of strings, in which markers are whole; the
+    table has more rows than the vocabulary, a multiple of 8."""
+    out, outcomes, logs = ran
+    assert outcomes["markers"] == "done" and "[CLS] [E1] w1 [/E1] w2 " in logs["markers"]
+    assert "assuming a padded embedding table" in logs["markers"]
+    texts = [line.split("\t")[0] for line in (folder / "marked" / "test.tsv").read_text().splitlines()[1:]]
+    written, path = numbers_of(out / "markers" / "test_results.tsv"), str(out / "markers")
+    export_saved_model(path, str(tmp_path / "export"), warm_up=False)
+    model = Predictor(path)
+    for predictor in (model, Predictor(str(tmp_path / "export"))):
+        found = [list(row["probabilities"].values()) for row in predictor.predict(texts)]
+        np.testing.assert_allclose(found, written, atol=1e-5)
+    without = model.predict([text.replace("[E1]", "").replace("[/E1]", "") for text in texts])
+    assert np.abs([list(row["probabilities"].values()) for row in without] - written).max() > 1e-3
+    assert model.tokenizer.encode(texts[0])[:3] == [100, 6, 101] and model.model.config.vocab_size == 104
+
+
 def test_a_predictor_shows_progress_only_where_it_takes_long(ran, monkeypatch, capfd):
     model = Predictor(str(ran[0] / "patience" / "best_model"), batch_size=2)
     texts = [("w1 w2", "w3")] * 5
@@ -397,7 +437,7 @@ def test_what_cannot_be_done_is_refused_before_the_work(ran, case):
 def test_every_case_is_looked_at(folder, golden):
     done = {"original", "one device", "two devices", "accumulated", "seeds", "patience", "patience again"}
     done |= {"test set with labels", "submission", "several", "several predicted", "numbers", "from the best model",
-             "no dev file"}  # fmt: skip
+             "no dev file", "markers"}  # fmt: skip
     assert set(cases_of(folder, golden)) == done | set(REFUSED)
 
 
