@@ -2,12 +2,15 @@
 
 import json
 import random
+import shutil
 import unicodedata
 
 import pytest
 import sentencepiece
 import tensorflow as tf
 import tokenizers
+from helpers.albert_tokenizer import save_albert_tokenizer
+from helpers.paths import GOLDEN
 from tokenizers import AddedToken as LibraryToken
 
 from bert_tf.tasks.squad.answers import AnswerTexts
@@ -312,6 +315,30 @@ def test_bad_files(tmp_path):
 
 def test_none():
     assert not AddedTokens() and [part.text for part in AddedTokens().parts("a [E1]")] == ["a [E1]"]
+
+
+def test_save_pretrained_of_sentence_piece(tmp_path):
+    """By the original's rules and by Hugging Face's, with added tokens."""
+    folder = tmp_path / "json"
+    theirs = save_albert_tokenizer(GOLDEN / "tokenization" / "albert" / "tiny.model", folder)
+    theirs.add_tokens(TOKENS[:4])
+    theirs.save_pretrained(folder)
+    original = tmp_path / "original"
+    original.mkdir()
+    shutil.copy(GOLDEN / "tokenization" / "albert" / "tiny.model", original / "spiece.model")
+    (original / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder_of(theirs)}))
+    texts = ["[E1]the dog[/E1] met a [Ent] [ent]. 2019, don't", "[E1]", ""]
+    for source, kind in ((folder, HuggingFaceSentencePiece), (original, SentencePieceTokenizer)):
+        tokenizer, saved = SentencePieceTokenizer.from_pretrained(str(source)), tmp_path / kind.__name__
+        assert type(tokenizer) is kind
+        tokenizer.save_pretrained(str(saved))
+        again = SentencePieceTokenizer.from_pretrained(str(saved))
+        assert type(again) is kind and again.settings() == tokenizer.settings()
+        wanted = tokenizer.encode_batch(texts)
+        assert again.encode_batch(texts) == wanted and wanted[1] == [theirs.convert_tokens_to_ids("[E1]")]
+        if kind is HuggingFaceSentencePiece:
+            library = transformers.AutoTokenizer.from_pretrained(saved)
+            assert [library(text, add_special_tokens=False)["input_ids"] for text in texts] == wanted
 
 
 def test_save_pretrained(tmp_path, byte_bpe_files):

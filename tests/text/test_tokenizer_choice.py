@@ -105,6 +105,29 @@ def test_ids_are_those_of_transformers(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_save_pretrained(tmp_path, name):
+    """What is saved alone gives the same ids here and in transformers, with an added token, too."""
+    kind, special, config, tokenizer_config, is_older = CASES[name]
+    directory = directory_of(tmp_path / "model", special, config, tokenizer_config)
+    size = len((tmp_path / "model" / "vocab.txt").read_text().splitlines())
+    (tmp_path / "model" / "added_tokens.json").write_text(json.dumps({"[E2]": size}))
+    (tmp_path / "model" / "config.json").write_text(
+        json.dumps({"model_type": "bert", "vocab_size": size + 1, **SIZES, **config})
+    )
+    tokenizer, saved = pretrained.read_tokenizer(directory), tmp_path / "saved"
+    tokenizer.save_pretrained(str(saved))
+    texts = texts_of([*SENTENCES, *mixed_texts(50), "東京[E2]大学 [E2]"], is_older)
+    again = kind.from_pretrained(str(saved))
+    settings, wanted = again.settings(), tokenizer.settings()
+    wanted.pop("added_tokens_decoder")  # what is read has the tokens with a role there, too
+    assert type(again) is kind and {**settings, **wanted} == settings
+    assert again.added_tokens.tokens == tokenizer.added_tokens.tokens
+    assert again.encode_batch(texts) == tokenizer.encode_batch(texts) and size in again.encode(texts[-1])
+    if not is_older:
+        assert_same_ids(again, AutoTokenizer.from_pretrained(saved), texts)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_offsets_cover_the_pieces(tmp_path, name):
     """Each piece covers the characters that it comes from: encoded alone, in the same order, without gaps in words."""
     _, special, config, tokenizer_config, _ = CASES[name]
