@@ -24,7 +24,7 @@ from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, find_vocab_file, first_existing, is_there
 from bert_tf.text.library_tokenizer import LibraryTokenizer, check_special_tokens, read_tokenizer_json, text_of
 from bert_tf.text.sentence_piece_model import model_of_tokenizer_json
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer import WITHOUT_GRAPH, Tokenizer
 from bert_tf.text.tokenizer_files import name_special_tokens, read_tokenizer_config, special_tokens_of
 
 MODEL = "spiece.model"
@@ -299,7 +299,7 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
         try:
             self._files[MODEL] = read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id)
         except ValueError as error:
-            advice = f"Nor can a {MODEL} be made of it: {error}."
+            advice = f"Nor can a {MODEL} be made of it: {error}. {WITHOUT_GRAPH}"
         self._no_graph = f"{vocab_file}: a tokenizer with Hugging Face's rules can't be part of a graph. {advice}"
 
     def settings(self) -> dict:

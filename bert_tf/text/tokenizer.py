@@ -26,6 +26,9 @@ from bert_tf.weights import released_models
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
 PADDINGS = ("longest", "max_length")
+WITHOUT_GRAPH = (
+    "Use the model in Python (Predictor and so on), or export it with --format=onnx or --format=tflite, which take ids."
+)
 _VOCABULARY_FILES = {"vocab.txt", "vocab.json", "merges.txt", "tokenizer.json", "spiece.model", *ADDED_FILES}
 
 
@@ -180,8 +183,7 @@ class Tokenizer(abc.ABC):
             graph = getattr(importlib.import_module(module), name).from_tokenizer(self, split_unknown)
         except ValueError as error:
             raise ValueError(
-                f"{self.vocab_file or self.huggingface_class}: {str(error).rstrip('.')}. Use the model in Python "
-                "(Predictor and so on), or export it with --format=onnx or --format=tflite, which take ids."
+                f"{self.vocab_file or self.huggingface_class}: {str(error).rstrip('.')}. {WITHOUT_GRAPH}"
             ) from error
         if not self.added_tokens:
             return graph

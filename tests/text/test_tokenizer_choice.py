@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 import tokenizers
 from helpers.natural_texts import SENTENCES, mixed_texts, shared_texts, word_pieces
+from helpers.paths import GOLDEN
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+from transformers.utils import sentencepiece_model_pb2_new
 
 from bert_tf.models import pretrained
 from bert_tf.models.directory import read_model_files
@@ -209,6 +211,13 @@ def test_what_a_tokenizer_json_alone_says(tmp_path):
         assert tokenizer.encode("a" * 101) == [tokenizer.unk_id] != tokenizer.encode("a" * 100)
 
 
+def character_map():
+    """The normalizer of a SentencePiece model, as XLM-R's tokenizer.json has it."""
+    content = (GOLDEN / "tokenization" / "albert" / "tiny.model").read_bytes()
+    model = sentencepiece_model_pb2_new.ModelProto.FromString(content)
+    return tokenizers.normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
+
+
 def library_tokenizer(kind):
     """Byte-level BPE or Unigram with BERT's special tokens and rows, learned from a few sentences."""
     if kind == "BPE":
@@ -219,7 +228,10 @@ def library_tokenizer(kind):
     else:
         library = tokenizers.Tokenizer(tokenizers.models.Unigram())
         library.normalizer = tokenizers.normalizers.Sequence(
-            [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
+            [
+                character_map() if kind == "Precompiled" else tokenizers.normalizers.NFKC(),
+                tokenizers.normalizers.Lowercase(),
+            ]
         )
         library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
         trainer = tokenizers.trainers.UnigramTrainer(
@@ -233,7 +245,12 @@ def library_tokenizer(kind):
     return library
 
 
-@pytest.mark.parametrize("kind", ["BPE", "Unigram"])
+def without_space(text, begin, end):
+    """A place without the whitespace at its beginning, which the library counts as part of a word."""
+    return min(end, begin + len(text[begin:end]) - len(text[begin:end].lstrip())), end
+
+
+@pytest.mark.parametrize("kind", ["BPE", "Unigram", "Precompiled"])
 def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
     directory = tmp_path / "model"
     directory.mkdir()
@@ -245,6 +262,16 @@ def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
     (directory / "config.json").write_text(described)
     tokenizer = pretrained.read_tokenizer(str(directory))
     assert_same_ids(tokenizer, oracle, texts := [*SENTENCES, *mixed_texts(300)])
+    for text in texts:
+        places = oracle(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        found = tokenizer.encode_with_offsets(text)[1]
+        assert [without_space(text, *place) for place in found] == [without_space(text, *place) for place in places]
+    if kind == "BPE":
+        assert tokenizer.to_graph().encode(tf.constant(texts[:40])).to_list() == tokenizer.encode_batch(texts[:40])
+    else:
+        with pytest.raises(ValueError, match=r"tokenizer.json: .* part of a graph\. .*--format=onnx") as caught:
+            tokenizer.to_graph()
+        assert "\n" not in str(caught.value)
     rows, expected = (
         tokenizer(["서울에서"], ["학습 모델"]),
         oracle(["서울에서"], ["학습 모델"], return_token_type_ids=True),
