@@ -342,3 +342,18 @@ def test_in_a_process_without_this_project(tmp_path, english):
     assert sum(file.stat().st_size for file in export.rglob("*") if file.is_file()) < 10_000_000
     assert set(ops) <= set(OPS.split())
     assert "FastWordpieceTokenizeWithOffsets" in ops
+
+
+def test_tokens_that_look_blank_or_appear_twice(tmp_path, untraced):
+    """As Google's Chinese vocabulary has them: the ids below stay, and a repeated token has its last id."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2028", "good", "\u3000", "day", "##s", "good", "\u5317"]
+    tokenizer = tokenizer_of(tmp_path / "vocab.txt", tokens, "uncased")
+    texts = ["good days \u5317\u5317", "\u2028good\u3000day", "[PAD] \u2028", ""]
+    assert tokenizer.encode(texts[0]) == [10, 8, 9, 11, 11] and tokenizer.vocab_size == len(tokens)
+    assert_equal(tokenizer, texts)
+    (tmp_path / "saved").mkdir()
+    for name, content in tokenizer.files().items():
+        (tmp_path / "saved" / name).write_bytes(content)
+    again = FullTokenizer(str(tmp_path / "saved" / "vocab.txt"))
+    assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
+    assert_equal(again, texts)
