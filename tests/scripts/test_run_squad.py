@@ -51,6 +51,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("squad")
     write_encoder(folder, PIECES)
     (folder / "ltr").mkdir()
+    (folder / "spaced").mkdir()
+    (folder / "spaced" / "added_tokens.json").write_text(json.dumps({"New York": len(PIECES)}))
+    write_encoder(folder / "spaced", PIECES, {**ONE_LAYER, "vocab_size": len(PIECES) + 1})
     write_encoder(folder / "ltr", PIECES, {**ONE_LAYER, "attention": "causal"})
     write_questions(folder / "train.json", 64, 0)
     write_questions(folder / "dev.json", 23, 1)
@@ -144,6 +147,9 @@ def cases_of(folder) -> dict:
             "init_checkpoint": folder / "uncased_L-12_H-768_A-12" / "bert_model.ckpt",
         },
         "no model": {key: value for key, value in predict.items() if key != "init_checkpoint"},
+        "words with spaces": {
+            **first, "init_checkpoint": folder / "spaced" / "encoder", "answer_from": "words"
+        },
         "random layer": {**predict, "init_checkpoint": folder / "encoder"},
         "no SQuAD": {**training, "train_file": folder / "no.json"},
         "no JSON": {**training, "dev_file": folder / "broken.json"},
@@ -382,6 +388,7 @@ REFUSED = {
     "no room": ["--max_seq_length=32", "--max_query_length=29"],
     "casing": ["--do_lower_case=False", "uncased_L-12_H-768_A-12"],
     "no model": ["--output_dir", "no checkpoint", "--init_checkpoint"],
+    "words with spaces": ["--answer_from=words splits contexts at spaces", "--answer_from=offsets"],
     "random layer": ["/encoder", "no output layer", "--do_train"],
     "no SQuAD": ["--train_file: ", "no.json: data[0]", '"paragraphs"', "'title'"],
     "no JSON": ["--dev_file: ", "broken.json, line 2", "not JSON"],

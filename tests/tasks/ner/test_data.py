@@ -238,6 +238,9 @@ def test_the_layout_of_klue(write):
     assert [sentence.words for sentence in file.sentences] == [["박", "씨", " ", "A"], ["나"]]
     assert ner_data.split_of(file.sentences) == "characters_and_spaces"
     assert ner_data.split_of(file.sentences[1:]) == "characters"
+    marked = [ner_data.Sentence(["[E1]", "나", "[/E1]"], None, [])]
+    assert ner_data.split_of(marked) == "words"
+    assert ner_data.split_of(marked, ["[E1]", "[/E1]"]) == "characters"  # added tokens don't count
     assert (
         ner_data.split_of([ner_data.Sentence(["나", "는"], None, []), ner_data.Sentence(["가자"], None, [])]) == "words"
     )
