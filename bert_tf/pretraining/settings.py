@@ -146,7 +146,7 @@ def check_settings(settings: PretrainingSettings) -> None:
             f"--mask_rule={settings.mask_rule} and --mask_smoothing={settings.mask_smoothing} both say which tokens "
             "are predicted: give one."
         )
-    checks.check_file(settings.bert_config_file, "--bert_config_file")
+    checks.check_config_file(settings.bert_config_file, "--bert_config_file")
     checks.check_file(settings.vocab_file, "--vocab_file")
     for name in ("input_file", *(["eval_input_file"] if settings.eval_input_file else ())):
         flag = f"--{name}"

@@ -41,14 +41,16 @@ def fill_mask(
 
     Raises:
       TypeError: `texts` is a single string, or an entry is none.
-      ValueError: the masked-LM head is still random, as the model's weights lacked it; a text has no [MASK], or more
-        word pieces than the model has positions; `top_k` is not between 1 and the size of the vocabulary; vocabulary
-        and model don't match.
+      ValueError: the model has no masked-LM head, or a random one, as its weights lacked it; a text has no [MASK], or
+        more word pieces than the model has positions; `top_k` is not between 1 and the size of the vocabulary;
+        vocabulary and model don't match.
     """
     texts = list_of(texts, "texts", "strings", "fill_mask(model, tokenizer, [text])")
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"texts[{number}] must be a string, not {text!r:.80}")
+    if "masked_lm_positions" not in getattr(model, "known_inputs", ()):
+        raise ValueError(f"fill_mask needs a masked-LM head: {type(model).__name__} has none, BertForMaskedLM has one.")
     check_trained(model, unread=("cls/seq_relationship/",))
     vocab_size = tokenizer.vocab_size
     if vocab_size > model.config.vocab_size:

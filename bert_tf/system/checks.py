@@ -5,6 +5,10 @@ Only local paths are checked. Those of other file systems (gs://...) fail when t
 
 import glob
 import os
+import tempfile
+
+from bert_tf.system.messages import named_by
+from bert_tf.system.text_files import read_json
 
 
 def check_file(path: str | None, flag: str) -> None:
@@ -21,6 +25,18 @@ def check_file(path: str | None, flag: str) -> None:
         raise FileNotFoundError(f"{flag}={path} is a directory; a file is needed.")
     if os.path.isfile(path):  # not a pipe
         check_not_empty([path], flag)
+
+
+def check_config_file(path: str | None, flag: str) -> None:
+    """`check_file` for a JSON object, such as a model's configuration; reads it.
+
+    Raises:
+      FileNotFoundError: see `check_file`. ValueError: it is empty or not a JSON object. Names the flag.
+    """
+    check_file(path, flag)
+    if path and not is_remote(path) and os.path.isfile(path):
+        with named_by(flag):
+            read_json(path)
 
 
 def check_input_files(patterns: str | None, flag: str) -> list[str]:
@@ -70,8 +86,10 @@ def check_output_dir(path: str, flag: str) -> None:
         there = os.path.dirname(there)
     if not os.path.isdir(there):
         raise NotADirectoryError(f"{flag}={path}: {there} is a file; a directory is needed.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise PermissionError(f"{flag}={path}: there is no permission to write into {there}.")
+    try:  # os.access knows neither root's limits nor all file systems'
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise PermissionError(f"{flag}={path}: {there} can't be written into: {error.strerror}.") from None
 
 
 def check_output_file(path: str, flag: str) -> None:

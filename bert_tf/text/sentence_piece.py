@@ -351,7 +351,7 @@ def find_model(directory: str) -> str | None:
 
     if file := first_existing(directory, (MODEL, _RELEASED_MODEL, f"assets/{_RELEASED_MODEL}")):
         return file
-    names = sorted(name for name in tf.io.gfile.listdir(directory) if name.endswith(".model"))
+    names = sorted(name for name in tf.io.gfile.listdir(directory or ".") if name.endswith(".model"))
     if len(names) > 1:
         raise ValueError(
             f"{directory} has several SentencePiece models: {', '.join(names)}. Call the right one {MODEL}."

@@ -101,9 +101,10 @@ def _has_sentence_pieces(vocab_file: str) -> bool:
         return False
     tokens = read_tokens(vocab_file)
     begin = sum(token.startswith(WORD_START) and len(token) > 1 for token in tokens)
+    if not begin or any(token.startswith(CONTINUATION) for token in tokens):
+        return False
     # Few pieces of a script without spaces begin words.
-    least = 0 if find_model(posixpath.dirname(vocab_file)) else len(tokens) / 10
-    return begin > least and not any(token.startswith(CONTINUATION) for token in tokens)
+    return begin > len(tokens) / 10 or find_model(posixpath.dirname(vocab_file)) is not None
 
 
 def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:

@@ -166,8 +166,10 @@ def _build_and_restore(
         ", XLA" if training.use_xla else "",
     )
     options = training.init_with_optimizer, training.resume_from_older
-    # Without next-sentence prediction its head and the pooler are not read.
-    unread = () if settings.nsp else ("cls/seq_relationship/", pooler(task.config.model_type) + "/")
+    # Without next-sentence prediction its head and the pooler are not read. Many an ELECTRA is published without its
+    # generator; a warning says that it is random.
+    unread = ("generator/", "generator_predictions/")
+    unread += () if settings.nsp else ("cls/seq_relationship/", pooler(task.config.model_type) + "/")
     step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), *options, unread=unread)
     return model, optimizer, trained, step
 

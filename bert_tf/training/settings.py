@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from bert_tf.models.recipe import Recipe, check_learning_rate
 from bert_tf.models.teacher_settings import WEIGHT, TeacherSettings
-from bert_tf.system.checks import check_file, check_output_dir, is_remote
+from bert_tf.system.checks import check_config_file, check_file, check_output_dir, is_remote
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.training.search import Values, combinations_of, parse_search
 from bert_tf.weights import released_models
@@ -256,8 +256,8 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         if self.overwrite_output_dir and self.strategy == "multi_worker_mirrored":
             raise ValueError("--overwrite_output_dir does not work with several workers: remove the directory first.")
         check_output_dir(self.output_dir, "--output_dir")
-        for name in ("bert_config_file", "vocab_file"):
-            check_file(getattr(self, name), f"--{name}")
+        check_config_file(self.bert_config_file, "--bert_config_file")
+        check_file(self.vocab_file, "--vocab_file")
         released_models.check_path(self.init_checkpoint, "--init_checkpoint")
         self.check_teacher()
         for name, (lowest, highest) in _BOUNDS.items():

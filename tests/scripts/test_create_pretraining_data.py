@@ -58,8 +58,8 @@ def test_flags_are_the_originals():
     assert {name: found[name] for name in originals} == originals
     further = {name for name in found if name not in originals}
     assert further == {
-        "beam_option", "beam_runner", "compression", "errors", "input_format", "language", "masking", "num_shards",
-        "num_workers", "pack_sequences", "scratch_dir", "split_sentences", "text_key", "nsp", "mask_rate",
+        "beam_option", "beam_runner", "compression", "encoding", "errors", "input_format", "language", "masking",
+        "num_shards", "num_workers", "pack_sequences", "scratch_dir", "split_sentences", "text_key", "nsp", "mask_rate",
         "random_rate", "keep_rate", "word_boundaries", "segmenter", "rows", "next_sentence", "ngram",
         "favor_shorter_ngram", "blanks_separate_docs",
     }  # fmt: skip

@@ -283,7 +283,7 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
         ({"input_file": f"{good},{tmp_path}/none*.txt"}, r"--input_file: no file matches '.*none\*\.txt'"),
         ({"input_file": " , "}, "--input_file names no file"),
         ({"input_file": f"{good},{bad}"}, r"bad\.txt, line 2: not UTF-8 at byte offset 7 "),
-        ({"input_file": empty}, r"contain no words: .*empty\.txt"),
+        ({"input_file": empty}, r"--input_file: no text in .*empty\.txt: every line is blank"),
         ({"input_file": good, "vocab_size": 120}, "--vocab_size=120 is too small: 104 special .*--max_characters"),
         ({"input_file": good, "output_file": str(tmp_path)}, "is a directory"),
         *(

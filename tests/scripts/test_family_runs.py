@@ -127,14 +127,14 @@ def test_unfit_files_of_byte_bpe(tmp_path):
         ),
         "word pieces": (
             {"init_checkpoint": directory("e", tokenizer__json='{"model": {"type": "WordPiece", "vocab": {}}}')},
-            "tokenizer.json is a tokenizer of another kind: its model is WordPiece",
+            "tokenizer.json: it has the normalizer none and the pre-tokenizer none, which is no rule of",
         ),
         "another size": (
             {"init_checkpoint": directory("f", roberta_config__json=config.replace("601", "700"))}, "700",
         ),
         "word pieces by flag": (
             {"init_checkpoint": source, "vocab_file": tmp_path / "vocab.txt"},
-            "--vocab_file: *vocab.txt is no vocabulary of byte-level BPE: give the vocab.json",
+            "--vocab_file: *vocab.txt lacks [CLS], [SEP], [MASK], which a vocabulary of word pieces must have",
         ),
         "lower case": (
             {"init_checkpoint": source, "do_lower_case": True}, "--do_lower_case=True contradicts *tokenizer.json",

@@ -198,9 +198,14 @@ def test_a_damaged_file_is_named(exported, tmp_path):
     _, path = exported
     for name in os.listdir(path):
         tf.io.gfile.copy(f"{path}/{name}", f"{tmp_path}/{name}")
-    (tmp_path / "model.onnx").write_bytes(b"no model")
-    with pytest.raises(ValueError, match="model.onnx can't be loaded by ONNX Runtime"):
-        Predictor(str(tmp_path))
+    damaged = {
+        b"no model": "model.onnx is damaged: it is not an ONNX file",
+        b"": "model.onnx can't be loaded by ONNX Runtime",
+    }
+    for content, message in damaged.items():
+        (tmp_path / "model.onnx").write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            Predictor(str(tmp_path))
 
 
 def test_the_script(classifier, tmp_path):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -94,6 +94,9 @@ def test_bad_input(tokenizer, tmp_path):
     line = r"not a single string; for one write fill_mask\(model, tokenizer, \[text\]\)"
     with pytest.raises(TypeError, match=line):
         fill_mask(model, tokenizer, "a [MASK]")
+    classifier = BertForSequenceClassification(model.config, num_labels=2)
+    with pytest.raises(ValueError, match="needs a masked-LM head: BertForSequenceClassification has none"):
+        fill_mask(classifier, tokenizer, ["a [MASK]"])
     for top_k in (0, len(TOKENS) + 1):
         with pytest.raises(ValueError, match=f"top_k={top_k} must be between 1 and"):
             fill_mask(model, tokenizer, ["a [MASK]"], top_k=top_k)

@@ -1,9 +1,11 @@
 """Paths that flags name: errors appear before TensorFlow is imported."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from helpers import warm
@@ -33,6 +35,10 @@ def test_files_that_are_there_and_that_are_not(tmp_path):
             checks.check_input_files(patterns, "--input_file")
 
 
+def _denied(dir):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), dir)
+
+
 def test_what_can_be_written_and_what_can_not(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     checks.check_output_dir(str(tmp_path / "new" / "run"), "--output_dir")
@@ -45,8 +51,8 @@ def test_what_can_be_written_and_what_can_not(tmp_path, monkeypatch):
         checks.check_output_dir(str(tmp_path / "file" / "run"), "--output_dir")
     with pytest.raises(ValueError, match=r"--output_file=.* is a directory; name a file in it"):
         checks.check_output_file(str(tmp_path), "--output_file")
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # the tests may run as root
-    with pytest.raises(OSError, match=r"--output_dir=.*/new: there is no permission to write into"):
+    monkeypatch.setattr(tempfile, "TemporaryFile", _denied)  # the tests may run as root
+    with pytest.raises(OSError, match=r"--output_dir=.*/new: .* can't be written into: Permission denied\."):
         checks.check_output_dir(str(tmp_path / "new"), "--output_dir")
     assert os.listdir(tmp_path) == ["file"]
 

@@ -15,7 +15,9 @@ from transformers.utils import sentencepiece_model_pb2_new
 
 from bert_tf.models import pretrained
 from bert_tf.models.directory import read_model_files
+from bert_tf.text.casing import Casing
 from bert_tf.text.japanese import JapaneseTokenizer
+from bert_tf.text.tokenizer_choice import tokenizer_of_file
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -191,6 +193,20 @@ def test_rows_of_a_japanese_roberta(tmp_path):
     tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", KLUE, {"model_type": "roberta"}, MECAB))
     rows = tokenizer(["東京大学で研究", "東京"], ["自然言語", "学"])
     assert type(tokenizer) is JapaneseTokenizer and not rows["segment_ids"].any() and rows["input_ids"][1, -1] == 1
+
+
+def test_a_vocabulary_named_without_its_folder(tmp_path, monkeypatch):
+    """Also one of word pieces beside models that have nothing to do with it, and one of a KoBERT without its model."""
+    monkeypatch.chdir(tmp_path)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*special, "▁a", "a", "##a", ""]))
+    (tmp_path / "pieces.txt").write_text("\n".join([*special, "▁a", "▁b", "b", ""]))
+    assert tokenizer_of_file("vocab.txt", Casing(True)).tokenize("aa") == ["a", "##a"]
+    with pytest.raises(ValueError, match=r"pieces\.txt has pieces of SentencePiece \(▁\), but there is no \.model"):
+        tokenizer_of_file("pieces.txt", Casing())
+    for name in ("one.model", "another.model"):
+        (tmp_path / name).write_bytes(b"")
+    assert tokenizer_of_file("vocab.txt", Casing(True)).tokenize("aa") == ["a", "##a"]
 
 
 def test_what_a_tokenizer_json_alone_says(tmp_path):

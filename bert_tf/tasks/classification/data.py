@@ -130,7 +130,8 @@ def _resolve(column: Column | None, header: Sequence[str] | None, path: str) -> 
     if header is None:
         raise ValueError(f"{path}: there is no header to look up the column {column!r} in")
     if column not in header:
-        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}")
+        numbers = "columns of a file without a header are called 0, 1, ..."
+        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)} ({numbers})")
     return list(header).index(column)
 
 

@@ -5,7 +5,7 @@ import itertools
 import os
 import posixpath
 
-from bert_tf.system.checks import check_file, check_not_empty, check_output_file, is_remote
+from bert_tf.system.checks import check_config_file, check_file, check_not_empty, check_output_file, is_remote
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
@@ -65,8 +65,8 @@ class FeatureSettings(DeviceSettings):
             raise ValueError(
                 f"--output_file={self.output_file} is not {self.output_format}: give --output_format={meant}."
             )
-        for name in ("bert_config_file", "vocab_file"):
-            check_file(getattr(self, name), f"--{name}")
+        check_config_file(self.bert_config_file, "--bert_config_file")
+        check_file(self.vocab_file, "--vocab_file")
         released_models.check_path(self.init_checkpoint, "--init_checkpoint")
         folder = os.path.dirname(self.output_file)
         if folder and not is_remote(folder) and not os.path.isdir(folder):
