@@ -7,13 +7,13 @@ it, when, and how often: create_pretraining_data.py runs it in this process, in 
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import functools
 import hashlib
 import json
 import os
 import random
 import re
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
@@ -380,6 +380,9 @@ def alone(job: ShardJob, own_scratch: bool = True) -> Iterator[ShardJob]:
             locks[0].note_scratch(scratch)  # first, so that it is known after a kill at any moment
             os.mkdir(scratch, 0o700)
             stack.callback(remove_folder, scratch)
+            folder = stack.enter_context(_opened(scratch))
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(folder, fcntl.LOCK_SH)  # until this process ends, in whatever way
             job = dataclasses.replace(job, scratch_dir=scratch)
         yield job
 
@@ -393,28 +396,50 @@ def _scratch_name(owner: Owner) -> str:
     return f"bert_tf_{owner.token}"
 
 
+@contextlib.contextmanager
+def _opened(folder: str) -> Iterator[int]:
+    """The descriptor of a folder. OSError if it is anything else, such as a link to one."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _remove_scratch(owner: Owner, place: str) -> None:
     """Removes the scratch directory of a run that was killed, if it is really that and this user's.
 
+    Anyone who can write beside the output can write the lock file, too, so that it is not believed.
+
     Args:
-      place: the folder of scratch directories. In another one nothing is removed, since anyone who can write beside the
-        output can write the lock file, too.
+      place: the folder of scratch directories. In another one nothing is removed.
     """
     if not owner.scratch or os.path.basename(owner.scratch) != _scratch_name(owner):
         return
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(_opened(owner.scratch))
+        except (OSError, ValueError):  # nothing there, or a name that no file can have
+            return
+        if os.fstat(folder).st_uid != os.geteuid():
+            return
+        if os.path.dirname(owner.scratch) != place:
+            reason = "seems to be left by a killed run with another --scratch_dir"
+        elif _is_in_use(folder):
+            reason = "seems to be left by a killed run, but may be in use by another one"
+        else:
+            remove_folder(owner.scratch)
+            return
+        logging.warning("%s %s; remove it if it is.", visible(owner.scratch), reason)
+
+
+def _is_in_use(folder: int) -> bool:
+    """Whether a running process has locked a folder, or that can't be seen."""
     try:
-        found = os.lstat(owner.scratch)
-    except (OSError, ValueError):  # a name that no file can have
-        return
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        return
-    if os.path.dirname(owner.scratch) == place:
-        remove_folder(owner.scratch)
-    else:
-        logging.warning(
-            "%s seems to be left by a killed run with another --scratch_dir; remove it if it is.",
-            visible(owner.scratch),
-        )
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
 
 
 def _remove_temporary_files(job: ShardJob) -> None:

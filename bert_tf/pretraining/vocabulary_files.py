@@ -6,6 +6,8 @@ import posixpath
 from bert_tf.system.text_files import file_sha256, read_json
 from bert_tf.text.byte_bpe import MERGES, ByteBpeTokenizer
 from bert_tf.text.casing import TOKENIZER, Casing, is_there
+from bert_tf.text.kobert import KoBertTokenizer
+from bert_tf.text.sentence_piece import find_model
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
@@ -30,16 +32,25 @@ def read_tokenizer(
 
 
 def vocabulary_sha256(vocab_file: str) -> str:
-    """SHA-256 of a vocabulary file; of a vocab.json, of its own and that of the merges.txt beside it. Added tokens that
-    other files beside it name count, too."""
-    own = file_sha256(vocab_file)
-    kind, merges_file = tokenizer_class_of(vocab_file), posixpath.join(posixpath.dirname(vocab_file), MERGES)
-    if kind is ByteBpeTokenizer and not _is_complete(vocab_file) and is_there(merges_file):
-        own = hashlib.sha256(f"{own} {file_sha256(merges_file)}".encode()).hexdigest()
+    """SHA-256 of a vocabulary file; of a vocab.json, of its own and that of the merges.txt beside it, as of a KoBERT's
+    vocab.txt with the .model. Added tokens that other files beside it name count, too."""
+    own, kind = file_sha256(vocab_file), tokenizer_class_of(vocab_file)
+    if other := _other_file(vocab_file, kind):
+        own = hashlib.sha256(f"{own} {file_sha256(other)}".encode()).hexdigest()
     if vocab_file.endswith(TOKENIZER):
         return own
     added = kind.from_file(vocab_file, Casing(False)).added_tokens.tokens
     return hashlib.sha256(f"{own} {added}".encode()).hexdigest() if added else own
+
+
+def _other_file(vocab_file: str, kind: type[Tokenizer]) -> str | None:
+    """The file beside a vocabulary that is half of it."""
+    directory = posixpath.dirname(vocab_file)
+    if kind is KoBertTokenizer and not vocab_file.endswith(".model"):
+        return find_model(directory)
+    merges_file = posixpath.join(directory, MERGES)
+    is_half = kind is ByteBpeTokenizer and not _is_complete(vocab_file)
+    return merges_file if is_half and is_there(merges_file) else None
 
 
 def _is_complete(vocab_file: str) -> bool:

@@ -23,16 +23,16 @@ def make(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "victim" / "file").write_text("precious")
 
-    def make(**flags):
+    def make(name="a", **flags):
         arguments = {"max_seq_length": 32, "max_predictions_per_seq": 5, "num_workers": 1, "show_progress": False}
-        names = [str(tmp_path / name) for name in ("text.txt", "out/a.tfrecord", "vocab.txt")]
+        names = [str(tmp_path / name) for name in ("text.txt", f"out/{name}.tfrecord", "vocab.txt")]
         return create_pretraining_data(*names, scratch_dir=str(tmp_path / "scratch"), **arguments | flags)
 
     return make
 
 
-def lock_of_killed_run(folder, scratch, **values) -> None:
-    leave_lock(folder / "out" / ".a.tfrecord.lock", pid=DEAD, scratch=str(scratch), **values)
+def lock_of_killed_run(folder, scratch, name="a", **values) -> None:
+    leave_lock(folder / "out" / f".{name}.tfrecord.lock", pid=DEAD, scratch=str(scratch), **values)
 
 
 def test_scratch_is_private_and_removed_and_strangers_are_left_alone(make, tmp_path, monkeypatch):
@@ -130,6 +130,25 @@ def test_two_runs_of_one_job_do_not_disturb_each_other(make, tmp_path, monkeypat
     made = make()
     assert refused and made["instances"]
     assert set(contents(tmp_path / "out")) == {"a.tfrecord", "pretraining_data.a.index.npz", "pretraining_data.a.json"}
+
+
+def test_a_lock_with_the_token_of_a_living_run_takes_nothing_from_it(make, tmp_path, monkeypatch, caplog):
+    tokenize, seen = shard._tokenize, []
+
+    def other(job, tokenizer, text_range, scratch, *arguments):
+        monkeypatch.setattr(shard, "_tokenize", tokenize)
+        own = pathlib.Path(scratch).parent
+        lock_of_killed_run(tmp_path, own, "b", token=own.name.removeprefix("bert_tf_"))
+        make("b")
+        seen.append(own)
+        assert os.listdir(own) == [os.path.basename(scratch)]
+        return tokenize(job, tokenizer, text_range, scratch, *arguments)
+
+    monkeypatch.setattr(shard, "_tokenize", other)
+    make()
+    assert f"{seen[0]} seems to be left by a killed run, but may be in use by another one" in caplog.text
+    records = [(tmp_path / "out" / f"{name}.tfrecord").read_bytes() for name in "ab"]
+    assert records[0] == records[1] and not list((tmp_path / "scratch").iterdir())
 
 
 def test_a_run_that_lost_its_files_writes_nothing(make, tmp_path, monkeypatch):

@@ -11,10 +11,12 @@ from helpers.pretraining_records_read import read_records
 from helpers.slow import slow
 
 from bert_tf.models import pretrained
+from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_named
 from bert_tf.pretraining import model_vocabulary, shard, token_store, word_tables
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.vocabulary_files import read_tokenizer, tokenizer_class_of, vocabulary_sha256
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 TOKENIZERS = GOLDEN / "tokenization"
 TEXT = "The house of the rising sun.\nIt's  Café 2019, they said.\n\u0301\n \nAnother, \u200b longer one!\n\u200b\nEnd"
@@ -110,6 +112,23 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
         merges.write_text("\n".join(merges.read_text().splitlines()[:-1]) + "\n")
         assert vocabulary_sha256(str(vocab_file)) != summary["vocab_sha256"]
         assert model_vocabulary.find_vocabulary(None, None, records, config) is None
+
+
+def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
+    model = VOCABULARIES["albert"][0].read_bytes()
+    (folder / "spiece.model").write_bytes(model)
+    tokens = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *SentencePieceTokenizer(str(folder / "spiece.model")).pieces]
+    (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(tokens)))
+    summary = make(folder, folder / "vocab.txt")
+    assert vocabulary_sha256(str(folder / "vocab.txt")) == summary["vocab_sha256"]
+    # The pieces that a model finds depend on their scores, which only it has.
+    (folder / "spiece.model").write_bytes(model + b"\x0a\x04\x0a\x02zq")
+    assert read_tokenizer(str(folder / "vocab.txt"), None).vocab_size == summary["vocab_size"]
+    config = BertConfig(summary["vocab_size"])
+    with pytest.raises(ValueError, match=r"vocab.txt is not the vocabulary that the records were made with"):
+        model_vocabulary.find_vocabulary(
+            str(folder / "vocab.txt"), None, {"--input_file": [str(folder / "out")]}, config
+        )
 
 
 @pytest.mark.parametrize("family", [*slow("roberta"), "albert"])
