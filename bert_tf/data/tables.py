@@ -12,7 +12,7 @@ from absl import logging
 from bert_tf.data.json_rows import json_rows
 from bert_tf.system.messages import is_first
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import lines_at_beginning, read_text_lines
+from bert_tf.system.text_files import exists, lines_at_beginning, read_text_lines
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str
@@ -208,20 +208,21 @@ def _raw_rows(
             logging.info("%s: skipped %d blank lines.", path, blank)
 
 
-def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> Iterator[tuple[int, dict]]:
-    """Line number (from 1) and fields by name of each row of a user's file; see `read_rows`.
+def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> Iterator[tuple[int, dict, dict | None]]:
+    """Line number (from 1), fields by name, and `JoinedColumns` of each row of a user's file; see `read_rows`.
 
     Args:
       names: that the header must have; None: there is no header, and fields are named "0", "1", ... and also "-1",
         "-2", ...
     """
     by_number = names is None
+    joined = JoinedColumns(path, table, by_number)
     header, first_line, width = None, 0, 0
     for line, row in read_rows(path, table, names):
         if isinstance(row, dict):
             if by_number:
                 raise ValueError(f"{path}, line {line}: JSON lines have no numbered columns; there are {quoted(row)}.")
-            yield line, row
+            yield line, row, joined.of(row, line)
             continue
         if not first_line:
             first_line, width = line, len(row)
@@ -237,9 +238,28 @@ def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> 
                 "many as the others."
             )
         if header is not None:
-            yield line, dict(zip(header, row, strict=True))
+            cells = dict(zip(header, row, strict=True))
         else:
-            yield line, {str(place): value for k, value in enumerate(row) for place in (k, k - width)}
+            cells = {str(place): value for k, value in enumerate(row) for place in (k, k - width)}
+        yield line, cells, joined.of(cells, line)
+    joined.warn_of_repeated_ids()
+
+
+def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
+    """The examples of a file.
+
+    Args:
+      examples: made from the rows of the file, one from each.
+
+    Raises:
+      FileNotFoundError: there is no such file. ValueError: there is no example; names the file. Or as the reader does.
+    """
+    if not exists(path):
+        raise FileNotFoundError(f"{path} does not exist.")
+    found = list(examples)
+    if not found:
+        raise ValueError(f"{path} has no example.")
+    return found
 
 
 def beginning(path: str, examples: Iterator[Example]) -> tuple[list[Example], bool]:

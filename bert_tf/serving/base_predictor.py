@@ -1,5 +1,6 @@
 """What the predictor classes share: opening a trained model, and batches."""
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 
 import keras
@@ -15,7 +16,7 @@ from bert_tf.serving.detect_task import check_task
 from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.system.cores import batches_at_once
 from bert_tf.system.in_order import mapped_in_order
-from bert_tf.system.messages import WarnOnce
+from bert_tf.system.messages import warn_once
 from bert_tf.system.progress import progress_bar
 from bert_tf.tasks.table import TASKS
 
@@ -53,7 +54,7 @@ class Answerer:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} must be at least 1")
         self.batch_size = batch_size
-        self.warn = WarnOnce()
+        self.warn = functools.partial(warn_once, object())
         self.export = self.tokenizer = self.files = self.model = self._graph = None
         found = loaded_export.find_export(path)
         self.path = found or path

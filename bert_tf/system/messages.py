@@ -18,18 +18,6 @@ def some(names: list[str], separator: str = ", ") -> str:
     return shown + (f"{separator}and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")
 
 
-class WarnOnce:
-    """Logs warnings, each of them only the first time, whatever its numbers are then."""
-
-    def __init__(self):
-        self._told: set[str] = set()
-
-    def __call__(self, message: str, *args) -> None:
-        if message not in self._told:
-            self._told.add(message)
-            logging.warning(message + " (Told once.)", *args)
-
-
 def visible(text: str) -> str:
     """A text of unknown origin for a terminal: characters that could steer it as in JSON, \\u001b for an escape."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -44,6 +32,12 @@ def is_first(*about: Hashable) -> bool:
         return False
     _told.add(about)
     return True
+
+
+def warn_once(place: Hashable, message: str, *args) -> None:
+    """Logs a warning, only the first time that it comes from this place, whatever its numbers are then."""
+    if is_first(place, message):
+        logging.warning(message + " (Told once.)", *args)
 
 
 @contextlib.contextmanager

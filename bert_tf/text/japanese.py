@@ -16,10 +16,9 @@ from bert_tf.text import segmenters
 from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.casing import TOKENIZER_CONFIG, Casing, first_existing
 from bert_tf.text.library_tokenizer import text_of
-from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import name_special_tokens, read_tokenizer_config, special_tokens_of
-from bert_tf.text.vocab import VOCAB, check_vocab, read_tokens, vocabulary_bytes
-from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, WordpieceTokenizer, join_pieces
+from bert_tf.text.tokenizer_files import read_tokenizer_config, special_tokens_of
+from bert_tf.text.vocab import VOCAB
+from bert_tf.text.wordpiece import BasicTokenizer, WordPieces, WordpieceTokenizer
 
 _LONGEST_WORD = 100  # code points
 _DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
@@ -38,7 +37,7 @@ _CHOICES = {"word_tokenizer_type": ("mecab", "basic"), "subword_tokenizer_type":
 Span = tuple[int, int]  # the first character of the text, and the one after the last
 
 
-class JapaneseTokenizer(Tokenizer):
+class JapaneseTokenizer(WordPieces):
     """Text to words by MeCab or by whitespace and punctuation, and words to word pieces or characters.
 
         tokenizer = JapaneseTokenizer("vocab.txt", word_tokenizer_type="mecab")
@@ -52,17 +51,11 @@ class JapaneseTokenizer(Tokenizer):
       ValueError: a setting is not supported, or MeCab or its dictionary is not installed; names the setting.
     """
 
-    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
-    pad_id = 0
-    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
-    vocab_name, vocab_kind = VOCAB, "Japanese words and their pieces"
+    vocab_kind = "Japanese words and their pieces"
     huggingface_class = "BertJapaneseTokenizer"
 
     def __init__(self, vocab_file: str, **settings):
-        self.vocab_file = vocab_file
-        self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
-        self.vocab = {token: index for index, token in self.inv_vocab.items()}
-        name_special_tokens(self, posixpath.dirname(vocab_file))
+        super().__init__(vocab_file)
         self._settings = {**_DEFAULTS, **{name: value for name, value in settings.items() if value is not None}}
         for name, choices in _CHOICES.items():
             if self._settings[name] not in choices:
@@ -193,26 +186,9 @@ class JapaneseTokenizer(Tokenizer):
 
     # --- pieces to text ----------------------------------------------------------------------------------------------
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text that the pieces spell, with single spaces between words."""
-        return join_pieces(self.convert_ids_to_tokens(ids))
-
     def normalize(self, text: str) -> str:
         """See `Tokenizer.normalize`: the words of `text`."""
         return " ".join(self.added_tokens.tokenize(text_of(text), self._words))
-
-    @staticmethod
-    def is_continuation(token: str) -> bool:
-        """Whether `token` begins with "##"."""
-        return token.startswith(CONTINUATION)
-
-    def files(self) -> dict[str, bytes]:
-        """vocab.txt, as it was read."""
-        return {VOCAB: vocabulary_bytes(self.vocab_file)}
-
-    def check_vocabulary(self) -> None:
-        """See `vocab.check_vocab`."""
-        check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""

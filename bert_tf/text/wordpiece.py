@@ -334,7 +334,52 @@ class _WordCache(dict):
         return result
 
 
-class FullTokenizer(Tokenizer):
+class WordPieces(Tokenizer):
+    """What tokenizers share whose vocabulary is a list of word pieces, in a vocab.txt, and whose rows are BERT's.
+
+    Args:
+      vocab_file: see `load_vocab`.
+    """
+
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", MASK, "[PAD]"
+    pad_id = 0
+    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
+    vocab_name = VOCAB
+
+    def __init__(self, vocab_file: str):
+        self.vocab_file = vocab_file
+        self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
+        self.vocab = {token: index for index, token in self.inv_vocab.items()}
+        name_special_tokens(self, posixpath.dirname(vocab_file))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """See `join_pieces`."""
+        return join_pieces(self.convert_ids_to_tokens(ids))
+
+    @staticmethod
+    def is_continuation(token: str) -> bool:
+        """Whether `token` begins with "##"."""
+        return token.startswith(CONTINUATION)
+
+    def files(self) -> dict[str, bytes]:
+        """vocab.txt: the file that the tokenizer was read from, or its tokens."""
+        return {VOCAB: vocabulary_bytes(self.vocab_file)}
+
+    def check_vocabulary(self) -> None:
+        """See `vocab.check_vocab`."""
+        check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
+        if (index := self.vocab[self.pad_token]) != self.pad_id:
+            # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
+            logging.warning(
+                "%s: %s has id %d, but sequences are padded with id %d as in the original",
+                self.vocab_file,
+                self.pad_token,
+                index,
+                self.pad_id,
+            )
+
+
+class FullTokenizer(WordPieces):
     """Text to word pieces: BasicTokenizer, then WordpieceTokenizer (original: FullTokenizer).
 
         tokenizer = FullTokenizer("vocab.txt")
@@ -357,12 +402,9 @@ class FullTokenizer(Tokenizer):
       inv_vocab: id -> token.
     """
 
-    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", MASK, "[PAD]"
-    pad_id = 0
-    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     graph_form = "bert_tf.text.graph_tokenizer.GraphTokenizer"
     huggingface_class = "BertTokenizer"
-    vocab_name, vocab_kind = VOCAB, "word pieces"
+    vocab_kind = "word pieces"
     takes_strip_accents = answers_by_words = True
     find_file = staticmethod(find_vocab_file)
     drop_unassigned = False
@@ -377,10 +419,7 @@ class FullTokenizer(Tokenizer):
         never_split: Iterable[str] = (),
         **rules: bool,
     ):
-        self.vocab_file = vocab_file
-        self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
-        self.vocab = {token: index for index, token in self.inv_vocab.items()}
-        name_special_tokens(self, posixpath.dirname(vocab_file))
+        super().__init__(vocab_file)
         never_split = frozenset(never_split) - {*special_tokens_of(self)}
         self.basic_tokenizer = BasicTokenizer(
             do_lower_case, strip_accents, self.drop_unassigned, never_split=never_split, **rules
@@ -457,35 +496,9 @@ class FullTokenizer(Tokenizer):
                 start += size
         return ids, offsets
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """See `join_pieces`."""
-        return join_pieces(self.convert_ids_to_tokens(ids))
-
     def normalize(self, text: str) -> str:
         """See `Tokenizer.normalize`: the words and punctuation marks of `text`."""
         return " ".join(self.added_tokens.tokenize(text, self.basic_tokenizer.tokenize))
-
-    @staticmethod
-    def is_continuation(token: str) -> bool:
-        """Whether `token` begins with "##"."""
-        return token.startswith(CONTINUATION)
-
-    def files(self) -> dict[str, bytes]:
-        """vocab.txt: the file that the tokenizer was read from, or its tokens."""
-        return {VOCAB: vocabulary_bytes(self.vocab_file)}
-
-    def check_vocabulary(self) -> None:
-        """See `vocab.check_vocab`."""
-        check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
-        if (index := self.vocab[self.pad_token]) != self.pad_id:
-            # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
-            logging.warning(
-                "%s: %s has id %d, but sequences are padded with id %d as in the original",
-                self.vocab_file,
-                self.pad_token,
-                index,
-                self.pad_id,
-            )
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""

@@ -11,8 +11,8 @@ from absl import logging
 
 from bert_tf.data.tables import (
     USUAL_TABLE,
-    JoinedColumns,
     TableSettings,
+    all_examples,
     beginning,
     field_of,
     maybe_header,
@@ -21,7 +21,6 @@ from bert_tf.data.tables import (
     text_of,
     warn_of_header,
 )
-from bert_tf.system.text_files import exists
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -96,12 +95,7 @@ def read_examples(
       ValueError: a row with another number of choices or columns than the first, a column that is not there, a label
         that is none of the choices, an empty choice, no example at all; names file and line.
     """
-    if not exists(path):
-        raise FileNotFoundError(f"{path} does not exist.")
-    examples = list(_examples(path, columns, first_label, labels_needed, table))
-    if not examples:
-        raise ValueError(f"{path} has no example.")
-    return examples
+    return all_examples(path, _examples(path, columns, first_label, labels_needed, table))
 
 
 def check_examples(
@@ -121,8 +115,7 @@ def _examples(
     first, first_line = None, 0
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
     names = columns.header_names(labels_needed) if columns else []
-    joined = JoinedColumns(path, table, by_number)
-    for number, (line, row) in enumerate(named_rows(path, None if by_number else names, table)):
+    for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
         columns = columns or _known_layout(list(row), path, labels_needed)
         is_first = by_number and not number
         cells = {"context": row.get(columns.context), "label": row.get(columns.label)}
@@ -143,8 +136,7 @@ def _examples(
         if (example.label is None) != (first.label is None):
             here, there = ("no", "one") if example.label is None else ("a", "none")
             raise ValueError(f"{path}, line {line}: {here} label, but line {first_line} has {there}.")
-        yield dataclasses.replace(example, source=joined.of(row, line))
-    joined.warn_of_repeated_ids()
+        yield dataclasses.replace(example, source=source)
 
 
 def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:

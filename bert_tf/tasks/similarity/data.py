@@ -12,8 +12,8 @@ from absl import logging
 
 from bert_tf.data.tables import (
     USUAL_TABLE,
-    JoinedColumns,
     TableSettings,
+    all_examples,
     beginning,
     field_of,
     maybe_header,
@@ -22,7 +22,6 @@ from bert_tf.data.tables import (
     text_of,
     warn_of_header,
 )
-from bert_tf.system.text_files import exists
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -97,12 +96,7 @@ def read_examples(
       ValueError: a row with another number of columns than the first, a column that is not there, a text without any
         letter, a score that is no number or not in score_range, no example at all; names file and line.
     """
-    if not exists(path):
-        raise FileNotFoundError(f"{path} does not exist.")
-    examples = list(_examples(path, columns, score_range, table))
-    if not examples:
-        raise ValueError(f"{path} has no example.")
-    return examples
+    return all_examples(path, _examples(path, columns, score_range, table))
 
 
 def check_examples(
@@ -121,8 +115,7 @@ def _examples(
 ) -> Iterator[SimilarityExample]:
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.text_a))
     names = columns.all if columns else []
-    joined = JoinedColumns(path, table, by_number)
-    for number, (line, row) in enumerate(named_rows(path, None if by_number else names, table)):
+    for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
         columns = columns or _known_layout(list(row), path)
         cells = {name: row.get(column) for name, column in vars(columns).items() if column}
         texts = tuple(text_of(field_of(row, name, path, line), path, line) for name in columns.texts)
@@ -135,8 +128,7 @@ def _examples(
                 score = _score(field_of(row, columns.score, path, line), score_range, path, line)
         elif by_number and not number:
             warn_of_header(path, line, cells)
-        yield SimilarityExample(str(number), texts, score, joined.of(row, line))
-    joined.warn_of_repeated_ids()
+        yield SimilarityExample(str(number), texts, score, source)
 
 
 def _known_layout(names: Sequence[str], path: str) -> Columns:
