@@ -375,7 +375,7 @@ def plot_masked_words(text: str, guesses: Sequence[Sequence[tuple[str, float]]],
 
 
 def plot_before_and_after(
-    losses: Mapping[str, tuple[float, float]],
+    losses: Mapping[str, Mapping[str, float]],
     train_log: str,
     value: str,
     png: str | None = None,
@@ -385,7 +385,8 @@ def plot_before_and_after(
     """Draws a loss before and after a training, and its curve during it.
 
     Args:
-      losses: of held-out texts: name -> (before, after). train_log: see `plot_training_log`.
+      losses: of held-out texts: name -> "before", if that is known, and "after" -> loss.
+      train_log: see `plot_training_log`.
       value: of the log's records that is drawn. png: the file to write; None for none. title: what the loss is.
 
     Returns:
@@ -399,8 +400,8 @@ def plot_before_and_after(
         figure = Figure(figsize=(9, 3.8), layout="constrained")
         bars, curve = figure.subplots(1, 2)
         places = np.arange(len(losses))
-        for number, label in enumerate(("before", "after")):
-            heights = [pair[number] for pair in losses.values()]
+        for number, label in enumerate(next(iter(losses.values()))):
+            heights = [found[label] for found in losses.values()]
             drawn = bars.bar(places + 0.4 * number - 0.2, heights, 0.38, label=label)
             bars.bar_label(drawn, [f"{height:.2f}" for height in heights], padding=2, fontsize=8)
         bars.set_xticks(places, losses)

@@ -225,7 +225,7 @@ def test_before_and_after(tmp_path):
     lines = [{"kind": "train", "step": step, "masked_lm_loss": 5.0 - step} for step in (1, 2, 3)]
     lines.append({"kind": "eval", "step": 2, "masked_lm_loss": 2.5})
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    losses = {"the domain": (5.0, 2.0), "news": (3.0, 3.5)}
+    losses = {"the domain": {"before": 5.0, "after": 2.0}, "news": {"before": 3.0, "after": 3.5}}
     figure = plot_before_and_after(losses, str(log), "masked_lm_loss", str(png), title="Loss")
     bars, curve = figure.axes
     assert [patch.get_height() for patch in bars.patches] == [5.0, 3.0, 2.0, 3.5]

@@ -24,6 +24,7 @@ from bert_tf.models import open_weights, pretrained
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import Family, family_of
+from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.pretraining.shard import summary_path
 from bert_tf.system import run_lock
 from bert_tf.system.atomic import remove_folder, write_text_file
@@ -107,12 +108,14 @@ class Start:
     """The released weights.
 
     Attributes:
+      has_head: whether they have the head that is trained, without which there is nothing to evaluate before.
       predicts_order: whether they have learned which segment follows another. notes: what a reader of losses must know.
     """
 
     files: ModelFiles
     family: Family
     tokenizer: Tokenizer
+    has_head: bool
     predicts_order: bool
     notes: tuple[str, ...]
 
@@ -131,7 +134,7 @@ def _open_start(path: str) -> Start:
     config = pretrained.needed_config(files)
     family = family_of(config)
     if family.parts:
-        open_weights.choose_part(weights, "discriminator")
+        weights = open_weights.choose_part(weights, "discriminator")
     if not files.vocab_file:
         raise ValueError(
             f"--init_checkpoint={path} has no {family.tokenizer_class.vocab_name} beside it: put it there."
@@ -141,22 +144,26 @@ def _open_start(path: str) -> Start:
         casing = casing_of_vocabulary(files.vocab_file)
     files = dataclasses.replace(files, casing=casing)
     order = config.has_pooler and _NEXT_SENTENCE_BIAS in weights.shapes
-    notes = []
+    head, title = OUTPUT_BIAS, "masked-LM head"
     if config.detects_replaced_tokens:
+        head, title = REPLACED_TOKEN_HEAD, "head for replaced tokens"
+    has_head = head in weights.shapes
+    notes = []
+    if not has_head:
+        notes.append(
+            f"The weights have no {title}, so that it starts from random weights: there is nothing to evaluate before "
+            "the training, and the losses after include what the head has learned."
+        )
+    elif config.detects_replaced_tokens:
         notes.append(
             "The generator, which is trained beside the discriminator, starts from random weights: its loss before is "
             "that of guessing."
-        )
-    elif OUTPUT_BIAS not in weights.shapes:
-        notes.append(
-            "The weights have no masked-LM head, so that it starts from random weights: the losses before are those of "
-            "guessing, whatever the model knew, and the losses after include what the head has learned."
         )
     if config.has_pooler and not order:
         notes.append("The weights have no head for the order of sentences, so that is not trained.")
     for note in notes:
         logging.info("%s", note)
-    return Start(files, family, pretrained.tokenizer_of(files), order, tuple(notes))
+    return Start(files, family, pretrained.tokenizer_of(files), has_head, order, tuple(notes))
 
 
 # --- output_dir -------------------------------------------------------------------------------------------------------
@@ -230,7 +237,8 @@ def _training_runs(settings: DomainSettings, start: Start, model: str, texts: It
       model: the directory to use at the end. rows: the number of records of the training text.
     """
     held_out = [name for name in texts if name != "train"]
-    before, after = ([_evaluation(settings, start, name, when) for name in held_out] for when in ("before", "after"))
+    before = [_evaluation(settings, start, name, "before") for name in held_out if start.has_head]
+    after = [_evaluation(settings, start, name, "after") for name in held_out]
     if settings.train_file:
         before.append(_fine_tuning(settings, "released", settings.init_checkpoint))
         after.append(_fine_tuning(settings, "domain", model))

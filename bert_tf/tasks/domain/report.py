@@ -35,8 +35,8 @@ def create_content(
     Returns:
       `init_checkpoint`, `model`, `notes`, `texts`; `new_words` with `word`, `count`, `pieces`; `pieces_per_word`
       `before` and `after`; `training` with `records`, `steps`, `train_batch_size`, `learning_rate`, `seconds` (of its
-      last start); `losses`: text -> `before` and `after` -> results; `fine_tuning`: start -> metric -> a value for each
-      seed, empty without a task.
+      last start); `losses`: text -> `before`, unless the weights lacked the head, and `after` -> results;
+      `fine_tuning`: start -> metric -> a value for each seed, empty without a task.
     """
     training = results["pretraining"]
     return {
@@ -51,7 +51,10 @@ def create_content(
             "learning_rate": settings.learning_rate, "seconds": training["seconds"],
         },
         "losses": {
-            name: {when: results[f"evaluation-{name}-{when}"]["results"] for when in ("before", "after")}
+            name: {
+                when: results[run]["results"]
+                for when in ("before", "after") if (run := f"evaluation-{name}-{when}") in results
+            }
             for name in _TEXTS if name in texts
         },
         "fine_tuning": {
@@ -68,7 +71,10 @@ def write(output_dir: str, content: dict) -> None:
         (name, title) for name, title in _LOSSES.items() if name in content["losses"]["heldout"]["after"]
     )
     plots.plot_before_and_after(
-        {_TEXTS[text]: (found["before"][name], found["after"][name]) for text, found in content["losses"].items()},
+        {
+            _TEXTS[text]: {when: scores[name] for when, scores in found.items()}
+            for text, found in content["losses"].items()
+        },
         posixpath.join(output_dir, "pretrained", LOG_FILE),
         name,
         posixpath.join(output_dir, "domain.png"),
@@ -121,22 +127,26 @@ def _words_part(content: dict) -> str:
 
 def _losses_part(content: dict) -> str:
     losses = content["losses"]
-    header = "".join(f" {_TEXTS[name]}, before | after |" for name in losses)
+    header = "".join(f" {_TEXTS[name]}, {' | '.join(found)} |" for name, found in losses.items())
     metrics = [name for name in losses["heldout"]["after"] if name not in _NOT_SHOWN]
     rows = [
-        f"| {metric} |" + "".join(f" {found[when][metric]:.3f} |" for found in losses.values() for when in found)
+        f"| {metric} |" + "".join(f" {scores[metric]:.3f} |" for found in losses.values() for scores in found.values())
         for metric in metrics
     ]
+    has_before = "before" in losses["heldout"]
     lines = [
-        _heading("Before and after, on text that it was not trained on"),
-        f"| |{header}\n|---|{'---|---|' * len(losses)}",
+        _heading(f"{'Before and after' if has_before else 'After'}, on text that it was not trained on"),
+        f"| |{header}\n|---|{'---|' * sum(map(len, losses.values()))}",
         *rows,
         "\n![Losses](domain.png)\n",
-        "Both models have the same vocabulary, new words included, so their losses can be compared. Those of a model "
-        "with another vocabulary can't: it predicts other tokens.",
-        *content["notes"],
     ]
-    if "other" in losses:
+    if has_before:
+        lines.append(
+            "Both models have the same vocabulary, new words included, so their losses can be compared. Those of a "
+            "model with another vocabulary can't: it predicts other tokens."
+        )
+    lines += content["notes"]
+    if "other" in losses and has_before:
         lines.append("An increase of the losses of the other text measures what was forgotten.")
     return "\n".join(lines)
 
@@ -192,7 +202,8 @@ def closing_lines(output_dir: str, content: dict) -> str:
     lines = []
     for name, found in content["losses"].items():
         for metric in (metric for metric in found["after"] if metric not in _NOT_SHOWN):
-            lines.append(f"{_TEXTS[name]}, {metric}: {found['before'][metric]:.3f} -> {found['after'][metric]:.3f}")
+            values = " -> ".join(f"{scores[metric]:.3f}" for scores in found.values())
+            lines.append(f"{_TEXTS[name]}, {metric}: {values}")
     for start, scores in content["fine_tuning"].items():
         shown = ", ".join(
             f"{metric} {_spread(values)}" for metric, values in scores.items() if metric not in _NOT_SHOWN

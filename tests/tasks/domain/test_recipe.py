@@ -96,18 +96,21 @@ def commands(folder) -> dict[str, list[str]]:
         ("distilbert", BertForMaskedLM, {"--masking=dynamic", "--nsp=False"}, set(), 5),
         ("roberta", BertForMaskedLM, {"--rows=full_sentences"}, set(), None),
         ("electra", ElectraDiscriminator, {"--rows=electra"}, {"--objective=electra"}, None),
+        ("electra", BertModel, {"--rows=electra"}, {"--objective=electra"}, None),
     ],
 )
 def test_each_family_is_trained_in_its_way(tmp_path, scripts, family, model_class, of_records, of_training, predicted):
     model = save_model(tmp_path / "model", family, model_class)
     content = adapt(job(tmp_path, model))
     made = commands(tmp_path)
-    assert set(made) == {"start", "records-train", "records-heldout", "pretraining", "evaluation-heldout-before",
-                         "evaluation-heldout-after"}  # fmt: skip
+    # There is nothing to evaluate before a head is trained.
+    before = ["evaluation-heldout-before"] if model_class is not BertModel else []
+    after = ["pretraining", "evaluation-heldout-after"]
+    assert set(made) == {"start", "records-train", "records-heldout", *before, *after}
     chosen = ("--masking", "--next_sentence", "--nsp", "--rows", "--objective")
     for name, expected in (("records-train", of_records), ("pretraining", of_training)):
         assert {part for part in made[name] if part.startswith(chosen)} == expected
-    for name in ("pretraining", "evaluation-heldout-before", "evaluation-heldout-after"):
+    for name in (*before, *after):
         numbers = [part for part in made[name] if "max_predictions" in part]
         assert numbers == ([f"--max_predictions_per_seq={predicted}"] if predicted else [])
     # 70 records are one pass of nine steps.
@@ -118,8 +121,12 @@ def test_each_family_is_trained_in_its_way(tmp_path, scripts, family, model_clas
     assert [new["word"] for new in content["new_words"]][:1] == ["glorfindel"] * has_words
     assert (f"--add_tokens={tmp_path}/out/words.txt" in made["start"]) == has_words
     assert content["model"] == f"{tmp_path}/out/pretrained" + "/discriminator" * (family == "electra")
-    no_head = [note for note in content["notes"] if "no masked-LM head" in note]
-    assert bool(no_head) == (model_class is BertModel)
+    page, ending = (tmp_path / "out" / "domain.md").read_text(), closing_lines(str(tmp_path / "out"), content)
+    head = {"electra": "head for replaced tokens"}.get(family, "masked-LM head")
+    for text in (page, ending):
+        assert (f"The weights have no {head}, so that" in text) == (model_class is BertModel)
+    assert ("| | the domain, before | after |" in page) == bool(before) != ("| | the domain, after |" in page)
+    assert f"masked_lm_loss: {'4.000 -> ' * len(before)}3.000" in ending
 
 
 def test_what_needs_no_training_comes_first_and_a_job_goes_on(tmp_path, scripts, monkeypatch):
