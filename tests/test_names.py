@@ -240,7 +240,7 @@ def test_a_processor_of_ones_own(tmp_path, english, caplog):
     assert feature == run_classifier.InputFeatures([101, 1037, 1000, 9339, 4010, 102], [1] * 6, [0] * 6, 1, True)
     with pytest.raises(ValueError, match="dev-0: the label 'good' is not one of 'no', 'yes'"):
         run_classifier.convert_single_example(0, examples[0], ["no", "yes"], 6, english)
-    with pytest.raises(ValueError, match="--max_seq_length=2"):
+    with pytest.raises(ValueError, match="the maximum sequence length is 2"):
         run_classifier.convert_single_example(0, examples[0], ["bad", "good"], 2, english)
 
 
@@ -331,7 +331,7 @@ def test_squad_mistakes(english, tmp_path):
     assert not list(tmp_path.iterdir())
     run_squad.write_predictions([example], features, results, 5, 8, True, *paths)
     assert json.loads((tmp_path / "a").read_text()) == {"q": "Ada"}
-    with pytest.raises(ValueError, match="--max_seq_length=16"):
+    with pytest.raises(ValueError, match="max_seq_length=16 must be"):
         run_squad.convert_examples_to_features([example], english, 16, 8, 14, False, print)
 
 

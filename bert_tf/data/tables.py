@@ -131,7 +131,7 @@ def _as_they_look(
             yield line, cells
     for lines, what in ((blank, "have no text in any column"), (repeated, "repeat the header")):
         if lines:
-            logging.warning("%s: left out %d rows that %s, the first in line %d.", path, len(lines), what, lines[0])
+            logging.warning("%s: left out rows that %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 
 
 class JoinedColumns:
@@ -174,7 +174,7 @@ class JoinedColumns:
         """Tells, at the end of the file, how many rows have the id of an earlier one."""
         if self._repeated:
             logging.warning(
-                "%s: %d rows have the --id_column of an earlier row; the first is %r in lines %d and %d.",
+                "%s: rows with the --id_column of an earlier row: %d; the first is %r in lines %d and %d.",
                 self.path, len(self._repeated), *self._repeated[0],
             )  # fmt: skip
 

@@ -94,11 +94,13 @@ def check_room(tokenizer: Tokenizer, max_seq_length: int) -> None:
     """Refuses rows that are too short for the special tokens of a pair.
 
     Raises:
-      ValueError: names the flag --max_seq_length.
+      ValueError: they are; says it without the name of the length, which callers have different ones for.
     """
     special = tokenizer.num_special_tokens(pair=True)
     if max_seq_length < special:
-        raise ValueError(f"--max_seq_length={max_seq_length}: a pair's special tokens alone are {special} tokens.")
+        raise ValueError(
+            f"the maximum sequence length is {max_seq_length}, but a pair's special tokens alone are {special}."
+        )
 
 
 def flatten(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -114,10 +114,10 @@ def check_frozen_layers(config: BertConfig, count: int | None) -> None:
         return
     order = config.block_order
     if not 0 <= count <= len(order):
-        raise ValueError(f"--freeze_layers={count}: the model has {len(order)} layers.")
+        raise ValueError(f"freeze_layers={count}: the model has {len(order)} layers.")
     if set(order[:count]) & set(order[count:]):
         raise ValueError(
-            f"--freeze_layers={count}: layers of this {config.title} share their weights; freeze 0 of them (the "
+            f"freeze_layers={count}: layers of this {config.title} share their weights; freeze 0 of them (the "
             f"embeddings alone) or all {len(order)}."
         )
 

@@ -69,7 +69,7 @@ def format_named(name: str) -> Format:
       ValueError: there is none.
     """
     if name not in FORMATS:
-        raise ValueError(f"--format={name} is not one of {', '.join(FORMATS)}.")
+        raise ValueError(f"format={name} is not one of {', '.join(FORMATS)}.")
     return FORMATS[name]
 
 

@@ -424,20 +424,20 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
     scope = layout.scope + "."
     if JOINT_HEAD in weights:
         raise ValueError(
-            f"--format=huggingface: {weights.path} has the joint head for questions of the original {layout.title}, "
+            f"format=huggingface: {weights.path} has the joint head for questions of the original {layout.title}, "
             "which transformers doesn't have. Use bert_tf or tf1."
         )
     names = [name for name in weights.shapes if is_model_variable(name) and _has_place(name, layout)]
     architecture = architecture_of(names, head) if "output_weights" in names else None
     if architecture in layout.heads and HIDDEN_LAYER[0] not in names:
         raise ValueError(
-            f"--format=huggingface: {weights.path} has the classifier of the original {layout.title}, one layer, where "
+            f"format=huggingface: {weights.path} has the classifier of the original {layout.title}, one layer, where "
             "Hugging Face's has two. Use bert_tf."
         )
     act = layout.masked_lm_act
     if act not in (None, config.masked_lm_act or config.activation) and "cls/predictions/output_bias" in names:
         raise ValueError(
-            f'--format=huggingface: {weights.path} has hidden_act "{config.activation}", where the masked-LM head of '
+            f'format=huggingface: {weights.path} has hidden_act "{config.activation}", where the masked-LM head of '
             f'Hugging Face\'s {layout.title} always has "{act}". Give --hidden_act={act}, which changes outputs, or '
             "use bert_tf."
         )

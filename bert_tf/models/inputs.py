@@ -1,6 +1,8 @@
 """The names of a model's inputs: Hugging Face's names are accepted, too, and unknown names are refused."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 # The encoder's inputs; see `BertModel.call`.
 ENCODER_INPUTS = ("input_ids", "input_mask", "segment_ids", "sequence_ids", "position_ids", "pooled_positions")
@@ -63,17 +65,32 @@ class NamedInputs:
     def fit(self, x=None, *args, **kwargs):
         """See `keras.Model.fit`; `as_dataset` makes batches of strings."""
         _refuse_text(x, f"fit takes token ids, not strings: model.fit({_DATASET}). {_TOKENIZER}")
-        return super().fit(x, *args, **kwargs)
+        with _in_one_line():
+            return super().fit(x, *args, **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
         """See `keras.Model.evaluate`; `as_dataset` makes batches of strings."""
         _refuse_text(x, f"evaluate takes token ids, not strings: model.evaluate({_DATASET}). {_TOKENIZER}")
-        return super().evaluate(x, *args, **kwargs)
+        with _in_one_line():
+            return super().evaluate(x, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """See `keras.Model.predict`."""
         _refuse_text(x, f"predict takes token ids, not strings: model.predict(tokenizer(texts)). {_TOKENIZER}")
-        return super().predict(x, *args, **kwargs)
+        with _in_one_line():
+            return super().predict(x, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Makes a ValueError of a check of `ranges` that failed in a graph: TensorFlow's error is sixty lines."""
+    try:
+        yield
+    except Exception as error:
+        found = re.search(r"assertion failed: \[(.* has the value\] .*)\]$", str(error), re.MULTILINE)
+        if not found:
+            raise
+        raise ValueError(found[1].replace("] [", " ").replace(" ;", ";") + ".") from None
 
 
 _CALL = "model(tokenizer(texts))"

@@ -262,8 +262,7 @@ def write_description(
         if casing.do_lower_case is None:
             casing = text_casing.casing_of_vocabulary(files.vocab_file)
             logging.warning(
-                "No file says whether the model is cased; do_lower_case=%s is %s. Give --do_lower_case if that is "
-                "wrong.",
+                "No file says whether the model is cased; do_lower_case=%s is %s. Give do_lower_case if that is wrong.",
                 casing.do_lower_case,
                 casing.source,
             )
@@ -466,11 +465,11 @@ def write_model(
     config = needed_config(files)
     formats = family_of(config).formats
     if format not in formats:
-        raise ValueError(f"--format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
+        raise ValueError(f"format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
     variant = "has causal attention (attention=causal)" if config.is_causal else files.head.variant
     if variant and not kind.holds_variants:
         raise ValueError(
-            f"--format={format}: this model {variant}, which the {format} format can't record, so that others would "
+            f"format={format}: this model {variant}, which the {format} format can't record, so that others would "
             "read it as an ordinary BERT. Use bert_tf."
         )
     if with_optimizer and not kind.holds_optimizer:
@@ -479,7 +478,7 @@ def write_model(
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
     if format in ("tf1", "model_garden") and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
         logging.warning(
-            "--format=%s: layer_norm_eps is %g, which programs for this format don't read: they compute with %g, and "
+            "format=%s: layer_norm_eps is %g, which programs for this format don't read: they compute with %g, and "
             "their outputs differ.", format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS,
         )  # fmt: skip
     left_out = {}

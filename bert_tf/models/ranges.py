@@ -4,8 +4,8 @@ Otherwise they would mean something else without a word: a lookup takes the firs
 label that is no class costs nothing.
 
 * Outside of graphs, on every backend: a ValueError.
-* In a graph of TensorFlow (Keras `fit`, the training loop, an exported model): the operation `Assert`, whose error is
-  an InvalidArgumentError.
+* In a graph of TensorFlow (the training loop, an exported model): the operation `Assert`, whose error is an
+  InvalidArgumentError. Of that `fit`, `evaluate` and `predict` make a ValueError, see `inputs.NamedInputs`.
 * Compiled programs can't raise (XLA, as in `fit` on GPUs, and on TPUs; the jit of JAX): `poison` makes the numbers that
   depend on such a value NaN. The training loop stops at a loss that is NaN.
 

@@ -29,15 +29,19 @@ def _warn_of_next_sentences(summary: dict, name: str, job: ShardJob) -> None:
             _splitting_advice(job),
         )
     elif summary["random_next"] > _MANY_RANDOM * summary["instances"]:
+        lines, tokens = summary["sentences"] / summary["documents"], summary["tokens"] / summary["sentences"]
+        has_no_room = lines >= 2 and 2 * tokens > job.settings.max_seq_length
+        longer = " A larger --max_seq_length has room for two." if has_no_room else ""
         logging.warning(
             "%s: %.0f%% of the pairs have a random next sentence, so that their labels are nearly constant. A pair in "
             "order needs two lines of one document that fit into --max_seq_length=%d; here a document has %.1f lines "
-            "of %d tokens on average.%s",
+            "of %d tokens on average.%s%s Without such labels: --nsp=false.",
             name,
             100 * summary["random_next"] / summary["instances"],
             job.settings.max_seq_length,
-            summary["sentences"] / summary["documents"],
-            summary["tokens"] / summary["sentences"],
+            lines,
+            tokens,
+            longer,
             _splitting_advice(job),
         )
 

@@ -73,5 +73,5 @@ def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
     limit = pretrained.needed_config(files).max_length
     chosen = min(files.max_seq_length or limit, limit) if given is None else given
     if not 3 <= chosen <= limit:
-        raise ValueError(f"--max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")
+        raise ValueError(f"max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")
     return chosen

@@ -36,6 +36,15 @@ _IS_NEEDED = re.compile(r"Flag (--\w+) must have a value other than None")
 # They may be empty, as commands pass on variables that are set on Google's cloud only.
 _OF_THE_CLOUD = ("tpu_name", "tpu_zone", "gcp_project", "master")
 
+# What other tools call a flag, and what it is called here: the first of these that a script has.
+_ELSEWHERE = {
+    "batch_size": ("train_batch_size",), "epochs": ("num_train_epochs",), "lr": ("learning_rate",),
+    "max_length": ("max_seq_length",), "max_steps": ("num_train_steps",), "model_name_or_path": ("init_checkpoint",),
+    "num_epochs": ("num_train_epochs",), "output": ("output_dir", "output_file"),
+    "per_device_train_batch_size": ("train_batch_size",), "validation_file": ("dev_file", "eval_input_file"),
+    "warmup_steps": ("num_warmup_steps", "warmup_proportion"),
+}  # fmt: skip
+
 
 def run(main) -> None:
     """`absl.app.run(main)`, but a user's mistake gives a one-line message and exit code 1, not a traceback.
@@ -131,6 +140,9 @@ def _parse(argv: list[str]) -> list[str]:
                 raise flags.Error(f"--{name} is empty: did the command that should have printed its value fail?")
     except flags.Error as error:
         lines = str(error).splitlines()
+        names = _ELSEWHERE.get(getattr(error, "flagname", None), ())
+        if here := next((name for name in names if name in flags.FLAGS), None):
+            lines = [f"there is no flag --{error.flagname}; here it is --{here}."]
         needed = [found[1] for line in lines if (found := _IS_NEEDED.search(line))]
         told = [line for line in lines if not _IS_NEEDED.search(line)]
         if needed:

@@ -1,7 +1,9 @@
 """The last lines of a fine-tuning run: its results and of which step they are, its best model, and how to use it."""
 
+import json
 import posixpath
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 from absl import logging
 
@@ -9,6 +11,8 @@ from bert_tf.models import card
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import best_model
 from bert_tf.training.settings import FineTuningSettings
+
+_SHOWN = 80  # characters of a text
 
 
 def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int, last: int) -> None:
@@ -45,9 +49,16 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
     else:
         logging.info("Model: %s (the last step; without a dev set there is no best one).", path)
     if task.answers:
-        logging.info("In Python:\n  from bert_tf import %s\n  %s", *usage(task, path))
+        texts = task.texts_of(task.dev_sets[0].examples) if task.dev_sets else []
+        logging.info("In Python:\n  from bert_tf import %s\n  %s", *usage(task, path, texts))
 
 
-def usage(task, path: str) -> tuple[str, str]:
-    """The name of `bert_tf` that answers with the task's models, and the line that does so with that at a path."""
-    return TASKS[task.name].answerer, task.answers.format(path=path)
+def usage(task, path: str, texts: Iterable[str] = ()) -> tuple[str, str]:
+    """The name of `bert_tf` that answers with the task's models, and the line that does so with that at a path.
+
+    Args:
+      texts: take the place of the examples in the line, which are English.
+    """
+    shown = (text if len(text) <= _SHOWN else text[:_SHOWN] + "..." for text in texts)
+    own = (json.dumps(string, ensure_ascii=False) for string in (path, *shown))
+    return TASKS[task.name].answerer, re.sub('"[^"]*"', lambda found: next(own, found[0]), task.answers)

@@ -31,14 +31,17 @@ def write(output_dir: str, name: str, examples: Sequence, described: Sequence[Ma
 
 
 def _table(records: Sequence[Mapping]) -> str:
-    """Records as CSV: a header of all names, and a row each."""
+    """Records as CSV: a header of all names, and a row each.
+
+    Excel needs the byte order mark to read UTF-8; our own reader and pandas skip it.
+    """
     rows = [_cells(record) for record in records]
     names = list(dict.fromkeys(name for row in rows for name in row))
     content = io.StringIO()
     writer = csv.DictWriter(content, names, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return content.getvalue()
+    return "\ufeff" + content.getvalue()
 
 
 def _cells(record: Mapping) -> dict[str, object]:

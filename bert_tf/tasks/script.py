@@ -107,6 +107,10 @@ class FineTuningTask(abc.ABC):
         """The line of Python that answers with a trained model at {path}; None if there is none."""
         return TASKS[self.name].answers
 
+    @abc.abstractmethod
+    def texts_of(self, examples) -> list[str]:
+        """The texts of the first of an `ExampleSet`'s examples, in the order in which `answers` has its own."""
+
     @property
     def trains_bert(self) -> bool:
         """Whether BERT is trained, not only what is on top of it; known after `resolve`."""

@@ -256,9 +256,9 @@ class Tokenizer(abc.ABC):
           ValueError: names the flag and the file.
         """
         if do_lower_case is not None and do_lower_case == self.cased:
-            raise ValueError(f"--do_lower_case={do_lower_case} contradicts {vocab_file}. Leave the flag out.")
+            raise ValueError(f"do_lower_case={do_lower_case} contradicts {vocab_file}. Leave it out.")
         if strip_accents is not None and not self.takes_strip_accents:
-            raise ValueError(f"--strip_accents is for word pieces, but {vocab_file} has none. Leave the flag out.")
+            raise ValueError(f"strip_accents is for word pieces, but {vocab_file} has none. Leave it out.")
 
     # --- ids ---------------------------------------------------------------------------------------------------------
 

@@ -40,15 +40,15 @@ def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
 
 
 def _reason(tokenizer: Tokenizer) -> str:
-    """What may be wrong with how texts are read, and the flag that changes it."""
+    """What may be wrong with how texts are read, and the setting that changes it."""
     words = [token for token in tokenizer.vocab if not re.fullmatch(r"\[.*\]|<.*>", token)]
     has_capitals = any(re.search("[A-Z]", token) for token in words)
     is_latin = sum(re.search("[a-z]", token) is not None for token in words) > len(words) / 2
     if has_capitals and not tokenizer.cased:
-        return " as they are read (lower-cased, but its pieces have capital letters; --do_lower_case=false keeps them)"
+        return " as they are read (lower-cased, but its pieces have capital letters; do_lower_case=False keeps them)"
     if tokenizer.cased and tokenizer.takes_strip_accents and is_latin and not has_capitals:
-        return " as they are read (capital letters stay, but its pieces have none; --do_lower_case lower-cases texts)"
+        return " as they are read (capital letters stay, but its pieces have none; do_lower_case=True lowers them)"
     if tokenizer.takes_strip_accents and tokenizer.basic_tokenizer.strip_accents:
         way = "accents are stripped, Korean syllables taken apart"
-        return f" as they are read ({way}; --strip_accents=false keeps them)"
+        return f" as they are read ({way}; strip_accents=False keeps them)"
     return ""

@@ -432,8 +432,8 @@ class FullTokenizer(WordPieces):
         if self.basic_tokenizer.strip_accents and _COMPOSED_HANGUL.search("".join(self.vocab)):
             logging.warning(
                 "%s has composed Hangul syllables, but stripping accents decomposes them, so Korean words become "
-                "%s. If this vocabulary was made without stripping, use --strip_accents=false "
-                "(strip_accents=False), or --do_lower_case=false for a cased one.",
+                "%s. If this vocabulary was made without stripping, use strip_accents=False, or "
+                "do_lower_case=False for a cased one.",
                 vocab_file,
                 self.unk_token,
             )

@@ -109,13 +109,13 @@ def layer_rates(paths: Sequence[str], decay: float) -> list[float]:
       ValueError: decay isn't in (0, 1], or none of the variables belongs to a layer.
     """
     if not 0 < decay <= 1:
-        raise ValueError(f"--layerwise_lr_decay={decay:g} must be more than 0 and at most 1, which is no decay.")
+        raise ValueError(f"layerwise_lr_decay={decay:g} must be more than 0 and at most 1, which is no decay.")
     if decay == 1 or not paths:
         return [1.0] * len(paths)
     numbers = [re.search(r"/encoder/layer_(\d+)/", path) for path in paths]
     layers = 1 + max((int(number[1]) for number in numbers if number), default=-1)
     if not layers:
-        raise ValueError(f"--layerwise_lr_decay={decay:g} is for models with transformer layers.")
+        raise ValueError(f"layerwise_lr_decay={decay:g} is for models with transformer layers.")
 
     def depth(path, number):
         if number:
@@ -326,7 +326,7 @@ def create_optimizer(
         )  # fmt: skip
     optimizers = {"adamw": AdamWeightDecay, "lamb": Lamb}
     if name not in optimizers:
-        raise ValueError(f"--optimizer={name} is not known; choose one of {', '.join(optimizers)}.")
+        raise ValueError(f"optimizer={name} is not known; choose one of {', '.join(optimizers)}.")
     return optimizers[name](
         learning_rate=WarmupLinearDecay(
             learning_rate, num_train_steps, num_warmup_steps, recipe.warmup, recipe.lr_decay_power

@@ -210,7 +210,7 @@ def test_bad_input_leaves_no_target(source, tmp_path):
     assert refused(tmp_path / "nowhere", tmp_path, FileNotFoundError, "nowhere: no weights found") == set()
     message = "--with_optimizer: the huggingface format"
     assert refused(source, tmp_path, ValueError, message, "huggingface", with_optimizer=True) == set()
-    message = "--do_lower_case=False contradicts the name of"
+    message = "do_lower_case=False contradicts the name of"
     assert refused(source, tmp_path, ValueError, message, do_lower_case=False) == set()
     other = tmp_path / "other.json"
     BertConfig.from_dict({**TINY_CONFIG, "hidden_size": 64, "num_hidden_layers": 3}).save(str(other))

@@ -187,7 +187,7 @@ def test_what_is_refused(tmp_path):
     prefix = write(tmp_path, "x", model=classifier)
     with pytest.raises(ValueError, match=r"x-1: .*no pooler for .*/out_proj/kernel.*Save the encoder alone"):
         open_weights.open_weights(prefix)
-    with pytest.raises(ValueError, match="--format=model_garden: ELECTRA has no such format"):
+    with pytest.raises(ValueError, match="format=model_garden: ELECTRA has no such format"):
         prefix = write(tmp_path, "y", model=encoder)
         convert.convert(prefix, str(tmp_path / "new"), "model_garden")
     assert not (tmp_path / "new").exists()

@@ -103,7 +103,7 @@ def test_save_and_load(tmp_path, kind, labels):
     np.testing.assert_array_equal(logits_of(loaded, rows()), logits_of(model, rows()))
     copy = BertForSequenceClassification.from_config(model.get_config())
     assert copy.head_config == model.head_config
-    with pytest.raises(ValueError, match="--format=huggingface: this model reads features of a frozen BERT"):
+    with pytest.raises(ValueError, match="format=huggingface: this model reads features of a frozen BERT"):
         model.save_pretrained(str(tmp_path / "other"), format="huggingface")
     # Its output layer does not fit on a BERT.
     encoder = task_models.BertModel.from_pretrained(folder)

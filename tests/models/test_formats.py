@@ -42,7 +42,7 @@ def test_a_directory_without_weights_says_what_was_looked_for(tmp_path):
 
 
 def test_an_unknown_format_is_refused():
-    with pytest.raises(ValueError, match="--format=onnx is not one of bert_tf, huggingface, model_garden, tf1"):
+    with pytest.raises(ValueError, match="format=onnx is not one of bert_tf, huggingface, model_garden, tf1"):
         format_named("onnx")
 
 

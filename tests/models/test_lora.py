@@ -243,7 +243,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 def test_what_can_not_be_adapted():
-    with pytest.raises(ValueError, match=r"--lora_rank=33: from 1 to the hidden_size of this BERT, 32\."):
+    with pytest.raises(ValueError, match=r"lora_rank=33: from 1 to the hidden_size of this BERT, 32\."):
         make("bert", HIDDEN + 1)
     with pytest.raises(ValueError, match="before it is built"):
         make("bert").bert.add_lora(2, 4.0)

@@ -48,6 +48,8 @@ def test_constant_labels_are_warned_of(make, caplog, case):
         f"a.txt: {share:.0f}% of the pairs have a random next sentence, so that their labels are nearly" in caplog.text
     )
     assert "--split_sentences --language=ko makes sentences of them" in caplog.text
+    assert ("A larger --max_seq_length has room" in caplog.text) == (case == "a paragraph a line")
+    assert "--nsp=false" in caplog.text
 
 
 def test_one_document_has_contradictory_labels(make, caplog):

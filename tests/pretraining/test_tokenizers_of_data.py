@@ -223,9 +223,9 @@ def test_which_tokenizer_reads_a_file(tmp_path):
     ("family", "flags", "message"),
     [
         ("roberta", {"nsp": True}, "--nsp: .* have one segment.*give --nsp=false"),
-        ("roberta", {"do_lower_case": True}, "--do_lower_case=True contradicts .*vocab.json"),
+        ("roberta", {"do_lower_case": True}, "do_lower_case=True contradicts .*vocab.json"),
         ("roberta", {"rows": "electra", "short_seq_prob": 0.1}, "--rows=electra makes .* word pieces"),
-        ("albert", {"strip_accents": True}, "--strip_accents is for word pieces"),
+        ("albert", {"strip_accents": True}, "strip_accents is for word pieces"),
         ("albert", {"word_boundaries": "spaces"}, "--word_boundaries, --segmenter: .* word pieces"),
     ],
 )

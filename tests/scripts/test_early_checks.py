@@ -42,7 +42,7 @@ CASES = {
          {"train.jsonl": '{"text": "a", "label": "b"}\n{text\n'}, TRAIN | {"train_file": "train.jsonl"}),
         ("--train_file: *, line 3: the label 'down' is not one of 'up', 'none'",
          {"train.csv": CSV}, TRAIN | {"labels": "up,none"}),
-        ("--dev_file: *dev.csv, line 2: the label 'sideways' is not one of 'down', 'up'",
+        ("--dev_file: *dev.csv, line 2: the label 'sideways' is not one of 'down', 'up'; if it is a class, list it in",
          {"train.csv": CSV, "dev.csv": "text,label\na,sideways\n"}, TRAIN | {"dev_file": "dev.csv"}),
         ("--train_file: *, line 2: a number is expected as label, found 'up'", {"train.csv": CSV},
          TRAIN | {"regression": True}),

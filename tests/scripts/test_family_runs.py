@@ -137,9 +137,9 @@ def test_unfit_files_of_byte_bpe(tmp_path):
             "--vocab_file: *vocab.txt lacks [CLS], [SEP], [MASK], which a vocabulary of word pieces must have",
         ),
         "lower case": (
-            {"init_checkpoint": source, "do_lower_case": True}, "--do_lower_case=True contradicts *tokenizer.json",
+            {"init_checkpoint": source, "do_lower_case": True}, "do_lower_case=True contradicts *tokenizer.json",
         ),
-        "accents": ({"init_checkpoint": source, "strip_accents": True}, "--strip_accents is for word pieces"),
+        "accents": ({"init_checkpoint": source, "strip_accents": True}, "strip_accents is for word pieces"),
         "too long": (
             {"init_checkpoint": source, "max_seq_length": 65}, "--max_seq_length=65 is more than *=66 - 2 of",
         ),

@@ -165,7 +165,8 @@ def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):
     assert f"Best model: {out}/whole/best_model (step " in end
     assert f"Results of step {STEPS}, the last one: eval_" in end
     assert f"from bert_tf import {TASKS[SCRIPTS[script]].answerer}" in end
-    assert TASKS[SCRIPTS[script]].answers.format(path=f"{out}/whole/best_model") in end
+    assert f'{TASKS[SCRIPTS[script]].answerer}("{out}/whole/best_model")' in end
+    assert TASKS[SCRIPTS[script]].answers.format(path=f"{out}/whole/best_model") not in end  # but texts of the data
 
 
 def test_a_run_leaves_a_card_of_each_model(ran):

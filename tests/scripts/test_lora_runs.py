@@ -187,7 +187,7 @@ REFUSED = {
     "other rank": ["--lora_rank=4 --lora_alpha=8.0; this one is with --lora_rank=2 --lora_alpha=4.0"],
     "other alpha": ["--lora_alpha=8.0; this one is with --lora_rank=4 --lora_alpha=3.0"],
     "began without": ["holds a run without --lora_rank; this one is with --lora_rank=4"],
-    "too large": ["--lora_rank=33: from 1 to the hidden_size of this BERT, 32"],
+    "too large": ["lora_rank=33: from 1 to the hidden_size of this BERT, 32"],
     "frozen layers": ["--lora_rank", "--freeze_layers", "give one"],
     "frozen": ["--lora_rank is for models whose BERT is trained"],
     "no BERT": ["--lora_rank is for models whose BERT is trained"],

@@ -132,7 +132,7 @@ def test_regression_and_mistakes(world, tmp_path):
     assert set(first) == {"guid", "score"}
     for extra, message in (
         (["--label=nope"], r"train.tsv, line 1: no column 'nope'"),
-        (["--do_lower_case=false"], "--do_lower_case=False contradicts"),
+        (["--do_lower_case=false"], "do_lower_case=False contradicts"),
         (["--max_seq_length=64"], "--max_seq_length=64 is more than max_position_embeddings=32"),
         (["--train_batch_size=500", "--num_train_epochs=1"], "give less than one step"),
     ):

@@ -384,7 +384,7 @@ def test_tags_that_are_unknown_or_repaired(ran):
         ("words to train on", "--train_file: *words.txt has words only, and no column of tags"),
         ("two test files", "is 2 files; give one"),
         ("too long", "--max_seq_length=64 is more than max_position_embeddings=32"),
-        ("no room", "--max_seq_length=2 has no room for a word"),
+        ("no room", "max_seq_length=2 has no room for a word"),
         ("no step", "--train_batch_size=500 and --num_train_epochs=1.0 give less than one step"),
         ("batch", "--predict_batch_size=7"),
         ("no model", "Nothing to evaluate or predict with"),

@@ -213,7 +213,7 @@ REFUSED = {
     "no such column": "ValueError: --train_file: *train.jsonl, line 1: no 'text'; found 'title', 'body'",
     "no dev file": "ValueError: --do_eval needs --dev_file.",
     "too long": "ValueError: --max_seq_length=64 is more than max_position_embeddings=24",
-    "no room": "ValueError: --max_seq_length=2 has no room for a token beside 2 special ones.",
+    "no room": "ValueError: max_seq_length=2 has no room for a token beside 2 special ones.",
     "alone": "ValueError: --loss=ranking needs other examples as negatives: --train_batch_size is too small.",
 }  # fmt: skip
 

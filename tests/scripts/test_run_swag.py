@@ -210,7 +210,7 @@ def test_training_on_two_choices(ran):
             "--train_file: *train.csv, line *is not one of the 4 choices, the first of which is *'1'",
         ),
         ("too long", "--max_seq_length=64 is more than max_position_embeddings=32"),
-        ("no room", "--max_seq_length=4 has no room for two texts"),
+        ("no room", "max_seq_length=4 has no room for two texts"),
         ("no step", "--train_batch_size=500 and --num_train_epochs=1.0 give less than one step"),
         ("batch", "--predict_batch_size=7"),
         ("random layer", "has no output layer for this task"),

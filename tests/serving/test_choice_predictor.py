@@ -84,7 +84,7 @@ def test_what_is_refused(model_dir, export_dir, monkeypatch):
         one("a", ["b"])
     with pytest.raises(ValueError, match=r"questions\[0\]: choice 1 is empty"):
         one("a", ["b", " "])
-    with pytest.raises(ValueError, match="--max_seq_length=65: the model takes 3 to 64"):
+    with pytest.raises(ValueError, match="max_seq_length=65: the model takes 3 to 64"):
         ChoicePredictor(model_dir, max_seq_length=65)
     with pytest.raises(ValueError, match="max_seq_length=10: the export has a fixed length of 64"):
         ChoicePredictor(export_dir, max_seq_length=10)

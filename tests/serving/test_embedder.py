@@ -143,7 +143,7 @@ def test_arguments_that_are_refused(model_dir, tmp_path):
         Embedder(model_dir, pooling="sum")
     with pytest.raises(ValueError, match="dtype='half' is not one of"):
         Embedder(model_dir, dtype="half")
-    with pytest.raises(ValueError, match="--max_seq_length=65: the model takes 3 to 64"):
+    with pytest.raises(ValueError, match="max_seq_length=65: the model takes 3 to 64"):
         Embedder(model_dir, max_seq_length=65)
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         Embedder(str(tmp_path / "nowhere"))

@@ -343,7 +343,7 @@ def test_what_lies_in_a_version(exported, signatures):
         ({"dtype": "int4"}, "--dtype=int4: choose one of float32, bfloat16"),
         ({"version": 0}, "--version=0 must be at least 1"),
         ({"version": 7}, "--version=7: .*7 already exists"),
-        ({"max_seq_length": 65}, "--max_seq_length=65: the model takes 3 to 64"),
+        ({"max_seq_length": 65}, "max_seq_length=65: the model takes 3 to 64"),
     ],
 )
 def test_wrong_flags_leave_nothing(classifier, tmp_path, arguments, message):

@@ -55,6 +55,6 @@ def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
     for _ in range(2):
         told.predict(["good " * 20, "bad", ""])
     assert [record.message.split(" (")[0] for record in caplog.records] == [
-        "1 of 3 examples are longer than --max_seq_length=6 and lost their last tokens.",
+        "Longer than the maximum sequence length, 6 tokens, of which the last are lost: 1 of 3 examples.",
         "1 of 3 examples have a text without any token",
     ]

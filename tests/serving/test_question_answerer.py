@@ -167,7 +167,7 @@ def test_settings(plain, version_2):
     for settings, message in (
         ({"doc_strid": 3, "n_best": 1}, "No such settings: doc_strid, n_best"),
         ({"max_seq_length": 33}, "max_seq_length=33 is more than max_position_embeddings=32"),
-        ({"doc_stride": 0}, "--doc_stride=0 must be at least 1"),
+        ({"doc_stride": 0}, "doc_stride=0 must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
             QuestionAnswerer(plain, **settings)
@@ -206,4 +206,4 @@ def test_a_cut_question_is_told_once(version_2, caplog):
     answerer = QuestionAnswerer(version_2)
     for _ in range(2):
         answerer("w1 w2 w3 w1 w2 w3 w1", "w1 w2 (Gold), w3.")
-    assert caplog.text.count("1 of 1 questions are longer than --max_query_length=5 tokens") == 1
+    assert caplog.text.count("Longer than max_query_length=5 tokens, of which the last are lost: 1 of 1 questions") == 1

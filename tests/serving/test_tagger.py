@@ -184,7 +184,7 @@ def test_what_is_refused(exported, monkeypatch):
             one.predict(["Ada", wrong])
     with pytest.raises(ValueError, match=r"texts\[0\]: word 1 is empty"):
         one(["Ada", ""])
-    with pytest.raises(ValueError, match="--max_seq_length=65: the model takes 3 to 64"):
+    with pytest.raises(ValueError, match="max_seq_length=65: the model takes 3 to 64"):
         Tagger(path, max_seq_length=65)
     with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
         Tagger(path, batch_size=0)

@@ -199,6 +199,9 @@ def test_ctrl_c_ends_in_one_line(tmp_path):
         ("serve_client", "--model=x --timeout=inf", "--timeout=inf must be a finite number."),
         ("extract_features", "", "give --input_file, --output_file, --init_checkpoint; --help lists all"),
         ("run_ner", "--output_dir=x --outputdir=y", "Unknown command line flag 'outputdir'. Did you mean: "),
+        ("run_ner", "--output_dir=x --epochs=3", "there is no flag --epochs; here it is --num_train_epochs."),
+        ("extract_features", "--output=x", "there is no flag --output; here it is --output_file."),
+        ("create_vocab", "--epochs=3", "Unknown command line flag 'epochs'"),
     ],
 )  # fmt: skip
 def test_wrong_flags_are_refused_in_one_line(script, flags, message):

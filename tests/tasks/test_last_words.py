@@ -14,9 +14,11 @@ BEST = {"eval_f1": 50.0, "step": 24}
 
 
 def said(tmp_path, caplog, results=LAST, best=BEST, seed=12345, **settings):
+    dev = types.SimpleNamespace(examples=["누가?", 'Er "sagt": {path}.' + 80 * "x"])
     task = types.SimpleNamespace(
-        name="squad", dev_sets=["dev"] if best else [], main_metric="eval_f1", answers="QuestionAnswerer({path!r})"
-    )
+        name="squad", dev_sets=[dev] if best else [], main_metric="eval_f1", texts_of=list,
+        answers='QuestionAnswerer("{path}")("Who?", "Ada.")',
+    )  # fmt: skip
     (tmp_path / "best_model").mkdir(exist_ok=True)
     (tmp_path / "best_model" / "eval_results.json").write_text(json.dumps(best))
     caplog.clear()
@@ -34,7 +36,10 @@ def test_the_best_model_stands_beside_the_last_step(tmp_path, caplog):
         "Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96). To evaluate and predict with "
         "it, run the same command with --use_best_model.",
     ]
-    assert python == "In Python:\n  from bert_tf import QuestionAnswerer\n  QuestionAnswerer('out/best_model')"
+    assert python == (
+        "In Python:\n  from bert_tf import QuestionAnswerer\n"
+        f'  QuestionAnswerer("out/best_model")("누가?", "Er \\"sagt\\": {{path}}.{62 * "x"}...")'
+    )
 
 
 def test_where_both_are_one(tmp_path, caplog):
@@ -61,6 +66,7 @@ def test_without_a_dev_set_or_without_training(tmp_path, caplog):
     lines = said(tmp_path, caplog, {}, None, do_train=True, do_predict=True)
     assert lines[0] == "Predictions: of step 96, the last one."
     assert lines[1] == "Model: out (the last step; without a dev set there is no best one)."
+    assert lines[2].endswith('QuestionAnswerer("out")("Who?", "Ada.")')
     assert said(tmp_path, caplog, do_eval=True) == ["Results of step 96: eval_f1 0, eval_loss 3."]
     assert said(tmp_path, caplog, {**LAST, "global_step": 0}, do_eval=True) == ["Results: eval_f1 0, eval_loss 3."]
     assert said(tmp_path, caplog, do_predict=True) == []

@@ -22,7 +22,7 @@ def test_classification():
     assert batch["input_ids"].tolist() == [[0, 4, 2, 2, 5, 6, 2, 1], [0, 4, 5, 2, 1, 1, 1, 1]]
     assert batch["input_mask"].sum(1).tolist() == [7, 4]
     assert not batch["segment_ids"].any()
-    with pytest.raises(ValueError, match="--max_seq_length=3: a pair's special tokens alone are 4"):
+    with pytest.raises(ValueError, match="the maximum sequence length is 3, but a pair's special tokens alone are 4"):
         check_room(TOKENIZER, 3)
 
 

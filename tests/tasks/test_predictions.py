@@ -4,9 +4,10 @@ import csv
 import json
 
 import numpy as np
+import pandas
 import pytest
 
-from bert_tf.data.tables import TableSettings
+from bert_tf.data.tables import TableSettings, read_rows
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice import outputs as choice_outputs
 from bert_tf.tasks.classification import data, outputs
@@ -34,7 +35,8 @@ def folder(tmp_path):
 def predictions(folder) -> tuple[list[dict], list[dict]]:
     """What is in predictions.jsonl and in predictions.csv."""
     lines = (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
-    with open(folder / "predictions.csv", encoding="utf-8", newline="") as file:
+    assert (folder / "predictions.csv").read_bytes()[:5] == b"\xef\xbb\xbfgu"  # for Excel
+    with open(folder / "predictions.csv", encoding="utf-8-sig", newline="") as file:
         return list(map(json.loads, lines)), list(csv.DictReader(file))
 
 
@@ -56,6 +58,9 @@ def test_all_columns_of_a_classifiers_file(folder, name):
     assert records[0]["text"] == rows[0]["text"] == 'good, "really"\nvery' and rows[1]["date"] == "2 May"
     assert [record["label"] for record in records] == [row["label"] for row in rows] == ["pos", "neg"]
     assert [record["input_label"] for record in records] == [row["input_label"] for row in rows] == ["pos", ""]
+    assert next(read_rows(str(folder / "predictions.csv")))[1][0] == "guid"
+    assert list(pandas.read_csv(folder / "predictions.csv")["번호"]) == ["A-7", "A-8"]
+    assert pandas.read_csv(folder / "predictions.csv").columns[0] == "guid"
     for record, row in zip(records, rows, strict=True):
         assert float(row["probability_pos"]) == record["probabilities"]["pos"]
     assert list(rows[0]) == [
@@ -110,7 +115,7 @@ def test_ids_are_checked(folder, caplog):
     (folder / "new.csv").write_text("id,text\n7,a\n8,b\n7,c\n8,d\n")
     with pytest.raises(ValueError, match="zip"):  # there are logits of two examples only
         predict(folder, "new.csv", id_column="id")
-    assert "2 rows have the --id_column of an earlier row; the first is '7' in lines 2 and 4" in caplog.text
+    assert "rows with the --id_column of an earlier row: 2; the first is '7' in lines 2 and 4" in caplog.text
 
 
 def test_flags_are_refused_before_tensorflow_is_imported(folder):

@@ -77,9 +77,9 @@ def test_shares_and_reasons(tmp_path, caplog):
         watch_unknown(tokenizer, np.array([1] * 50))
         assert [message[:4] for message in warnings_of(caplog)] == ["6 % "]
         for pieces, casing, reason in (
-            (["Good"], {"do_lower_case": True}, "--do_lower_case=false keeps them"),
-            (["good"], {"do_lower_case": False}, "--do_lower_case lower-cases texts"),
-            (["good"], {"do_lower_case": True}, "--strip_accents=false keeps them"),
+            (["Good"], {"do_lower_case": True}, "do_lower_case=False keeps them"),
+            (["good"], {"do_lower_case": False}, "do_lower_case=True lowers them"),
+            (["good"], {"do_lower_case": True}, "strip_accents=False keeps them"),
             (["Good"], {"do_lower_case": False}, "vocab.txt does not fit them. The multilingual"),
         ):
             watch_unknown(tokenizer_of(tmp_path, pieces, **casing), np.array([1]))

@@ -307,7 +307,7 @@ def test_vocab_with_hangul_warns_when_accents_are_stripped(tmp_path, caplog):
         assert FullTokenizer(path, do_lower_case=False).tokenize("\ud55c\uae00") == ["\ud55c", "##\uae00"]
         assert not caplog.records
         assert FullTokenizer(path).tokenize("\ud55c\uae00") == ["[UNK]"]
-    assert "--strip_accents=false" in caplog.text and path in caplog.text
+    assert "use strip_accents=False" in caplog.text and path in caplog.text
 
 
 # ---- text files ------------------------------------------------------------------------------------------------------

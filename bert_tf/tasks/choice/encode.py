@@ -30,9 +30,7 @@ def encode_examples(
     """
     special = tokenizer.num_special_tokens(pair=True)
     if max_seq_length < special + 2:
-        raise ValueError(
-            f"--max_seq_length={max_seq_length} has no room for two texts beside {special} special tokens."
-        )
+        raise ValueError(f"max_seq_length={max_seq_length} has no room for two texts beside {special} special tokens.")
     num_choices = len(examples[0].choices)
     texts = []
     for example in examples:
@@ -53,10 +51,10 @@ def encode_examples(
             starts.append(segments.count(0))
     if truncated:
         warn(
-            "%d of %d choices with their context are longer than --max_seq_length=%d and lost their last tokens.",
+            "Longer than max_seq_length=%d tokens, of which the last are lost: %d of %d choices with their context.",
+            max_seq_length,
             truncated,
             len(rows),
-            max_seq_length,
         )
     ids, offsets = flatten(rows)
     watch_unknown(tokenizer, ids)

@@ -63,6 +63,9 @@ class ChoiceTask(FineTuningTask):
     def score(self, examples, logits, batch_size):
         return outputs.evaluate(examples.rows, logits, batch_size)
 
+    def texts_of(self, examples):
+        return [examples[0].context, *examples[0].choices]
+
     def write_analysis(self, output_dir, examples, logits, results):
         outputs.write_confusion_matrix(output_dir, examples.rows, logits, results["global_step"])
 

@@ -26,6 +26,7 @@ from bert_tf.data.tables import (
     warn_of_header,
 )
 from bert_tf.system import checks
+from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import exists
 from bert_tf.tasks.classification.label_checks import check_found_labels, warn_of_case
 from bert_tf.text.characters import plain_name
@@ -255,7 +256,7 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         )
     joined.warn_of_repeated_ids()
     if skipped:
-        logging.warning("%s: left out %d rows that lack a column.", path, skipped)
+        logging.warning("%s: left out rows that lack a column: %d.", path, skipped)
 
 
 def _label(task: Task, value, path: str, line: int):
@@ -287,7 +288,9 @@ def _known_label(task: Task, label: str, path: str, line: int) -> str:
     if len(alike) == 1 and task.any_case:
         warn_of_case(path, label, alike[0])
         return alike[0]
-    advice = f"; --labels={','.join(task.labels)} reads it as {alike[0]!r}" if len(alike) == 1 else ""
+    advice = "; if it is a class, list it in --labels" if task.name == "custom" else ""
+    if len(alike) == 1:
+        advice = f"; --labels={','.join(task.labels)} reads it as {alike[0]!r}"
     raise ValueError(f"{path}, line {line}: the label {label!r} is not one of {quoted(task.labels)}{advice}")
 
 
@@ -385,15 +388,18 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
         return task
     if task.train is None:
         raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
-    examples = read_examples(task, task.train)
-    check_found_labels(train_file, examples, by_number=not task.train.has_header)
+    with named_by("--train_file"):
+        examples = read_examples(task, task.train)
+        check_found_labels(train_file, examples, by_number=not task.train.has_header)
     found = {label for one in examples for label in (one.label if task.multi_label else (one.label,))}
     numeric = all(map(_INTEGER.fullmatch, found))
     ordered = sorted(found, key=int) if numeric else sorted(found)
     if not ordered:
-        raise ValueError(f"{train_file}: no example has any label in the column {declared['label']!r}.")
+        raise ValueError(f"--train_file: {train_file}: no example has any label in the column {declared['label']!r}.")
     if len(ordered) < 2 and not task.multi_label:
-        raise ValueError(f"{train_file}: only one class, {ordered[0]!r}, in the column {declared['label']!r}.")
+        raise ValueError(
+            f"--train_file: {train_file}: only one class, {ordered[0]!r}, in the column {declared['label']!r}."
+        )
     logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
     return dataclasses.replace(task, labels=tuple(ordered))
 
@@ -457,7 +463,7 @@ def tfds_task(
                 continue
             rows.append(InputExample(f"{set_name}-{number}", first, second[0] if second else None, value))
         if unlabeled:
-            logging.warning("%s: left out %d examples of %s that have no label.", name, unlabeled, split)
+            logging.warning("%s: left out examples of %s without label: %d.", name, split, unlabeled)
         examples[set_name] = rows
     return task, examples
 

@@ -85,10 +85,10 @@ def encode_examples(
         rows.append(ids)
     if truncated:
         warn(
-            "%d of %d examples are longer than --max_seq_length=%d and lost their last tokens.",
+            "Longer than the maximum sequence length, %d tokens, of which the last are lost: %d of %d examples.",
+            max_seq_length,
             truncated,
             len(examples),
-            max_seq_length,
         )
     numbers = [*range(len(examples)), *(n for n, example in enumerate(examples) if example.text_b is not None)]
     token_counts = map(len, (*encoded[: len(examples)], *(second.get(n, ()) for n in numbers[len(examples) :])))

@@ -151,8 +151,9 @@ class ClassificationSettings(TableSettings):
         task = declared_task(*files.values(), **declared, table=self)
         splits = {"train": task.train, **task.dev, **task.test}
         for kind in filter(splits.get, splits):
-            with named_by(f"--{kind}_file"), unheard():
-                examples, are_all = check_examples(task, splits[kind])
+            with unheard():
+                with named_by(f"--{kind}_file"):
+                    examples, are_all = check_examples(task, splits[kind])
                 if kind != "train" or task.is_regression or task.labels or not examples:
                     continue
                 if are_all or len({one.label for one in examples}) == 1:  # the rest may have others

@@ -9,6 +9,7 @@ from absl import logging
 from bert_tf.models import baselines as models_baselines
 from bert_tf.models import task_models
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification import (
     baselines,
     data,
@@ -95,6 +96,9 @@ class ClassificationTask(FineTuningTask):
         if self.settings.model != "bert":
             return None  # run_classifier.py predicts with these
         return TASKS[self.name].answers_of_pairs if self.takes_pairs else super().answers
+
+    def texts_of(self, examples):
+        return [text for text in (examples[0].text_a, examples[0].text_b) if text is not None]
 
     def describe(self, run, newest):
         if self.settings.model == "bert":
@@ -192,7 +196,8 @@ class ClassificationTask(FineTuningTask):
             there = {}
             for number, (name, split) in enumerate(splits.items()):
                 try:
-                    there[name] = data.read_examples(task, split, own.data_dir or "")
+                    with named_by(f"--{kind}_file" if own.is_custom else "--data_dir"):
+                        there[name] = data.read_examples(task, split, own.data_dir or "")
                 except FileNotFoundError:
                     if number == 0:
                         raise  # only the further sets (mismatched) may be missing

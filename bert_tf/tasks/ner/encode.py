@@ -59,7 +59,7 @@ def encode_sentences(
     """
     room = max_seq_length - tokenizer.num_special_tokens()
     if room < 1:
-        raise ValueError(f"--max_seq_length={max_seq_length} has no room for a word beside the special tokens.")
+        raise ValueError(f"max_seq_length={max_seq_length} has no room for a word beside the special tokens.")
     stride = doc_stride or max(room // 2, 1)
     before, unknown = len(tokenizer.begin_ids), tokenizer.unk_id
     rows, word_rows, word_positions, of_words = [], [], [], []

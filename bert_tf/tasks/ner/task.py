@@ -49,6 +49,9 @@ class NerTask(FineTuningTask):
     def answers(self):
         return super().answers if self.tagging.features is None else None
 
+    def texts_of(self, sentences):
+        return [" ".join(sentences[0].words)]
+
     @property
     def teacher_layers(self):
         return (TASKS[self.name].output_layer,)

@@ -34,13 +34,13 @@ def encode_examples(
     """
     special = tokenizer.num_special_tokens(pair=False)
     if max_seq_length < special + 1:
-        raise ValueError(f"--max_seq_length={max_seq_length} has no room for a token beside {special} special ones.")
+        raise ValueError(f"max_seq_length={max_seq_length} has no room for a token beside {special} special ones.")
     texts = [(prompt + text).strip() for example in examples for text in example.texts]
     rows, truncated = token_rows.rows_of_texts(texts, tokenizer, max_seq_length, lower)
     if truncated:
         logging.warning(
-            "%d of %d texts are longer than --max_seq_length=%d and lost their last tokens.",
-            truncated, len(rows), max_seq_length,
+            "Longer than max_seq_length=%d tokens, of which the last are lost: %d of %d texts.",
+            max_seq_length, truncated, len(rows),
         )  # fmt: skip
     numbers = {}
     ids = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)

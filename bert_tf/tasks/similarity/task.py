@@ -157,6 +157,9 @@ class SimilarityTask(FineTuningTask):
     def write_records(self, path, rows, max_seq_length):
         encode.write_records(path, rows, max_seq_length)
 
+    def texts_of(self, examples):
+        return list(examples[0].texts)
+
     def score(self, examples, vectors, batch_size):
         return metrics.evaluate(examples.rows, vectors)
 

@@ -212,6 +212,9 @@ class SquadTask(FineTuningTask):
             return self.answering
         return outputs.choose_threshold(self.answering, examples.examples, predictions, self.settings.metric)
 
+    def texts_of(self, data):
+        return [data.examples[0].question_text, data.examples[0].paragraph.context]
+
     def further_files(self, examples, predictions):
         return {outputs.SETTINGS_FILE: self._with_threshold(examples, predictions).to_json()}
 

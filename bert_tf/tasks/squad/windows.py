@@ -109,9 +109,9 @@ class WindowSettings:
 
     def __post_init__(self):
         if self.doc_stride < 1:
-            raise ValueError(f"--doc_stride={self.doc_stride} must be at least 1.")
+            raise ValueError(f"doc_stride={self.doc_stride} must be at least 1.")
         if self.answer_from not in ("words", "offsets"):
-            raise ValueError(f"--answer_from={self.answer_from!r} is neither words nor offsets.")
+            raise ValueError(f"answer_from={self.answer_from!r} is neither words nor offsets.")
 
     def check_room(self, tokenizer: Tokenizer) -> None:
         """Refuses windows that are full with a question and the tokenizer's special tokens.
@@ -122,7 +122,7 @@ class WindowSettings:
         special = tokenizer.num_special_tokens(pair=True)
         if self.max_seq_length <= self.max_query_length + special:
             raise ValueError(
-                f"--max_seq_length={self.max_seq_length} must be greater than --max_query_length="
+                f"max_seq_length={self.max_seq_length} must be greater than max_query_length="
                 f"{self.max_query_length} + {special}, or no window has room for any of the context."
             )
 
@@ -326,8 +326,8 @@ def warn_of_cut_questions(
     cut = sum(len(_query_ids(question, tokenizer, with_offsets)) > most for question in long)
     if cut:
         warn(
-            "%d of %d questions are longer than --max_query_length=%d tokens and lost their last ones.",
-            cut, len(examples), most,
+            "Longer than max_query_length=%d tokens, of which the last are lost: %d of %d questions.",
+            most, cut, len(examples),
         )  # fmt: skip
 
 

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from bert_tf.data.tables import TableSettings
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.tasks.classification import data, glue
+from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.training.settings import FineTuningSettings
 
 STS_B = ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2"]
 GLUE_LAYOUTS = {
@@ -338,6 +343,15 @@ def test_given_classes_keep_their_order_and_nothing_else_is_taken(tmp_path):
     with pytest.raises(ValueError, match=r"a\.tsv: no example has any label"):
         path.write_text("x\t\n")
         data.custom_task(str(path), None, None, text_a="0", label="1", multi_label=True)
+
+
+def test_what_only_the_whole_file_shows_is_named_by_its_flag(tmp_path):
+    (tmp_path / "dev.csv").write_text("text,score\nx,high\n")
+    columns = {"task_name": "custom", "text_a": "text", "label": "score", "dev_file": str(tmp_path / "dev.csv")}
+    task = ClassificationTask(ClassificationSettings(**columns, regression=True))
+    run = FineTuningSettings(output_dir=str(tmp_path), do_eval=True)
+    with pytest.raises(ValueError, match=r"^--dev_file: .*dev\.csv, line 2: a number is expected"):
+        task.load(run, ModelFiles("", head=HeadConfig()), None, None)
 
 
 # --- tensorflow-datasets ---------------------------------------------------------------------------------------------

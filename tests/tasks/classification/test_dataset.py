@@ -105,7 +105,7 @@ def test_labels(english):
     ({"texts": "a text"}, TypeError, "texts must be a list of strings, not a single string"),
     ({"texts": []}, ValueError, "there are no texts"),
     ({"batch_size": 0}, ValueError, "batch_size=0 must be at least 1"),
-    ({"max_length": 2}, ValueError, "max_seq_length=2"),
+    ({"max_length": 2}, ValueError, "the maximum sequence length is 2"),
 ])  # fmt: skip
 def test_what_is_refused(english, arguments, error, message):
     with pytest.raises(error, match=message):

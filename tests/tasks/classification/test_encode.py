@@ -87,10 +87,10 @@ def test_truncation_is_counted_and_said_once(tokenizer, caplog):
     assert encoded.truncated == 1 and encoded.lengths.tolist() == [16, 3]
     one, two = tokenizer.convert_tokens_to_ids(["one", "two"])
     assert encoded.ids[:16].tolist() == [101, *[one] * 7, 102, *[two] * 6, 102]
-    assert [record.message for record in caplog.records if "lost their last tokens" in record.message] == [
-        "1 of 2 examples are longer than --max_seq_length=16 and lost their last tokens."
+    assert [record.message for record in caplog.records if "the last are lost" in record.message] == [
+        "Longer than the maximum sequence length, 16 tokens, of which the last are lost: 1 of 2 examples."
     ]
-    with pytest.raises(ValueError, match="--max_seq_length=2"):
+    with pytest.raises(ValueError, match="the maximum sequence length is 2"):
         classification_encode.encode_examples(examples, task, tokenizer, 2)
 
 

@@ -101,7 +101,7 @@ def test_where_windows_lie_by_default(small):
 def test_what_is_refused(small):
     with pytest.raises(ValueError, match="--window_stride=5: a window of max_seq_length=6 has 4 tokens of the text"):
         windows_of(5, 8, small, 6)
-    with pytest.raises(ValueError, match="--max_seq_length=2: a pair's special tokens alone are 3 tokens"):
+    with pytest.raises(ValueError, match="the maximum sequence length is 2, but a pair's special tokens alone are 3"):
         windows_of(None, 8, small, 2)
     with pytest.raises(ValueError, match="the model's window_stride=5: a window of max_seq_length=6 has 4"):
         windows_of_model(HeadConfig(window_pooling="mean", window_stride=5), small, 6)

@@ -89,7 +89,7 @@ def test_a_word_longer_than_a_window(small):
     assert rows.lengths.tolist()[0] == 8 and len(rows) == 2
     assert rows.ids[rows.offsets[1] + rows.word_positions[2]] == 6
     assert encode_sentences([sentence("a b")], small, 3).word_rows.tolist() == [0, 1]
-    with pytest.raises(ValueError, match="--max_seq_length=2 has no room"):
+    with pytest.raises(ValueError, match="^max_seq_length=2 has no room"):
         encode_sentences([sentence("a")], small, 2)
 
 

@@ -76,7 +76,7 @@ def test_rows(tmp_path):
     ]  # fmt: skip
     assert batch["segment_ids"].max() == 0 and batch["scores"].tolist() == [1.0, 0.5]
     assert rows.labels["text_ids"].tolist() == [[0, 1], [1, 2]]
-    with pytest.raises(ValueError, match="--max_seq_length=2 has no room for a token"):
+    with pytest.raises(ValueError, match="^max_seq_length=2 has no room for a token"):
         encode.encode_examples(examples, tokenizer, 2)
 
 
