@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.shares import Share
+from bert_tf.data.shares import WHOLE, Share
 from bert_tf.models import kernels
 from bert_tf.system import script
 from bert_tf.training.settings import MOST_VIRTUAL_CPUS, DeviceSettings
@@ -244,6 +244,9 @@ def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.d
       batches: share -> endless dataset of the parts of each batch that are in it; called once in each process, or for
         each host of a TPU, and only in the process whose share it is.
     """
+    if type(strategy) is tf.distribute.OneDeviceStrategy and "CPU" in strategy.extended.worker_devices[0].upper():
+        # The strategy's iterator has a tuner of its own, for whose next wake-up its end may wait, up to a minute.
+        return batches(WHOLE)
 
     def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
         count = context.num_replicas_in_sync // context.num_input_pipelines

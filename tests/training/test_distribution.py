@@ -38,6 +38,8 @@ def test_one_device(cpus):
     assert strategy.num_replicas_in_sync == 1
     with strategy.scope():
         assert tf.Variable(1.0).device.endswith(cpus[0])
+    batches = tf.data.Dataset.range(3)  # not inside an iterator of the strategy, whose end may wait for a minute
+    assert distribution.distribute(strategy, lambda share: batches) is batches
 
 
 def test_mirrored_takes_all_logical_cpus(cpus):
