@@ -171,6 +171,11 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
         return self.tokens_read is not None
 
     @property
+    def seed_generator(self):
+        """See `dropout.in_scope`."""
+        return self.bert.seed_generator
+
+    @property
     def known_inputs(self) -> tuple[str, ...]:
         """The names that a dict of inputs may have."""
         objective = (*self.objective.label_names, *self.objective.optional_names)

@@ -13,6 +13,7 @@ from keras import ops
 
 from bert_tf.models import heads, kernels, ranges
 from bert_tf.models.config import BertConfig
+from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.random_weights import add_random_weight
@@ -26,9 +27,6 @@ LEARNING_RATE = 1e-3
 
 # Name of the output layer's weights in checkpoints; different from BERT's classifier, so that they can't be confused.
 OUTPUT_LAYER = "baseline/output_weights"
-
-# Folded into the step's seed for dropout of the embeddings and of the classifier's input.
-_EMBEDDING_PLACE, _HEAD_PLACE = 2, 1
 
 
 def kind_of(architecture: str | None) -> str | None:
@@ -69,7 +67,7 @@ class BaselineClassifier(NamedInputs, keras.Model):
       num_labels: C; 1 for a regression.
       kind: "bilstm" or "cnn".
       dropout_rate: dropout of the embeddings and of the classifier's input in training.
-      seed: seed of dropout if `call` gets no dropout_seed. dtype: Keras dtype policy.
+      seed: seed of dropout outside of a `dropout_scope`. dtype: Keras dtype policy.
       labels, problem_type: as for `BertForSequenceClassification`.
 
     Raises:
@@ -127,21 +125,19 @@ class BaselineClassifier(NamedInputs, keras.Model):
         self.head.build((None, self.config.intermediate_size))
         self.built = True
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    @in_scope
+    def call(self, inputs, training=False):
         """inputs: input_ids and optionally input_mask, segment_ids, integers [B, S]. Returns float32 logits [B, C]."""
         ids = ops.convert_to_tensor(inputs["input_ids"])
         inputs, wrong = ranges.require_inputs(self.config, {**inputs, "input_ids": ids})
-        seed = None
-        if training:
-            seed = ops.cast(self.seed_generator.next(), "int32") if dropout_seed is None else dropout_seed
         x = kernels.embedding_lookup(ops.convert_to_tensor(self.word_embeddings), inputs["input_ids"])  # [B, S, E]
         x = x + wrong[:, :, None]
         if inputs.get("segment_ids") is not None:
             segments = ops.one_hot(inputs["segment_ids"], self.config.type_vocab_size, dtype="float32")
             x = x + ops.matmul(segments, ops.convert_to_tensor(self.token_type_embeddings))
-        x = kernels.dropout(ops.cast(x, self.compute_dtype), self.dropout_rate, _fold(seed, _EMBEDDING_PLACE))
+        x = dropout(ops.cast(x, self.compute_dtype), self.dropout_rate, "embeddings", training)
         x = heads.read_tokens(self.reader, x, inputs.get("input_mask"), training)  # [B, U]
-        return self.head(kernels.dropout(x, self.dropout_rate, _fold(seed, _HEAD_PLACE)))
+        return self.head(dropout(x, self.dropout_rate, "head", training))
 
     def flops_per_example(self, length: float) -> float:
         """Floating-point operations of the matrix products, forward, for a row of `length` tokens."""
@@ -151,7 +147,3 @@ class BaselineClassifier(NamedInputs, keras.Model):
         values = {name: getattr(self, name) for name in ("num_labels", "kind", "dropout_rate", "seed")}
         values |= {name: getattr(self.head_config, name) for name in ("labels", "problem_type")}
         return {**super().get_config(), **values, "config": self.config.to_dict()}
-
-
-def _fold(seed, place: int):
-    return None if seed is None else kernels.fold_in(seed, place)

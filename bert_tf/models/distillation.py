@@ -54,12 +54,12 @@ class TaughtModel:
         """Those of the student."""
         return self.student.weights
 
-    def __call__(self, features: dict, training: bool = False, dropout_seed=None) -> dict:
+    def __call__(self, features: dict, training: bool = False) -> dict:
         """The outputs of both: `student` and `teacher`; arguments as for a model with a head."""
         with kernels.fused_inference():
             targets = self.teacher(select(features, self.teacher.known_inputs), training=False)
         targets = keras.tree.map_structure(ops.stop_gradient, targets)
-        return {"student": self.student(features, training=training, dropout_seed=dropout_seed), "teacher": targets}
+        return {"student": self.student(features, training=training), "teacher": targets}
 
 
 class DistillationObjective:
@@ -229,7 +229,7 @@ class TaughtLanguageModel(TaughtModel):
         super().__init__(student, teacher)
         self.objective = objective
 
-    def __call__(self, features: dict, training: bool = False, dropout_seed=None) -> dict:
+    def __call__(self, features: dict, training: bool = False) -> dict:
         """Scores the masked tokens, and compares the scores of all.
 
         Args:
@@ -250,7 +250,7 @@ class TaughtLanguageModel(TaughtModel):
             targets = self.teacher.encode(seen, training=False, read_positions=read)["sequence_output"]
             theirs = self._scoring(self.teacher, targets, compared_positions, False)
         targets, *theirs = (ops.stop_gradient(ops.convert_to_tensor(x)) for x in (targets, *theirs))
-        encoded = self.student.encode(features, training=training, dropout_seed=dropout_seed, read_positions=read)
+        encoded = self.student.encode(features, training=training, read_positions=read)
         states, compared, masked = kernels.shared(encoded["sequence_output"], 3)
         vectors, table, bias = self._scoring(self.student, compared, compared_positions, training)
         table, compared_table = kernels.shared(table, 2)  # and the lookup of the tokens is a third use

@@ -3,18 +3,20 @@
 What differs between families is read from the configuration: the attributes of `BertConfig` that its subclasses set.
 """
 
+import functools
+
 import keras
 from keras import ops
 
 from bert_tf.models import kernels, lora, ranges
 from bert_tf.models.config import BertConfig, config_of_dict
+from bert_tf.models.dropout import dropout, in_scope, place
 from bert_tf.models.flops import reads_few
 from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.layers import (
     ConfiguredLayer,
-    Encoder,
-    LayerNorm,
     Projection,
+    TransformerBlock,
     attention_bias,
     gather_positions,
 )
@@ -34,7 +36,7 @@ class Embeddings(ConfiguredLayer):
     def __init__(self, config, dense_gradient: bool = False, **kwargs):
         super().__init__(config, **kwargs)
         self.dense_gradient = dense_gradient
-        self.layer_norm = LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+        self.layer_norm = self.norm()
 
     def build(self, input_shape=None):
         config = self.config
@@ -51,7 +53,7 @@ class Embeddings(ConfiguredLayer):
         self.layer_norm.build((None, None, config.embedding_size))
         self.built = True
 
-    def call(self, input_ids, segment_ids, position_ids=None, dropout_seed=None, training=False):
+    def call(self, input_ids, segment_ids, position_ids=None, training=False):
         length = input_ids.shape[1]
         if length is None:
             length = ops.shape(input_ids)[1]
@@ -80,28 +82,10 @@ class Embeddings(ConfiguredLayer):
         else:
             x = x + kernels.embedding_lookup(self.position_embeddings, position_ids + first, dense_gradient=training)
         x = self.layer_norm(x, training=training)
-        return kernels.dropout(x, self.config.hidden_dropout_prob, dropout_seed)
+        return dropout(x, self.config.hidden_dropout_prob, self.name, training)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "dense_gradient": self.dense_gradient}
-
-
-@keras.saving.register_keras_serializable(_PACKAGE)
-class Pooler(ConfiguredLayer):
-    """tanh(x W + b): always tanh, whatever hidden_act says."""
-
-    def __init__(self, config, **kwargs):
-        super().__init__(config, **kwargs)
-        size, deviation = self.config.hidden_size, self.config.initializer_range
-        self.dense = Projection(size, deviation, name="dense", dtype=self.dtype_policy)
-
-    def build(self, input_shape=None):
-        self.dense.build((None, self.config.hidden_size))
-        self.built = True
-
-    def call(self, x):
-        """x: [..., H], the tokens that stand for their sequences."""
-        return ops.tanh(self.dense(x))
 
 
 def check_frozen_layers(config: BertConfig, count: int | None) -> None:
@@ -142,7 +126,7 @@ class BertEncoder(NamedInputs, keras.Model):
     Args:
       config: a configuration of any family (or its dict).
       dense_embedding_gradient: see `kernels.embedding_lookup`.
-      seed: seed of dropout where `call` gets no `dropout_seed` (Keras `fit`).
+      seed: seed of dropout outside of a `dropout_scope` (Keras `fit`).
       embeddings: the embeddings of another encoder, which both share; None: its own.
       dtype: Keras dtype policy, e.g. "mixed_bfloat16".
 
@@ -176,8 +160,13 @@ class BertEncoder(NamedInputs, keras.Model):
         if config.embedding_size != config.hidden_size:
             deviation = None if config.head_initializer_range is None else config.initializer_range
             self.project = Projection(config.hidden_size, deviation, name="embeddings_project", dtype=dtype)
-        self.encoder = Encoder(self.config, name="encoder", dtype=dtype)
-        self.pooler = Pooler(self.config, name="pooler", dtype=dtype) if config.has_pooler else None
+        self.blocks = [
+            TransformerBlock(config, name=f"layer_{number}", dtype=dtype)
+            for number in range(1 + max(config.block_order))
+        ]
+        self.pooler = None
+        if config.has_pooler:
+            self.pooler = Projection(config.hidden_size, config.initializer_range, name="dense", dtype=dtype)
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.frozen_layers = None
         self.lora = None
@@ -207,10 +196,10 @@ class BertEncoder(NamedInputs, keras.Model):
         if self.built:
             raise ValueError("LoRA is added to an encoder before it is built.")
         self.lora = lora.Lora(rank, alpha, train_pooler)
-        adapted = [projection for block in self.encoder.blocks for projection in block.projections]
+        adapted = [projection for block in self.blocks for projection in block.projections]
         for projection in adapted:
             projection.lora = self.lora
-        others = [self.project, None if train_pooler or not self.pooler else self.pooler.dense]
+        others = [self.project, None if train_pooler else self.pooler]
         for projection in (*adapted, *filter(None, others)):
             projection.frozen = True
         self.freeze_layers(0)  # no gradient goes back into the embeddings
@@ -220,9 +209,12 @@ class BertEncoder(NamedInputs, keras.Model):
             self.embeddings.build()
         if self.project:
             self.project.build((None, None, self.config.embedding_size))
-        self.encoder.build()
+        with keras.name_scope("encoder"):
+            for block in self.blocks:
+                block.build()
         if self.pooler:
-            self.pooler.build()
+            with keras.name_scope("pooler"):
+                self.pooler.build((None, self.config.hidden_size))
         if self.lora is not None:
             # For those who find it in a checkpoint.
             self.add_weight(
@@ -236,15 +228,8 @@ class BertEncoder(NamedInputs, keras.Model):
                 variable.trainable = is_factor or id(variable) in trained
         self.built = True
 
-    def call(
-        self,
-        inputs,
-        training=False,
-        dropout_seed=None,
-        return_all_layers=False,
-        return_attention=False,
-        read_positions=None,
-    ):
+    @in_scope
+    def call(self, inputs, training=False, return_all_layers=False, return_attention=False, read_positions=None):
         """Runs the encoder.
 
         Args:
@@ -254,13 +239,11 @@ class BertEncoder(NamedInputs, keras.Model):
             number of the sequence that a token belongs to, from 1, 0 for padding: a token sees only tokens of its own
             number, and input_mask is ignored; `position_ids` [B, S], the token's position in its sequence;
             `pooled_positions` [B, M], where the sequences begin.
-          dropout_seed: int32 [2], or [3] for a part of a batch (`kernels.at_row`). The same seed gives the same dropout
-            masks; if None, the model's own generator gives one per call.
           return_all_layers: also return every intermediate layer.
           return_attention: also return the attention probabilities.
           read_positions: int [B, P], the tokens whose output is read; P is 0 where only `pooled_output` is. Of the last
             layer nothing else is computed but keys and values, if they are clearly fewer than S and nothing above is
-            returned; the numbers are the same (also in dropout). None: all tokens.
+            returned; the numbers are the same, but for dropout. None: all tokens.
 
         Returns:
           dict with `sequence_output` [B, S, H] ([B, P, H] with read_positions) and `pooled_output` [B, H] ([B, M, H]
@@ -288,32 +271,21 @@ class BertEncoder(NamedInputs, keras.Model):
             input_mask = ops.equal(sequence_ids[:, :, None], sequence_ids[:, None, :])
         input_mask = ops.ones_like(input_ids) if input_mask is None else ops.convert_to_tensor(input_mask)
         bias = attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
-        seed = self.resolve_dropout_seed(dropout_seed) if training else None
-
-        embedding_output = self.embeddings(
-            input_ids, segment_ids, position_ids=inputs.get("position_ids"), dropout_seed=seed, training=training
-        )
-        if self.project:
-            embedding_output = self.project(embedding_output)
         pooled_positions = self._pooled_positions(inputs.get("pooled_positions"), input_mask)
         returns_all = read_positions is None or return_all_layers or return_attention
         read = None if returns_all else _if_few([pooled_positions, read_positions], input_ids.shape[1])
-        layers, attention = self.encoder(
-            embedding_output,
-            bias,
-            dropout_seed=seed,
-            training=training,
-            return_attention=return_attention,
-            frozen_layers=self.frozen_layers,
-            positions=read,
-        )
+        with place(self.name):
+            x = self.embeddings(input_ids, segment_ids, position_ids=inputs.get("position_ids"), training=training)
+            embedding_output = self.project(x) if self.project else x
+            layers, attention = self._run_blocks(embedding_output, bias, read, training, return_attention)
         if read is None:
             first = gather_positions(layers[-1], pooled_positions)
             sequence = layers[-1] if read_positions is None else gather_positions(layers[-1], read_positions)
         else:
             count = ops.shape(pooled_positions)[1]
             first, sequence = layers[-1][:, :count], layers[-1][:, count:]
-        pooled = self.pooler(first) if self.pooler else first  # [B, M, H]
+        # Always tanh, whatever hidden_act says.
+        pooled = self.pooler(first, activation="tanh", training=training) if self.pooler else first  # [B, M, H]
         pooled = pooled if "pooled_positions" in inputs else pooled[:, 0]
         outputs = {"sequence_output": sequence, "pooled_output": pooled}
         if return_all_layers:
@@ -335,17 +307,33 @@ class BertEncoder(NamedInputs, keras.Model):
             )
         return last_positions(input_mask)
 
-    def resolve_dropout_seed(self, dropout_seed=None):
-        """int32 [2]: the seed given, or else a new one from the model's generator.
+    def _run_blocks(self, x, bias, positions, training: bool, return_attention: bool) -> tuple[list, list]:
+        """The outputs of all layers for x [B, S, H], the last [B, P, H] at positions [B, P] if these are given.
 
-        A model whose head has dropout of its own calls this once and passes the result to the encoder, so that both use
-        the same seed.
+        And their attention weights [B, N, S, S], the last [B, N, P, S], on request, else an empty list, so that eager
+        execution frees their memory at once.
         """
-        if dropout_seed is None:
-            # Under tf.distribute all replicas' generators give the same seeds, so each replica folds in its number.
-            dropout_seed = ops.cast(self.seed_generator.next(), "int32")
-            dropout_seed = kernels.fold_in(dropout_seed, kernels.replica_number(), word=1)
-        return dropout_seed
+        outputs, attention, order = [], [], self.config.block_order
+        for number, block in enumerate(order):
+            if number == self.frozen_layers:
+                x = ops.stop_gradient(x)
+            read = positions if number == len(order) - 1 else None
+            layer = functools.partial(self._layer, self.blocks[block], place(f"layer_{number}"), bias, read, training)
+            if training and kernels.recomputes() and not return_attention:
+                x = keras.remat(lambda x, layer=layer: layer(x)[0])(x)
+            else:
+                x, weights = layer(x)
+            outputs.append(x)
+            if return_attention:
+                attention.append(weights)
+        if self.frozen_layers == len(order):
+            outputs[-1] = ops.stop_gradient(outputs[-1])
+        return outputs, attention
+
+    @staticmethod
+    def _layer(block, name, bias, positions, training, x):
+        with name:
+            return block(x, bias, training=training, positions=positions)
 
     def get_embedding_table(self):
         """The word-embedding table, [V, E]."""

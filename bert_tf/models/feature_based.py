@@ -9,8 +9,8 @@ what reads them.
 import keras
 from keras import ops
 
-from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
+from bert_tf.models.dropout import dropout
 from bert_tf.models.heads import TOKEN_READERS, read_tokens, reader_flops, token_reader
 
 # The outputs of the encoder that represent a token: the rows of Table 7.
@@ -18,9 +18,6 @@ FEATURES = ("last", "second_to_last", "sum_last_four", "concat_last_four", "sum_
 
 # The name of a feature-based classifier's output layer in checkpoints; it does not fit on a BERT.
 OUTPUT_LAYER = "feature_classifier/output_weights"
-
-# Folded into the step's seed for dropout of the features.
-FEATURES_PLACE = 2
 
 _LAYERS_NEEDED = {"second_to_last": 2, "sum_last_four": 4, "concat_last_four": 4}
 
@@ -84,13 +81,12 @@ class FeatureReader(keras.layers.Layer):
             layer.build((None, None, self.size))
         self.built = True
 
-    def call(self, outputs: dict, input_mask=None, dropout_seed=None):
+    def call(self, outputs: dict, input_mask=None, training=False):
         """[B, U] from the outputs of `BertModel` with return_all_layers=True.
 
         Args:
-          input_mask: [B, S], 0 for padding; None: there is none. dropout_seed: int32 [2] in training; None: no dropout.
+          input_mask: [B, S], 0 for padding; None: there is none.
         """
-        training = dropout_seed is not None
         x = select_features(outputs, self.features, training)
-        x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(dropout_seed, FEATURES_PLACE))
+        x = dropout(x, self.dropout_rate, "features", training)
         return read_tokens(self.layers_on_top, x, input_mask, training)

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 
 import keras
 
-from bert_tf.models import kernels, objectives
+from bert_tf.models import objectives
 from bert_tf.models.base_models import TaskModel
-from bert_tf.models.feature_based import FEATURES_PLACE, feature_size, select_features
+from bert_tf.models.dropout import dropout, in_scope
+from bert_tf.models.feature_based import feature_size, select_features
 from bert_tf.models.head_config import HeadConfig, head_in
 from bert_tf.models.heads import LinearHead, apply_bilstm, bilstm
-
-# Folded into the step's seed for dropout before the classifier.
-_HEAD_PLACE = 1
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -73,15 +71,15 @@ class BertFeatureTagger(TaskModel):
             size = self.lstm_size
         self.head.build((None, size))
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    @in_scope
+    def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns float32 logits [B, S, C]."""
-        seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         outputs = self.encode(inputs, training=False, return_all_layers=True)
         x = select_features(outputs, self.features, training)  # [B, S, F]
-        x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, FEATURES_PLACE))
+        x = dropout(x, self.dropout_rate, "features", training)
         for layer in self.recurrent:
             x = apply_bilstm(layer, x, inputs.get("input_mask"), training)  # [B, S, U]
-        return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
+        return self.head(dropout(x, self.dropout_rate, "head", training))
 
     def get_config(self) -> dict:
         names = ("num_labels", "features", "lstm_size", "lstm_layers", "dropout_rate")

@@ -9,7 +9,7 @@ U outputs of a BiLSTM or of all convolutions.
 import keras
 from keras import ops
 
-from bert_tf.models.layers import ConfiguredLayer, LayerNorm, Projection, gather_positions
+from bert_tf.models.layers import ConfiguredLayer, gather_positions
 from bert_tf.models.random_weights import add_random_weight
 
 _PACKAGE = "bert_tf"
@@ -116,9 +116,7 @@ class PredictionTransform(ConfiguredLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        size, deviation = self.config.embedding_size, self.config.initializer_range
-        self.dense = Projection(size, deviation, name="dense", dtype=self.dtype_policy)
-        self.layer_norm = LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+        self.dense, self.layer_norm = self.projection(self.config.embedding_size), self.norm()
 
     def build(self, input_shape=None):
         self.dense.build((None, None, self.config.hidden_size))
@@ -127,7 +125,8 @@ class PredictionTransform(ConfiguredLayer):
 
     def call(self, x, training=False):
         activation = self.config.masked_lm_act or self.config.activation
-        return self.layer_norm(self.dense.activated(x, activation, training), training=training)
+        x = self.dense(x, activation=activation, training=training)
+        return self.layer_norm(x, training=training)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -9,6 +9,7 @@ from keras import ops
 
 from bert_tf.models import objectives
 from bert_tf.models.base_models import TaskModel
+from bert_tf.models.dropout import in_scope
 from bert_tf.models.families import family_of
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.layers import Projection, gather_positions
@@ -90,10 +91,11 @@ class JointSpanModel(TaskModel, abc.ABC):
         """[B, K, S, 1] from tokens [B, 1, S, H] and starts [B, K, 1, H]; see `pair_product`."""
 
     @abc.abstractmethod
-    def answerable_score(self, first, summary, training: bool, seed):
+    def answerable_score(self, first, summary, training: bool):
         """[B, 1] from the first token and the mean of the starts, both [B, H]; positive for no answer."""
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    @in_scope
+    def call(self, inputs, training=False):
         """inputs: as for `BertModel`, with what the class needs besides; in training also `start_positions` [B].
 
         Returns:
@@ -103,12 +105,11 @@ class JointSpanModel(TaskModel, abc.ABC):
           `end_top_log_probs`, `end_top_index` [B, K, N]. If S is less than K or N, the last ones are places from S on
           with log-probability -inf.
         """
-        seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
-        x = self.encode(inputs, training=training, dropout_seed=seed)["sequence_output"]
+        x = self.encode(inputs, training=training)["sequence_output"]
         outside = self.outside(inputs, ops.shape(x)[1])
         start_logits = _scores(self.start_scores(x)) + outside
         summary = ops.sum(ops.cast(ops.softmax(start_logits), x.dtype)[:, :, None] * x, axis=1)
-        answerable = _scores(self.answerable_score(x[:, 0], summary, training, seed))
+        answerable = _scores(self.answerable_score(x[:, 0], summary, training))
         outputs = {"start_logits": start_logits, "answerable_logit": answerable}
         if inputs.get("start_positions") is not None:
             positions = ops.reshape(inputs["start_positions"], (-1, 1))

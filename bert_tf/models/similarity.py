@@ -10,8 +10,9 @@ from types import MappingProxyType
 import keras
 from keras import ops
 
-from bert_tf.models import kernels, objectives, ranges
+from bert_tf.models import objectives, ranges
 from bert_tf.models.base_models import Pretrained, TaskModel
+from bert_tf.models.dropout import several_rows
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import ClassificationObjective, cross_entropy
 from bert_tf.models.sentence_settings import check_pooling
@@ -182,7 +183,7 @@ class BertForSimilarity(TaskModel):
     def tokens_read(self) -> int | None:
         return 1 if self.pooling == "cls" else None
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    def call(self, inputs, training=False):
         """inputs: input_ids, input_mask and segment_ids as for `BertModel`, with an axis of texts: [B, N, S].
 
         Returns:
@@ -197,8 +198,8 @@ class BertForSimilarity(TaskModel):
             raise ValueError(f"input_ids must be [batch, texts, sequence]; got shape {tuple(shape)}.")
         texts = shape[1] or ops.shape(inputs["input_ids"])[1]
         flat = {name: ops.reshape(value, (-1, ops.shape(value)[2])) for name, value in inputs.items()}
-        seed = kernels.of_several_rows(dropout_seed, texts)
-        vectors = sentence_vectors(self.bert, flat, self.pooling, training=training, dropout_seed=seed)
+        with several_rows(texts):
+            vectors = sentence_vectors(self.bert, flat, self.pooling, training=training)
         return ops.reshape(vectors, (-1, texts, vectors.shape[-1]))
 
     def get_config(self) -> dict:

@@ -13,8 +13,9 @@ from types import MappingProxyType
 import keras
 from keras import ops
 
-from bert_tf.models import kernels, objectives
+from bert_tf.models import objectives
 from bert_tf.models.base_models import Pretrained, TaskModel
+from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_based import FeatureReader
 from bert_tf.models.head_config import HeadConfig, head_in
@@ -25,10 +26,6 @@ from bert_tf.models.variable_names import JOINT_HEAD
 from bert_tf.models.window_pooling import WindowPooling
 
 _PACKAGE = "bert_tf"
-
-# Folded into the step's seed for a head's dropout, and for that before its hidden layer. The embeddings have 0 and the
-# encoder layers 4 and up.
-_HEAD_PLACE, _HIDDEN_PLACE = 1, 2
 
 _ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")
 
@@ -75,7 +72,7 @@ class BertModel(Pretrained, BertEncoder):
     Args:
       config: of any family (or its dict).
       dense_embedding_gradient: see `kernels.embedding_lookup`.
-      seed: seed of dropout if `call` gets no `dropout_seed` (Keras `fit`).
+      seed: seed of dropout outside of a `dropout_scope` (Keras `fit`).
       dtype: Keras dtype policy, e.g. "mixed_bfloat16".
     """
 
@@ -103,14 +100,14 @@ class BertForMaskedLM(TaskModel):
     def build_head(self):
         self.head.build()
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    def call(self, inputs, training=False):
         """inputs: as for `BertModel`, and optionally `masked_lm_positions` [B, P].
 
         Returns:
           float32 logits [B, P, V] at those positions; without positions, [B, S, V].
         """
         positions = inputs.get("masked_lm_positions")
-        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed, read_positions=positions)
+        encoded = self.encode(inputs, training=training, read_positions=positions)
         return self.head(encoded["sequence_output"], self.bert.get_embedding_table(), training=training)
 
 
@@ -133,9 +130,9 @@ class BertForNextSentencePrediction(TaskModel):
     def build_head(self):
         self.head.build((None, self.config.hidden_size))
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns float32 logits [B, 2]; class 1 is a random second segment."""
-        return self.head(self.encode_pooled(inputs, training=training, dropout_seed=dropout_seed))
+        return self.head(self.encode_pooled(inputs, training=training))
 
 
 class ClassifierModel(TaskModel):
@@ -182,20 +179,20 @@ class ClassifierModel(TaskModel):
             self.hidden.build((None, self.config.hidden_size))
         self.head.build((None, self.config.hidden_size))
 
-    def classify(self, inputs, training, dropout_seed, *, pooled: bool, recurrent=None):
+    @in_scope
+    def classify(self, inputs, training=False, *, pooled: bool, recurrent=None):
         """float32 logits [..., C] from the pooled or the sequence output, or from a recurrent layer on the latter."""
-        seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
         if pooled:
-            x = self.encode_pooled(inputs, training=training, dropout_seed=seed)
+            x = self.encode_pooled(inputs, training=training)
         else:
-            x = self.encode(inputs, training=training, dropout_seed=seed)["sequence_output"]
+            x = self.encode(inputs, training=training)["sequence_output"]
         if recurrent:
             x = apply_bilstm(recurrent, x, inputs.get("input_mask"), training)
         if self.hidden:
             if self.config.hidden_layer_dropout:
-                x = kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HIDDEN_PLACE))
-            x = self.hidden.activated(x, self.hidden_act, training)
-        return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
+                x = dropout(x, self.dropout_rate, "hidden", training)
+            x = self.hidden(x, activation=self.hidden_act, training=training)
+        return self.head(dropout(x, self.dropout_rate, "head", training))
 
     def get_config(self) -> dict:
         values = {name: getattr(self, name) for name in ("num_labels", "labels", "dropout_rate")}
@@ -312,10 +309,10 @@ class BertForSequenceClassification(ClassifierModel):
         """1, or None (all) if something is on top."""
         return None if self.reader or self.recurrent else 1
 
-    def encode_pooled(self, inputs, dropout_seed=None, **arguments):
+    def encode_pooled(self, inputs, **arguments):
         """[B, H]: of a row, or of all windows of a text."""
         if not self.windows:
-            return super().encode_pooled(inputs, dropout_seed=dropout_seed, **arguments)
+            return super().encode_pooled(inputs, **arguments)
         inputs = {name: ops.convert_to_tensor(value) for name, value in select(inputs, _ROW_INPUTS).items()}
         rank = len(inputs["input_ids"].shape)
         if rank == 2:  # one window each
@@ -325,12 +322,13 @@ class BertForSequenceClassification(ClassifierModel):
             raise ValueError(f"input_ids must be [batch, windows, sequence] or [batch, sequence]; got shape {shape}.")
         _, count, length = ops.shape(inputs["input_ids"])
         flat = {name: ops.reshape(value, (-1, length)) for name, value in inputs.items()}
-        seed = kernels.of_several_rows(dropout_seed, count)
-        x = super().encode_pooled(flat, dropout_seed=seed, **arguments)
+        with several_rows(count):
+            x = super().encode_pooled(flat, **arguments)
         mask = inputs.get("input_mask", ops.ones_like(inputs["input_ids"]))
         return self.windows(ops.reshape(x, (-1, count, self.config.hidden_size)), ops.any(mask, axis=-1))
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    @in_scope
+    def call(self, inputs, training=False):
         """Classifies texts.
 
         Args:
@@ -344,11 +342,10 @@ class BertForSequenceClassification(ClassifierModel):
           ValueError: input_ids has another rank.
         """
         if self.reader:
-            seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
             outputs = self.encode(inputs, training=False, return_all_layers=True)
-            x = self.reader(outputs, inputs.get("input_mask"), seed)  # [B, U]
-            return self.head(kernels.dropout(x, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
-        return self.classify(inputs, training, dropout_seed, pooled=not self.recurrent, recurrent=self.recurrent)
+            x = self.reader(outputs, inputs.get("input_mask"), training=training)  # [B, U]
+            return self.head(dropout(x, self.dropout_rate, "head", training))
+        return self.classify(inputs, training, pooled=not self.recurrent, recurrent=self.recurrent)
 
     def get_config(self) -> dict:
         names = ("problem_type", "lstm_on_top", "hidden_act", "window_pooling", "window_stride", "max_windows")
@@ -387,9 +384,9 @@ class BertForTokenClassification(ClassifierModel):
         objective = objectives.TokenClassificationObjective
         super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns float32 logits [B, S, C]."""
-        return self.classify(inputs, training, dropout_seed, pooled=False)
+        return self.classify(inputs, training, pooled=False)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -422,7 +419,7 @@ class BertForMultipleChoice(ClassifierModel):
     def hidden_act(self):
         return self.config.choice_act or self.config.classifier_act
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    def call(self, inputs, training=False):
         """inputs: input_ids, input_mask and segment_ids as for `BertModel`, with an axis of choices: [B, N, S].
 
         Returns:
@@ -437,8 +434,8 @@ class BertForMultipleChoice(ClassifierModel):
             raise ValueError(f"input_ids must be [batch, choices, sequence]; got shape {shape}.")
         choices = ops.shape(inputs["input_ids"])[1]
         flat = {name: ops.reshape(value, (-1, *ops.shape(value)[2:])) for name, value in inputs.items()}
-        seed = kernels.of_several_rows(dropout_seed, choices)
-        return ops.reshape(self.classify(flat, training, seed, pooled=True), (-1, choices))
+        with several_rows(choices):
+            return ops.reshape(self.classify(flat, training, pooled=True), (-1, choices))
 
     def get_config(self) -> dict:
         config = super().get_config()
@@ -473,15 +470,13 @@ class BertForQuestionAnswering(TaskModel):
             size = 2 * (size // 2)
         self.head.build((None, None, size))
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    @in_scope
+    def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns dict of float32 `start_logits` and `end_logits` [B, S]."""
-        seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
-        x = self.encode(inputs, training=training, dropout_seed=seed)["sequence_output"]
+        x = self.encode(inputs, training=training)["sequence_output"]
         if self.recurrent:
             x = apply_bilstm(self.recurrent, x, inputs.get("input_mask"), training)
-        if self.config.span_dropout:
-            x = kernels.dropout(x, self.config.span_dropout, kernels.fold_in(seed, _HEAD_PLACE))
-        logits = self.head(x)  # [B, S, 2]
+        logits = self.head(dropout(x, self.config.span_dropout, "head", training))  # [B, S, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
     def get_config(self) -> dict:
@@ -520,7 +515,7 @@ class BertForPreTraining(TaskModel):
         self.masked_lm.build()
         self.next_sentence.build((None, self.config.hidden_size))
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    def call(self, inputs, training=False):
         """inputs: as for `BertModel`, and `masked_lm_positions` [B, P].
 
         Returns:
@@ -533,7 +528,7 @@ class BertForPreTraining(TaskModel):
         if "masked_lm_positions" not in inputs:
             raise ValueError("BertForPreTraining needs masked_lm_positions [B, P]: the tokens to predict.")
         positions = inputs["masked_lm_positions"]
-        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed, read_positions=positions)
+        encoded = self.encode(inputs, training=training, read_positions=positions)
         table = self.bert.get_embedding_table()
         return {
             "masked_lm_logits": self.masked_lm(encoded["sequence_output"], table, training=training),

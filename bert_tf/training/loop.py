@@ -1,7 +1,7 @@
 """The training loop of all scripts, read from top to bottom: loop, checkpoints, resuming, what is written.
 
 A killed run resumes bit for bit because batches are a function of (files, seed, step) (data/), dropout is a function
-of (seed, step, row of the batch) (models/kernels.py), and everything else that a step reads is in the checkpoint.
+of (seed, step, row of the batch) (models/dropout.py), and everything else that a step reads is in the checkpoint.
 
 Keras `fit` is for notebooks. It has no gradient accumulation, XLA or several steps per call on more than one replica,
 and no exact resume; here they all work together.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from bert_tf.models import kernels
+from bert_tf.models.dropout import dropout_scope
 from bert_tf.system.cores import batches_at_once
 from bert_tf.system.in_order import mapped_in_order
 from bert_tf.system.progress import batches_with_progress
@@ -166,10 +167,10 @@ def _make_replica_gradients(model, variables: list, objective, replicas: int, pl
     parts = plan.gradient_accumulation_steps
     part_size = plan.batch_size // (replicas * parts)
 
-    def part_gradients(features, totals, dropout_seed, loss_scale):
+    def part_gradients(features, totals, seed, first_row, loss_scale):
         """Forward and backward of one micro-batch; the losses of all parts of a batch add up to its loss."""
-        with tf.GradientTape() as tape, kernels.recomputation(plan.recompute):
-            outputs = model(features, training=True, dropout_seed=dropout_seed)
+        with dropout_scope(seed, first_row), tf.GradientTape() as tape, kernels.recomputation(plan.recompute):
+            outputs = model(features, training=True)
             sums = objective.sums(outputs, features)
             loss = objective.loss(sums, totals)
             scaled_loss = loss * loss_scale
@@ -188,8 +189,8 @@ def _make_replica_gradients(model, variables: list, objective, replicas: int, pl
 
         def part(number):
             features = {name: _rows(tensor, number * part_size, part_size) for name, tensor in share.items()}
-            first = (replica * parts + number) * part_size  # in the whole batch
-            return part_gradients(features, totals, kernels.at_row(seed, first), loss_scale)
+            first_row = tf.convert_to_tensor((replica * parts + number) * part_size)  # in the whole batch
+            return part_gradients(features, totals, seed, first_row, loss_scale)
 
         first = part(0)
         return first if parts == 1 else _add_parts(part, parts, first)

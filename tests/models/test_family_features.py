@@ -9,11 +9,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.outputs import assert_close
 from helpers.paths import ROOT
 from helpers.slow import slow
 
 from bert_tf.models import kernels, task_models
+from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.electra.discriminator import ElectraDiscriminator
 from bert_tf.models.families import FAMILIES, family_named
 
@@ -53,7 +55,7 @@ def family(request):
 
 def gradients(model):
     with tf.GradientTape() as tape:
-        sums = model.objective.sums(model(BATCH, training=True, dropout_seed=SEED), {"label_ids": LABELS})
+        sums = model.objective.sums(in_training(model, BATCH, SEED), {"label_ids": LABELS})
         loss = model.objective.loss(sums, sums)
     values = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     return float(loss), [None if value is None else tf.convert_to_tensor(value).numpy() for value in values]
@@ -77,7 +79,8 @@ def test_mixed_precision(family, dtype):
     plain, model = classifier(family), classifier(family, dtype=dtype)
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
     for training in (False, True):
-        outputs = [np.asarray(each(BATCH, training=training, dropout_seed=SEED)) for each in (model, plain)]
+        with dropout_scope(SEED):
+            outputs = [np.asarray(each(BATCH, training=training)) for each in (model, plain)]
         np.testing.assert_allclose(*outputs, atol=0.1)
     assert model.bert(BATCH)["sequence_output"].dtype.name == dtype.removeprefix("mixed_")
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.every_model import CONFIG, ELECTRA, inputs
 
 from bert_tf.models.config import BertConfig
@@ -74,7 +75,7 @@ def test_the_joint_head_of_electra_has_exact_gelu():
     x = tf.constant(np.random.default_rng(0).normal(size=(2, 6, 16)).astype("float32"))
     scores = [model.end_scores(x[:, None], x[:, :2, None], False) for model in models]
     np.testing.assert_array_equal(*scores)
-    answers = [model.answerable_score(x[:, 0], x[:, 1], False, None) for model in models]
+    answers = [model.answerable_score(x[:, 0], x[:, 1], False) for model in models]
     np.testing.assert_array_equal(*answers)
 
 
@@ -106,7 +107,7 @@ def test_a_taught_language_model_works_outside_of_graphs():
 
     def loss_and_gradients():
         with tf.GradientTape() as tape:
-            outputs = model(features, training=True, dropout_seed=tf.constant([1, 2]))
+            outputs = in_training(model, features)
             loss = objective.loss(objective.sums(outputs, features), objective.totals(features))
         found = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
         return loss, [None if one is None else tf.convert_to_tensor(one) for one in found]

@@ -1,9 +1,9 @@
 """The last layer is computed only for the tokens that are read, with the numbers of the whole computation."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.outputs import assert_close
 from helpers.slow import slow
 
@@ -11,7 +11,7 @@ from bert_tf.models import encoder, kernels, task_models
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra.pretraining import ElectraPretrainer
 from bert_tf.models.families import family_named
-from bert_tf.models.layers import Encoder, attention_bias, gather_positions, row_numbers
+from bert_tf.models.layers import gather_positions
 
 BATCH, LENGTH = 3, 12
 RANDOM = np.random.default_rng(0)
@@ -38,11 +38,12 @@ PACKED = {
 LABELLED = {**ROWS, "label_ids": np.array([0, 1, 1], "int32")}
 CHOICES = {name: np.stack([value, value[:, ::-1]], 1) for name, value in ROWS.items()}
 SEED = np.array([5, 7], "int32")
+RATE = 0.1
 
 
 def config_of(family, **more):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    rates = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2}
+    rates = {"hidden_dropout_prob": RATE, "attention_probs_dropout_prob": 2 * RATE}
     width = {"embedding_size": 24} if family in ("electra", "albert") else {}
     config_class = family_named(family).config_class
     return config_class(vocab_size=100, max_position_embeddings=20, **sizes, **width, **rates, **more)
@@ -112,7 +113,7 @@ def losses_and_gradients(model, features):
 
 def _computed(model, features):
     with tf.GradientTape() as tape:
-        sums = model.objective.sums(model(features, training=True, dropout_seed=SEED), features)
+        sums = model.objective.sums(in_training(model, features, SEED), features)
         loss = model.objective.loss(sums, sums)
     variables = [variable.value for variable in model.trainable_variables]
     gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -129,6 +130,8 @@ def form(request):
 
 @pytest.mark.parametrize("case", ALL)
 def test_losses_and_gradients_are_those_of_the_whole_computation(monkeypatch, form, case):
+    """Without dropout, whose masks are of the tokens that are read."""
+    monkeypatch.setitem(globals(), "RATE", 0.0)
     model, features = created(case)
     computed = []
     monkeypatch.setattr(encoder, "reads_few", lambda *sizes: computed.append(sizes) or True)
@@ -142,33 +145,6 @@ def test_losses_and_gradients_are_those_of_the_whole_computation(monkeypatch, fo
     for variable, one, other in zip(model.trainable_variables, gradients, whole_gradients, strict=True):
         scale = max(1.0, float(tf.reduce_max(tf.abs(other))))
         np.testing.assert_allclose(one, other, atol=2e-6 * scale, err_msg=variable.path)
-
-
-def test_products_of_the_same_shapes_give_the_same_bits(form):
-    """All positions "read": nothing but the way to the dropout masks is another, and not a bit of the outputs is."""
-    layers = Encoder(config_of("bert"))
-    layers.build()
-    set_weights(layers)
-    x = tf.constant(RANDOM.normal(size=(BATCH, LENGTH, 32)), tf.float32)
-    everywhere = tf.tile(tf.range(LENGTH)[None], [BATCH, 1])
-    for mask in (ROWS["input_mask"], np.tril(np.ones((BATCH, LENGTH, LENGTH), "int32"))):
-        bias = attention_bias(keras.ops.convert_to_tensor(mask))
-        arguments = {"dropout_seed": tf.constant(SEED), "training": True, "return_attention": True}
-        outputs, weights = layers(x, bias, **arguments)
-        again, weights_again = layers(x, bias, positions=everywhere, **arguments)
-        np.testing.assert_array_equal(outputs[-1], again[-1])
-        np.testing.assert_array_equal(weights[-1], weights_again[-1])
-
-
-def test_dropout_masks_are_those_of_the_positions():
-    whole = np.asarray(kernels.keep_mask((BATCH, LENGTH, 32), 0.5, SEED))
-    rows = row_numbers(tf.constant(POSITIONS), LENGTH)[:, 0]
-    some = np.asarray(kernels.keep_mask((BATCH, 3, 32), 0.5, SEED, rows))
-    np.testing.assert_array_equal(some, np.take_along_axis(whole, POSITIONS[:, :, None], 1))
-    whole = np.asarray(kernels.keep_mask((BATCH, 2, LENGTH, LENGTH), 0.5, SEED))
-    rows = row_numbers(tf.constant(POSITIONS), LENGTH, 2)
-    some = np.asarray(kernels.keep_mask((BATCH, 2, 3, LENGTH), 0.5, SEED, rows))
-    np.testing.assert_array_equal(some, np.take_along_axis(whole, POSITIONS[:, None, :, None], 2))
 
 
 def test_what_asks_for_all_layers_computes_them():
@@ -219,14 +195,14 @@ def test_the_rows_of_a_part_have_their_masks_of_the_whole_batch(monkeypatch, cas
     model, features = created(case)
 
     @tf.function(autograph=False)
-    def sums(features, seed):
-        return model.objective.sums(model(features, training=True, dropout_seed=seed), features)
+    def sums(features, first_row):
+        return model.objective.sums(in_training(model, features, SEED, first_row), features)
 
-    def added(seed_of):
+    def added(first_row_of):
         rows = [{name: value[row : row + 1] for name, value in features.items()} for row in range(BATCH)]
-        parts = [sums(part, seed_of(row)) for row, part in enumerate(rows)]
+        parts = [sums(part, tf.constant(first_row_of(row))) for row, part in enumerate(rows)]
         return tf.nest.map_structure(lambda *values: sum(map(float, values)), *parts)
 
-    whole = tf.nest.map_structure(float, sums(features, tf.constant(SEED)))
-    assert added(lambda row: kernels.at_row(SEED, row)) == pytest.approx(whole, rel=1e-4, abs=1e-5)
-    assert added(lambda row: tf.constant(SEED)) != pytest.approx(whole, rel=1e-4, abs=1e-5)
+    whole = tf.nest.map_structure(float, sums(features, tf.constant(0)))
+    assert added(lambda row: row) == pytest.approx(whole, rel=1e-4, abs=1e-5)
+    assert added(lambda row: 0) != pytest.approx(whole, rel=1e-4, abs=1e-5)

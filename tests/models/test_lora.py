@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.slow import slow
 
 from bert_tf.models import initialize, kernels, lora, lora_file, open_weights
@@ -45,8 +46,7 @@ def train_a_little(model):
 
 
 def outputs_of(model, training: bool) -> np.ndarray:
-    seed = SEED if training else None
-    call = tf.function(lambda inputs: model(inputs, training=training, dropout_seed=seed), autograph=False)
+    call = tf.function(lambda inputs: in_training(model, inputs, SEED) if training else model(inputs), autograph=False)
     return call(INPUTS).numpy()
 
 
@@ -113,7 +113,7 @@ def gradients_of(rank):
     @tf.function(autograph=False)
     def gradients():
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.square(model(INPUTS, training=True, dropout_seed=SEED)))
+            loss = tf.reduce_sum(tf.square(in_training(model, INPUTS, SEED)))
         values = tape.gradient(loss, [variable.value for variable in variables.values()])
         found.update(zip(variables, values, strict=True))
         return [value for value in values if value is not None]

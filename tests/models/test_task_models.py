@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.losses import as_floats, softmax_losses
 from helpers.paths import ROOT
 from helpers.slow import slow
@@ -188,10 +189,7 @@ def test_dropout_of_the_head():
     model.head.output_weights.assign(np.eye(config.hidden_size))
     inputs = batch_of("tokens", rows=64)
     plain = np.asarray(model(inputs))
-    first, again, second = (
-        np.asarray(model(inputs, training=True, dropout_seed=np.array(seed, "int32")))
-        for seed in ([1, 2], [1, 2], [1, 3])
-    )
+    first, again, second = (np.asarray(in_training(model, inputs, seed)) for seed in ([1, 2], [1, 2], [1, 3]))
     np.testing.assert_array_equal(first, again)
     kept = first != 0
     np.testing.assert_allclose(first[kept], plain[kept] / 0.9, atol=1e-4)
@@ -209,7 +207,7 @@ def test_dropout_rate_is_the_originals_and_can_be_changed(task):
     for arguments, same in (({}, False), ({"dropout_rate": 0.0}, True)):
         model = make(task, config, **arguments)
         assert model.dropout_rate == (0.0 if same else 0.1)
-        training = np.asarray(model(inputs, training=True, dropout_seed=seed))
+        training = np.asarray(in_training(model, inputs, seed))
         assert np.allclose(training, model(inputs), atol=1e-5) == same
 
 

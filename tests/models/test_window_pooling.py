@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.descendants import save_model
+from helpers.dropped import in_training
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
@@ -12,6 +13,7 @@ from bert_tf import AdamWeightDecay, BertForSequenceClassification
 from bert_tf.conversion.convert import convert
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
+from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.head_config import WINDOW_POOLINGS, HeadConfig
 from bert_tf.models.initialize import model_variables
 from bert_tf.models.window_pooling import WindowPooling
@@ -65,12 +67,13 @@ def test_texts_of_one_window_are_as_in_an_ordinary_classifier(pooling, fused, dt
             variable.assign(known[name])
         windows = windows_of([1] * 5)
         plain = {name: value[:, 0] for name, value in windows.items()}
-        seed = kernels.at_row(tf.constant([3, 4]), 10)  # the part of a batch that begins at row 10
-        for arguments in ({"training": False}, {"training": True, "dropout_seed": seed}):
-            logits, gradients = gradients_of(model, windows, **arguments)
-            expected, ordinary_gradients = gradients_of(ordinary, plain, **arguments)
+        for training in (False, True):
+            with dropout_scope([3, 4], 10):  # the part of a batch that begins at row 10
+                logits, gradients = gradients_of(model, windows, training=training)
+                expected, ordinary_gradients = gradients_of(ordinary, plain, training=training)
+                again = model(plain, training=training)  # without an axis of windows
             np.testing.assert_array_equal(logits, expected)
-            np.testing.assert_array_equal(model(plain, **arguments), expected)  # without an axis of windows
+            np.testing.assert_array_equal(again, expected)
             for name, value in ordinary_gradients.items():
                 np.testing.assert_array_equal(gradients[name], value, err_msg=name)
             assert not np.any(gradients.get("window_pooling/scores", 0.0))
@@ -140,17 +143,17 @@ def test_gradients_are_those_of_differences(pooling):
 def test_dropout_follows_the_place_in_the_whole_batch():
     """A part of a batch has the masks that it has in the whole; two windows of a text have different ones."""
     model, features = model_with("mean"), windows_of([3, 2, 3, 1])
-    seed = tf.constant([3, 4])
-    whole = np.asarray(model(features, training=True, dropout_seed=kernels.at_row(seed, 0)))
+    seed = [3, 4]
+    whole = np.asarray(in_training(model, features, seed, 0))
     second = {name: value[2:] for name, value in features.items()}
-    part = np.asarray(model(second, training=True, dropout_seed=kernels.at_row(seed, 2)))
+    part = np.asarray(in_training(model, second, seed, 2))
     np.testing.assert_allclose(part, whole[2:], atol=1e-5)
-    assert np.abs(np.asarray(model(second, training=True, dropout_seed=kernels.at_row(seed, 0))) - part).max() > 1e-3
+    assert np.abs(np.asarray(in_training(model, second, seed, 0)) - part).max() > 1e-3
     same = {name: np.repeat(value[:1, :1], 2, axis=1) for name, value in features.items()}
     model.dropout_rate = 0.0  # of the head
-    both = np.asarray(model(same, training=True, dropout_seed=kernels.at_row(seed, 0)))
+    both = np.asarray(in_training(model, same, seed, 0))
     alone = {name: value[:, :1] for name, value in same.items()}
-    first = np.asarray(model(alone, training=True, dropout_seed=kernels.at_row(seed, 0)))
+    first = np.asarray(in_training(model, alone, seed, 0))
     assert np.abs(both - first).max() > 1e-4
 
 

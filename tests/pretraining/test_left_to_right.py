@@ -12,6 +12,7 @@ from helpers.tiny import TINY_CONFIG, write_pretraining_records
 from bert_tf.models import kernels, objectives, open_weights, pretrained, task_models
 from bert_tf.models import objectives as models_objectives
 from bert_tf.models.config import BertConfig
+from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
 from bert_tf.pretraining import dynamic_masking
@@ -43,7 +44,8 @@ def random_ids(rows=2, length=LENGTH, seed=1) -> np.ndarray:
 
 
 def sequence_output(model, inputs, training):
-    return model(inputs, training=training, dropout_seed=tf.constant([1, 2]))["sequence_output"].numpy()
+    with dropout_scope([1, 2]):
+        return model(inputs, training=training)["sequence_output"].numpy()
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -80,7 +82,7 @@ def test_padding_and_packed_rows():
     np.testing.assert_allclose(padded["sequence_output"][:, :5], alone[0]["sequence_output"], atol=1e-5)
     # The last token is pooled, since [CLS] attends only to itself.
     last = alone[0]["sequence_output"][:, -1]
-    expected = np.tanh(last @ model.pooler.dense.kernel + model.pooler.dense.bias)
+    expected = np.tanh(last @ model.pooler.kernel + model.pooler.bias)
     np.testing.assert_allclose(padded["pooled_output"], expected, atol=1e-5)
     packed = {
         "input_ids": ids,

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.training_steps import assert_same, mirrored, one_device
 from helpers.training_steps import build as build_for_training
 from helpers.training_steps import run as run_steps
@@ -142,9 +143,9 @@ def test_each_of_the_inputs_matters(left_out):
         assert np.abs(part["sequence_output"] - whole["sequence_output"])[0, 8:25].max() > 0.1
 
 
-def loss_and_gradients(model, inputs, dropout_seed=None):
+def loss_and_gradients(model, inputs):
     with tf.GradientTape() as tape:
-        sums = PretrainingObjective.sums(model(inputs, training=True, dropout_seed=dropout_seed), inputs)
+        sums = PretrainingObjective.sums(in_training(model, inputs), inputs)
         loss = PretrainingObjective.loss(sums, PretrainingObjective.totals(inputs))
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     return loss, sums, [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
@@ -200,13 +201,13 @@ def test_dropout_and_xla_run():
         loss = step({name: tf.constant(value) for name, value in batch.items()})
     finally:
         kernels.set_fused(True)
-    expected, _, _ = loss_and_gradients(model, batch, np.array([1, 2], "int32"))
+    expected, _, _ = loss_and_gradients(model, batch)
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
 
 
 def loss_and_gradients_in_graph(model, inputs):
     with tf.GradientTape() as tape:
-        sums = PretrainingObjective.sums(model(inputs, training=True, dropout_seed=tf.constant([1, 2])), inputs)
+        sums = PretrainingObjective.sums(in_training(model, inputs), inputs)
         loss = PretrainingObjective.loss(sums, sums)
     tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     return loss

@@ -164,7 +164,7 @@ def test_a_run_leaves_two_models(runs, tmp_path):
         model = model_class.from_pretrained(str(folder))
         assert model.config == config
         np.testing.assert_array_equal(
-            model.bert.encoder.blocks[1].block_output.dense.kernel.numpy(),
+            model.bert.blocks[1].block_output.dense.kernel.numpy(),
             checkpoint.get_tensor(scope + "encoder/layer_1/output/dense/kernel"),
         )
         # The checkpoint itself has both.

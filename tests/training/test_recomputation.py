@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import assert_same, make_batches, mirrored, one_device, run
@@ -47,7 +48,7 @@ def products(config, recompute: bool) -> tuple[int, list]:
     @tf.function(autograph=False)
     def gradients():
         with tf.GradientTape() as tape, kernels.recomputation(recompute):
-            logits = model({"input_ids": ids}, training=True, dropout_seed=tf.constant([1, 2]))
+            logits = in_training(model, {"input_ids": ids})
             loss = tf.reduce_mean(tf.square(logits - [1.0, 3.0]))
         return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 

@@ -3,12 +3,11 @@
 import keras
 from keras import ops
 
-from bert_tf.models import kernels
+from bert_tf.models.dropout import dropout
 from bert_tf.models.joint_spans import JointSpanModel, context_tokens, pair_product
 from bert_tf.models.layers import LayerNorm, Projection
 
 _OUTSIDE = -1e30  # added to the logits of tokens that can't be in an answer
-_HEAD_PLACE = 1  # folded into the step's seed for the head's dropout
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -78,9 +77,11 @@ class AlbertForQuestionAnswering(JointSpanModel):
         hidden = ops.tanh(pair_product(self.end_hidden, tokens, starts) + ops.convert_to_tensor(self.end_hidden.bias))
         return self.end(self.end_norm(hidden, training=training))
 
-    def answerable_score(self, first, summary, training, seed):
-        hidden = self.answerable_hidden(ops.concatenate([summary, first], axis=-1), activation="tanh")
-        return self.answerable(kernels.dropout(hidden, self.dropout_rate, kernels.fold_in(seed, _HEAD_PLACE)))
+    def answerable_score(self, first, summary, training):
+        hidden = self.answerable_hidden(
+            ops.concatenate([summary, first], axis=-1), activation="tanh", training=training
+        )
+        return self.answerable(dropout(hidden, self.dropout_rate, "head", training))
 
     def get_config(self) -> dict:
         return {**super().get_config(), "dropout_rate": self.dropout_rate}

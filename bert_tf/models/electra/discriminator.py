@@ -90,7 +90,7 @@ class ReplacedTokenHead(ConfiguredLayer):
 
     def call(self, sequence_output, training=False):
         """sequence_output: [B, S, H]. Returns float32 logits [B, S]."""
-        x = self.dense.activated(sequence_output, self.config.activation, training)
+        x = self.dense(sequence_output, activation=self.config.activation, training=training)
         return ops.cast(self.output_dense(x), "float32")[..., 0]
 
 
@@ -116,7 +116,7 @@ class ElectraDiscriminator(TaskModel):
     def build_head(self):
         self.head.build()
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns float32 logits [B, S]: positive for tokens that were replaced."""
-        encoded = self.encode(inputs, training=training, dropout_seed=dropout_seed)
+        encoded = self.encode(inputs, training=training)
         return self.head(encoded["sequence_output"], training=training)

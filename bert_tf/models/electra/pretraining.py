@@ -26,8 +26,6 @@ from bert_tf.weights.mapping import Weights
 
 _PACKAGE = "bert_tf"
 
-# Folded into the step's seed for the generator's dropout. The discriminator's layers have 4 and up.
-_GENERATOR_PLACE = 1 << 16
 # Subtracted from the logit of the right token where the generator may not draw it.
 _DISALLOWED = 1000.0
 _EPSILON = 1e-6  # added to the number of predictions, so that a batch without any has loss 0
@@ -286,7 +284,7 @@ class ElectraPretrainer(TaskModel):
         self.generator_head.build()
         self.head.build()
 
-    def call(self, inputs, training=False, dropout_seed=None):
+    def call(self, inputs, training=False):
         """Masked tokens are guessed, a guess is drawn for each, and the discriminator judges the text with these.
 
         Args:
@@ -302,18 +300,14 @@ class ElectraPretrainer(TaskModel):
         encoder_inputs = select(inputs, self.encoder_inputs)
         positions = ops.cast(inputs["masked_lm_positions"], "int32")
         inputs, _ = ranges.require_inputs(self.config, inputs, ids="original_ids")
-        seed = self.bert.resolve_dropout_seed(dropout_seed) if training else None
-        generator_seed = kernels.fold_in(seed, _GENERATOR_PLACE)
-        generated = self.generator(
-            encoder_inputs, training=training, dropout_seed=generator_seed, read_positions=positions
-        )
+        generated = self.generator(encoder_inputs, training=training, read_positions=positions)
         table = self.generator.get_embedding_table()
         logits = self.generator_head(generated["sequence_output"], table, training=training)
         sampled = self.draw(logits, inputs)
         corrupted, replaced = replace_tokens(
             ops.cast(inputs["original_ids"], "int32"), positions, inputs["masked_lm_weights"], sampled
         )
-        judged = self.encode({**inputs, "input_ids": corrupted}, training=training, dropout_seed=seed)
+        judged = self.encode({**inputs, "input_ids": corrupted}, training=training)
         return {
             "masked_lm_logits": logits,
             "sampled_ids": sampled,

@@ -56,6 +56,6 @@ class ElectraForQuestionAnswering(JointSpanModel):
         product = pair_product(self.end_hidden, starts, tokens)
         return self.end(kernels.bias_activation(product, bias, _ACTIVATION, training))
 
-    def answerable_score(self, first, summary, training, seed):
+    def answerable_score(self, first, summary, training):
         pairs = ops.concatenate([first, summary], axis=-1)
-        return self.answerable(self.answerable_hidden.activated(pairs, _ACTIVATION, training))
+        return self.answerable(self.answerable_hidden(pairs, activation=_ACTIVATION, training=training))

@@ -1,11 +1,13 @@
 """Where dropout is, and at which rate: the original's list, for the encoder and every head."""
 
-import keras
+import inspect
+
 import numpy as np
 import pytest
+from helpers.dropped import in_training
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import kernels, task_models
+from bert_tf.models import dropout, encoder, kernels, task_models
 from bert_tf.models.config import BertConfig
 
 HIDDEN, ATTENTION, HEAD = 0.25, 0.5, 0.1
@@ -38,7 +40,7 @@ def of_choices(calls):
         (task_models.BertModel, BATCH, ENCODER),
         # The masked positions' own layer norm has none, and next sentence prediction neither.
         (task_models.BertForPreTraining, PREDICTIONS, [*read_at(4), ("layer norm", 0.0, (2, 3, 32), False)]),
-        (task_models.BertForQuestionAnswering, BATCH, ENCODER),
+        (task_models.BertForQuestionAnswering, BATCH, [*ENCODER, ("dropout", 0.0, (2, 8, 32), False)]),
         # The heads have the original's 0.1, whatever the configuration says.
         (lambda c: task_models.BertForSequenceClassification(c, 3), BATCH,
          [*read_at(1), ("dropout", HEAD, (2, 32), False)]),
@@ -56,9 +58,12 @@ def test_places_and_rates(monkeypatch, make, batch, expected):
 
     def record(name, function):
         def recorded(x, *arguments, **options):
-            rate = arguments[0] if name == "dropout" else options.get("rate", 0.0)
-            seed = arguments[1] if name == "dropout" else options.get("seed")
-            calls.append((name, rate if seed is not None else 0.0, tuple(x.shape), options.get("residual") is not None))
+            given = {**dict(zip(inspect.signature(function).parameters, (x, *arguments), strict=False)), **options}
+            drop = given.get("drop")
+            rate = given["rate"] * given["training"] if name == "dropout" else drop.rate if drop else 0.0
+            residual = options.get("residual")
+            shape = x.shape if residual is None else residual.shape
+            calls.append((name, rate, tuple(shape), residual is not None))
             if name == "dropout" and len(calls) == 2:  # of the embeddings: after their layer norm, not before it
                 assert x is results[-1]
             results.append(function(x, *arguments, **options))
@@ -66,11 +71,11 @@ def test_places_and_rates(monkeypatch, make, batch, expected):
 
         return recorded
 
-    for name, attribute in (
-        ("layer norm", "layer_norm"), ("attention", "attention_probabilities"), ("dropout", "dropout"),
-    ):  # fmt: skip
-        monkeypatch.setattr(kernels, attribute, record(name, getattr(kernels, attribute)))
-    model(batch, training=True, dropout_seed=keras.ops.convert_to_tensor(np.array([1, 2], np.int32)))
+    monkeypatch.setattr(kernels, "residual_norm", record("layer norm", kernels.residual_norm))
+    monkeypatch.setattr(kernels, "attention_weights", record("attention", kernels.attention_weights))
+    for module in (encoder, task_models):
+        monkeypatch.setattr(module, "dropout", record("dropout", dropout.dropout))
+    in_training(model, batch)
     assert calls == expected
     calls.clear()
     model(batch, training=False)

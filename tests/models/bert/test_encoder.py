@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.outputs import assert_drawn_independently
 from helpers.slow import slow
 
@@ -161,7 +162,7 @@ def test_initial_values_are_a_truncated_normal():
 
 def gradients(model, inputs, seed):
     with tf.GradientTape() as tape:
-        sums = PretrainingObjective.sums(model(inputs, training=True, dropout_seed=seed), inputs)
+        sums = PretrainingObjective.sums(in_training(model, inputs, seed), inputs)
         loss = PretrainingObjective.loss(sums, sums)
     values = tape.gradient(loss, [v.value for v in model.trainable_variables])
     return float(loss), [tf.convert_to_tensor(value).numpy() for value in values]
@@ -197,7 +198,7 @@ def test_layer_norm_epsilon(fused):
         for epsilon in (1e-12, 1e-5, 1e-2):
             with tf.GradientTape() as tape:
                 tape.watch(tensor)
-                y = kernels.layer_norm(tensor, gamma, beta, epsilon=epsilon, training=True)
+                y = kernels.residual_norm(tensor, gamma, beta, epsilon=epsilon, training=True)
                 loss = tf.reduce_sum(y[..., 0])
             scale = 1.0 / np.sqrt(centered.var(-1, keepdims=True) + epsilon)
             np.testing.assert_allclose(y, centered * scale * gamma + beta, atol=1e-5)
@@ -220,28 +221,6 @@ def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
     other.set_weights(model.get_weights())
     difference = np.abs(other.encode(inputs)["sequence_output"] - model.encode(inputs)["sequence_output"]).max()
     assert 1e-5 < difference < 0.2
-
-
-def test_dropout_masks_have_the_right_rate_and_are_independent():
-    shape = (64, 128, 32)
-    masks = [np.asarray(kernels.keep_mask(shape, 0.1, np.array(s, "int32"))) for s in ([1, 2], [1, 3], [2, 2])]
-    count = np.prod(shape)
-    for mask in masks:
-        assert abs(mask.mean() - 0.9) < 4 * np.sqrt(0.09 / count)
-        flat = 1.0 - mask.reshape(-1)
-        for shift in (1, 2, 32, 128, 4096):  # neighbours along every axis
-            both = (flat[:-shift] * flat[shift:]).mean()
-            assert abs(both - 0.01) < 5 * np.sqrt(0.01 / count)
-    for i, j in ((0, 1), (0, 2), (1, 2)):
-        assert abs((~masks[i] & ~masks[j]).mean() - 0.01) < 5 * np.sqrt(0.01 / count)
-    again = np.asarray(kernels.keep_mask(shape, 0.1, np.array([1, 2], "int32")))
-    np.testing.assert_array_equal(again, masks[0])
-
-
-def test_places_of_the_network_draw_different_masks():
-    seed = np.array([3, 4], "int32")
-    seeds = {tuple(np.asarray(kernels.fold_in(seed, number, word))) for number in range(200) for word in (0, 1)}
-    assert len(seeds) == 2 * 200 - 1  # number 0 is the seed itself in both words
 
 
 def test_dropout_only_in_training(golden):
@@ -278,7 +257,7 @@ def test_saved_keras_model_gives_the_same_outputs(golden, tmp_path):
 
 def test_every_layer_serialises(golden):
     model, _, _, _ = load(golden, "config1")
-    for layer in [*model.bert.layers, *model.bert.encoder.blocks, model.masked_lm, model.next_sentence]:
+    for layer in [*model.bert.layers, *model.bert.blocks, model.masked_lm, model.next_sentence]:
         copy = type(layer).from_config(layer.get_config())
         assert copy.get_config() == layer.get_config()
 

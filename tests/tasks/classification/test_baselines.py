@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.script_cases import assert_in_order, results_of, run_cases, selected_cases
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER
@@ -82,11 +83,11 @@ def test_training(kind):
     model, _ = make(kind)
     features = {name: tf.constant(value) for name, value in BATCH.items()} | {"label_ids": tf.constant([2, 0])}
     seed = tf.constant([1, 2])
-    first, again = (model(features, training=True, dropout_seed=seed) for _ in range(2))
-    other = model(features, training=True, dropout_seed=tf.constant([1, 3]))
+    first, again = (in_training(model, features, seed) for _ in range(2))
+    other = in_training(model, features, [1, 3])
     assert np.array_equal(first, again) and not np.allclose(first, other) and not np.allclose(first, model(features))
     with tf.GradientTape() as tape:
-        sums = model.objective.sums(model(features, training=True, dropout_seed=seed), features)
+        sums = model.objective.sums(in_training(model, features, seed), features)
         loss = model.objective.loss(sums, model.objective.totals(features))
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     for gradient, variable in zip(gradients, model.trainable_variables, strict=True):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.tiny import TINY_CONFIG
 from keras import ops
 
@@ -60,7 +61,7 @@ def test_no_gradient_reaches_bert():
     model.build()
     features = features_of([5, 12], 16)
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(features, training=True, dropout_seed=tf.constant([1, 2])) ** 2)
+        loss = tf.reduce_sum(in_training(model, features) ** 2)
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     by_name = dict(zip(map(initialize.checkpoint_name, model.trainable_variables), gradients, strict=True))
     learned = {name for name, gradient in by_name.items() if gradient is not None}
@@ -75,7 +76,7 @@ def test_dropout_hangs_on_the_seed():
     features = features_of([9], 9)
 
     def logits(*seed):
-        return ops.convert_to_numpy(model(features, training=True, dropout_seed=tf.constant(seed)))
+        return ops.convert_to_numpy(in_training(model, features, seed))
 
     assert (logits(1, 2) == logits(1, 2)).all() and (logits(1, 2) != logits(1, 3)).any()
     assert (ops.convert_to_numpy(model(features)) == ops.convert_to_numpy(model(features))).all()

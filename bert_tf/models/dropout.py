@@ -1,0 +1,188 @@
+"""Dropout whose masks depend on nothing but the seed of the run, the step, the name of the place, the row in the whole
+batch, and the element.
+
+So a resumed run repeats them without a saved generator, they are the same for any number of replicas and micro-batches,
+and the backward pass draws them again instead of storing them. The first two and the row come from a scope:
+
+    with dropout_scope((seed, step), first_row):
+        outputs = model(features, training=True)
+
+A model called for training outside of one (Keras `fit`) opens its own, with a seed of its generator. Names are paths:
+layers that share their weights, and models that share their layers, drop at places of their own.
+"""
+
+import contextvars
+import dataclasses
+import functools
+import math
+import zlib
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from keras import ops
+
+_GOLDEN_RATIO = 0x9E3779B9  # its multiples, modulo 2^32, are far apart
+
+
+@dataclasses.dataclass(frozen=True)
+class Drop:
+    """Dropout at one place, in one step.
+
+    Attributes:
+      rate: probability of a zero, in (0, 1).
+      key: int32 [3]: two words for step and place, and the row of the whole batch at which this part of it begins.
+    """
+
+    rate: float
+    key: keras.KerasTensor
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scope:
+    seed: keras.KerasTensor  # int32 [2]
+    first_row: keras.KerasTensor | int
+    path: str = ""
+
+
+_scope: contextvars.ContextVar[_Scope | None] = contextvars.ContextVar("dropout_scope", default=None)
+
+
+class _Within:
+    """Sets the scope in its context. It can be entered again, as by a layer that the backward pass computes again."""
+
+    def __init__(self, scope: _Scope | None):
+        self._entered, self._token = scope, None
+
+    def __enter__(self):
+        self._token = _scope.set(self._entered)
+
+    def __exit__(self, *_):
+        _scope.reset(self._token)
+
+
+def dropout_scope(seed, first_row=0) -> _Within:
+    """In this context models drop for one step.
+
+    Open it within the function that is traced: a seed from outside of it is a constant of its graph.
+
+    Args:
+      seed: int32 [2]: the seed of the run, and the step.
+      first_row: where in the whole batch the rows begin that the model is called on.
+    """
+    return _Within(_Scope(ops.convert_to_tensor(seed, "int32"), first_row))
+
+
+def place(name: str) -> _Within:
+    """In this context the names of places begin with this one."""
+    scope = _scope.get()
+    return _Within(scope and dataclasses.replace(scope, path=f"{scope.path}/{name}"))
+
+
+def several_rows(count) -> _Within:
+    """In this context an input has `count` rows for each row of the batch (choices of a question)."""
+    scope = _scope.get()
+    return _Within(scope and dataclasses.replace(scope, first_row=scope.first_row * count))
+
+
+def in_scope(call: Callable) -> Callable:
+    """A decorator for `call(self, inputs, training=False, ...)` of a model with a `seed_generator`.
+
+    Without a scope a call for training gets one of its own.
+    """
+
+    @functools.wraps(call)
+    def scoped(self, inputs, training=False, **arguments):
+        if not training or _scope.get():
+            return call(self, inputs, training=training, **arguments)
+        # Under tf.distribute all replicas' generators give the same seeds, so each replica folds in its number.
+        replica = ops.convert_to_tensor(_replica_number(), "int32") * _signed(_GOLDEN_RATIO)
+        with dropout_scope(ops.cast(self.seed_generator.next(), "int32") + replica):
+            return call(self, inputs, training=training, **arguments)
+
+    return scoped
+
+
+def _replica_number():
+    """The number of this replica under tf.distribute; otherwise 0."""
+    if keras.config.backend() != "tensorflow":
+        return 0
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return 0 if context is None else context.replica_id_in_sync_group
+
+
+def _signed(word: int) -> int:
+    """The int32 of the same bits as a uint32."""
+    return (word + 2**31) % 2**32 - 2**31
+
+
+def drop_at(name: str, rate: float, training: bool) -> Drop | None:
+    """What drops at a place; None if nothing does.
+
+    Raises:
+      RuntimeError: there is no scope; names what opens one.
+    """
+    if not training or not rate:
+        return None
+    scope = _scope.get()
+    if scope is None:
+        raise RuntimeError(f"Dropout of {name} outside of a model: open a bert_tf.models.dropout.dropout_scope.")
+    place = np.array([_signed(zlib.crc32(f"{scope.path}/{name}".encode())), 0], "int32")
+    first_row = ops.reshape(ops.cast(scope.first_row, "int32"), (1,))
+    return Drop(rate, ops.concatenate([scope.seed + place, first_row]))
+
+
+def dropout(x, rate: float, name: str, training: bool):
+    """Inverted dropout, computed in float32; x itself where nothing drops."""
+    drop = drop_at(name, rate, training)
+    return x if drop is None else ops.cast(dropped(ops.cast(x, "float32"), drop), x.dtype)
+
+
+def dropped(x, drop: Drop | None):
+    """A float32 tensor whose kept elements are divided by the probability to keep them."""
+    if drop is None:
+        return x
+    kept = keep_mask(ops.shape(x), drop)
+    return ops.where(kept, x * (1.0 / (1.0 - drop.rate)), ops.zeros_like(x))
+
+
+def keep_mask(shape, drop: Drop):
+    """Boolean tensor of a shape, static or dynamic, True for what is kept; the first axis is rows of the batch."""
+    *leading, size = shape
+    rows = ops.arange(_product(leading), dtype="int32") + drop.key[2] * _product(leading[1:])
+    threshold = np.uint32(min(round(drop.rate * 2**32), 2**32 - 1))
+    return ops.reshape(ops.greater_equal(random_bits(drop.key, rows, size), threshold), shape)
+
+
+def _product(sizes):
+    """The product of sizes, static if all of them are."""
+    if all(isinstance(size, int) for size in sizes):
+        return math.prod(sizes)
+    return ops.prod(ops.cast(ops.stack(list(sizes)), "int32"))
+
+
+def _mix(value, shift, multiplier):
+    """One round of an integer hash: multiply, then fold the high bits into the low ones."""
+    value = value * np.uint32(multiplier)
+    return ops.bitwise_xor(value, ops.right_shift(value, np.uint32(shift)))
+
+
+def random_bits(seed, rows, size):
+    """Uniform uint32 [..., size] for rows of a tensor whose last axis has `size` elements: a counter-based hash.
+
+    Args:
+      seed: int32 [2 or more], or with as many leading axes as rows has, which broadcast; two words of it are read.
+      rows: int32 [...], the numbers of the rows, counted over all axes but the last.
+    """
+    seed = ops.cast(seed, "uint32")
+    # Two keys, one added before and one mixed in between the rounds: with a single key, the masks of two seeds would
+    # be shifted copies of each other.
+    first_key = _mix(_mix(seed[..., 0], 16, 0x7FEB352D), 15, 0x846CA68B)
+    second_key = _mix(_mix(ops.bitwise_xor(seed[..., 1], first_key), 16, 0x21F0AAAD), 15, 0xD35A2D97)
+    # The elements' numbers. The key comes first: XLA would make numbers without it a constant of the tensor's size.
+    starts = ops.cast(rows * size, "uint32") + first_key
+    bits = _mix(starts[..., None] + ops.cast(ops.arange(size, dtype="int32"), "uint32"), 16, 0x85EBCA6B)
+    bits = _mix(ops.bitwise_xor(bits, second_key[..., None]), 13, 0xC2B2AE35)
+    return _mix(bits, 16, 0x9E3779B1)

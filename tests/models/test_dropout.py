@@ -1,0 +1,130 @@
+"""Dropout masks are a function of the seed of the run, the step, the place, the row of the batch, and the element."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.dropped import in_training
+from helpers.tiny import TINY_CONFIG
+
+from bert_tf.models.albert.config import AlbertConfig
+from bert_tf.models.config import BertConfig
+from bert_tf.models.dropout import Drop, drop_at, dropout, dropout_scope, keep_mask, place, random_bits, several_rows
+from bert_tf.models.task_models import BertForSequenceClassification, BertModel
+
+ONES = np.ones((4, 6, 50), "float32")
+
+
+def mixed(value, shift, multiplier):
+    value = value * np.uint32(multiplier)
+    return value ^ (value >> np.uint32(shift))
+
+
+def test_the_hash_of_numpy():
+    first, second = (np.array([seed], "int32").view("uint32") for seed in (-12345, 7))
+    first = mixed(mixed(first, 16, 0x7FEB352D), 15, 0x846CA68B)
+    second = mixed(mixed(second ^ first, 16, 0x21F0AAAD), 15, 0xD35A2D97)
+    bits = mixed(np.arange(96, dtype="uint32").reshape(2, 6, 8) + first, 16, 0x85EBCA6B)
+    bits = mixed(mixed(bits ^ second, 13, 0xC2B2AE35), 16, 0x9E3779B1)
+    key = tf.constant([-12345, 7, 0])
+    found = keras.ops.convert_to_numpy(random_bits(key, tf.range(12), 8))
+    np.testing.assert_array_equal(found.reshape(2, 6, 8), bits)
+    for rate in (0.1, 0.5, 1 - 2**-33):
+        threshold = min(round(rate * 2**32), 2**32 - 1)
+        np.testing.assert_array_equal(keep_mask((2, 6, 8), Drop(rate, key)), bits >= threshold)
+
+
+def test_masks_have_the_right_rate_and_are_independent():
+    shape, masks = (64, 128, 32), []
+    for seed, name in (([1, 2], "a"), ([1, 3], "a"), ([2, 2], "a"), ([1, 2], "b"), ([1, 2], "a")):
+        with dropout_scope(seed):
+            masks.append(np.asarray(keep_mask(shape, drop_at(name, 0.1, True))))
+    count = np.prod(shape)
+    for mask in masks:
+        assert abs(mask.mean() - 0.9) < 4 * np.sqrt(0.09 / count)
+        flat = 1.0 - mask.reshape(-1)
+        for shift in (1, 2, 32, 128, 4096):  # neighbours along every axis
+            both = (flat[:-shift] * flat[shift:]).mean()
+            assert abs(both - 0.01) < 5 * np.sqrt(0.01 / count)
+    for i, j in ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)):
+        assert abs((~masks[i] & ~masks[j]).mean() - 0.01) < 5 * np.sqrt(0.01 / count)
+    np.testing.assert_array_equal(masks[0], masks[4])
+
+
+def dropped_rows(first_row=0, rows=slice(None)) -> np.ndarray:
+    with dropout_scope([1, 2], first_row):
+        return np.asarray(dropout(ONES[rows], 0.5, "head", True))
+
+
+def test_rows_have_the_masks_of_their_place_in_the_batch():
+    whole = dropped_rows()
+    assert set(np.unique(whole)) == {0.0, 2.0}
+    np.testing.assert_array_equal(dropped_rows(2, slice(2, 4)), whole[2:])
+    np.testing.assert_array_equal(dropped_rows(tf.constant(1), slice(1, 2)), whole[1:2])
+    assert (dropped_rows(0, slice(2, 4)) != whole[2:]).any()
+    with dropout_scope([1, 2], 1), several_rows(2):  # two choices of the second question
+        np.testing.assert_array_equal(dropout(ONES[2:], 0.5, "head", True), whole[2:])
+
+
+def test_places_have_masks_of_their_own():
+    def mask(*names):
+        if len(names) == 1:
+            return np.asarray(dropout(ONES, 0.5, names[0], True))
+        with place(names[0]):
+            return mask(*names[1:])
+
+    with dropout_scope([1, 2]):
+        masks = [mask("a"), mask("b"), mask("a", "b"), mask("b", "a"), mask("a", "a", "b"), mask("ab")]
+        assert len({one.tobytes() for one in masks}) == len(masks)
+        np.testing.assert_array_equal(mask("a", "b"), masks[2])
+        inside = place("a")
+        for _ in range(2):  # as a layer does that the backward pass computes again
+            with inside:
+                np.testing.assert_array_equal(mask("b"), masks[2])
+        np.testing.assert_array_equal(mask("a"), masks[0])
+
+
+def test_only_in_training_and_in_a_scope():
+    with dropout_scope([1, 2]):
+        assert dropout(ONES, 0.5, "head", False) is ONES and dropout(ONES, 0.0, "head", True) is ONES
+    with place("model"), several_rows(2):
+        assert dropout(ONES, 0.5, "head", False) is ONES
+        with pytest.raises(RuntimeError, match="head outside of a model: open a bert_tf.models.dropout.dropout_scope"):
+            dropout(ONES, 0.5, "head", True)
+
+
+def test_layers_that_share_their_weights_have_masks_of_their_own():
+    config = AlbertConfig(**{**TINY_CONFIG, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.5})
+    model = BertModel(config)
+    weights = in_training(model, np.full((2, 8), 7, "int32"), return_attention=True)["attention_probabilities"]
+    zeros = [np.asarray(layer) == 0 for layer in weights]
+    assert len(model.blocks) == 1 and len(zeros) == 2 and (zeros[0] != zeros[1]).any()
+
+
+def test_models_of_one_step_have_masks_of_their_own():
+    """As ELECTRA's generator and discriminator, which share their embeddings."""
+    config = BertConfig.from_dict({**TINY_CONFIG, "hidden_dropout_prob": 0.5})
+    one = BertModel(config)
+    one.build()
+    other = BertModel(config, name="generator", embeddings=one.embeddings)
+    ids = np.full((2, 8), 7, "int32")
+    first, again, second = (
+        np.asarray(in_training(model, ids, return_all_layers=True)["embedding_output"]) for model in (one, one, other)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert ((first == 0) != (second == 0)).any()
+
+
+def test_without_a_scope_a_model_draws_a_seed_for_each_call():
+    """As in Keras `fit`: one seed for encoder and head, of the model's own generator."""
+    config = BertConfig.from_dict(TINY_CONFIG)
+    ids = np.full((2, 8), 7, "int32")
+    calls = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        model = BertForSequenceClassification(config, 2, seed=5)
+        graph = tf.function(lambda ids, model=model: model(ids, training=True))
+        calls.append([np.asarray(logits) for logits in (graph(ids), graph(ids), model(ids, training=True))])
+        assert (np.asarray(model(ids)) == np.asarray(model(ids))).all()
+    np.testing.assert_array_equal(calls[0], calls[1])
+    assert len({one.tobytes() for one in calls[0]}) == 3
