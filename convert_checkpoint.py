@@ -16,9 +16,9 @@ import sys
 
 from absl import flags, logging
 
+from bert_tf.models.directory import check_model
 from bert_tf.models.formats import FORMATS
 from bert_tf.system import checks, script
-from bert_tf.weights import released_models
 
 FLAGS = flags.FLAGS
 
@@ -96,9 +96,8 @@ flags.DEFINE_bool("overwrite", False, "Replace existing files of the target.")
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    released_models.check_path(FLAGS["from"].value, "--from")
-    for name in ("bert_config_file", "vocab_file", "add_tokens"):
-        checks.check_file(FLAGS[name].value, f"--{name}")
+    check_model(FLAGS["from"].value, "--from", FLAGS.bert_config_file, FLAGS.vocab_file)
+    checks.check_file(FLAGS.add_tokens, "--add_tokens")
     checks.check_output_dir(FLAGS.to, "--to")
     if FLAGS.report_file:
         checks.check_output_file(FLAGS.report_file, "--report_file")

@@ -35,6 +35,7 @@ from bert_tf.pretraining.settings import (
     check_words,
     defaults_of_rows,
 )
+from bert_tf.pretraining.vocabulary_files import check_vocabulary
 from bert_tf.system import checks, script, text_encodings
 from bert_tf.text.segmenters import SEGMENTERS
 from bert_tf.training.settings import settings_of
@@ -260,7 +261,7 @@ def main(_):
     check_words(FLAGS.word_boundaries, FLAGS.segmenter, masking, settings)
     text = settings_of(corpus_formats.TextSettings, values)
     corpus.check_beginning(FLAGS.input_file, "--input_file", text)
-    checks.check_file(FLAGS.vocab_file, "--vocab_file")
+    check_vocabulary(FLAGS.vocab_file)
     for path in FLAGS.output_file.split(","):
         checks.check_output_file(path.strip(), "--output_file")
     script.start_tensorflow()

@@ -11,8 +11,8 @@ serve and query it.
 
 from absl import flags, logging
 
+from bert_tf.models.directory import check_model
 from bert_tf.system import checks, script, text_encodings
-from bert_tf.weights import released_models
 
 FLAGS = flags.FLAGS
 
@@ -79,7 +79,7 @@ def main(_):
     for name in _ARGUMENTS["saved_model"]:
         if name not in _ARGUMENTS[kind] and not FLAGS[name].using_default_value:
             raise ValueError(f"--{name} is for --format=saved_model, not for {FLAGS.format}")
-    released_models.check_path(FLAGS.model_dir, "--model_dir")
+    check_model(FLAGS.model_dir, "--model_dir")
     checks.check_output_dir(FLAGS.export_dir, "--export_dir")
     checks.check_file(FLAGS.check_file, "--check_file")
     # TensorFlow is imported here, so that --help and flag errors appear at once.

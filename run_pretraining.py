@@ -236,7 +236,7 @@ def main(_):
     settings, training = (settings_of(kind, values, given) for kind in (PretrainingSettings, TrainingSettings))
     devices = settings_of(DeviceSettings, values)
     devices.check_arithmetic(training.dtype, training.use_xla)
-    check_settings(settings)
+    check_settings(settings, training.allow_unknown_config_keys)
     script.start_tensorflow(devices.num_virtual_cpus)
     from bert_tf.training import pretraining_run
 

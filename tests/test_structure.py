@@ -231,18 +231,6 @@ def test_names_of_variables_are_the_familys():
     assert not wrong, "\n".join(wrong)
 
 
-def test_encoders_are_made_in_one_place():
-    makers = {
-        module
-        for module, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name | ast.Attribute)
-        and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("BertEncoder", "encoder_class")
-    }
-    assert makers == {"bert_tf.models.families"}
-
-
 def test_only_main_reads_flags():
     """And the module that parses them for every script."""
     wrong = []

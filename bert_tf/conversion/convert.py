@@ -22,7 +22,7 @@ from bert_tf.conversion import surgery
 from bert_tf.conversion.reference_models import REFERENCES
 from bert_tf.models import card, initialize, open_weights, pretrained, random_weights
 from bert_tf.models.config import BertConfig, config_of_dict
-from bert_tf.models.directory import ModelFiles
+from bert_tf.models.directory import ModelFiles, tokenizer_of
 from bert_tf.models.electra.discriminator import ElectraDiscriminator
 from bert_tf.models.families import family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.formats import format_named
@@ -181,7 +181,7 @@ def _add_tokens(
     `surgery.add_tokens`."""
     if not files.vocab_file:
         raise ValueError(f"--add_tokens needs a vocabulary, and {files.directory} has none: --vocab_file.")
-    tokenizer = pretrained.tokenizer_of(files)
+    tokenizer = tokenizer_of(files)
     if vocabulary is None and use_unused:
         raise ValueError(f"--use_unused_slots: {files.vocab_file} has no lines such as [unused1].")
     tokens, known = surgery.read_new_tokens(path), vocabulary
@@ -271,7 +271,7 @@ def _describe(
         files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)
         if not vocab_file:
             return files, None, [absent]
-        pretrained.tokenizer_of(files).check_casing(vocab_file, do_lower_case, strip_accents)
+        tokenizer_of(files).check_casing(vocab_file, do_lower_case, strip_accents)
         return files, None, [f"Tokenizer: {vocab_file}."]
     if casing.source == "the default":
         casing = text_casing.casing_of_vocabulary(vocab_file) if vocab_file else Casing()

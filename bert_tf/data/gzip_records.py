@@ -14,7 +14,8 @@ import zlib
 from collections.abc import Iterator
 
 import google_crc32c
-import tensorflow as tf
+
+from bert_tf.system.text_files import open_binary
 
 FRAME_BYTES = 16  # before each payload: length (8 bytes) and its checksum (4); after it the payload's checksum (4)
 
@@ -49,7 +50,7 @@ def is_frame_head(head: bytes) -> bool:
 
 def is_gzip(name: str) -> bool:
     """Whether a file is gzip-compressed, by its first bytes."""
-    with tf.io.gfile.GFile(name, "rb") as file:
+    with open_binary(name) as file:
         head = file.read(12)
     # The length of a first record may look like gzip's magic number, but then its checksum matches.
     return head[:2] == MAGIC[:2] and not is_frame_head(head)
@@ -63,7 +64,7 @@ def _decompressed(name: str, member: int) -> Iterator[tuple[int, int, bytes]]:
     Raises:
       GzipDamage
     """
-    with tf.io.gfile.GFile(name, "rb") as file:
+    with open_binary(name) as file:
         file.seek(member)
         held = file.read(_CHUNK_BYTES)
         while held:
@@ -130,7 +131,7 @@ def gzip_records(name: str, member: int = 0, inner: int = 0) -> Iterator[tuple[i
 
 def next_member(name: str, member: int, size: int) -> int | None:
     """Where the first readable member after the one at byte `member` begins; None if there is none."""
-    with tf.io.gfile.GFile(name, "rb") as file:
+    with open_binary(name) as file:
         at, tail = member + 1, b""
         file.seek(at)
         while at < size and (chunk := file.read(_CHUNK_BYTES)):

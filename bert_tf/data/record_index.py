@@ -8,21 +8,19 @@ import dataclasses
 import hashlib
 import json
 import os
-import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data.first_record import RecordError, damage_at, payload_at
 from bert_tf.data.gzip_records import (
     FRAME_BYTES,
     GzipDamage,
     GzipReader,
     gzip_records,
-    is_frame_head,
     is_gzip,
-    masked_crc32c,
     next_member,
 )
 from bert_tf.data.written_index import RECORDS_PER_BLOCK, block_misfit, index_path, read_written_index, spread
@@ -35,10 +33,6 @@ _READ_BUFFER_BYTES = 256 * 1024
 _SCANNING_THREADS = 8
 CHECKED_FILES = 16  # of those with an index beside them, one block of each
 _CACHE_VERSION = 3
-
-
-class RecordError(ValueError):
-    """A record file can't be used as it is; the message names file, record, byte offset and flag."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,23 +312,6 @@ def _measure(name, offset, batch, batches):
     return rows.reduce(tf.zeros([0, 2], tf.int64), lambda _, chunk: chunk)
 
 
-def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
-    """Where reading can resume after the bad record at `offset` (None: nowhere), and a description of the damage."""
-    with tf.io.gfile.GFile(name, "rb") as stream:
-        stream.seek(offset)
-        header = stream.read(12)
-    if offset == 0 and header[:1] == b"{":
-        return None, "not a TFRecord file: it looks like JSON (name only the record files, for example by *.tfrecord*)"
-    if len(header) == 12:
-        length, checksum = struct.unpack("<QI", header)
-        if checksum != masked_crc32c(header[:8]):
-            return None, "corrupt: its length field does not match its checksum, so the rest of the file can't be read"
-        following = offset + FRAME_BYTES + length
-        if following <= size:
-            return following, "corrupt: its bytes do not match their checksum"
-    return None, f"truncated: the file ends inside it, at byte {size}"
-
-
 def _load_index(
     cache_file: str, key: str, files: Sequence[str], sizes: Sequence[int], times: Sequence[int]
 ) -> RecordIndex | None:
@@ -372,20 +349,7 @@ def first_payload(index: RecordIndex, block: int) -> bytes:
     """
     number, offset, inner, _ = (int(value) for value in index.blocks(block))
     name, size = index.files[number], index.file_sizes[number]
-    if index.compressed[number]:
-        try:
-            return next(gzip_records(name, offset, inner))[-1]
-        except GzipDamage as damage:
-            raise RecordError(str(damage)) from damage
-    with tf.io.gfile.GFile(name, "rb") as stream:
-        stream.seek(offset)
-        head = stream.read(12)
-        length = struct.unpack("<Q", head[:8])[0] if is_frame_head(head) else size
-        content = stream.read(length + 4) if length < size else b""
-    payload, checksum = content[:-4], content[-4:]
-    if len(payload) != length or masked_crc32c(payload) != int.from_bytes(checksum, "little"):
-        raise RecordError(f"{name}: the record at byte {offset} is {damage_at(name, offset, size)[1]}")
-    return payload
+    return payload_at(name, offset, size, inner, index.compressed[number])
 
 
 def open_at(name, offset) -> tf.data.Dataset:

@@ -22,12 +22,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data.first_record import ELECTRA, RecordError, damage_at
 from bert_tf.data.gzip_records import FRAME_BYTES, GzipDamage, gzip_records
 from bert_tf.data.order import permutation
 from bert_tf.data.record_index import (
-    RecordError,
     RecordIndex,
-    damage_at,
     find_records,
     first_payload,
     open_at,
@@ -50,7 +49,6 @@ _LENGTH_FLAGS = {
     "masked_lm_ids": "max_predictions_per_seq",
     "masked_lm_weights": "max_predictions_per_seq",
 }
-_ELECTRA_NAMES = ("input_ids", "input_mask", "segment_ids")
 _ELECTRA_KIND = "ELECTRA's unmasked rows"
 _OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
 _TOO_LONG = "a record has more values than it may have in feature"
@@ -116,7 +114,7 @@ def electra_features(max_seq_length: int) -> dict[str, tf.io.FixedLenFeature]:
 
     They are read as `unmasked_features` of one pair, without `next_sentence_labels`.
     """
-    return {name: tf.io.FixedLenFeature([max_seq_length], tf.int64) for name in _ELECTRA_NAMES}
+    return {name: tf.io.FixedLenFeature([max_seq_length], tf.int64) for name in ELECTRA}
 
 
 def features_of(
@@ -153,7 +151,7 @@ def features_of(
         if pairs:
             kind = f"unmasked rows of up to {pairs} pairs"
         else:
-            kind = _ELECTRA_KIND if {*values} == {*_ELECTRA_NAMES} else "masked examples"
+            kind = _ELECTRA_KIND if {*values} == {*ELECTRA} else "masked examples"
         if first_name is None:
             first_name, first_kind, first_words, first_pairs = name, kind, words, pairs
         elif kind != first_kind:
@@ -311,8 +309,8 @@ def record_problem(payload: bytes, features: Features) -> str | None:
         values = {name: example.features.feature[name].int64_list.value for name in ("segment_lengths", "input_ids")}
         if (total := sum(values["segment_lengths"])) != (tokens := len(values["input_ids"])):
             return f"has {tokens} input_ids, but its segment_lengths add up to {total}"
-    if {*features} == {*_ELECTRA_NAMES}:
-        mask, segments = (list(example.features.feature[name].int64_list.value) for name in _ELECTRA_NAMES[1:])
+    if {*features} == {*ELECTRA}:
+        mask, segments = (list(example.features.feature[name].int64_list.value) for name in ELECTRA[1:])
         tokens, second = sum(mask), sum(segments)
         row = [1] * tokens + [0] * (len(mask) - tokens), [0] * (tokens - second) + [1] * second
         if mask != row[0] or segments[:tokens] != row[1] or any(segments[tokens:]):
@@ -563,7 +561,7 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
             if isinstance(feature, UpToFeature):
                 value = value.to_tensor(shape=[serialized.shape[0], feature.max_length])
             batch[name] = tf.cast(value, tf.int32) if value.dtype == tf.int64 else tf.identity(value)
-    return _with_lengths(batch) if {*features} == {*_ELECTRA_NAMES} else batch
+    return _with_lengths(batch) if {*features} == {*ELECTRA} else batch
 
 
 def _are_below(values: tf.Tensor, limit: int) -> tf.Tensor:

@@ -11,7 +11,7 @@ from keras.src.trainers.compile_utils import MetricsList
 from bert_tf.models import objectives
 from bert_tf.models.class_weights import OF_ONE_CLASS
 from bert_tf.models.config import config_of_dict
-from bert_tf.models.families import create_encoder
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
 from bert_tf.weights.mapping import Weights
@@ -156,7 +156,7 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
         self.config = config_of_dict(config) if isinstance(config, dict) else config
         self.seed = seed
         self.objective = objective
-        self.bert = create_encoder(
+        self.bert = BertEncoder(
             self.config, dense_embedding_gradient=dense_embedding_gradient, seed=seed, dtype=self.dtype_policy
         )
         self.objective_metric = ObjectiveMetric(objective)

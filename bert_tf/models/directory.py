@@ -6,25 +6,35 @@ SentencePiece), and the casing in tokenizer_config.json.
 """
 
 import dataclasses
+import functools
 import json
+import os
 import posixpath
+from collections.abc import Sequence
 
+from bert_tf.models import huggingface
 from bert_tf.models.card import NO_FACTS, CardFacts
-from bert_tf.models.config import BertConfig
-from bert_tf.models.formats import HUGGINGFACE_CONFIG
+from bert_tf.models.config import BertConfig, check_vocab_size
+from bert_tf.models.families import BERT, FAMILIES, family_named, family_of
+from bert_tf.models.formats import HUGGINGFACE_CONFIG, may_hold_weights, no_weights
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.text_files import read_json
+from bert_tf.system.checks import check_file, is_remote
+from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.text_files import exists, read_json
+from bert_tf.text.added_tokens import AddedToken
 from bert_tf.text.casing import (
     TOKENIZER_CONFIG,
     Casing,
     directory_of,
     first_existing,
     read_casing,
+    resolve_casing,
 )
 from bert_tf.text.tokenizer import ROLES, Tokenizer
-from bert_tf.text.tokenizer_choice import find_vocabulary
+from bert_tf.text.tokenizer_choice import find_vocabulary, tokenizer_of_file
+from bert_tf.weights import released_models
 
 
 @dataclasses.dataclass
@@ -70,8 +80,6 @@ def read_model_files(
     if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
         casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
     config = read_config(config_file, allow_unknown) if config_file else None
-    from bert_tf.models.families import BERT, family_of  # imported here because it needs Keras
-
     tokenizer_class = (family_of(config) if config else BERT).tokenizer_class
     vocab_file = find_vocabulary(directory, tokenizer_class)
     return ModelFiles(directory, config, config_file, vocab_file, casing, read_max_length(directory), head)
@@ -94,8 +102,6 @@ def find_config(directory: str) -> str | None:
 
 def _own_names() -> dict[str, type[BertConfig]]:
     """The names of configuration files in this project's form -> the families' classes."""
-    from bert_tf.models.families import FAMILIES  # imported here because it needs Keras
-
     return {family.config_class.file_name: family.config_class for family in FAMILIES}
 
 
@@ -108,18 +114,14 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
     Raises:
       ValueError: an existing file can't be understood; names it.
     """
-    import tensorflow as tf
-
     path = posixpath.join(directory, HEAD_CONFIG)
-    if tf.io.gfile.exists(path):
+    if exists(path):
         return HeadConfig.read(path)
     config_file = config_file or find_config(directory)
     if not config_file:
         return NO_HEAD
     values = read_json(config_file)
     if _is_huggingface(config_file, values):
-        from bert_tf.models import huggingface
-
         return huggingface.read_head(_huggingface_layout(values, config_file), values, config_file)
     return HeadConfig.from_config(values, config_file)
 
@@ -130,10 +132,8 @@ def read_max_length(directory: str) -> int | None:
     Raises:
       ValueError: the file is no JSON object; names it.
     """
-    import tensorflow as tf
-
     path = posixpath.join(directory, TOKENIZER_CONFIG)
-    length = read_json(path).get("model_max_length") if tf.io.gfile.exists(path) else None
+    length = read_json(path).get("model_max_length") if exists(path) else None
     # Hugging Face writes 10^30 for "no limit".
     return length if isinstance(length, int) and 0 < length < 1_000_000 else None
 
@@ -144,8 +144,6 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
     Raises:
       ValueError: see `BertConfig.from_json_file` and `huggingface.config_from_huggingface`.
     """
-    from bert_tf.models import huggingface
-
     values = read_json(path)
     if _is_huggingface(path, values):
         return huggingface.read_config(_huggingface_layout(values, path), values, path)
@@ -154,14 +152,84 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
 
 def _huggingface_layout(values: dict, path: str):
     """The layout of the family that a config.json names."""
-    from bert_tf.models.families import BERT, family_named
-
     return family_named(values.get("model_type", BERT.model_type), path).layout("huggingface").LAYOUT
 
 
 def _is_huggingface(path: str, values: dict) -> bool:
     name = posixpath.basename(path)
     return name == HUGGINGFACE_CONFIG or ("model_type" in values and name not in _own_names())
+
+
+def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokenizer:
+    """The tokenizer that a model's files describe, among which there is a vocabulary; BERT's without a configuration.
+
+    Args:
+      added: further added tokens.
+
+    Raises:
+      ValueError: a file is damaged or of another kind of tokenizer, or the vocabulary does not fit the configuration;
+        names the files.
+    """
+    default = (family_of(files.config) if files.config else BERT).tokenizer_class
+    tokenizer = tokenizer_of_file(files.vocab_file, files.casing, default)
+    tokenizer.check_vocabulary()
+    add_tokens(tokenizer, added)
+    if files.config:
+        name = files.config_file or files.config.file_name
+        check_vocab_size(files.config, tokenizer.vocab_size, files.vocab_file, name, is_new=not files.directory)
+    return tokenizer
+
+
+def add_tokens(tokenizer: Tokenizer, added: Sequence[AddedToken]) -> None:
+    """Adds further tokens to a tokenizer, in the places of those of the same name."""
+    if added:
+        described = {token.content: token for token in (*tokenizer.described_tokens, *added)}
+        tokenizer.set_added_tokens(list(described.values()))
+
+
+@functools.cache
+def check_model(
+    path: str | None,
+    flag: str,
+    config_file: str | None = None,
+    vocab_file: str | None = None,
+    *,
+    allow_unknown: bool = False,
+    with_tokenizer: bool = False,
+) -> None:
+    """Reads what describes a model before TensorFlow is imported: the configuration, the head and the tokenizer.
+
+    Only local files are read. What has been found right is not read again.
+
+    Args:
+      path: of the weights, which flag names; None: there are none. config_file, vocab_file: what --bert_config_file and
+        --vocab_file name. allow_unknown: see `BertConfig.from_dict`. with_tokenizer: the run needs one that is whole.
+
+    Raises:
+      FileNotFoundError: a file or the weights are not there. ValueError: a file is damaged, or they don't belong
+        together. Names the flag.
+    """
+    check_file(config_file, "--bert_config_file")
+    check_file(vocab_file, "--vocab_file")
+    released_models.check_path(path, flag)
+    if is_remote(path or "") or any(name and not os.path.isfile(name) for name in (config_file, vocab_file)):
+        return  # a pipe can be read only once
+    files = ModelFiles("")
+    with unheard():
+        if config_file:
+            with named_by("--bert_config_file"):
+                files.config, files.config_file = read_config(config_file, allow_unknown), config_file
+        if path:
+            with named_by(flag):
+                if not may_hold_weights(path):
+                    raise no_weights(path)
+                files = read_model_files(path, None, config_file, allow_unknown)
+        files.vocab_file = vocab_file or files.vocab_file
+        # How a tokenizer.json is read depends on the family.
+        if with_tokenizer and files.vocab_file and (files.config or not files.vocab_file.endswith(".json")):
+            with named_by("--vocab_file" if vocab_file else flag):
+                files.casing = resolve_casing(None, None, files.casing)
+                tokenizer_of(files)
 
 
 # --- casing ----------------------------------------------------------------------------------------------------------
@@ -173,8 +241,6 @@ def write_tokenizer_config(path: str, files: ModelFiles, tokenizer: Tokenizer | 
     Args:
       tokenizer: None if there is no vocabulary, and only the casing is known.
     """
-    from bert_tf.models.families import family_of  # imported here because it needs Keras
-
     family = family_of(files.config)
     usual = family.tokenizer_class
     if tokenizer is None:

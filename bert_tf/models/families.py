@@ -1,7 +1,6 @@
-"""Model families: BERT, and later its descendants.
+"""Model families: BERT, and later its descendants. Neither TensorFlow nor Keras is imported here.
 
-To add one, write `models/NAME/` (a configuration, layouts of other libraries), and add a `Family` to FAMILIES. Only
-`create_encoder` creates encoders.
+To add one, write `models/NAME/` (a configuration, layouts of other libraries), and add a `Family` to FAMILIES.
 """
 
 import dataclasses
@@ -9,13 +8,10 @@ import importlib
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 
-import keras
-
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.electra.config import ElectraConfig
-from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.roberta.config import RobertaConfig
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
@@ -137,8 +133,3 @@ def family_of_variables(names: Iterable[str]) -> Family:
 def is_encoder_variable(name: str) -> bool:
     """Whether a name in a checkpoint belongs to the encoder, not to a head or an optimizer."""
     return name.split("/")[0] in {family.scope for family in FAMILIES}
-
-
-def create_encoder(config, **arguments) -> keras.Model:
-    """The encoder of a configuration of any family, with random weights. arguments: see `BertEncoder`."""
-    return BertEncoder(config, **arguments)

@@ -13,7 +13,12 @@ from collections.abc import Callable
 from types import ModuleType
 
 from bert_tf.models.config import BertConfig
+from bert_tf.models.families import BERT, FAMILIES, family_of
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
+from bert_tf.system.literal_paths import names_in
+from bert_tf.system.messages import some
+from bert_tf.system.text_files import exists, is_folder
+from bert_tf.weights import released_models
 from bert_tf.weights.mapping import Weights, base_name, renamed
 
 HUGGINGFACE_CONFIG = "config.json"
@@ -75,8 +80,6 @@ def format_named(name: str) -> Format:
 
 def _layout(name: str, config: BertConfig | None = None) -> ModuleType:
     """The module for another library's layout of the configuration's family; BERT's if there is no configuration."""
-    from bert_tf.models.families import BERT, family_of  # imported here because they need Keras
-
     return (family_of(config) if config else BERT).layout(name)
 
 
@@ -95,7 +98,6 @@ def _find_tf1(path: str) -> str | None:
 
 
 def _open_tf1(prefix: str) -> Weights:
-    from bert_tf.models.families import FAMILIES
     from bert_tf.weights import bundle
 
     reader = bundle.open_bundle(prefix)
@@ -113,7 +115,6 @@ def _open_tf1(prefix: str) -> Weights:
 
 
 def _save_tf1(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
-    from bert_tf.models.families import family_of
     from bert_tf.weights import bundle
 
     del head
@@ -132,18 +133,18 @@ def _save_tf1(path: str, weights: Weights, config: BertConfig, head: HeadConfig)
 _HUGGINGFACE_FILES = (
     "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
 )  # fmt: skip
+_HUGGINGFACE_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 
 
 def _find_huggingface(path: str) -> str | None:
     from bert_tf.weights import find
 
-    file = find.find_file(path, _HUGGINGFACE_FILES, (".safetensors", ".bin", ".pt", ".pth", ".index.json"))
+    file = find.find_file(path, _HUGGINGFACE_FILES, _HUGGINGFACE_ENDINGS)
     return None if file == path and _find_bert_tf(path) else file
 
 
 def _open_huggingface(file: str) -> Weights:
     from bert_tf.models import huggingface
-    from bert_tf.models.families import FAMILIES
 
     layouts = {family.model_type: family.layout("huggingface").LAYOUT for family in FAMILIES}
     return huggingface.open_weights(file, layouts)
@@ -259,3 +260,34 @@ FORMATS = {
         ),
     )
 }
+
+
+def may_hold_weights(path: str) -> bool:
+    """Whether there is anything at a path that `find_weights` may take, by the names of files alone."""
+    if is_folder(path):
+        there = any(name.endswith(".index") or name == "checkpoint" for name in names_in(path))
+        return there or any(exists(posixpath.join(path, name)) for kind in FORMATS.values() for name in kind.looked_for)
+    is_file = path.endswith((*_HUGGINGFACE_ENDINGS, ".index")) or ".data-" in path
+    return exists(path + ".index") or (is_file and exists(path))
+
+
+def no_weights(path: str) -> FileNotFoundError:
+    """The error that there are no weights of a known format at a path; says what was looked for."""
+    if is_folder(path):
+        looked_for = ", ".join(name for kind in FORMATS.values() for name in kind.looked_for)
+        holds = some(names_in(path)) or "nothing"
+        return FileNotFoundError(f"{path} has no weights: none of {looked_for}. It contains {holds}.")
+    if path.endswith(".zip") and exists(path):
+        return FileNotFoundError(f"{path} is a zip file: unpack it and give the directory.")
+    if exists(path):
+        return FileNotFoundError(
+            f"{path} is not a known kind of weight file: a TensorFlow checkpoint has "
+            f"{posixpath.basename(path)}.index and .data files, others end in .safetensors or .bin."
+        )
+    if advice := released_models.hint(path):
+        return FileNotFoundError(f"{path} does not exist.{advice}")
+    return FileNotFoundError(
+        f"{path}: no weights found: it is no directory, no weight file, and no checkpoint "
+        f"({path.removesuffix('.index')}.index does not exist). For a checkpoint give the directory or the prefix "
+        "without .index or .data, e.g. uncased_L-12_H-768_A-12/bert_model.ckpt."
+    )

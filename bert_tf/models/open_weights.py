@@ -7,15 +7,9 @@
 Everything that takes weights uses this: the scripts' --init_checkpoint, `from_pretrained`, the converter.
 """
 
-import posixpath
-
-import tensorflow as tf
-
 from bert_tf.models.families import family_of_variables
-from bert_tf.models.formats import FORMATS, Format
+from bert_tf.models.formats import FORMATS, Format, no_weights
 from bert_tf.models.lora import merged
-from bert_tf.system.messages import some
-from bert_tf.weights import find, released_models
 from bert_tf.weights.mapping import Weights
 
 
@@ -35,24 +29,7 @@ def find_weights(path: str) -> tuple[Format, str]:
     for format in FORMATS.values():
         if file := format.find(path):
             return format, file
-    if tf.io.gfile.isdir(path):
-        looked_for = [name for format in FORMATS.values() for name in format.looked_for]
-        holds = some(sorted(tf.io.gfile.listdir(path))) or "nothing"
-        raise FileNotFoundError(f"{path} has no weights: none of {', '.join(looked_for)}. It contains {holds}.")
-    if tf.io.gfile.exists(path):
-        if path.endswith(".zip"):
-            raise FileNotFoundError(f"{path} is a zip file: unpack it and give the directory.")
-        raise FileNotFoundError(
-            f"{path} is not a known kind of weight file: a TensorFlow checkpoint has "
-            f"{posixpath.basename(path)}.index and .data files, others end in .safetensors or .bin."
-        )
-    if advice := released_models.hint(path):
-        raise FileNotFoundError(f"{path} does not exist.{advice}")
-    raise FileNotFoundError(
-        f"{path}: no weights found: it is no directory, no weight file, and no checkpoint "
-        f"({find.bundle_prefix(path)}.index does not exist). For a checkpoint give the directory or the prefix without "
-        ".index or .data, e.g. uncased_L-12_H-768_A-12/bert_model.ckpt."
-    )
+    raise no_weights(path)
 
 
 def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> Weights:

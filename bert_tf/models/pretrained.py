@@ -130,31 +130,6 @@ def read_tokenizer(path: str) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokenizer:
-    """The tokenizer that a model's files describe; `files` have a configuration and a vocabulary.
-
-    Args:
-      added: further added tokens.
-
-    Raises:
-      ValueError: a file is damaged or of another kind of tokenizer, or the vocabulary does not fit the configuration;
-        names the files.
-    """
-    default = family_of(files.config).tokenizer_class
-    tokenizer = tokenizer_choice.tokenizer_of_file(files.vocab_file, files.casing, default)
-    tokenizer.check_vocabulary()
-    _add(tokenizer, added)
-    name = files.config_file or files.config.file_name
-    check_vocab_size(files.config, tokenizer.vocab_size, files.vocab_file, name, is_new=not files.directory)
-    return tokenizer
-
-
-def _add(tokenizer: Tokenizer, added: Sequence[AddedToken]) -> None:
-    if added:
-        described = {token.content: token for token in (*tokenizer.described_tokens, *added)}
-        tokenizer.set_added_tokens(list(described.values()))
-
-
 def read_config(bert_config_file: str | None, init_checkpoint: str | None, allow_unknown: bool = False) -> BertConfig:
     """The configuration that a script's flags of these names select: the file, or else the one beside the weights.
 
@@ -267,9 +242,9 @@ def write_description(
                 casing.source,
             )
         tokenizer = kind.from_file(files.vocab_file, casing)
-        _add(tokenizer, added)
+        model_directory.add_tokens(tokenizer, added)
     else:
-        tokenizer = tokenizer_of(files, added)
+        tokenizer = model_directory.tokenizer_of(files, added)
     contents = tokenizer.files()
     if vocabulary is not None:
         contents[text_vocab.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
@@ -411,7 +386,7 @@ def save_pretrained(
         casing=casing,
     )
     if files.vocab_file and (do_lower_case, strip_accents) != (None, None):
-        tokenizer_of(files).check_casing(files.vocab_file, do_lower_case, strip_accents)
+        model_directory.tokenizer_of(files).check_casing(files.vocab_file, do_lower_case, strip_accents)
     write_model(directory, initialize.model_weights(model), files, format=format, overwrite=overwrite)
 
 

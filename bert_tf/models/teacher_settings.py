@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from bert_tf.weights import released_models
+from bert_tf.models.directory import check_model
 
 WEIGHT, TEMPERATURE = 0.5, 2.0  # run_squad_w_distillation.py
 
@@ -41,7 +41,7 @@ class TeacherSettings:
         for name, value in own.items():
             if value is not None and not self.teacher:
                 raise ValueError(f"--{name} is for distillation: give --teacher.")
-        released_models.check_path(self.teacher, "--teacher")
+        check_model(self.teacher, "--teacher")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"--distillation_temperature={self.temperature:g} must be a positive number.")
         numbers = self.student_layers

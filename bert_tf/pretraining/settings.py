@@ -8,12 +8,15 @@ import math
 import os
 from collections.abc import Sequence
 
+from bert_tf.data.first_record import check_first_record
+from bert_tf.models.directory import check_model, read_config
 from bert_tf.models.recipe import check_learning_rate
 from bert_tf.models.sizes import config_of_size
 from bert_tf.models.teacher_settings import LanguageTeacherSettings
+from bert_tf.pretraining.vocabulary_files import check_vocabulary
 from bert_tf.system import checks
+from bert_tf.system.messages import named_by
 from bert_tf.text.segmenters import check_segmenter
-from bert_tf.weights import released_models
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 
@@ -103,8 +106,8 @@ class PretrainingSettings(LanguageTeacherSettings):
         return self.given(MASK_FLAGS)
 
 
-def check_settings(settings: PretrainingSettings) -> None:
-    """Checks everything that can be checked without reading records and weights.
+def check_settings(settings: PretrainingSettings, allow_unknown_config_keys: bool = False) -> None:
+    """Checks everything that can be checked without reading all records, and the weights.
 
     Raises:
       ValueError, OSError: names the flag and the value seen.
@@ -146,14 +149,17 @@ def check_settings(settings: PretrainingSettings) -> None:
             f"--mask_rule={settings.mask_rule} and --mask_smoothing={settings.mask_smoothing} both say which tokens "
             "are predicted: give one."
         )
-    checks.check_config_file(settings.bert_config_file, "--bert_config_file")
-    checks.check_file(settings.vocab_file, "--vocab_file")
+    checks.check_output_dir(settings.output_dir, "--output_dir")
+    may_resume = os.path.isdir(settings.output_dir) and os.listdir(settings.output_dir)  # without the weights
+    start = None if may_resume else settings.init_checkpoint
+    check_model(start, "--init_checkpoint", settings.bert_config_file, allow_unknown=allow_unknown_config_keys)
+    check_vocabulary(settings.vocab_file)
     for name in ("input_file", *(["eval_input_file"] if settings.eval_input_file else ())):
         flag = f"--{name}"
-        checks.check_not_empty(checks.check_input_files(getattr(settings, name), flag), flag)
-    checks.check_output_dir(settings.output_dir, "--output_dir")
-    if not os.path.isdir(settings.output_dir) or not os.listdir(settings.output_dir):  # else it may resume without
-        released_models.check_path(settings.init_checkpoint, "--init_checkpoint")
+        checks.check_not_empty(files := checks.check_input_files(getattr(settings, name), flag), flag)
+        for path in files if not settings.skip_corrupt_records else ():
+            with named_by(flag):
+                check_first_record(path)
 
 
 def _check_teacher(settings: PretrainingSettings) -> None:
@@ -186,7 +192,10 @@ def _check_electra(settings: PretrainingSettings) -> None:
             f"--generator_size={settings.generator_size:g} and --generator_config_file="
             f"{settings.generator_config_file} both give the generator's size: leave one out."
         )
-    checks.check_file(settings.generator_config_file, "--generator_config_file")
+    if settings.generator_config_file:
+        checks.check_file(settings.generator_config_file, "--generator_config_file")
+        with named_by("--generator_config_file"):
+            read_config(settings.generator_config_file)
     if not 0 < settings.generator_temperature < math.inf:
         raise ValueError(f"--generator_temperature={settings.generator_temperature:g} must be more than 0.")
     for name in ("gen_weight", "disc_weight"):

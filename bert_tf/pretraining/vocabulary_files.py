@@ -1,8 +1,11 @@
 """The vocabulary that pre-training data are made with."""
 
 import hashlib
+import os
 import posixpath
 
+from bert_tf.system.checks import check_file
+from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_files import file_sha256, read_json
 from bert_tf.text.byte_bpe import MERGES, ByteBpeTokenizer
 from bert_tf.text.casing import TOKENIZER, Casing, is_there
@@ -29,6 +32,18 @@ def read_tokenizer(
     tokenizer = tokenizer_of_file(vocab_file, Casing(do_lower_case, strip_accents), default)
     tokenizer.check_vocabulary()
     return tokenizer
+
+
+def check_vocabulary(vocab_file: str | None) -> None:
+    """`read_tokenizer` of the local file that --vocab_file names, if any, before TensorFlow is imported.
+
+    Raises:
+      FileNotFoundError: it is not there. ValueError: see `read_tokenizer`. Names the flag.
+    """
+    check_file(vocab_file, "--vocab_file")
+    if vocab_file and os.path.isfile(vocab_file):
+        with named_by("--vocab_file"), unheard():
+            read_tokenizer(vocab_file, None)
 
 
 def vocabulary_sha256(vocab_file: str) -> str:

@@ -7,9 +7,6 @@ import glob
 import os
 import tempfile
 
-from bert_tf.system.messages import named_by
-from bert_tf.system.text_files import read_json
-
 
 def check_file(path: str | None, flag: str) -> None:
     """Checks that an input file, if one is named, exists and holds anything.
@@ -25,18 +22,6 @@ def check_file(path: str | None, flag: str) -> None:
         raise FileNotFoundError(f"{flag}={path} is a directory; a file is needed.")
     if os.path.isfile(path):  # not a pipe
         check_not_empty([path], flag)
-
-
-def check_config_file(path: str | None, flag: str) -> None:
-    """`check_file` for a JSON object, such as a model's configuration; reads it.
-
-    Raises:
-      FileNotFoundError: see `check_file`. ValueError: it is empty or not a JSON object. Names the flag.
-    """
-    check_file(path, flag)
-    if path and not is_remote(path) and os.path.isfile(path):
-        with named_by(flag):
-            read_json(path)
 
 
 def check_input_files(patterns: str | None, flag: str) -> list[str]:

@@ -7,7 +7,7 @@ with value 1.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 _INT64_LIST, _FLOAT_LIST = b"\x1a", b"\x12"
 
@@ -58,3 +58,40 @@ def float_feature(name: bytes, values: Sequence[float]) -> bytes:
 def example(features: Iterable[bytes]) -> bytes:
     """A serialized tf.train.Example of features."""
     return _field(b"\x0a", b"".join(features))
+
+
+def feature_names(serialized: bytes) -> list[str]:
+    """The sorted names of the features of a tf.train.Example.
+
+    Raises:
+      ValueError: it is not one; the end of a sentence.
+    """
+    names = []
+    try:
+        for features in _values(serialized):
+            for entry in _values(features):
+                names += [name.decode() for name in _values(entry)]
+    except (IndexError, ValueError):
+        raise ValueError("is not a tf.train.Example") from None
+    return sorted(names)
+
+
+def _values(message: bytes) -> Iterator[bytes]:
+    """Yields the values of field 1 of a message, all of whose fields are messages or strings.
+
+    Raises:
+      IndexError, ValueError: it is not such a message.
+    """
+    at = 0
+    while at < len(message):
+        key, size, shift = message[at], 0, 0
+        at += 1
+        while message[at] > 0x7F:
+            size, shift, at = size | (message[at] & 0x7F) << shift, shift + 7, at + 1
+        size |= message[at] << shift
+        value = message[at + 1 : at + 1 + size]
+        at += 1 + size
+        if key & 7 != 2 or at > len(message):
+            raise ValueError
+        if key == 0x0A:
+            yield value

@@ -137,9 +137,7 @@ def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> 
 
 def read_bytes(path: str) -> bytes:
     """The content of a file."""
-    import tensorflow as tf
-
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with open_binary(path) as file:
         return file.read()
 
 
@@ -295,8 +293,8 @@ def _needs_tensorflow(path: str) -> bool:
     return sys.modules.get("tensorflow") is not None or "://" in path
 
 
-def _open(path: str):
-    """Opens a file; see `_needs_tensorflow`."""
+def open_binary(path: str):
+    """Opens a file to read its bytes; see `_needs_tensorflow`."""
     if not _needs_tensorflow(path):
         return open(path, "rb")
     import tensorflow as tf
@@ -322,6 +320,15 @@ def exists(path: str) -> bool:
     return tf.io.gfile.exists(path)
 
 
+def is_folder(path: str) -> bool:
+    """Whether there is a directory; see `_needs_tensorflow`."""
+    if not _needs_tensorflow(path):
+        return os.path.isdir(path)
+    import tensorflow as tf
+
+    return tf.io.gfile.isdir(path)
+
+
 def lines_at_beginning(path: str) -> int | None:
     """How many lines of a local file begin in its first megabyte; None if that is all of it."""
     with open(path, "rb") as file:
@@ -330,7 +337,7 @@ def lines_at_beginning(path: str) -> int | None:
 
 
 def _plain(path: str, begin: int, end: int | None, progress: Progress | None) -> Iterator[bytes]:
-    with _open(path) as file:
+    with open_binary(path) as file:
         if begin:
             file.seek(begin)
         while end is None or begin < end:

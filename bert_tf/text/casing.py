@@ -7,7 +7,7 @@ import re
 from absl import logging
 
 from bert_tf.system.literal_paths import paths_beginning_with
-from bert_tf.system.text_files import read_json, read_json_if_there
+from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
 from bert_tf.text.vocab import VOCAB, load_vocab
 
 TOKENIZER = "tokenizer.json"
@@ -34,10 +34,8 @@ class Casing:
 
 
 def first_existing(directory: str, names) -> str | None:
-    import tensorflow as tf
-
     paths = (posixpath.join(directory, name) for name in names)
-    return next((path for path in paths if tf.io.gfile.exists(path)), None)
+    return next((path for path in paths if exists(path)), None)
 
 
 def find_vocab_file(directory: str) -> str | None:
@@ -47,9 +45,7 @@ def find_vocab_file(directory: str) -> str | None:
 
 def directory_of(path: str) -> str:
     """The directory that describes the model whose weights are at `path` (see `open_weights.find_weights`)."""
-    import tensorflow as tf
-
-    if tf.io.gfile.isdir(path):
+    if is_folder(path):
         return path
     directory = posixpath.dirname(path) or "."
     # A SavedModel keeps its weights in a subfolder.
@@ -58,9 +54,7 @@ def directory_of(path: str) -> str:
 
 def is_there(path: str) -> bool:
     """Whether there is a directory, a file, or a checkpoint with this prefix."""
-    import tensorflow as tf
-
-    return tf.io.gfile.exists(path) or bool(paths_beginning_with(f"{path}."))
+    return exists(path) or bool(paths_beginning_with(f"{path}."))
 
 
 def named_class(directory: str) -> tuple[str, str]:
@@ -75,10 +69,8 @@ def named_class(directory: str) -> tuple[str, str]:
 
 def read_casing(directory: str) -> Casing:
     """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
-    import tensorflow as tf
-
     path = posixpath.join(directory, TOKENIZER_CONFIG)
-    if tf.io.gfile.exists(path):
+    if exists(path):
         values = read_json(path)
         if isinstance(values.get("do_lower_case"), bool):
             return Casing(values["do_lower_case"], values.get("strip_accents"), path)
@@ -86,7 +78,7 @@ def read_casing(directory: str) -> Casing:
     if name in _CASED_TOKENIZERS:
         return Casing(False, None, source)
     path = posixpath.join(directory, TOKENIZER)
-    if tf.io.gfile.exists(path):
+    if exists(path):
         normalizer = read_json(path).get("normalizer") or {}
         if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
             return Casing(bool(normalizer.get("lowercase")), normalizer.get("strip_accents"), path)

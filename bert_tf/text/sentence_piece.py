@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 import sentencepiece
 
+from bert_tf.system.literal_paths import names_in
 from bert_tf.system.text_files import read_bytes, understood
 from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, find_vocab_file, first_existing, is_there
@@ -347,11 +348,9 @@ def find_model(directory: str) -> str | None:
     Raises:
       ValueError: it has several; names them.
     """
-    import tensorflow as tf
-
     if file := first_existing(directory, (MODEL, _RELEASED_MODEL, f"assets/{_RELEASED_MODEL}")):
         return file
-    names = sorted(name for name in tf.io.gfile.listdir(directory or ".") if name.endswith(".model"))
+    names = [name for name in names_in(directory) if name.endswith(".model")]
     if len(names) > 1:
         raise ValueError(
             f"{directory} has several SentencePiece models: {', '.join(names)}. Call the right one {MODEL}."

@@ -158,7 +158,7 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
         )
     casing.validate_case_matches_checkpoint(files.casing.do_lower_case, values.init_checkpoint)
     with named_by("--vocab_file") if values.vocab_file else contextlib.nullcontext():
-        tokenizer = pretrained.tokenizer_of(files)
+        tokenizer = model_directory.tokenizer_of(files)
     tokenizer.check_casing(files.vocab_file, values.do_lower_case, values.strip_accents)
     return tokenizer
 

@@ -58,7 +58,7 @@ def pretrain(
       ValueError, OSError: settings, records, vocabulary or weights are invalid or don't match; names the flag.
       loop.NonFiniteLossError, SystemExit: see `loop.train`.
     """
-    check_settings(settings)
+    check_settings(settings, training.allow_unknown_config_keys)
     if settings.do_train:
         checkpoints.check_newest(settings.output_dir, training.resume_from_older)
     if settings.student_layers:

@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeVar
 
+from bert_tf.models.directory import check_model
 from bert_tf.models.recipe import Recipe, check_learning_rate
 from bert_tf.models.teacher_settings import WEIGHT, TeacherSettings
-from bert_tf.system.checks import check_config_file, check_file, check_output_dir, is_remote
+from bert_tf.system.checks import check_file, check_output_dir, is_remote
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.training.search import Values, combinations_of, parse_search
-from bert_tf.weights import released_models
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 MOST_VIRTUAL_CPUS = 256  # TensorFlow reserves memory and threads for each
@@ -256,9 +256,10 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         if self.overwrite_output_dir and self.strategy == "multi_worker_mirrored":
             raise ValueError("--overwrite_output_dir does not work with several workers: remove the directory first.")
         check_output_dir(self.output_dir, "--output_dir")
-        check_config_file(self.bert_config_file, "--bert_config_file")
-        check_file(self.vocab_file, "--vocab_file")
-        released_models.check_path(self.init_checkpoint, "--init_checkpoint")
+        check_model(
+            self.init_checkpoint, "--init_checkpoint", self.bert_config_file, self.vocab_file,
+            allow_unknown=self.allow_unknown_config_keys, with_tokenizer=True,
+        )  # fmt: skip
         self.check_teacher()
         for name, (lowest, highest) in _BOUNDS.items():
             value = getattr(self, name)

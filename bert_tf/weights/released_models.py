@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable
 
-from bert_tf.system.checks import check_config_file, is_remote
+from bert_tf.system.checks import is_remote
 from bert_tf.system.download import download_file, unpack_tar, unpack_zip
 from bert_tf.system.literal_paths import names_in, paths_beginning_with
 
@@ -94,18 +94,12 @@ def hint(path: str) -> str:
 
 
 def check_path(path: str | None, flag: str) -> None:
-    """Refuses a local path of weights at which nothing exists, or a damaged configuration, without TensorFlow.
+    """Refuses a local path of weights at which nothing exists, without TensorFlow.
 
     Raises:
-      FileNotFoundError: nothing is there; says how to get a released model of this name. ValueError: the directory's
-        configuration is no JSON object. Names the flag.
+      FileNotFoundError: nothing is there; names the flag, and says how to get a released model of this name.
     """
-    if not path or is_remote(path):
-        return
-    if os.path.exists(path) or paths_beginning_with(path + "."):
-        for name in ("bert_config.json", "config.json"):
-            if os.path.isfile(config := os.path.join(path, name)):
-                check_config_file(config, flag)
+    if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
         return
     raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 

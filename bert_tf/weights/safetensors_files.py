@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import google_crc32c
 import numpy as np
-import tensorflow as tf
 from safetensors import SafetensorError, safe_open
 
 from bert_tf.system.atomic import written
 from bert_tf.system.checks import is_remote
 from bert_tf.system.local_files import private_folder, written_locally
+from bert_tf.system.text_files import exists
 from bert_tf.weights.mapping import Weights, blocks
 
 _HALF_PRECISION = ("float16", "bfloat16")
@@ -65,12 +65,14 @@ def open_safetensors(path: str) -> tuple[dict[str, tuple[int, ...]], dict[str, s
       FileNotFoundError: there is no such file. ValueError: it is damaged or not a safetensors file; the function
         raises it, too, if the tensor doesn't match its checksum.
     """
-    if not tf.io.gfile.exists(path):
+    if not exists(path):
         raise FileNotFoundError(f"{path} does not exist.")
     local, folder = path, None
     if is_remote(path):
         folder = private_folder()
         local = os.path.join(folder.name, "model.safetensors")
+        import tensorflow as tf
+
         tf.io.gfile.copy(path, local)
     with _open(local) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)

@@ -4,11 +4,10 @@ import posixpath
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.system.local_files import local_copies
 from bert_tf.system.messages import some
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import exists, read_json
 from bert_tf.weights import safetensors_files
 
 SHARD_INDEX_SUFFIX = ".index.json"
@@ -16,7 +15,7 @@ SHARD_INDEX_SUFFIX = ".index.json"
 
 def open_file(file: str) -> tuple[dict, Callable[[str], np.ndarray], bool]:
     """Shapes, a reader, and whether any tensor has half precision."""
-    if not tf.io.gfile.exists(file):
+    if not exists(file):
         raise FileNotFoundError(f"{file} does not exist.")
     if file.endswith(".safetensors"):
         shapes, metadata, read = safetensors_files.open_safetensors(file)
@@ -69,7 +68,7 @@ def open_shards(index_file: str) -> tuple[dict, Callable[[str], np.ndarray], boo
             raise ValueError(f"{index_file}: weight_map names {name!r:.80}, which is not a file in its folder.")
     names = sorted(set(file_of.values()))
     for name in names:
-        if not tf.io.gfile.exists(posixpath.join(folder, name)):
+        if not exists(posixpath.join(folder, name)):
             raise FileNotFoundError(f"{index_file} names the shard {name}, which is missing in {folder or '.'}.")
     shards = {name: open_file(posixpath.join(folder, name)) for name in names}
     absent = [name for name, shard in file_of.items() if name not in shards[shard][0]]

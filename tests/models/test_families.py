@@ -34,7 +34,7 @@ def test_an_unknown_family_is_named():
 
 
 def test_encoders_are_named_by_their_scope():
-    encoder = families.create_encoder(CONFIG, seed=3, dtype="mixed_bfloat16")
+    encoder = BertEncoder(CONFIG, seed=3, dtype="mixed_bfloat16")
     encoder.build()
     expected = {
         name: shape

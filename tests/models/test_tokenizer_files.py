@@ -11,7 +11,7 @@ from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
 
 from bert_tf.models import pretrained
-from bert_tf.models.directory import read_model_files
+from bert_tf.models.directory import read_model_files, tokenizer_of
 from bert_tf.models.families import family_named
 from bert_tf.text.casing import Casing
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
@@ -75,7 +75,7 @@ def test_every_form_is_read_and_written(tmp_path, form):
     texts = list(odd_texts(200, seed=2))
     expected = tokenizer.encode_batch(texts)
     for number, files in enumerate((by_flag, described)):
-        assert pretrained.tokenizer_of(files).encode_batch(texts) == expected
+        assert tokenizer_of(files).encode_batch(texts) == expected
         target = tmp_path / str(number)
         target.mkdir()
         pretrained.write_description(str(target), files)
@@ -90,9 +90,9 @@ def test_every_form_is_read_and_written(tmp_path, form):
 
 def test_a_sentencepiece_model_without_casing_is_lower_cased(tmp_path):
     files = read_model_files(directory_of(tmp_path / "source", "spiece.model"))
-    assert files.casing == Casing() and not pretrained.tokenizer_of(files).cased
+    assert files.casing == Casing() and not tokenizer_of(files).cased
     cased = dataclasses.replace(files, casing=Casing(False, None, "a file"))
-    assert pretrained.tokenizer_of(cased).cased
+    assert tokenizer_of(cased).cased
 
 
 def test_the_tokenizer_of_an_electra_without_configuration(tmp_path, golden):

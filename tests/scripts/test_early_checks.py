@@ -1,12 +1,15 @@
 """What is wrong with files, columns, folders and flags is said before TensorFlow is imported, and names the flag."""
 
+import json
 import re
+import struct
 
 import pytest
 from absl import logging
 from helpers.early_mistakes import outcomes
 
-from bert_tf.system import messages
+from bert_tf.data.gzip_records import masked_crc32c
+from bert_tf.system import example_bytes, messages
 
 MEGABYTE = 1 << 20
 CSV = "text,label\n" + "good film,up\nbad film,down\n" * 3
@@ -19,11 +22,61 @@ QUESTION = '{"data": [{"paragraphs": [{"context": "a b", "qas": [%s]}]}]}'
 ANSWERED = '{"id": "1", "question": "?", "answers": [{"text": "a", "answer_start": 0}]}'
 GIVEN = {"init_checkpoint": "model", "output_dir": "out"}
 CREATE = {"input_file": "text.txt", "output_file": "out/a.tfrecord", "vocab_file": "model/vocab.txt"}
+PRETRAIN = {"input_file": "a.tfrecord", "do_train": True}
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+NUMBERS = {
+    name: example_bytes.int64_feature(name.encode(), b"\1") for name in ("input_ids", "input_mask", "segment_ids")
+}
 
 
 def beyond(row: str) -> str:
     """Many rows, and a wrong one as the last of those in the first megabyte."""
     return row * ((MEGABYTE - 50) // len(row))
+
+
+def many_paragraphs(*questions: str) -> str:
+    """A SQuAD file of more than a megabyte; the last paragraph that ends in the first one has these questions."""
+    usual, others, cut = (
+        json.dumps({"qas": qas, "context": context})
+        for qas, context in (
+            ([json.loads(ANSWERED)], 'a b }]} "\\'),
+            (list(map(json.loads, questions)), "a b"),
+            ([], "}" * 600),  # the first megabyte ends in its text
+        )
+    )
+    paragraphs = [*[usual] * ((MEGABYTE - 500) // (len(usual) + 1)), others, cut]
+    return f'{{"version": "1", "data": [{{"paragraphs": [{",".join(paragraphs)}]}}]}}'
+
+
+def record(payload: bytes) -> bytes:
+    """A payload in its frame."""
+    length = struct.pack("<Q", len(payload))
+    return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in (length, payload))
+
+
+ELECTRA = record(example_bytes.example(NUMBERS.values()))
+
+
+def models(flag: str, given: dict, with_tokenizer: bool = True) -> list[tuple[str, dict, dict]]:
+    """Cases of what can be wrong in the directory of a model that a flag names."""
+    config = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_attention_heads": 1, "hidden_act": "swoosh"}
+    ours, theirs, weights = "odd/bert_config.json", "odd/config.json", {"odd/bert_model.safetensors": "x"}
+    contents = {
+        "odd has no weights: none of bert_model.safetensors, ": {theirs: "{}"},
+        "odd/bert_config.json: hidden_act must be one of gelu, *, not 'swoosh'": {**weights, ours: json.dumps(config)},
+        "odd/config.json: hidden_act='swoosh' is not one of gelu": {
+            **weights, theirs: json.dumps(config | {"model_type": "bert"})
+        },
+        "odd/bert_config.json: vocab_size is missing": {**weights, ours: "{}"},
+        "odd/config.json is not a JSON object but list": {**weights, theirs: "[]"},
+    }  # fmt: skip
+    if with_tokenizer:
+        sizes = json.dumps(config | {"vocab_size": 9, "hidden_act": "gelu"})
+        contents["odd/vocab.txt lacks [MASK]"] = {**weights, "odd/vocab.txt": "\n".join(TOKENS[:4])}
+        contents["odd/vocab.txt has 6 lines but *odd/bert_config.json has vocab_size 9"] = {
+            **weights, ours: sizes, "odd/vocab.txt": "\n".join(TOKENS)
+        }  # fmt: skip
+    return [(f"--{flag}: *{message}", files, given | {flag: "odd"}) for message, files in contents.items()]
 
 
 # script -> what it says, the files that are written, and the flags that are given beside or instead of the usual ones.
@@ -56,10 +109,16 @@ CASES = {
         ("--vocab_file=*nowhere", {"train.csv": CSV}, TRAIN | {"vocab_file": "nowhere"}),
         ("--vocab_file: *empty is empty", {"train.csv": CSV, "empty": ""}, TRAIN | {"vocab_file": "empty"}),
         ("--bert_config_file=*nowhere", {"train.csv": CSV}, TRAIN | {"bert_config_file": "nowhere"}),
+        ("--vocab_file: *few.txt lacks [CLS], [SEP], [MASK]", {"train.csv": CSV, "few.txt": "[PAD]\n[UNK]"},
+         TRAIN | {"vocab_file": "few.txt"}),
         ("--bert_config_file: *bad.json, line 1, column 2: not JSON", {"train.csv": CSV, "bad.json": "{vocab"},
          TRAIN | {"bert_config_file": "bad.json"}),
-        ("--init_checkpoint: *model/config.json is not a JSON object but list",
-         {"train.csv": CSV, "model/config.json": "[]"}, TRAIN | {"init_checkpoint": "model"}),
+        ("--bert_config_file: *bad.json: vocab_size is missing", {"train.csv": CSV, "bad.json": "{}"},
+         TRAIN | {"bert_config_file": "bad.json"}),
+        ("--init_checkpoint: *train.csv is not a known kind of weight file", {"train.csv": CSV},
+         TRAIN | {"init_checkpoint": "train.csv"}),
+        ("--teacher: *odd has no weights", {"train.csv": CSV, "odd/vocab.txt": "a"}, TRAIN | {"teacher": "odd"}),
+        *models("init_checkpoint", TRAIN),
         ("--output_dir=*: *train.csv is a file; a directory is needed", {"train.csv": CSV},
          TRAIN | {"output_dir": "train.csv"}),
         ("--output_dir=*: *train.csv is a file; a directory is needed", {"train.csv": CSV},
@@ -67,18 +126,21 @@ CASES = {
         ("--output_dir=/proc/sys/x*", {"train.csv": CSV}, TRAIN | {"output_dir": "/proc/sys/x"}),
     ],
     "run_swag": [
+        *models("init_checkpoint", CHOOSE),
         ("--train_file: *choices.csv has no example", {"choices.csv": "context,a,b,label\n"}, CHOOSE),
         ("--train_file: *line 4: *label*'7'*", {"choices.csv": CHOICES + "x,y,z,7\n"}, CHOOSE),
         ("--train_file: *line 4: 2 columns, but line 1 has 4", {"choices.csv": CHOICES + "x,y\n"}, CHOOSE),
         ("--output_dir=*is a file", {"choices.csv": CHOICES}, CHOOSE | {"output_dir": "choices.csv"}),
     ],
     "run_similarity": [
+        *models("init_checkpoint", COMPARE),
         ("--train_file: *pairs.csv is empty", {"pairs.csv": ""}, COMPARE),
         ("--train_file: *line 4: a number is expected as score, found 'high'", {"pairs.csv": PAIRS + "e,f,high\n"},
          COMPARE),
         ("--output_dir=*is a file", {"pairs.csv": PAIRS}, COMPARE | {"output_dir": "pairs.csv"}),
     ],
     "run_ner": [
+        *models("init_checkpoint", {"train_file": "words.conll", "do_train": True}),
         ("--train_file: *words.conll has no words", {"words.conll": "\n\n"},
          {"train_file": "words.conll", "do_train": True}),
         ("--train_file: *words.conll, line *: *3*2", {"words.conll": beyond("Ada B-PER\nruns O\n\n") + "a b O\n"},
@@ -102,10 +164,18 @@ CASES = {
          {"predict_file": "a.json", "do_predict": True}),
         ("--train_file: *a.json does not begin with an object", {"a.json": "[" + "1," * MEGABYTE},
          {"train_file": "a.json", "do_train": True}),
+        ("--train_file: *a.json: question '2' has 0 answers",
+         {"a.json": many_paragraphs('{"id": "2", "question": "?", "answers": []}')},
+         {"train_file": "a.json", "do_train": True}),
+        ("--predict_file: *b.json has no question",  # and nothing is wrong with the first megabyte of a.json
+         {"a.json": many_paragraphs(), "b.json": '{"data": []}'},
+         {"train_file": "a.json", "predict_file": "b.json", "do_train": True, "do_predict": True}),
+        *models("init_checkpoint", {"train_file": "a.json", "do_train": True}),
         ("--output_dir=*is a file", {"a.json": QUESTION % ANSWERED},
          {"train_file": "a.json", "do_train": True, "output_dir": "a.json"}),
     ],
     "run_domain": [
+        *models("init_checkpoint", {"input_file": "text.txt"}),
         ("--input_file: *text.txt is empty", {"text.txt": ""}, {"input_file": "text.txt"}),
         ("--heldout_file: *more.txt, line 1: not UTF-8", {"text.txt": "a\n", "more.txt": b"\xff\xfea\n"},
          {"input_file": "text.txt", "heldout_file": "more.txt"}),
@@ -116,8 +186,21 @@ CASES = {
     ],
     "run_pretraining": [
         ("--input_file: *a.tfrecord is empty", {"a.tfrecord": ""}, {"input_file": "a.tfrecord", "do_train": True}),
-        ("--eval_input_file: no file matches *", {"a.tfrecord": "x"},
-         {"input_file": "a.tfrecord", "eval_input_file": "nowhere", "do_train": True}),
+        ("--eval_input_file: no file matches *", {"a.tfrecord": ELECTRA}, PRETRAIN | {"eval_input_file": "nowhere"}),
+        ("--input_file: *a.tfrecord: the record at byte 0 is truncated: *; *--skip_corrupt_records",
+         {"a.tfrecord": "x"}, PRETRAIN),
+        ("--input_file: *a.tfrecord: the record at byte 0 is not a TFRecord file: it looks like JSON",
+         {"a.tfrecord": '{"rows": 7}'}, PRETRAIN),
+        ("--input_file: *a.tfrecord: the first record (byte 0) is not a tf.train.Example",
+         {"a.tfrecord": record(b"text")}, PRETRAIN),
+        ("--eval_input_file: *b.tfrecord: the first record (byte 0) has no feature 'input_mask'; it has input_ids",
+         {"a.tfrecord": ELECTRA, "b.tfrecord": record(example_bytes.example([NUMBERS["input_ids"]]))},
+         PRETRAIN | {"eval_input_file": "b.tfrecord"}),
+        ("--vocab_file: *few.txt lacks [MASK]", {"a.tfrecord": "x", "few.txt": "\n".join(TOKENS[:4])},
+         PRETRAIN | {"vocab_file": "few.txt", "bert_size": "tiny"}),
+        ("--generator_config_file: *bad.json: vocab_size is missing", {"a.tfrecord": "x", "bad.json": "{}"},
+         PRETRAIN | {"generator_config_file": "bad.json", "objective": "electra"}),
+        *models("init_checkpoint", PRETRAIN | {"input_file": "*"}, with_tokenizer=False),
         ("--init_checkpoint=*nowhere", {"a.tfrecord": "x"},
          {"input_file": "a.tfrecord", "do_train": True, "init_checkpoint": "nowhere"}),
         ("--output_dir=*is a file", {"a.tfrecord": "x"},
@@ -130,6 +213,8 @@ CASES = {
         ("--input_file: *text.jsonl, line 2*", {"text.jsonl": '{"text": "a"}\n{broken\n'},
          CREATE | {"input_file": "text.jsonl"}),
         ("--vocab_file=*nowhere", {"text.txt": "a\n"}, CREATE | {"vocab_file": "nowhere"}),
+        ("--vocab_file: *few.txt lacks [MASK]", {"text.txt": "a\n", "few.txt": "\n".join(TOKENS[:4])},
+         CREATE | {"vocab_file": "few.txt"}),
         ("--output_file=*is a file; a directory is needed", {"text.txt": "a\n"},
          CREATE | {"output_file": "text.txt/a"}),
     ],
@@ -140,6 +225,7 @@ CASES = {
         ("--output_file=*is a directory", {"text.txt": "a\n"}, {"input_file": "text.txt", "output_file": "model"}),
     ],
     "extract_features": [
+        *models("init_checkpoint", {"input_file": "text.txt", "output_file": "f.jsonl"}),
         ("--input_file: *nowhere is not a file", {}, {"input_file": "nowhere", "output_file": "f.jsonl"}),
         ("--input_file: *text.txt is empty", {"text.txt": ""}, {"input_file": "text.txt", "output_file": "f.jsonl"}),
         ("--input_file: *text.txt, line 2: not UTF-8", {"text.txt": b"a\n\xff\n"},
@@ -147,12 +233,14 @@ CASES = {
         ("--output_file=*", {"text.txt": "a\n"}, {"input_file": "text.txt", "output_file": "text.txt/f.jsonl"}),
     ],
     "convert_checkpoint": [
+        *models("from", {"to": "out", "format": "tf1"}, with_tokenizer=False),
         ("--from=*nowhere: there is no such", {}, {"from": "nowhere", "to": "out", "format": "tf1"}),
         ("--to=*is a file", {"file": "x"}, {"from": "model", "to": "file", "format": "tf1"}),
         ("--vocab_file=*nowhere", {}, {"from": "model", "to": "out", "format": "tf1", "vocab_file": "nowhere"}),
         ("--add_tokens=*nowhere", {}, {"from": "model", "to": "out", "format": "tf1", "add_tokens": "nowhere"}),
     ],
     "export_saved_model": [
+        *models("model_dir", {"export_dir": "out"}, with_tokenizer=False),
         ("--model_dir=*nowhere: there is no such", {}, {"model_dir": "nowhere", "export_dir": "out"}),
         ("--export_dir=*is a file", {"file": "x"}, {"model_dir": "model", "export_dir": "file"}),
         ("--check_file=*nowhere", {}, {"model_dir": "model", "export_dir": "out", "check_file": "nowhere"}),
@@ -163,7 +251,7 @@ CASES = {
         ("*rows.jsonl, line 1, column 2: not JSON", {"rows.jsonl": "{x"}, {"model": "m", "input_file": "rows.jsonl"}),
     ],
 }  # fmt: skip
-FILES = ("_file", "_dir", "_checkpoint", "from", "to", "add_tokens")
+FILES = ("_file", "_dir", "_checkpoint", "teacher", "from", "to", "add_tokens")
 WITH_A_MODEL = ("run_classifier", "run_swag", "run_similarity", "run_ner", "run_squad", "run_domain", "run_pretraining")
 
 
@@ -173,8 +261,10 @@ def test_mistakes_in_files_are_named_before_tensorflow_is_imported(script, tmp_p
     for number, (_, files, given) in enumerate(CASES[script]):
         folder = tmp_path / str(number)
         (folder / "model").mkdir(parents=True)
-        (folder / "model" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+        (folder / "model" / "vocab.txt").write_text("\n".join(TOKENS))
+        (folder / "model" / "bert_model.safetensors").write_text("x")
         for name, content in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         usual = (
             GIVEN if script in WITH_A_MODEL else {"init_checkpoint": "model"} if script == "extract_features" else {}

@@ -86,6 +86,7 @@ def files(tmp_path):
     (tmp_path / "two.jsonl").write_text('{"text": "good film"}\n')
     (tmp_path / "choice.csv").write_text("sent1,sent2,ending0,ending1\na,b,c,d\n")
     (tmp_path / "words.conll").write_text("\nw1 O\n")
+    (tmp_path / "teacher.bin").write_text("")
     (tmp_path / "MRPC").mkdir()
     (tmp_path / "MRPC" / "train.tsv").write_text("sentence\tlabel\na\t1\n")
     return tmp_path
@@ -124,7 +125,7 @@ CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"
          "ValueError: --long_texts=windows combines the pooled outputs of BERT; leave out --lstm_on_top."),
         ("run_classifier", [*CUSTOM, "--long_texts=windows", "--model=cnn"],
          "ValueError: --long_texts=windows is for --model=bert; this is a cnn."),
-        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--teacher={}"],
+        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--teacher={}/teacher.bin"],
          "ValueError: --teacher reads a text as one row, so that --long_texts=windows can't learn from it."),
         ("run_classifier", [*CUSTOM, "--long_texts=cut", "--max_windows=3"],
          "ValueError: --max_windows=3 is for --long_texts=windows."),

@@ -18,7 +18,7 @@ from bert_tf.models.base_models import TaskModel
 from bert_tf.models.config import config_of_dict
 from bert_tf.models.electra import tf1
 from bert_tf.models.electra.discriminator import ReplacedTokenHead, ReplacedTokenObjective
-from bert_tf.models.families import create_encoder
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.heads import MaskedLanguageModelHead
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import MaskedLanguageModelObjective
@@ -259,7 +259,7 @@ class ElectraPretrainer(TaskModel):
             check_shared_sizes(self.config, self.generator_config)
             shared = self.bert.embeddings
         dtype = self.dtype_policy
-        self.generator = create_encoder(
+        self.generator = BertEncoder(
             self.generator_config,
             dense_embedding_gradient=True,
             embeddings=shared,

@@ -22,7 +22,7 @@ from absl import logging
 from bert_tf.conversion.surgery import OUTPUT_BIAS
 from bert_tf.models import open_weights, pretrained
 from bert_tf.models.albert.config import AlbertConfig
-from bert_tf.models.directory import ModelFiles
+from bert_tf.models.directory import ModelFiles, tokenizer_of
 from bert_tf.models.families import Family, family_of
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.pretraining.shard import summary_path
@@ -163,7 +163,7 @@ def _open_start(path: str) -> Start:
         notes.append("The weights have no head for the order of sentences, so that is not trained.")
     for note in notes:
         logging.info("%s", note)
-    return Start(files, family, pretrained.tokenizer_of(files), has_head, order, tuple(notes))
+    return Start(files, family, tokenizer_of(files), has_head, order, tuple(notes))
 
 
 # --- output_dir -------------------------------------------------------------------------------------------------------

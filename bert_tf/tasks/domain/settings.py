@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+from bert_tf.models.directory import check_model
 from bert_tf.models.recipe import check_learning_rate
 from bert_tf.pretraining.corpus import check_beginning
 from bert_tf.pretraining.corpus_formats import TextSettings
@@ -11,7 +12,6 @@ from bert_tf.system import checks
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.training.settings import DTYPE_POLICIES, FineTuningSettings
-from bert_tf.weights import released_models
 
 USUAL_SEEDS = 3
 
@@ -82,7 +82,7 @@ class DomainSettings:
         check_learning_rate(self.learning_rate)
         if self.dtype not in DTYPE_POLICIES:
             raise ValueError(f"--dtype={self.dtype} must be one of {', '.join(DTYPE_POLICIES)}.")
-        released_models.check_path(self.init_checkpoint, "--init_checkpoint")
+        check_model(self.init_checkpoint, "--init_checkpoint", with_tokenizer=True)
         for name in ("input_file", "heldout_file", "other_text"):
             if name == "input_file" or getattr(self, name) is not None:
                 check_beginning(getattr(self, name), f"--{name}", TextSettings(encoding=self.encoding))

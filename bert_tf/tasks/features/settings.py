@@ -5,12 +5,12 @@ import itertools
 import os
 import posixpath
 
-from bert_tf.system.checks import check_config_file, check_file, check_not_empty, check_output_file, is_remote
+from bert_tf.models.directory import check_model
+from bert_tf.system.checks import check_not_empty, check_output_file, is_remote
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.training.settings import DeviceSettings
-from bert_tf.weights import released_models
 
 _FORMAT_BY_ENDING = {".npz": "npz", ".hdf5": "hdf5", ".h5": "hdf5", ".tfrecord": "tfrecord"}
 
@@ -65,9 +65,10 @@ class FeatureSettings(DeviceSettings):
             raise ValueError(
                 f"--output_file={self.output_file} is not {self.output_format}: give --output_format={meant}."
             )
-        check_config_file(self.bert_config_file, "--bert_config_file")
-        check_file(self.vocab_file, "--vocab_file")
-        released_models.check_path(self.init_checkpoint, "--init_checkpoint")
+        check_model(
+            self.init_checkpoint, "--init_checkpoint", self.bert_config_file, self.vocab_file,
+            allow_unknown=self.allow_unknown_config_keys, with_tokenizer=True,
+        )  # fmt: skip
         folder = os.path.dirname(self.output_file)
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")

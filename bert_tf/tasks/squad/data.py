@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import lines_at_beginning, read_json, read_text_lines
+from bert_tf.system.text_files import lines_at_beginning, parse_json, read_json, read_text_lines
 
 # What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
+_CHECKED = 1 << 20  # characters of a file that are checked before TensorFlow is imported
+# In JSON; strings as a whole, also one that is cut off.
+_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _LISTED = 10  # the log shows this many of the answers that are not found
 
 
@@ -81,13 +84,16 @@ class SquadData:
     unanswered: str
 
 
-def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
+def read_articles(path: str, encoding: str = UTF_8, whole: bool = True) -> list[dict]:
     """The list under `data` of a SQuAD file, every part of which has been checked to be there.
+
+    Args:
+      whole: False: only the paragraphs in its first million characters.
 
     Raises:
       ValueError: not in the encoding, not JSON, or a key is missing or of another type; names the file and the place.
     """
-    root = read_json(path, encoding=encoding)
+    root = read_json(path, encoding=encoding) if whole else _beginning(path, encoding)
 
     def part(holder, place: str, key: str, kind: type):
         where = f"{path}: {place or 'the file'}"
@@ -125,19 +131,39 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
     return articles
 
 
+def _beginning(path: str, encoding: str) -> dict:
+    """What `read_json` would return if the file ended with the last paragraph in its first million characters.
+
+    Raises:
+      ValueError: not in the encoding, not JSON, or no object; names the file and the place.
+    """
+    text = ""
+    for line in read_text_lines(path, encoding=encoding):
+        text += line + "\n"
+        if len(text) >= _CHECKED:
+            break
+    text = text.removeprefix("\ufeff")[:_CHECKED]
+    if not text.lstrip().startswith("{"):
+        raise ValueError(f"{path} does not begin with an object, so this is not a SQuAD file.")
+    around, end = "", 0
+    for bracket in _BRACKET.finditer(text):
+        if bracket[0] in "{[":
+            around += bracket[0]
+        elif bracket[0] in "]}":
+            around = around[:-1]
+            end = bracket.end() if around == "{[{[" else end  # the file, data, an article, paragraphs
+    return parse_json(text[:end] + "]}]}", path) if end else {"data": []}
+
+
 def check_beginning(path: str, is_training: bool, version_2_with_negative: bool, encoding: str) -> None:
     """Refuses a local file that is no SQuAD file or has no question, without TensorFlow; a large one by its beginning.
 
     Raises:
       ValueError: as of `read_squad_examples`; names the file and the place.
     """
-    if lines_at_beginning(path) is not None:
-        first = next((line for line in read_text_lines(path, encoding=encoding) if line.strip("\ufeff \t")), "")
-        if not first.lstrip("\ufeff \t").startswith("{"):
-            raise ValueError(f"{path} does not begin with an object, so this is not a SQuAD file.")
-        return
-    found = read_squad_examples([path], is_training, version_2_with_negative, encoding=encoding)
-    if not found.examples and not found.skipped:
+    whole = lines_at_beginning(path) is None
+    found = read_squad_examples([path], is_training, version_2_with_negative, encoding=encoding, whole=whole)
+    if whole and not found.examples and not found.skipped:
         raise ValueError(f"{path} has no question.")
 
 
@@ -147,6 +173,7 @@ def read_squad_examples(
     version_2_with_negative: bool = False,
     answer_from: str = "words",
     encoding: str = UTF_8,
+    whole: bool = True,
 ) -> SquadData:
     """Reads SQuAD files.
 
@@ -156,7 +183,7 @@ def read_squad_examples(
       version_2_with_negative: questions may have no answer (SQuAD 2.0).
       answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
         "offsets": if it is at its `answer_start`.
-      encoding: see `text_files.TextFile`.
+      encoding: see `text_files.TextFile`. whole: see `read_articles`.
 
     Raises:
       ValueError: not a SQuAD file (see `read_articles`); the data does not fit version_2_with_negative; a training
@@ -166,8 +193,8 @@ def read_squad_examples(
     examples, skipped, articles = [], [], []
     seen, repeated, empty, unanswered, without_text, total = {}, [], [], [], [], 0
     for path in paths:
-        here = read_articles(path, encoding)
-        _check_version(path, here, version_2_with_negative)
+        here = read_articles(path, encoding, whole)
+        _check_version(path, here, version_2_with_negative, whole)
         articles += here
         for article in here:
             for entry in article["paragraphs"]:
@@ -267,7 +294,7 @@ def _questions(articles: list[dict]) -> list[dict]:
     return [question for article in articles for entry in article["paragraphs"] for question in entry["qas"]]
 
 
-def _check_version(path: str, articles: list[dict], version_2: bool) -> None:
+def _check_version(path: str, articles: list[dict], version_2: bool, whole: bool) -> None:
     questions = _questions(articles)
     impossible = sum(bool(question.get("is_impossible")) for question in questions)
     if impossible and not version_2:
@@ -276,7 +303,7 @@ def _check_version(path: str, articles: list[dict], version_2: bool) -> None:
             "--version_2_with_negative."
         )
     answered = bool(questions) and all(question.get("answers") for question in questions)
-    if version_2 and answered and not any("is_impossible" in question for question in questions):
+    if whole and version_2 and answered and not any("is_impossible" in question for question in questions):
         raise ValueError(
             f'{path} is SQuAD 1.1 data: no question has "is_impossible", each has an answer. Leave out '
             "--version_2_with_negative."

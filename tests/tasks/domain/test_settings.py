@@ -10,6 +10,7 @@ from bert_tf.tasks.domain.settings import DomainSettings
 @pytest.fixture
 def right(tmp_path) -> DomainSettings:
     (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "bert_model.safetensors").write_text("")
     (tmp_path / "text.txt").write_text("A sentence.\n")
     (tmp_path / "train.csv").write_text("text,verdict\nyes,up\nno,down\n")
     settings = DomainSettings(
