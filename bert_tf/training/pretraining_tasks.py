@@ -268,7 +268,7 @@ class PretrainingTask:
         return (
             f"  from bert_tf import {model}, fill_mask, read_tokenizer\n"
             f'  model, tokenizer = {model}.from_pretrained("{folder}"), read_tokenizer("{folder}")\n'
-            f'  print(fill_mask(model, tokenizer, ["The {mask} of the story."]))'
+            f'  print(fill_mask(model, tokenizer, ["Your own text with a {mask} in it."]))'
         )
 
 

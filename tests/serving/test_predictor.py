@@ -56,5 +56,5 @@ def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
         told.predict(["good " * 20, "bad", ""])
     assert [record.message.split(" (")[0] for record in caplog.records] == [
         "Longer than the maximum sequence length, 6 tokens, of which the last are lost: 1 of 3 examples.",
-        "1 of 3 examples have a text without any token",
+        "A text without any token",
     ]

@@ -154,8 +154,7 @@ def _warn_of_empty(examples: Sequence[InputExample], numbers: Sequence[int], war
     """Warns of texts without tokens. numbers: of their examples."""
     if numbers:
         warn(
-            "%d of %d examples have a text without any token (empty, or of characters that are dropped); the first is "
-            "%s.",
+            "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is %s.",
             len(set(numbers)), len(examples), examples[min(numbers)].guid,
         )  # fmt: skip
 

@@ -84,7 +84,7 @@ def warn_of_spellings(path: str, counts: Iterable[str], what: str = "labels", fl
     if alike:
         shown = ", ".join(" and ".join(map(repr, names)) for names in alike[:_SHOWN])
         advice = f"{flag} with one spelling of each reads the others as it" if flag else "use one spelling of each"
-        logging.warning("%s: %d %s differ in case only and are different classes (%s): %s.", path, len(alike), what,
+        logging.warning("%s: %s that differ in case only are different classes: %d (%s); %s.", path, what, len(alike),
                         shown, advice)  # fmt: skip
 
 

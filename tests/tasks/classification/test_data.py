@@ -535,7 +535,7 @@ def test_a_header_in_other_files_without_one_is_named(tmp_path, caplog):
 def test_labels_that_differ_in_case_are_named(tmp_path, caplog):
     content = "text,label\na,Positive\nb,positive\nc,negative\nd,NEGATIVE\ne,negative\n"
     assert len(own_task(tmp_path, content).labels) == 4
-    assert "2 labels differ in case only and are different classes ('Positive' and 'positive', " in caplog.text
+    assert "labels that differ in case only are different classes: 2 ('Positive' and 'positive', " in caplog.text
     assert "--labels=... with one spelling of each" in caplog.text
     task = own_task(tmp_path, content, labels=["negative", "positive"])
     found = [example.label for example in data.read_examples(task, task.train)]

@@ -382,4 +382,4 @@ def test_tags_that_are_ids_or_differ_in_case(write, caplog):
     with pytest.raises(ValueError, match="--tag_column: each of the 5 words has a tag of its own, as '11'"):
         labels("a 11\nb 12\nc 13\nd 14\ne 15\n", "plain")
     assert labels("a B-PER\nb B-per\n", "iob2") == ["O", "B-PER", "I-PER", "B-per", "I-per"]
-    assert "1 types of entities differ in case only and are different classes ('PER' and 'per')" in caplog.text
+    assert "types of entities that differ in case only are different classes: 1 ('PER' and 'per')" in caplog.text
