@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_tf.pretraining.mask_kernels import SCRATCH_ROWS, mask, round_half_even
 from bert_tf.pretraining.mersenne_twister import below, random_float
-from bert_tf.system.numba_compile import compiled
+from bert_tf.system.numba_compile import compiled, inner
 
 # The state of `plan_instances` between two calls, as an int64 array.
 PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
@@ -28,7 +28,7 @@ NO_B = -1  # as B_BEGIN: the instance is not a pair but [CLS] A [SEP]
 # ---- instances -------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@inner
 def begin_of(ends, number):
     """Where a range begins, of ranges that follow each other and end at `ends`."""
     return ends[number - 1] if number else 0
@@ -115,7 +115,7 @@ def plan_instances(
     return made
 
 
-@compiled
+@inner
 def _put_pair(
     sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, state, span
 ):  # fmt: skip
@@ -141,7 +141,7 @@ def _put_pair(
     return end, swapped
 
 
-@compiled
+@inner
 def _random_next(sentence_ends, document_ends, order, number, target_length, state):
     """Sentences of a random place of, if ten draws find one, another document: (first token, number of tokens)."""
     other = 0
@@ -156,7 +156,7 @@ def _random_next(sentence_ends, document_ends, order, number, target_length, sta
     return begin, length
 
 
-@compiled
+@inner
 def _sentences_from(sentence_ends, start, last, target_length):
     """Sentences from `start` on until they are long enough: (first token, number of tokens, sentence after them)."""
     begin = begin_of(sentence_ends, start)
@@ -168,7 +168,7 @@ def _sentences_from(sentence_ends, start, last, target_length):
             return begin, length, end
 
 
-@compiled
+@inner
 def _truncate(span, max_num_tokens, state):
     """Takes tokens off the longer of A and B, at one end or the other, until both fit."""
     while span[A_LENGTH] + span[B_LENGTH] > max_num_tokens:
@@ -180,7 +180,7 @@ def _truncate(span, max_num_tokens, state):
             span[B_BEGIN] += random_float(state) < 0.5
 
 
-@compiled
+@inner
 def gather(tokens, span, cls_id, sep_id, row):
     """Writes [CLS] A [SEP] B [SEP] of an instance, or [CLS] A [SEP], unmasked, into row; returns its length."""
     a_begin, a_length, b_begin, b_length = span[A_BEGIN], span[A_LENGTH], span[B_BEGIN], span[B_LENGTH]
@@ -196,7 +196,7 @@ def gather(tokens, span, cls_id, sep_id, row):
     return a_length + b_length + 3
 
 
-@compiled
+@inner
 def _gather_continuations(continuations, is_continuation, span, row, length, continues):
     """Writes for each token of an instance's row whether it continues a word; see `plan_instances`."""
     if len(continuations):

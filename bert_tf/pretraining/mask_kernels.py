@@ -6,12 +6,12 @@ Shape legend: S max_seq_length, P max_predictions_per_seq.
 import numpy as np
 
 from bert_tf.pretraining.mersenne_twister import below, random_float, shuffle
-from bert_tf.system.numba_compile import compiled
+from bert_tf.system.numba_compile import inner
 
 SCRATCH_ROWS = 6
 
 
-@compiled
+@inner
 def round_half_even(x):
     """Python's `round` of a number that is not negative."""
     below = np.floor(x)
@@ -21,7 +21,7 @@ def round_half_even(x):
     return np.int64(below)
 
 
-@compiled
+@inner
 def mask(
     row, length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids,
     continues, state, numpy_state, scratch, positions, replacements,
@@ -75,7 +75,7 @@ def mask(
     return count
 
 
-@compiled
+@inner
 def _choose_words(order, words, begins, candidates, num_words, to_predict, chosen):
     """Positions of words, in the order given, as long as they fit; returns their number."""
     count = 0
@@ -91,7 +91,7 @@ def _choose_words(order, words, begins, candidates, num_words, to_predict, chose
     return count
 
 
-@compiled
+@inner
 def _choose_ngrams(
     order, words, begins, candidates, num_words, to_predict, ngram_shares, numpy_state, covered, chosen
 ):  # fmt: skip

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from bert_tf.system.numba_compile import compiled
+from bert_tf.system.numba_compile import compiled, inner
 
 _STATE_WORDS = 624
 
@@ -40,13 +40,13 @@ def restore_numpy(rng: np.random.RandomState, state: np.ndarray) -> None:
     rng.set_state(("MT19937", state[:_STATE_WORDS], int(state[_STATE_WORDS])))
 
 
-@compiled
+@inner
 def _twist(word, following, far):
     mixed = (word & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
     return far ^ (mixed >> np.uint32(1)) ^ ((mixed & np.uint32(1)) * np.uint32(0x9908B0DF))
 
 
-@compiled
+@inner
 def _next_words(state):
     """The next 624 words (Matsumoto and Nishimura 1998). The loops are simple, so that they can be vectorized."""
     for k in range(_STATE_WORDS - 397):
@@ -57,7 +57,7 @@ def _next_words(state):
     _fill_outputs(state)
 
 
-@compiled
+@inner
 def _fill_outputs(state):
     for k in range(_STATE_WORDS):
         word = state[k]
@@ -67,7 +67,7 @@ def _fill_outputs(state):
         state[_OUTPUTS + k] = word ^ (word >> np.uint32(18))
 
 
-@compiled
+@inner
 def _next_word(state):
     """The next 32 bits."""
     used = np.int64(state[_STATE_WORDS])
@@ -78,7 +78,7 @@ def _next_word(state):
     return state[_OUTPUTS + used]
 
 
-@compiled
+@inner
 def random_float(state):
     """`rng.random()`: 53 bits, from 0 to below 1."""
     high = np.int64(_next_word(state) >> np.uint32(5))
@@ -86,7 +86,7 @@ def random_float(state):
     return (high * 67108864.0 + low) * (1.0 / 9007199254740992.0)
 
 
-@compiled
+@inner
 def below(state, count):
     """`rng.randrange(count)`; count from 1 to 2^32 - 1."""
     bits, rest = 0, count

@@ -18,7 +18,7 @@ Shape legend: S max_seq_length, P max_predictions_per_seq, M pairs per row.
 """
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import google_crc32c
 import numpy as np
@@ -28,68 +28,13 @@ import tensorflow as tf
 from bert_tf.data.written_index import RECORDS_PER_BLOCK, WrittenIndex
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, gather
 from bert_tf.pretraining.instances import Instances
-from bert_tf.system.numba_compile import compiled
+from bert_tf.system.numba_compile import compiled, inner
 
 _INT64_LIST, _FLOAT_LIST = 0x1A, 0x12
-_CRC32C_POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed
+_FRAME_HEAD, _FRAME_END = 12, 4  # length and its checksum; checksum of the payload
 
 
-def _checksum_tables() -> np.ndarray:
-    """uint32 [8, 256]: table k gives what a byte does to the checksum k bytes further on."""
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ np.uint32(_CRC32C_POLYNOMIAL), table >> 1).astype(np.uint32)
-    tables = [table]
-    for _ in range(7):
-        tables.append(table[tables[-1] & 0xFF] ^ (tables[-1] >> 8))
-    return np.stack(tables)
-
-
-_TABLES = _checksum_tables()
-
-
-@compiled
-def _masked_checksum(data, begin, end, tables):
-    """CRC-32C of data[begin:end], eight bytes at a time, rotated and shifted as TFRecord wants it.
-
-    Written out, where the rest of the project calls google-crc32c: compiled code can't call a library of Python's, and
-    leaving the loop twice per record would take longer than everything else in it.
-    """
-    crc = np.uint32(0xFFFFFFFF)
-    at = begin
-    while at + 8 <= end:
-        crc ^= (
-            np.uint32(data[at])
-            | (np.uint32(data[at + 1]) << np.uint32(8))
-            | (np.uint32(data[at + 2]) << np.uint32(16))
-            | (np.uint32(data[at + 3]) << np.uint32(24))
-        )
-        crc = (
-            tables[7, crc & np.uint32(0xFF)]
-            ^ tables[6, (crc >> np.uint32(8)) & np.uint32(0xFF)]
-            ^ tables[5, (crc >> np.uint32(16)) & np.uint32(0xFF)]
-            ^ tables[4, crc >> np.uint32(24)]
-            ^ tables[3, data[at + 4]]
-            ^ tables[2, data[at + 5]]
-            ^ tables[1, data[at + 6]]
-            ^ tables[0, data[at + 7]]
-        )
-        at += 8
-    while at < end:
-        crc = tables[0, (crc ^ np.uint32(data[at])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
-        at += 1
-    crc ^= np.uint32(0xFFFFFFFF)
-    return np.uint32(((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8))  # wraps around
-
-
-@compiled
-def _put_fixed(buffer, at, value, size):
-    for k in range(size):
-        buffer[at + k] = (value >> (8 * k)) & 0xFF
-    return at + size
-
-
-@compiled
+@inner
 def _varint_size(value):
     size = 1
     while value > 0x7F:
@@ -98,7 +43,7 @@ def _varint_size(value):
     return size
 
 
-@compiled
+@inner
 def _put_varint(buffer, at, value):
     while value > 0x7F:
         buffer[at] = (value & 0x7F) | 0x80
@@ -108,7 +53,7 @@ def _put_varint(buffer, at, value):
     return at + 1
 
 
-@compiled
+@inner
 def _packed_size(values, count):
     """Bytes of `count` integers, from 0 to below 2^35, as varints."""
     size = np.int64(count)
@@ -118,7 +63,7 @@ def _packed_size(values, count):
     return size
 
 
-@compiled
+@inner
 def _sizes(name, packed_size):
     """Bytes of a feature's list, of the feature, and of its entry in the map of features with tag and length."""
     list_size = 1 + _varint_size(packed_size) + packed_size
@@ -127,7 +72,7 @@ def _sizes(name, packed_size):
     return list_size, feature_size, 1 + _varint_size(entry_size) + entry_size
 
 
-@compiled
+@inner
 def _put_feature_head(buffer, at, name, kind, packed_size):
     """All of a feature but its packed values: an entry of the map of features."""
     list_size, feature_size, _ = _sizes(name, packed_size)
@@ -147,7 +92,7 @@ def _put_feature_head(buffer, at, name, kind, packed_size):
     return _put_varint(buffer, at + 1, packed_size)
 
 
-@compiled
+@inner
 def _put_integers(buffer, at, name, values, count, size, padded_count):
     """A feature of `count` integers, which take `size` bytes, then zeros up to `padded_count`."""
     at = _put_feature_head(buffer, at, name, _INT64_LIST, size + padded_count - count)
@@ -167,7 +112,7 @@ def _put_integers(buffer, at, name, values, count, size, padded_count):
     return at + padded_count - count
 
 
-@compiled
+@inner
 def _put_ones(buffer, at, name, zeros, ones, padded_count):
     """A feature of zeros, ones, then zeros up to `padded_count`."""
     at = _put_feature_head(buffer, at, name, _INT64_LIST, padded_count)
@@ -176,7 +121,7 @@ def _put_ones(buffer, at, name, zeros, ones, padded_count):
     return at + padded_count
 
 
-@compiled
+@inner
 def _put_weights(buffer, at, name, ones, padded_count):
     """A feature of floats 1.0, then 0.0."""
     at = _put_feature_head(buffer, at, name, _FLOAT_LIST, 4 * padded_count)
@@ -188,24 +133,16 @@ def _put_weights(buffer, at, name, ones, padded_count):
     return at + 4 * padded_count
 
 
-@compiled
-def _open_frame(buffer, begin, payload_size, tables):
-    """Writes what precedes the features of an Example in a file: length, its checksum, the outermost field."""
-    _put_fixed(buffer, begin, 1 + _varint_size(payload_size) + payload_size, 8)
-    _put_fixed(buffer, begin + 8, np.int64(_masked_checksum(buffer, begin, begin + 8, tables)), 4)
-    buffer[begin + 12] = 0x0A
-    return _put_varint(buffer, begin + 13, payload_size)
+@inner
+def _open_example(buffer, begin, features_size):
+    """Writes the outermost field of the Example of a frame that begins at `begin`."""
+    buffer[begin + _FRAME_HEAD] = 0x0A
+    return _put_varint(buffer, begin + _FRAME_HEAD + 1, features_size)
 
 
 @compiled
-def _close_frame(buffer, begin, end, tables):
-    """Writes the checksum of the Example after it; returns where the next frame begins."""
-    return _put_fixed(buffer, end, np.int64(_masked_checksum(buffer, begin + 12, end, tables)), 4)
-
-
-@compiled
-def _encode_masked(numbers, tokens, spans, positions, replacements, settings, names, tables, buffer):
-    """Framed records of the instances `numbers`, one after the other in buffer; returns the bytes used."""
+def _encode_masked(numbers, tokens, spans, positions, replacements, settings, names, buffer, ends):
+    """Records of the instances `numbers`; buffer, ends: see `_blocks`."""
     max_seq_length, max_predictions, cls_id, sep_id, pad_id = settings
     row = np.empty(max_seq_length, np.int32)
     labels = np.empty(max(1, max_predictions), np.int32)
@@ -213,7 +150,8 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
     for name, size in ((1, max_seq_length), (2, max_seq_length), (5, 4 * max_predictions), (6, 1)):
         fixed_size += _sizes(names[name], size)[2]
     begin = 0
-    for number in numbers:
+    for place in range(len(numbers)):
+        number = numbers[place]
         span = spans[number]
         length = gather(tokens, span, cls_id, sep_id, row)
         masked = span[NUM_MASKED]
@@ -228,7 +166,7 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
         size = fixed_size + _sizes(names[0], ids_size)[2]
         size += _sizes(names[3], positions_size + max_predictions - masked)[2]
         size += _sizes(names[4], labels_size + max_predictions - masked)[2]
-        at = _open_frame(buffer, begin, size, tables)
+        at = _open_example(buffer, begin, size)
         at = _put_integers(buffer, at, names[0], row, max_seq_length, ids_size, max_seq_length)
         at = _put_ones(buffer, at, names[1], 0, length, max_seq_length)
         at = _put_ones(buffer, at, names[2], first, length - first, max_seq_length)
@@ -236,13 +174,13 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
         at = _put_integers(buffer, at, names[4], labels, masked, labels_size, max_predictions)
         at = _put_weights(buffer, at, names[5], masked, max_predictions)
         at = _put_ones(buffer, at, names[6], 0, span[LABEL], 1)
-        begin = _close_frame(buffer, begin, at, tables)
-    return begin
+        ends[place] = at
+        begin = at + _FRAME_END
 
 
 @compiled
-def _encode_unmasked(row_begins, row_ends, members, tokens, continuations, spans, settings, names, tables, buffer):
-    """Framed records; row k holds the instances members[row_begins[k]:row_ends[k]]."""
+def _encode_unmasked(row_begins, row_ends, members, tokens, continuations, spans, settings, names, buffer, ends):
+    """Records; row k holds the instances members[row_begins[k]:row_ends[k]]; buffer, ends: see `_blocks`."""
     marked = len(continuations) > 0
     max_seq_length, max_pairs, cls_id, sep_id = settings
     row, continues = np.empty(max_seq_length, np.int32), np.empty(max_seq_length, np.int32)
@@ -264,35 +202,36 @@ def _encode_unmasked(row_begins, row_ends, members, tokens, continuations, spans
         size = _sizes(names[0], ids_size)[2] + _sizes(names[1], lengths_size + 2 * (max_pairs - pairs))[2]
         if marked:
             size += _sizes(names[3], length)[2]
-        at = _open_frame(buffer, begin, size + _sizes(names[2], max_pairs)[2], tables)
+        at = _open_example(buffer, begin, size + _sizes(names[2], max_pairs)[2])
         at = _put_integers(buffer, at, names[0], row, length, ids_size, length)
         at = _put_integers(buffer, at, names[1], lengths, 2 * pairs, lengths_size, 2 * max_pairs)
         at = _put_integers(buffer, at, names[2], labels, pairs, pairs, max_pairs)
         if marked:
             at = _put_integers(buffer, at, names[3], continues, length, length, length)
-        begin = _close_frame(buffer, begin, at, tables)
-    return begin
+        ends[k] = at
+        begin = at + _FRAME_END
 
 
 @compiled
-def _encode_plain(numbers, tokens, spans, settings, names, tables, buffer):
-    """Framed records in ELECTRA's form of the instances `numbers`; returns the bytes used."""
+def _encode_plain(numbers, tokens, spans, settings, names, buffer, ends):
+    """Records in ELECTRA's form of the instances `numbers`; buffer, ends: see `_blocks`."""
     max_seq_length, cls_id, sep_id = settings
     row = np.empty(max_seq_length, np.int32)
     fixed_size = _sizes(names[1], max_seq_length)[2] + _sizes(names[2], max_seq_length)[2]
     begin = 0
-    for number in numbers:
+    for place in range(len(numbers)):
+        number = numbers[place]
         span = spans[number]
         length = gather(tokens, span, cls_id, sep_id, row)
         first = span[A_LENGTH] + 2
         ids_size = _packed_size(row, length)
         size = fixed_size + _sizes(names[0], ids_size + max_seq_length - length)[2]
-        at = _open_frame(buffer, begin, size, tables)
+        at = _open_example(buffer, begin, size)
         at = _put_integers(buffer, at, names[0], row, length, ids_size, max_seq_length)
         at = _put_ones(buffer, at, names[1], 0, length, max_seq_length)
         at = _put_ones(buffer, at, names[2], first, length - first, max_seq_length)
-        begin = _close_frame(buffer, begin, at, tables)
-    return begin
+        ends[place] = at
+        begin = at + _FRAME_END
 
 
 def _name_arrays(*names: str) -> tuple[np.ndarray, ...]:
@@ -309,6 +248,42 @@ _UNMASKED_NAMES = _name_arrays("input_ids", "segment_lengths", "next_sentence_la
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
+def _blocks(rows: int, size: int, encode: Callable[..., None]) -> Iterator[bytes]:
+    """Framed records in blocks of up to 1,024.
+
+    Args:
+      rows: how many. size: most bytes of a framed record.
+      encode: called with a slice of the rows, writes each as an Example, with room for the frame around it (12 bytes
+        before, 4 behind), to uint8 buffer, one after the other; and where each Example ends to int64 ends.
+    """
+    buffer, ends = np.empty(RECORDS_PER_BLOCK * size, np.uint8), np.empty(RECORDS_PER_BLOCK, np.int64)
+    for begin in range(0, rows, RECORDS_PER_BLOCK):
+        count = min(RECORDS_PER_BLOCK, rows - begin)
+        encode(slice(begin, begin + count), buffer, ends)
+        yield _framed(buffer, ends[:count])
+
+
+def _framed(buffer: np.ndarray, ends: np.ndarray) -> bytes:
+    """Fills in what is around the Examples; returns the frames."""
+    begins = np.concatenate([[0], ends[:-1] + _FRAME_END]) + _FRAME_HEAD
+    lengths = (ends - begins).astype("<u8").view(np.uint8).reshape(-1, 8)
+    payloads = map(buffer.__getitem__, map(slice, begins.tolist(), ends.tolist()))
+    for place, content in (
+        (begins - _FRAME_HEAD, lengths),
+        (begins - 4, _masked_checksums(lengths)),
+        (ends, _masked_checksums(payloads)),
+    ):
+        buffer[place[:, None] + np.arange(content.shape[1])] = content
+    return buffer[: ends[-1] + _FRAME_END].tobytes()
+
+
+def _masked_checksums(contents: Iterable[np.ndarray]) -> np.ndarray:
+    """CRC-32C of each content, rotated and shifted as TFRecord wants it: uint8 [n, 4]."""
+    crc = np.fromiter(map(google_crc32c.value, contents), np.uint32)
+    crc = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)  # wraps around
+    return crc.astype("<u4").view(np.uint8).reshape(-1, 4)
+
+
 def _bytes_at_most(max_seq_length: int, max_predictions: int, max_pairs: int) -> int:
     """Of one framed record: numbers take five bytes at most, heads of features sixty."""
     return 8 * max_seq_length + 14 * max_predictions + 11 * max_pairs + 600
@@ -317,65 +292,43 @@ def _bytes_at_most(max_seq_length: int, max_predictions: int, max_pairs: int) ->
 def masked_blocks(instances: Instances, numbers: np.ndarray) -> Iterator[bytes]:
     """Masked records of the instances with these numbers, in blocks of up to 1,024."""
     settings, vocabulary = instances.settings, instances.vocabulary
-    size = _bytes_at_most(settings.max_seq_length, settings.max_predictions_per_seq, 1)
-    buffer = np.empty(RECORDS_PER_BLOCK * size, np.uint8)
-    for begin in range(0, len(numbers), RECORDS_PER_BLOCK):
-        used = _encode_masked(
-            numbers[begin : begin + RECORDS_PER_BLOCK],
-            instances.store.tokens,
-            instances.spans,
-            instances.positions,
-            instances.replacements,
-            (
-                settings.max_seq_length,
-                settings.max_predictions_per_seq,
-                vocabulary.cls_id,
-                vocabulary.sep_id,
-                vocabulary.pad_id,
-            ),
-            _MASKED_NAMES,
-            _TABLES,
-            buffer,
-        )
-        yield buffer[:used].tobytes()
+    max_seq_length, max_predictions = settings.max_seq_length, settings.max_predictions_per_seq
+    sizes_and_ids = (max_seq_length, max_predictions, vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id)
+    spans, positions, replacements = instances.spans, instances.positions, instances.replacements
+
+    def encode(part: slice, buffer: np.ndarray, ends: np.ndarray) -> None:
+        _encode_masked(
+            numbers[part], instances.store.tokens, spans, positions, replacements, sizes_and_ids, _MASKED_NAMES, buffer,
+            ends,
+        )  # fmt: skip
+
+    return _blocks(len(numbers), _bytes_at_most(max_seq_length, max_predictions, 1), encode)
 
 
 def unmasked_blocks(instances: Instances, row_ends: np.ndarray, members: np.ndarray, max_pairs: int) -> Iterator[bytes]:
     """Unmasked records in blocks of up to 1,024; row k holds the instances members[row_ends[k - 1]:row_ends[k]]."""
-    settings, vocabulary = instances.settings, instances.vocabulary
-    buffer = np.empty(RECORDS_PER_BLOCK * _bytes_at_most(settings.max_seq_length, 0, max_pairs), np.uint8)
+    max_seq_length, store = instances.settings.max_seq_length, instances.store
+    sizes_and_ids = (max_seq_length, max_pairs, instances.vocabulary.cls_id, instances.vocabulary.sep_id)
     row_begins = np.concatenate([[0], row_ends[:-1]]).astype(np.int64)
-    for begin in range(0, len(row_ends), RECORDS_PER_BLOCK):
-        used = _encode_unmasked(
-            row_begins[begin : begin + RECORDS_PER_BLOCK],
-            row_ends[begin : begin + RECORDS_PER_BLOCK],
-            members,
-            instances.store.tokens,
-            instances.store.continuations,
-            instances.spans,
-            (settings.max_seq_length, max_pairs, vocabulary.cls_id, vocabulary.sep_id),
-            _UNMASKED_NAMES,
-            _TABLES,
-            buffer,
-        )
-        yield buffer[:used].tobytes()
+
+    def encode(part: slice, buffer: np.ndarray, ends: np.ndarray) -> None:
+        _encode_unmasked(
+            row_begins[part], row_ends[part], members, store.tokens, store.continuations, instances.spans,
+            sizes_and_ids, _UNMASKED_NAMES, buffer, ends,
+        )  # fmt: skip
+
+    return _blocks(len(row_ends), _bytes_at_most(max_seq_length, 0, max_pairs), encode)
 
 
 def plain_blocks(instances: Instances, numbers: np.ndarray) -> Iterator[bytes]:
     """Records in ELECTRA's form of the instances with these numbers, in blocks of up to 1,024."""
-    settings, vocabulary = instances.settings, instances.vocabulary
-    buffer = np.empty(RECORDS_PER_BLOCK * _bytes_at_most(settings.max_seq_length, 0, 1), np.uint8)
-    for begin in range(0, len(numbers), RECORDS_PER_BLOCK):
-        used = _encode_plain(
-            numbers[begin : begin + RECORDS_PER_BLOCK],
-            instances.store.tokens,
-            instances.spans,
-            (settings.max_seq_length, vocabulary.cls_id, vocabulary.sep_id),
-            _MASKED_NAMES[:3],
-            _TABLES,
-            buffer,
-        )
-        yield buffer[:used].tobytes()
+    max_seq_length, store = instances.settings.max_seq_length, instances.store
+    sizes_and_ids = (max_seq_length, instances.vocabulary.cls_id, instances.vocabulary.sep_id)
+
+    def encode(part: slice, buffer: np.ndarray, ends: np.ndarray) -> None:
+        _encode_plain(numbers[part], store.tokens, instances.spans, sizes_and_ids, _MASKED_NAMES[:3], buffer, ends)
+
+    return _blocks(len(numbers), _bytes_at_most(max_seq_length, 0, 1), encode)
 
 
 def write_blocks(path: str, blocks: Iterator[bytes], rows: int, compression: str | None = None) -> WrittenIndex:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, begin_of
 from bert_tf.pretraining.mersenne_twister import below, random_float
-from bert_tf.system.numba_compile import compiled
+from bert_tf.system.numba_compile import compiled, inner
 
 # The state of `plan_electra` between two calls, as an int64 array: the next sentence of the document, the first
 # sentence that is in no row yet, the tokens from there on, the document, the target length.
@@ -19,7 +19,7 @@ _NO_LIMIT = 100_000
 _TOO_SHORT = 11
 
 
-@compiled
+@inner
 def _put_span(span, a_begin, a_length, b_begin, b_length):
     span[A_BEGIN], span[A_LENGTH], span[B_BEGIN], span[B_LENGTH] = a_begin, a_length, b_begin, b_length
     span[LABEL] = span[NUM_MASKED] = 0
@@ -73,7 +73,7 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, state, pl
     return made, filled
 
 
-@compiled
+@inner
 def _divide(begin, ends, target, state, in_a):
     """Whether each of the sentences, which follow each other from `begin`, is in A."""
     a_target = _NO_LIMIT if random_float(state) < _SINGLE_SHARE else (target - 3) // 2
@@ -92,7 +92,7 @@ def _divide(begin, ends, target, state, in_a):
             b_length += length
 
 
-@compiled
+@inner
 def _copy(tokens, begin, ends, in_a, wanted, most, row):
     """Copies the sentences of A, or those of B, up to `most` tokens; returns the number of tokens."""
     length = 0

@@ -35,6 +35,7 @@ from bert_tf.system import run_lock, workers
 from bert_tf.system.atomic import is_temporary_name, remove_folder, written_together
 from bert_tf.system.literal_paths import names_in, paths_beginning_with
 from bert_tf.system.messages import visible
+from bert_tf.system.numba_compile import interpreted
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.run_lock import Owner
 from bert_tf.system.text_files import read_json
@@ -44,6 +45,8 @@ from bert_tf.text.word_boundaries import WordBoundaries
 
 PACKED_PAIRS = 8  # most pairs per row with --pack_sequences
 INSTANCES_LOGGED = 3
+# Of text, times passes: up to here nothing is compiled. Plain Python takes some 7 s for a megabyte, compilation 8 s.
+BYTES_INTERPRETED = 1 << 18
 # Roughly how a shard's time is divided.
 _TOKENIZING_SHARE, _BUILDING_SHARE, _WRITING_SHARE = 0.4, 0.3, 0.3
 _BYTES_A_TASK = 16 << 20  # of text, where one shard is tokenized by several processes
@@ -163,6 +166,7 @@ def make_shard(
         written_together(job.files(shard)) as temporary,
         tempfile.TemporaryDirectory(prefix=f"bert_tf_{shard}_", dir=job.scratch_dir) as scratch,
         _explained_full_disk(scratch),
+        interpreted(corpus.total_bytes * job.settings.dupe_factor <= BYTES_INTERPRETED),
     ):
         store, read_counts = _tokenize(job, tokenizer, (begin, end), scratch, num_workers, bars(_TOKENIZING_SHARE))
         text_counts = _count_text(store, tokenizer.unk_id, job.settings.rows in WITH_SEPARATORS)

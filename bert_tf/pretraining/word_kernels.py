@@ -8,7 +8,7 @@ since both sides are UTF-8.
 
 import numpy as np
 
-from bert_tf.system.numba_compile import compiled
+from bert_tf.system.numba_compile import compiled, inner
 
 # What an ASCII character becomes beside a character that stays: see `cut_words`.
 DROPPED, SPACE, ALONE, LETTER = range(4)
@@ -17,7 +17,7 @@ DROPPED, SPACE, ALONE, LETTER = range(4)
 # ---- vocabulary ------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@inner
 def _child_slot(keys, node, byte):
     """Where the child of a node is, or would be, in the hash table of a trie."""
     key = np.int64(node) * 256 + byte + 1  # 0: free
@@ -53,7 +53,7 @@ def build_trie(data, ends, ids, continues, keys, children, token_at):
         begin = ends[number]
 
 
-@compiled
+@inner
 def _cut_token(text, begin, end, trie, unknown_id, max_characters, pieces, found):
     """Writes the pieces of text[begin:end], longest first from the left, to pieces[found:]; returns how many in all."""
     keys, children, token_at = trie

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from bert_tf.pretraining import word_kernels
+from bert_tf.system.numba_compile import is_interpreting
 from bert_tf.text.added_tokens import AddedTokens
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
@@ -42,6 +43,8 @@ def word_table_of(
 ) -> "WordTable | LineTable | AddedTokenTable":
     """The table for a tokenizer; boundaries, mark_words: see `token_store.TokenStoreWriter`."""
     lines = LineTable(tokenizer, mark_words, boundaries)
+    if is_interpreting():
+        return lines  # the others are faster, but compiled
     if isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split:
         words = WordPieceTable(tokenizer, boundaries)
     elif isinstance(tokenizer, ByteBpeTokenizer):

@@ -1,32 +1,80 @@
-"""Functions compiled by Numba, kept on disk for the next process."""
+"""Functions compiled by Numba, kept on disk for the next process.
 
+Compilation takes seconds, once; what would take less as plain Python need not be compiled: see `interpreted`.
+"""
+
+import contextlib
+import contextvars
 import functools
 import hashlib
 import pathlib
 import time
+from collections.abc import Callable, Iterator
 
-import numba
+import numpy as np
 from numba.core import event, types
+from numba.core.registry import CPUDispatcher
 
 from bert_tf.system import first_use
 
+_interpreting = contextvars.ContextVar("interpreting", default=False)
 
-def compiled(function):
+
+@contextlib.contextmanager
+def interpreted(condition: bool = True) -> Iterator[None]:
+    """In this context, if the condition holds, compiled functions run as the Python that they are written in."""
+    token = _interpreting.set(condition)
+    try:
+        with np.errstate(over="ignore"):  # as in compiled code
+            yield
+    finally:
+        _interpreting.reset(token)
+
+
+def is_interpreting() -> bool:
+    """Whether compiled functions run as Python."""
+    return _interpreting.get()
+
+
+def compiled(function: Callable) -> "_Loop":
     """Compiles a function on its first call, and again after any of the compiled modules of its folder has changed.
 
     Numba itself looks only at the function's own file, although what it calls is compiled into it.
     """
-    dispatcher = numba.njit(cache=True, nogil=True, boundscheck=False, no_cfunc_wrapper=True)(function)
-    file = dispatcher._cache._cache_file
+    loop = _Loop(function)
+    loop.enable_caching()
+    file = loop._cache._cache_file
     file._source_stamp = (file._source_stamp, _checksum(pathlib.Path(function.__code__.co_filename).parent))
-    # A variable that begins with 0 is first taken for the constant, and what it is passed to would be compiled for the
-    # constant, too, which nothing calls: a third of the time of compilation.
-    template = dispatcher.get_call_template
-    dispatcher.get_call_template = lambda arguments, named: template(
-        [types.unliteral(kind) for kind in arguments], {name: types.unliteral(kind) for name, kind in named.items()}
-    )
-    _announcer.add(dispatcher)
-    return dispatcher
+    _announcer.add(loop)
+    return loop
+
+
+def inner(function: Callable) -> "_InnerLoop":
+    """A function for compiled functions to call: compiled only as part of them. Called from Python it runs as such."""
+    return _InnerLoop(function, no_cpython_wrapper=True)
+
+
+class _Loop(CPUDispatcher):
+    """What Numba makes of a function."""
+
+    def __init__(self, function: Callable, **options: bool):
+        options = {"nopython": True, "nogil": True, "boundscheck": False, "no_cfunc_wrapper": True, **options}
+        super().__init__(py_func=function, targetoptions=options)
+
+    def __call__(self, *arguments):
+        return self.py_func(*arguments) if _interpreting.get() else super().__call__(*arguments)
+
+    def get_call_template(self, arguments, named):
+        # A variable that begins with 0 is first taken for the constant, and what it is passed to would be compiled for
+        # the constant, too, which nothing calls: a third of the time of compilation.
+        return super().get_call_template(
+            [types.unliteral(kind) for kind in arguments], {name: types.unliteral(kind) for name, kind in named.items()}
+        )
+
+
+class _InnerLoop(_Loop):
+    def __call__(self, *arguments):
+        return self.py_func(*arguments)
 
 
 @functools.cache

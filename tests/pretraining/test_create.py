@@ -15,10 +15,13 @@ from helpers.pretraining_records_read import FEATURES, LETTERS, contents, digest
 from bert_tf.pretraining import shard
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.shard import summary_path
+from bert_tf.system import numba_compile
 
 
+@pytest.mark.parametrize("bytes_interpreted", [0, 1 << 40])
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_records_are_the_originals(number, golden, tmp_path):
+def test_records_are_the_originals(number, bytes_interpreted, golden, tmp_path, monkeypatch):
+    monkeypatch.setattr(shard, "BYTES_INTERPRETED", bytes_interpreted)
     expected = json.loads((golden / "pretraining" / f"setting_{number}.json").read_text())
     outputs = [tmp_path / f"part{k}.tfrecord" for k in range(expected["num_output_files"])]
     corpus = ",".join(str(golden / "pretraining" / name) for name in expected["input_files"])
@@ -37,6 +40,41 @@ def test_records_are_the_originals(number, golden, tmp_path):
     for first in expected["first_instances"]:
         record = files[first["output_file"]][first["record"]]
         assert record == {name: first[name] for name in FEATURES}
+
+
+def forbid_compiled(monkeypatch) -> None:
+    def call(loop, *_):
+        raise AssertionError(f"{loop.py_func.__name__} is compiled")
+
+    monkeypatch.setattr(numba_compile.CPUDispatcher, "__call__", call)
+
+
+FORMS = {
+    "words": {"do_whole_word_mask": True, "max_predictions_per_seq": 20},
+    "n-grams": {"ngram": 3, "do_whole_word_mask": True, "max_predictions_per_seq": 20, "next_sentence": "order"},
+    "marked words": {"word_boundaries": "spaces", "masking": "dynamic"},
+    "packed": {"masking": "dynamic", "pack_sequences": True, "compression": "gzip"},
+    "electra": {"rows": "electra"},
+    "sentences of BPE": {"rows": "full_sentences", "vocab_file": "tokenization/roberta/vocab.json"},
+    "sentences of documents": {"rows": "doc_sentences", "vocab_file": "tokenization/albert/tiny.model"},
+    "lines": {"rows": "lines"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_small_text_compiles_nothing_and_gives_the_same(form, golden, tmp_path, monkeypatch):
+    flags = {"vocab_file": "vocab.txt", "max_seq_length": 64, "show_progress": False} | FORMS[form]
+    flags["vocab_file"] = str(golden / flags["vocab_file"])
+    text, outputs = str(ROOT / "sample_text.txt"), [tmp_path / "interpreted", tmp_path / "compiled"]
+    with monkeypatch.context() as patch:
+        forbid_compiled(patch)
+        create_pretraining_data(text, str(outputs[0]), **flags)
+        patch.setattr(shard, "BYTES_INTERPRETED", os.path.getsize(text) - 1)
+        with pytest.raises(AssertionError, match="is compiled"):
+            create_pretraining_data(text, str(outputs[1]), **flags)
+    monkeypatch.setattr(shard, "BYTES_INTERPRETED", 0)
+    create_pretraining_data(text, str(outputs[1]), **flags)
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -228,33 +228,6 @@ def test_records_are_those_of_the_plain_encoder(letters, tmp_path):
         assert records == [encode(instance) for instance in instances]
 
 
-def test_checksums_of_any_length():
-    """The standard's check value, and the masked form for all lengths around the eight bytes of an iteration."""
-    crc = kernel_checksum(b"123456789")
-    assert crc == masked(0xE3069283)
-    data = bytes(range(200))
-    for length in range(40):
-        assert kernel_checksum(data[:length]) == masked(plain_crc32c(data[:length]))
-
-
-def kernel_checksum(data: bytes) -> int:
-    array = np.frombuffer(bytearray(data), np.uint8)
-    return int(record_writer._masked_checksum(array, 0, len(array), record_writer._TABLES))
-
-
-def plain_crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def masked(crc: int) -> int:
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 # ---- the pieces ------------------------------------------------------------------------------------------------------
 
 

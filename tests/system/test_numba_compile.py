@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 from helpers.paths import ROOT
 from helpers.warm import HANG_SECONDS
 
@@ -81,6 +82,35 @@ def test_constants_and_variables_share_what_is_compiled_and_that_it_takes_long_i
     assert numba_compile._announcer._seconds > 0.5
     monkeypatch.setattr(numba_compile._announcer, "_seconds", first_use.SECONDS + 1)  # it has been said
     assert loop.advance_twice(3.5) == 8.0 and len(told) == 1
+
+
+INNER = """
+import numpy as np
+from bert_tf.system.numba_compile import compiled, inner
+
+@inner
+def doubled(x):
+    return np.uint64(2) * x
+
+@compiled
+def wrapped(x):
+    return doubled(x) + np.uint64(1)
+"""
+
+
+def test_interpreted_and_inner_functions_compile_nothing(monkeypatch, tmp_path):
+    (tmp_path / "inner.py").write_text(INNER)
+    monkeypatch.syspath_prepend(tmp_path)
+    inner = importlib.import_module("inner")
+    assert inner.doubled(np.uint64(3)) == 6
+    with numba_compile.interpreted():
+        assert inner.wrapped(np.uint64(1 << 63)) == 1  # as compiled code does, without a warning of the overflow
+        with numba_compile.interpreted(False):
+            assert not numba_compile.is_interpreting()
+    assert not inner.doubled.signatures and not inner.wrapped.signatures
+    assert inner.wrapped(np.uint64(1 << 63)) == 1
+    assert len(inner.doubled.signatures) == len(inner.wrapped.signatures) == 1
+    assert [path.name.partition("-")[0] for path in (tmp_path / "__pycache__").glob("*.nbi")] == ["inner.wrapped"]
 
 
 def test_what_takes_long_is_announced_and_nothing_else(monkeypatch):
