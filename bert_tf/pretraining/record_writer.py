@@ -145,7 +145,7 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
     """Records of the instances `numbers`; buffer, ends: see `_blocks`."""
     max_seq_length, max_predictions, cls_id, sep_id, pad_id = settings
     row = np.empty(max_seq_length, np.int32)
-    labels = np.empty(max(1, max_predictions), np.int32)
+    chosen, labels = np.empty(max_predictions, np.int32), np.empty(max_predictions, np.int32)
     fixed_size = np.int64(0)
     for name, size in ((1, max_seq_length), (2, max_seq_length), (5, 4 * max_predictions), (6, 1)):
         fixed_size += _sizes(names[name], size)[2]
@@ -156,13 +156,13 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
         length = gather(tokens, span, cls_id, sep_id, row)
         masked = span[NUM_MASKED]
         for k in range(masked):
-            position = positions[number, k]
+            chosen[k] = position = positions[number, k]
             labels[k] = row[position]
             row[position] = replacements[number, k]
         first = span[A_LENGTH] + 2
         row[length:] = pad_id
         ids_size, labels_size = _packed_size(row, max_seq_length), _packed_size(labels, masked)
-        positions_size = _packed_size(positions[number], masked)
+        positions_size = _packed_size(chosen, masked)
         size = fixed_size + _sizes(names[0], ids_size)[2]
         size += _sizes(names[3], positions_size + max_predictions - masked)[2]
         size += _sizes(names[4], labels_size + max_predictions - masked)[2]
@@ -170,7 +170,7 @@ def _encode_masked(numbers, tokens, spans, positions, replacements, settings, na
         at = _put_integers(buffer, at, names[0], row, max_seq_length, ids_size, max_seq_length)
         at = _put_ones(buffer, at, names[1], 0, length, max_seq_length)
         at = _put_ones(buffer, at, names[2], first, length - first, max_seq_length)
-        at = _put_integers(buffer, at, names[3], positions[number], masked, positions_size, max_predictions)
+        at = _put_integers(buffer, at, names[3], chosen, masked, positions_size, max_predictions)
         at = _put_integers(buffer, at, names[4], labels, masked, labels_size, max_predictions)
         at = _put_weights(buffer, at, names[5], masked, max_predictions)
         at = _put_ones(buffer, at, names[6], 0, span[LABEL], 1)

@@ -232,7 +232,8 @@ class WordPieceTable(WordTable):
         text = " ".join(words)
         mark = next(chr(code) for code in _MARKS if chr(code) not in text)
         tokens = self._basic_tokenizer.tokenize(f" {mark} ".join([*words, ""]))
-        return np.frombuffer(" ".join(tokens).replace(mark, "\n").encode(), np.uint8)
+        # Writable, as the words of the other kind are: Numba compiles another version for arrays that are not.
+        return np.frombuffer(bytearray(" ".join(tokens).replace(mark, "\n").encode()), np.uint8)
 
 
 class ByteBpeTable(WordTable):
