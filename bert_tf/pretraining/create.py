@@ -10,8 +10,7 @@ Where things are:
   row_kinds                         or the rows of other families
   packing                           several short pairs in a row
   record_writer                     tf.train.Example records in TFRecord files
-  word_kernels, instance_kernels,   the compiled loops of these: over characters, over tokens,
-  mask_kernels, row_kernels         over the tokens to predict, over sentences
+  word_kernels, instance_kernels    the compiled loops of these: over characters, over tokens
   shard                             all of it for one shard of the text
   system.workers, beam_pipeline     many shards, on this machine or on a cluster
 

@@ -14,8 +14,7 @@ Shape legend: S max_seq_length, P max_predictions_per_seq.
 
 import numpy as np
 
-from bert_tf.pretraining.mask_kernels import SCRATCH_ROWS, mask, round_half_even
-from bert_tf.pretraining.mersenne_twister import below, random_float
+from bert_tf.pretraining.mersenne_twister import below, random_float, shuffle
 from bert_tf.system.numba_compile import compiled, inner
 
 # The state of `plan_instances` between two calls, as an int64 array.
@@ -23,6 +22,7 @@ PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
 # Columns of an instance's spans.
 A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NUM_MASKED = range(6)
 NO_B = -1  # as B_BEGIN: the instance is not a pair but [CLS] A [SEP]
+_SCRATCH_ROWS = 6
 
 
 # ---- instances -------------------------------------------------------------------------------------------------------
@@ -45,13 +45,13 @@ def plan_instances(
       tokens: uint16 or int32, the whole text. continuations: uint8, whether each token continues a word, or empty:
         is_continuation says it. sentence_ends: int64, where each sentence ends in tokens.
       document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
-      state: of the generator. numpy_state: of NumPy's, see `mask_kernels.mask`.
+      state: of the generator. numpy_state: of NumPy's, see `_mask`.
       place: int64 [4], where to continue; at first zeros, with PLACE_TARGET -1.
       settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, whether the
         order of pairs is the question, ids of [CLS], [SEP], [MASK]); P 0: no masks. What is not a pair is
         `[CLS] A [SEP]`.
       probabilities: (short_seq_prob, masked_lm_prob, mask_rate, keep_share: of the positions that don't become [MASK],
-        those that stay). ngram_shares: see `mask_kernels.mask`.
+        those that stay). ngram_shares: see `_mask`.
       all_ids: int32, what random replacements are drawn from. is_continuation: bool by id, whether it continues a word.
       spans: int64 [n, 6], filled in. positions, replacements: int32 [n, P], filled in: masked positions, increasing,
         and the ids after masking.
@@ -65,7 +65,7 @@ def plan_instances(
     documents = len(order)
     row = np.empty(max_seq_length, np.int32)
     continues = np.empty(max_seq_length, np.int32)
-    scratch = np.empty((SCRATCH_ROWS, max_seq_length + 1), np.int64)
+    scratch = np.empty((_SCRATCH_ROWS, max_seq_length + 1), np.int64)
     made = 0
     while place[PLACE_PASS] < dupe_factor:
         while place[PLACE_DOCUMENT] < documents:
@@ -101,8 +101,8 @@ def plan_instances(
                     row_length = gather(tokens, span, cls_id, sep_id, row)
                     if whole_words:
                         _gather_continuations(continuations, is_continuation, span, row, row_length, continues)
-                    to_predict = min(max_predictions, max(1, round_half_even(row_length * masked_lm_prob)))
-                    span[NUM_MASKED] = mask(
+                    to_predict = min(max_predictions, max(1, _round_half_even(row_length * masked_lm_prob)))
+                    span[NUM_MASKED] = _mask(
                         row, row_length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id,
                         mask_id, all_ids, continues, state, numpy_state, scratch, positions[made], replacements[made],
                     )  # fmt: skip
@@ -204,3 +204,120 @@ def _gather_continuations(continuations, is_continuation, span, row, length, con
     else:
         for k in range(length):
             continues[k] = is_continuation[row[k]]
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+@inner
+def _round_half_even(x):
+    """Python's `round` of a number that is not negative."""
+    below = np.floor(x)
+    rest = x - below
+    if rest > 0.5 or (rest == 0.5 and np.int64(below) % 2 == 1):
+        below += 1.0
+    return np.int64(below)
+
+
+@inner
+def _mask(
+    row, length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids,
+    continues, state, numpy_state, scratch, positions, replacements,
+):  # fmt: skip
+    """Chooses positions of one instance and the tokens to put there; returns their number.
+
+    Args:
+      row: int32 [S], the first `length` are the instance. to_predict: most positions.
+      ngram_shares: float64 [N], the share of n-grams of up to 1, 2, ... N words, the last 1; or empty: single words.
+      continues: int32 [S], whether each token continues a word; used if whole_words.
+      state, numpy_state: of Python's generator, and of NumPy's, which draws the lengths of n-grams.
+      scratch: int64 [_SCRATCH_ROWS, S + 1]. positions, replacements: int32 [P], filled in, by increasing position.
+    """
+    words, order, chosen = scratch[0], scratch[1], scratch[2]  # words: the word that each candidate belongs to
+    candidates, begins, num_candidates, num_words = scratch[3], scratch[4], 0, 0
+    for position in range(length):
+        token = row[position]
+        if token == cls_id or token == sep_id:  # noqa: SIM109  Numba would build a tuple
+            continue
+        # A piece that continues a word, at the beginning of B, joins the last word of A, over the [SEP] between them,
+        # as in the original.
+        if not (whole_words and num_words and continues[position]):
+            order[num_words] = begins[num_words] = num_candidates
+            num_words += 1
+        words[num_candidates] = num_words - 1
+        candidates[num_candidates] = position
+        num_candidates += 1
+    begins[num_words] = num_candidates
+    shuffle(state, order, num_words)
+    if len(ngram_shares):
+        count = _choose_ngrams(
+            order, words, begins, candidates, num_words, to_predict, ngram_shares, numpy_state, scratch[5], chosen
+        )
+    else:
+        count = _choose_words(order, words, begins, candidates, num_words, to_predict, chosen)
+    for k in range(count):
+        position = chosen[k]
+        token = mask_id
+        if random_float(state) >= mask_rate:
+            token = row[position] if random_float(state) < keep_share else all_ids[below(state, len(all_ids))]
+        # Inserted in order: there are few.
+        place = k
+        while place and positions[place - 1] > position:
+            positions[place] = positions[place - 1]
+            replacements[place] = replacements[place - 1]
+            place -= 1
+        positions[place] = position
+        replacements[place] = token
+    if len(ngram_shares):
+        shuffle(state, order, num_words)  # as the original does, for a permutation that it rarely makes
+    return count
+
+
+@inner
+def _choose_words(order, words, begins, candidates, num_words, to_predict, chosen):
+    """Positions of words, in the order given, as long as they fit; returns their number."""
+    count = 0
+    for k in range(num_words):
+        if count >= to_predict:
+            break
+        begin = order[k]
+        end = begins[words[begin] + 1]
+        if count + end - begin <= to_predict:
+            for candidate in range(begin, end):
+                chosen[count] = candidates[candidate]
+                count += 1
+    return count
+
+
+@inner
+def _choose_ngrams(
+    order, words, begins, candidates, num_words, to_predict, ngram_shares, numpy_state, covered, chosen
+):  # fmt: skip
+    """Positions of n-grams that begin with each word, in the order given; returns their number.
+
+    The length is drawn for every word, also for one that is then left out: because not even it alone fits, or because
+    a word of its n-gram is chosen already. An n-gram that does not fit is cut to fewer words.
+    """
+    covered[: begins[num_words]] = 0
+    count = 0
+    for k in range(num_words):
+        if count >= to_predict:
+            break
+        draw, size = random_float(numpy_state), 1
+        while ngram_shares[size - 1] <= draw:
+            size += 1
+        begin = order[k]
+        word = words[begin]
+        end = begins[min(word + size, num_words)]
+        while size > 1 and count + end - begin > to_predict:
+            size -= 1
+            end = begins[min(word + size, num_words)]
+        free = count + end - begin <= to_predict
+        for candidate in range(begin, end):
+            free = free and covered[candidate] == 0
+        if free:
+            for candidate in range(begin, end):
+                covered[candidate] = 1
+                chosen[count] = candidates[candidate]
+                count += 1
+    return count

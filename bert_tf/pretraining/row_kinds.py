@@ -16,15 +16,25 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_tf.pretraining import mersenne_twister, row_kernels
+from bert_tf.pretraining import mersenne_twister
+from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, begin_of
 from bert_tf.pretraining.instances import Instances, VocabularyIds, create_instances, write_planned
+from bert_tf.pretraining.mersenne_twister import below, random_float
 from bert_tf.pretraining.settings import InstanceSettings
 from bert_tf.pretraining.token_store import TokenStore, map_file
+from bert_tf.system.numba_compile import compiled, inner
 from bert_tf.system.progress import progress_bar
 
 WITH_SEPARATORS = ("full_sentences", "doc_sentences")
 _ROW_TOKENS = 1 << 22  # at once
 _SPANS = {"spans": (np.int64, 6), "positions": (np.int32, 0), "replacements": (np.int32, 0)}
+# The state of `plan_electra` between two calls, as an int64 array: the next sentence of the document, the first
+# sentence that is in no row yet, the tokens from there on, the document, the target length.
+SENTENCE, FIRST, GATHERED, DOCUMENT, TARGET = range(5)
+
+_SINGLE_SHARE, _SHORT_SHARE, _SHORTEST = 0.1, 0.05, 5
+_NO_LIMIT = 100_000
+_TOO_SHORT = 11
 
 
 def create_rows(
@@ -54,9 +64,9 @@ def create_rows(
 
         def plan(spans, *_) -> int:
             if settings.rows == "lines":
-                return row_kernels.plan_lines(store.tokens, store.sentence_ends, unknown_id, length, place, spans)
+                return plan_lines(store.tokens, store.sentence_ends, unknown_id, length, place, spans)
             within = settings.rows == "doc_sentences"
-            return row_kernels.plan_sentences(store.sentence_ends, store.document_ends, length, within, place, spans)
+            return plan_sentences(store.sentence_ends, store.document_ends, length, within, place, spans)
 
         arrays = write_planned(plan, _SPANS, directory, lambda: int(place[0]), progress.update)
     order = np.arange(len(arrays[0]), dtype=np.int64)
@@ -81,7 +91,7 @@ def _electra_rows(store, settings, vocabulary, rng, directory, progress) -> Inst
             nonlocal used
             made = 0
             while made < len(spans):
-                new, filled = row_kernels.plan_electra(
+                new, filled = plan_electra(
                     store.tokens, store.sentence_ends, store.document_ends, length, state, place, used, spans[made:],
                     tokens,
                 )  # fmt: skip
@@ -96,3 +106,178 @@ def _electra_rows(store, settings, vocabulary, rng, directory, progress) -> Inst
     mersenne_twister.restore(rng, state)
     rows = TokenStore(map_file(path, store.tokens.dtype.type), store.sentence_ends, store.document_ends)
     return Instances(rows, settings, vocabulary, *arrays, np.arange(len(arrays[0]), dtype=np.int64))
+
+
+# ---- compiled loops --------------------------------------------------------------------------------------------------
+# Each goes on where its last call ended, so that memory does not limit the size of the text. Spans have the columns of
+# `instance_kernels`.
+
+
+@inner
+def _put_span(span, a_begin, a_length, b_begin, b_length):
+    span[A_BEGIN], span[A_LENGTH], span[B_BEGIN], span[B_LENGTH] = a_begin, a_length, b_begin, b_length
+    span[LABEL] = span[NUM_MASKED] = 0
+
+
+# ---- ELECTRA ---------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, state, place, used, spans, rows):
+    """Makes more rows until `spans` or `rows` is full or the text ends (original: build_pretraining_dataset.py).
+
+    Args:
+      tokens, sentence_ends, document_ends: see `instance_kernels.plan_instances`. state: of the generator.
+      place: int64 [5], where to continue; at first zeros, with TARGET max_seq_length.
+      used: tokens in the rows of earlier calls.
+      spans: int64 [n, 6], filled in. They point into all rows end to end, since a row takes sentences out of their
+        order. rows: like tokens, [m], filled in.
+
+    Returns:
+      (number of rows, tokens filled in).
+    """
+    made = filled = 0
+    in_a = np.empty(max_seq_length + 1, np.bool_)
+    while place[DOCUMENT] < len(document_ends):
+        last = document_ends[place[DOCUMENT]]
+        while True:
+            while place[SENTENCE] < last and place[GATHERED] < place[TARGET]:
+                begin = begin_of(sentence_ends, place[SENTENCE])
+                place[GATHERED] += sentence_ends[place[SENTENCE]] - begin
+                place[SENTENCE] += 1
+            if place[FIRST] == place[SENTENCE]:
+                break
+            if made == len(spans) or filled + max_seq_length > len(rows):
+                return made, filled
+            ends = sentence_ends[place[FIRST] : place[SENTENCE]]
+            begin = begin_of(sentence_ends, place[FIRST])
+            _divide(begin, ends, place[TARGET], state, in_a)
+            row = rows[filled:]
+            a_length = _copy(tokens, begin, ends, in_a, True, max_seq_length - 2, row)
+            b_length = _copy(tokens, begin, ends, in_a, False, max(0, max_seq_length - a_length - 3), row[a_length:])
+            b_begin = used + filled + a_length if b_length else NO_B
+            _put_span(spans[made], used + filled, a_length, b_begin, b_length)
+            made += 1
+            filled += a_length + b_length
+            place[TARGET] = max_seq_length
+            if random_float(state) < _SHORT_SHARE:
+                place[TARGET] = _SHORTEST + below(state, max_seq_length - _SHORTEST + 1)
+            place[FIRST], place[GATHERED] = place[SENTENCE], 0
+        place[DOCUMENT] += 1
+    return made, filled
+
+
+@inner
+def _divide(begin, ends, target, state, in_a):
+    """Whether each of the sentences, which follow each other from `begin`, is in A."""
+    a_target = _NO_LIMIT if random_float(state) < _SINGLE_SHARE else (target - 3) // 2
+    a_length = b_length = 0
+    for number in range(len(ends)):
+        length = ends[number] - begin
+        begin = ends[number]
+        in_a[number] = (
+            a_length == 0
+            or a_length + length < a_target
+            or (b_length == 0 and a_length < a_target and random_float(state) < 0.5)
+        )
+        if in_a[number]:
+            a_length += length
+        else:
+            b_length += length
+
+
+@inner
+def _copy(tokens, begin, ends, in_a, wanted, most, row):
+    """Copies the sentences of A, or those of B, up to `most` tokens; returns the number of tokens."""
+    length = 0
+    for number in range(len(ends)):
+        if in_a[number] == wanted:
+            for place in range(begin, min(ends[number], begin + most - length)):
+                row[length + place - begin] = tokens[place]
+            length += max(0, min(ends[number] - begin, most - length))
+        begin = ends[number]
+    return length
+
+
+# ---- whole sentences -------------------------------------------------------------------------------------------------
+
+
+@compiled
+def plan_sentences(sentence_ends, document_ends, max_seq_length, within_documents, place, spans):
+    """Packs whole sentences into rows until `spans` is full or the text ends (fairseq: complete, complete_doc).
+
+    A sentence that is too long for a row stands alone, and is cut into several.
+
+    Args:
+      sentence_ends, document_ends: of a store with separators (`token_store.TokenStoreWriter`).
+      within_documents: end a row with its document, and leave the document's separator out.
+      place: int64 [3], where to continue: the next sentence, its document, and the tokens of the next row's sentences
+        that are in rows already; at first zeros.
+      spans: int64 [n, 6], filled in. A is what a row holds between its special tokens; it is never empty.
+
+    Returns:
+      The number of rows; less than n only at the end.
+    """
+    room = max_seq_length - 1  # for sentences with their separators, the last of which ends the row
+    made, total = 0, len(sentence_ends)
+    while place[0] < total:
+        first = place[0]
+        begin = begin_of(sentence_ends, first)
+        while document_ends[place[1]] <= first:
+            place[1] += 1
+        last = document_ends[place[1]] - 1 if within_documents else total
+        end = first + 1
+        while end < last and sentence_ends[end] - begin <= room:
+            end += 1
+        length = sentence_ends[end - 1] - begin - 1
+        while first < last and place[2] < length:
+            if made == len(spans):
+                return made
+            _put_span(spans[made], begin + place[2], min(room - 1, length - place[2]), NO_B, 0)
+            place[2] += room - 1
+            made += 1
+        place[0], place[2] = end, 0
+    return made
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, place, spans):
+    """Makes each line a row until `spans` is full or the text ends (DistilBERT: lm_seqs_dataset.py).
+
+    What is too long for a row, special tokens included, is cut every max_seq_length - 2 tokens, before each part gets
+    the special tokens it lacks. Rows of at most 11 tokens, and those that are half unknown, are left out.
+
+    Args:
+      tokens, sentence_ends: see `instance_kernels.plan_instances`.
+      place: int64 [3], where to continue: the next line, the part of it, and how many rows were left out; at first 0.
+      spans: int64 [n, 6], filled in.
+
+    Returns:
+      The number of rows; less than n only at the end.
+    """
+    made, size = 0, max_seq_length - 2
+    while place[0] < len(sentence_ends):
+        begin = begin_of(sentence_ends, place[0])
+        length = sentence_ends[place[0]] - begin
+        parts = 1 if length + 2 <= max_seq_length else -(-(length + 2) // size)
+        while place[1] < parts:
+            if made == len(spans):
+                return made
+            # Places in the line with its special tokens: one before the tokens, one after.
+            first, last = 0, length
+            if parts > 1:
+                first, last = max(0, place[1] * size - 1), min(length, (place[1] + 1) * size - 1)
+            unknown = 0
+            for token in tokens[begin + first : begin + last]:
+                unknown += token == unknown_id
+            if last - first + 2 <= _TOO_SHORT or 2 * unknown >= last - first + 2:
+                place[2] += 1
+            else:
+                _put_span(spans[made], begin + first, last - first, NO_B, 0)
+                made += 1
+            place[1] += 1
+        place[0], place[1] = place[0] + 1, 0
+    return made

@@ -10,7 +10,7 @@ from helpers.paths import GOLDEN
 from helpers.pretraining_records_read import read_records
 from helpers.slow import slow
 
-from bert_tf.pretraining import row_kernels, row_kinds
+from bert_tf.pretraining import row_kinds
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH
@@ -84,7 +84,7 @@ def test_blocks_are_those_of_fairseq(kind, limit):
     place, spans, found = np.zeros(3, np.int64), np.zeros((3, 6), np.int64), []
     made = len(spans)
     while made == len(spans):  # a few rows a call
-        made = row_kernels.plan_sentences(sentence_ends, document_ends, limit + 1, kind == "complete_doc", place, spans)
+        made = row_kinds.plan_sentences(sentence_ends, document_ends, limit + 1, kind == "complete_doc", place, spans)
         found += spans[:made, [A_BEGIN, A_LENGTH]].tolist()
     assert all(0 < length < limit for _, length in found)
     blocks = [[begin, begin + length + 1] for begin, length in found]
@@ -155,7 +155,7 @@ def test_lines_are_cut_and_left_out_as_in_the_original():
     place, spans, rows = np.zeros(3, np.int64), np.zeros((2, 6), np.int64), []
     made = len(spans)
     while made == len(spans):
-        made = row_kernels.plan_lines(tokens, ends, 1, expected["max_model_input_size"], place, spans)
+        made = row_kinds.plan_lines(tokens, ends, 1, expected["max_model_input_size"], place, spans)
         for begin, length in spans[:made, [A_BEGIN, A_LENGTH]].tolist():
             rows.append([2, *tokens[begin : begin + length].tolist(), 3])
     assert rows == expected["rows"]
