@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.every_model import MODELS, inputs
-from helpers.training_steps import feed, one_device
+from helpers.training_steps import feed, mirrored, one_device
 
 from bert_tf.models.class_weights import with_class_weights
 from bert_tf.models.objectives import ClassificationObjective, TokenClassificationObjective
@@ -43,12 +43,12 @@ def test_the_loss_is_that_of_pytorch(objective, logits, labels):
 
 
 @pytest.mark.parametrize("name", ["classifier", "tagger"])
-def test_micro_batches_make_the_same_step(name):
+def test_micro_batches_and_replicas_make_the_same_step(name):
     create, features = MODELS[name]
     labels = np.random.default_rng(1).integers(0, 5, features["label_ids"].shape).astype("int32")
     batch, weights = {**features, "label_ids": labels}, []
-    for parts in (1, 2):
-        with one_device().scope():
+    for strategy, parts in ((one_device(), 1), (one_device(), 2), (mirrored(2), 1)):
+        with strategy.scope():
             model = create()
             model.dropout_rate = 0.0
             model.build()
@@ -59,10 +59,11 @@ def test_micro_batches_make_the_same_step(name):
             optimizer.build(model.trainable_variables)
         plan = TrainingPlan(num_train_steps=3, batch_size=4, gradient_accumulation_steps=parts, seed=1)
         objective = with_class_weights(model.objective, WEIGHTS)
-        run = make_train_function(model, optimizer, objective, one_device(), plan)
-        run(feed(one_device(), tf.data.Dataset.from_tensors(batch).repeat()), 1, tf.constant(1.0), tf.constant(0))
+        run = make_train_function(model, optimizer, objective, strategy, plan)
+        run(feed(strategy, tf.data.Dataset.from_tensors(batch).repeat()), 1, tf.constant(1.0), tf.constant(0))
         weights.append(np.asarray(model.head.output_weights))
     np.testing.assert_allclose(weights[0], weights[1], atol=1e-5)
+    np.testing.assert_allclose(weights[0], weights[2], atol=1e-5)
 
 
 def test_weights_in_fit():

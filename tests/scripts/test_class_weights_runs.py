@@ -1,4 +1,4 @@
-"""--class_weights in runs of run_classifier.py and run_ner.py."""
+"""--class_weights in runs of run_classifier.py and run_ner.py, on files in UTF-16."""
 
 import json
 
@@ -29,10 +29,10 @@ CASES = {
 def test_weights_of_classes_in_a_run(tmp_path, script):
     write_encoder(tmp_path, PIECES, TINY_CONFIG)
     name, content, own = SCRIPTS[script]
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content.encode("utf-16"))
     shared = {
         "do_train": True, "train_file": tmp_path / name, "init_checkpoint": tmp_path / "encoder", "max_seq_length": 8,
-        "train_batch_size": 4, "num_train_epochs": 1, "learning_rate": 1e-2, "seed": 1, **own,
+        "train_batch_size": 4, "num_train_epochs": 1, "learning_rate": 1e-2, "seed": 1, "encoding": "utf-16", **own,
     }  # fmt: skip
     cases = {case: {**shared, "output_dir": tmp_path / case, "class_weights": text} for case, text in CASES.items()}
     del cases["plain"]["class_weights"]

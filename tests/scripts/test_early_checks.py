@@ -255,6 +255,13 @@ FILES = ("_file", "_dir", "_checkpoint", "teacher", "from", "to", "add_tokens")
 WITH_A_MODEL = ("run_classifier", "run_swag", "run_similarity", "run_ner", "run_squad", "run_domain", "run_pretraining")
 
 
+def usual_flags(script: str, given: dict, folder) -> list[str]:
+    """Flags on a command line, with a model and paths in a folder."""
+    usual = GIVEN if script in WITH_A_MODEL else {"init_checkpoint": "model"} if script == "extract_features" else {}
+    values = {name: folder / value if name.endswith(FILES) else value for name, value in {**usual, **given}.items()}
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
 @pytest.mark.parametrize("script", CASES)
 def test_mistakes_in_files_are_named_before_tensorflow_is_imported(script, tmp_path):
     commands = []
@@ -266,11 +273,7 @@ def test_mistakes_in_files_are_named_before_tensorflow_is_imported(script, tmp_p
         for name, content in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-        usual = (
-            GIVEN if script in WITH_A_MODEL else {"init_checkpoint": "model"} if script == "extract_features" else {}
-        )
-        values = {name: folder / value if name.endswith(FILES) else value for name, value in {**usual, **given}.items()}
-        commands.append([f"--{name}={value}" for name, value in values.items()])
+        commands.append(usual_flags(script, given, folder))
     found = outcomes(script, commands)
     assert len(found) == len(CASES[script])
     for number, ((message, files, _), (outcome, heavy)) in enumerate(zip(CASES[script], found, strict=True)):
@@ -280,6 +283,46 @@ def test_mistakes_in_files_are_named_before_tensorflow_is_imported(script, tmp_p
         assert re.match(pattern, outcome) and not heavy, (message, outcome, heavy)
         there = {path.name for path in (tmp_path / str(number)).iterdir()}
         assert there == {"model", *(name.split("/")[0] for name in files)}
+
+
+# script -> a file in CP949, the flags beside the usual ones, and what is said of it with --encoding.
+IN_KOREAN = {
+    "run_classifier": ("a.csv", "문장,감정\n재미있어요,긍정\n느려요,부정\n",
+                       TRAIN | {"train_file": "a.csv", "text_a": "문장", "label": "감정", "labels": "긍정,중립"},
+                       "line 3: the label '부정' is not one of '긍정', '중립'"),
+    "run_swag": ("a.csv", "문맥,가,나,답\n점심,밥,빵,0\n저녁,밥,빵,칠\n",
+                 {"train_file": "a.csv", "context": "문맥", "choices": "가,나", "label": "답", "do_train": True},
+                 "line 3: the label '칠' is not one of"),
+    "run_similarity": ("a.csv", "하나,둘,점수\n밥,빵,높음\n",
+                       {"train_file": "a.csv", "text_a": "하나", "text_b": "둘", "score": "점수", "do_train": True},
+                       "line 2: a number is expected as score, found '높음'"),
+    "run_ner": ("a.conll", "서울 지역\n부산 지역\n", {"train_file": "a.conll", "do_train": True, "tag_scheme": "plain"},
+                "all words have the same tag, '지역'"),
+    "run_squad": ("a.json", QUESTION % f"{ANSWERED}, {ANSWERED.replace('?', '누구')}",
+                  {"predict_file": "a.json", "do_predict": True},
+                  "the id '1' is used for two different questions ('?' and '누구')"),
+    "run_domain": ("a.jsonl", '{"본문": "좋아요"}\n', {"input_file": "a.jsonl"}, "no key 'text' (--text_key) but 본문"),
+    "create_pretraining_data": ("a.jsonl", '{"본문": "좋아요"}\n', CREATE | {"input_file": "a.jsonl"},
+                                "no key 'text' (--text_key) but 본문"),
+    "create_vocab": ("a.txt", "좋아요\n",
+                     {"input_file": "a.txt", "output_file": "v.txt", "do_lower_case": False, "vocab_size": 9},
+                     "and 3 characters (3 of them also with ##) need 110"),
+    "extract_features": ("a.txt", "좋아요\n", {"input_file": "a.txt", "output_file": "f.jsonl"}, "has no weights"),
+    "serve_client": ("a.jsonl", '{"문장": "좋아요"}\n{"글": "좋아요"}\n', {"model": "m", "input_file": "a.jsonl"},
+                     "line 2: expected an object with the same keys as line 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", IN_KOREAN)
+def test_encoding_of_every_script_that_reads_texts(script, tmp_path):
+    name, content, given, message = IN_KOREAN[script]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    (tmp_path / name).write_bytes(content.encode("cp949"))
+    flags = usual_flags(script, given, tmp_path)
+    (without, _), (found, _) = outcomes(script, [flags, [*flags, "--encoding=cp949"]])
+    assert "line 1: not UTF-8" in without and "--encoding=cp949 reads it" in without, without
+    assert message in found, found
 
 
 def test_what_a_check_reads_is_told_of_by_the_run():

@@ -438,9 +438,9 @@ def test_tflite_and_the_cost_of_an_export(classifier, predictor, exported, tmp_p
 def test_the_script(classifier, tmp_path):
     command = [
         sys.executable, str(ROOT / "export_saved_model.py"), f"--model_dir={classifier}",
-        f"--export_dir={tmp_path}/out", "--dtype=bfloat16", f"--check_file={tmp_path}/dev.tsv",
+        f"--export_dir={tmp_path}/out", "--dtype=bfloat16", f"--check_file={tmp_path}/dev.tsv", "--encoding=cp949",
     ]  # fmt: skip
-    (tmp_path / "dev.tsv").write_text("one text\tbad\nanother\tfair\n")
+    (tmp_path / "dev.tsv").write_bytes("one text\tbad\n또 하나\t좋다\n".encode("cp949"))
     result = warm.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.splitlines()[0] == f"{tmp_path}/out/1"

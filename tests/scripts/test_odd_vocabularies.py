@@ -1,0 +1,43 @@
+"""A vocabulary as Google's Chinese one, with tokens that look blank or appear twice: trained with, written beside the
+best model, read again, exported, and answered with, all on disk."""
+
+import numpy as np
+from helpers.script_cases import run_cases
+from helpers.tiny import ONE_LAYER, write_encoder
+
+from bert_tf import Predictor
+from bert_tf.serving import export
+from bert_tf.text.wordpiece import FullTokenizer
+
+# The id of "good" is that of its last line, 9, and those after U+2028 would shift if it ended a line.
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2028", "good", "\u3000", "bad", "good", "##s", "\u5317"]
+TEXTS = ["good bads \u5317", "\u2028good\u3000bad", "\u5317\u5317 goods", ""]
+
+
+def test_best_model_and_exports_have_the_same_ids(tmp_path):
+    pieces = [*PIECES, *(f"w{number}" for number in range(ONE_LAYER["vocab_size"] - len(PIECES)))]
+    write_encoder(tmp_path, pieces)
+    content = (tmp_path / "vocab.txt").read_bytes()
+    (tmp_path / "train.csv").write_text("text,label\n" + "good w1,up\nbad\u5317,down\n" * 4)
+    cases = {"run": {
+        "do_train": True, "do_eval": True, "train_file": tmp_path / "train.csv", "dev_file": tmp_path / "train.csv",
+        "init_checkpoint": tmp_path / "encoder", "max_seq_length": 16, "train_batch_size": 4, "num_train_epochs": 1,
+        "learning_rate": 1e-2, "seed": 1, "task_name": "custom", "text_a": "text", "label": "label",
+        "output_dir": tmp_path / "run",
+    }}  # fmt: skip
+    assert run_cases("run_classifier", cases)[0] == {"run": "done"}
+    best = tmp_path / "run" / "best_model"
+    assert (best / "vocab.txt").read_bytes() == content
+    predictor = Predictor(str(best))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    assert tokenizer.encode(TEXTS[0]) == [9, 8, 10, 11] and tokenizer.vocab_size == ONE_LAYER["vocab_size"]
+    assert predictor.tokenizer.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
+    predictor.model.save_pretrained(str(tmp_path / "again"), vocab_file=str(best / "vocab.txt"), do_lower_case=True)
+    assert (tmp_path / "again" / "vocab.txt").read_bytes() == content
+    exported = Predictor(export.export_saved_model(str(best), str(tmp_path / "export")))
+    expected = [answer["probabilities"]["up"] for answer in predictor.predict(TEXTS)]
+    assert len({round(value, 5) for value in expected}) == len(TEXTS)
+    for other in (exported, Predictor(str(tmp_path / "again"))):
+        np.testing.assert_allclose(
+            [answer["probabilities"]["up"] for answer in other.predict(TEXTS)], expected, atol=1e-6
+        )
