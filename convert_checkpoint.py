@@ -1,4 +1,4 @@
-"""Converts BERT weights between formats, reports where each variable went, and checks the result.
+"""Converts BERT weights between formats, reports where each variable went, and reads the result back.
 
     python convert_checkpoint.py --from=uncased_L-12_H-768_A-12 --to=bert-base-hf --format=huggingface
     python convert_checkpoint.py --from=bert-base-uncased --to=bert-base-tf1 --format=tf1
@@ -23,14 +23,12 @@ from bert_tf.system import checks, script
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("from", None, "The weights: a directory, a checkpoint prefix or a weight file.")
-flags.DEFINE_string(
-    "to", None, "Directory to write; for tf1 and model_garden also a prefix such as out/bert_model.ckpt."
-)
+flags.DEFINE_string("to", None, "Directory to write; for tf1 also a prefix such as out/bert_model.ckpt.")
 flags.DEFINE_enum(
     "format",
     None,
-    list(FORMATS),
-    "Format to write. " + " ".join(f"{name}: {format.help}" for name, format in FORMATS.items()),
+    [name for name, format in FORMATS.items() if format.save],
+    "Format to write. " + " ".join(f"{name}: {format.help}" for name, format in FORMATS.items() if format.save),
 )
 flags.DEFINE_bool(
     "with_optimizer", False, "Also convert Adam moments and global_step, to continue a run (tf1 and bert_tf)."
@@ -84,11 +82,9 @@ flags.DEFINE_integer(
     "Extend the position table to this many rows, for longer sequences, by repeating the learned rows. Train it then.",
     lower_bound=1,
 )
-flags.DEFINE_bool(
-    "verify",
-    True,
-    "Also run transformers or tf-models-official on the files, if installed, and compare outputs. The written files "
-    "are always read back and compared.",
+flags.DEFINE_bool("verify", None, "Gone, and refused.")
+flags.register_validator(
+    "verify", lambda value: value is None, "the flag is gone: what is written is always read back, every bit compared."
 )
 flags.DEFINE_string("report_file", None, "Also write the report to this file.")
 flags.DEFINE_bool("overwrite", False, "Replace existing files of the target.")
@@ -109,7 +105,7 @@ def main(_):
 
     names = (
         "with_optimizer", "add_tokens", "use_unused_slots", "new_rows", "max_position_embeddings", "do_lower_case",
-        "strip_accents", "bert_config_file", "vocab_file", "hidden_act", "part", "verify", "overwrite",
+        "strip_accents", "bert_config_file", "vocab_file", "hidden_act", "part", "overwrite",
     )  # fmt: skip
     arguments = {name: FLAGS[name].value for name in names}
     report = convert.convert(FLAGS["from"].value, FLAGS.to, FLAGS.format, **arguments)

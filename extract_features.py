@@ -5,8 +5,8 @@
 
 One text per line, or two with ` ||| ` between them. The output is the original's: a JSON object for each line, with
 `linex_index` and, for each token, the values of the layers. That is 9 characters per number; for large inputs use
---output_format=hdf5, npz or tfrecord, with 4 bytes per number, unrounded. For one row per word instead of one per word
-piece: --pooling=mean (or first, or max). For one vector per line: --pooling=sentence.
+--output_format=npz or tfrecord, with 4 bytes per number, unrounded. For one row per word instead of one per word piece:
+--pooling=mean (or first, or max). For one vector per line: --pooling=sentence.
 """
 
 from absl import flags, logging
@@ -52,10 +52,10 @@ training_flags.define_device_flags()
 flags.DEFINE_enum(
     "output_format",
     "json",
-    ["json", "npz", "hdf5", "tfrecord"],
-    "json: the original's, values rounded to 6 decimals. The others store float32. npz and hdf5: arrays values "
-    "[tokens, layers, hidden size], tokens, and offsets: line i has the rows offsets[i] to offsets[i + 1]; hdf5 can "
-    "be read in parts. tfrecord: a tf.train.Example for each line.",
+    ["json", "npz", "tfrecord"],
+    "json: the original's, values rounded to 6 decimals. The others store float32. npz: arrays values [tokens, "
+    "layers, hidden size], tokens, and offsets: line i has the rows offsets[i] to offsets[i + 1]. tfrecord: a "
+    "tf.train.Example for each line.",
 )
 flags.DEFINE_enum(
     "pooling",

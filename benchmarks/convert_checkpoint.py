@@ -29,14 +29,12 @@ MODELS = {
                                   "num_hidden_layers": 12, "num_attention_heads": 64}),
 }  # fmt: skip
 flags.DEFINE_enum("model", "bert-large", list(MODELS), "Family and size.")
-flags.DEFINE_bool("verify", False, "Also compare outputs with transformers and tf-models-official.")
 flags.DEFINE_string("directory", None, "Directory for the files (some 7 GB for BERT-Large); if unset, a temporary one.")
 
 # Runs in the converting process. Clearing the peak needs Linux.
 PROGRAM = """
 import sys, time
 from bert_tf.conversion import convert, surgery  # load everything that a conversion needs before measuring memory
-from bert_tf.models.bert import model_garden
 
 def kilobytes(field):
     with open("/proc/self/status") as file:
@@ -46,7 +44,7 @@ before = kilobytes("VmRSS")
 with open("/proc/self/clear_refs", "w") as file:
     file.write("5")
 start = time.perf_counter()
-convert.convert(sys.argv[1], sys.argv[2], sys.argv[3], verify=sys.argv[4] == "True")
+convert.convert(sys.argv[1], sys.argv[2], sys.argv[3])
 print(time.perf_counter() - start, kilobytes("VmHWM") - before)
 """
 
@@ -93,7 +91,7 @@ def main(_):
             command = [sys.executable, "-c", PROGRAM, os.path.join(folder, origin)]
             command += [os.path.join(folder, target if "back" not in target else f"{target}_{origin}"), format]
             start = time.perf_counter()
-            result = subprocess.run([*command, str(FLAGS.verify)], cwd=root, capture_output=True, text=True)
+            result = subprocess.run(command, cwd=root, capture_output=True, text=True)
             seconds = time.perf_counter() - start
             if result.returncode:
                 raise RuntimeError(result.stderr[-3000:])

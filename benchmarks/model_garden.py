@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from bert_tf.conversion.reference_models import model_garden_sizes
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.electra.config import ElectraConfig
@@ -49,13 +48,25 @@ def peer_masked_lm_loss(logits, batch: dict):
     return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
 
 
+def _sizes(config: BertConfig) -> dict[str, int]:
+    """The arguments that all encoders of tf-models-official have in common."""
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "max_sequence_length": config.max_position_embeddings,
+        "type_vocab_size": config.type_vocab_size,
+    }
+
+
 def bert_peer_step(config: BertConfig, batches: tf.data.Dataset, dtype: str):
     """A step of tf-models-official's BERT or ALBERT, built as its own masked_lm task builds it."""
     import tf_keras
     from official.nlp.modeling import layers, models, networks
 
     tf_keras.mixed_precision.set_global_policy("mixed_bfloat16" if dtype == "bfloat16" else "float32")
-    sizes = model_garden_sizes(config)
+    sizes = _sizes(config)
     if isinstance(config, AlbertConfig):
         further = {"embedding_width": config.embedding_size, "intermediate_size": config.intermediate_size}
         encoder = networks.AlbertEncoder(**sizes, **further, dict_outputs=True)

@@ -138,8 +138,9 @@ OPTIONAL = {
     "onnxruntime",
     "tf2onnx",
 }
-# A package that a requirement (tensorflow-datasets 4.9.10) imports without requiring it.
-IMPORTED_BY_OTHERS = {"importlib_resources"}
+# A package that a requirement (tensorflow-datasets 4.9.10) imports without requiring it, and one that another
+# (tf-models-official) requires in any version.
+IMPORTED_BY_OTHERS = {"importlib_resources", "tf-keras"}
 # Packages of several distributions share the name `google`.
 SHARED_NAMES = {"google.protobuf": "protobuf"}
 

@@ -1,36 +1,26 @@
 """Conversion of weights from one format to another, with a report and a check.
 
-The check has two parts. The output is read back and compared with the source, tensor by tensor and bit by bit.
-And where the library of a format is installed (transformers, tf-models-official), its own model runs on the files and
-its outputs are compared with those of this project's model.
+The output is read back and compared with the source, tensor by tensor and bit by bit.
 """
 
 import dataclasses
-import gc
 import hashlib
 import inspect
-import math
 import posixpath
 from collections.abc import Collection, Mapping
 
-import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.conversion import surgery
-from bert_tf.conversion.reference_models import REFERENCES
-from bert_tf.models import card, initialize, open_weights, pretrained, random_weights
+from bert_tf.models import card, open_weights, pretrained
 from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.directory import ModelFiles, tokenizer_of
-from bert_tf.models.electra.discriminator import ElectraDiscriminator
 from bert_tf.models.families import family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.formats import format_named
 from bert_tf.models.head_config import NO_HEAD
-from bert_tf.models.inputs import select
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.models.task_models import BertForPreTraining
-from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD, expected_shapes, pooler, word_table
+from bert_tf.models.variable_names import expected_shapes, word_table
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import some
 from bert_tf.system.progress import progress_bar
@@ -42,13 +32,6 @@ from bert_tf.text.tokenizer_choice import tokenizer_class_of
 from bert_tf.text.tokenizer_files import special_tokens_of
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights.mapping import Weights, blocks, is_model_variable
-
-# Float32 rounding over 24 layers stays below this share of the largest output; another activation or a transposed
-# matrix gives a hundred times more.
-OUTPUT_TOLERANCE = 1e-4
-
-_SEQUENCES, _SEQUENCE_LENGTH = 3, 24
-_LARGE = 1 << 25  # numbers, not bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,13 +93,12 @@ def convert(
     vocab_file: str | None = None,
     hidden_act: str | None = None,
     part: str | None = None,
-    verify: bool = True,
     overwrite: bool = False,
 ) -> Report:
     """Converts weights and the files beside them.
 
     Args:
-      source: a path of any of the four formats (see `open_weights.find_weights`).
+      source: a path of any of the formats (see `open_weights.find_weights`).
       target: a directory (see `pretrained.write_model`). format: one of `formats.FORMATS`.
       with_optimizer: carry Adam moments and step, too.
       add_tokens: file of tokens to add to the vocabulary (see `surgery.add_tokens`, also for `use_unused_slots` and
@@ -125,7 +107,6 @@ def convert(
       bert_config_file, vocab_file: instead of those beside the weights.
       hidden_act: written to the configuration instead of the source's.
       part: which model of a file with several, see `open_weights.open_weights`.
-      verify: also compare outputs with the source library's model, where one is installed.
       overwrite: replace existing files.
 
     Raises:
@@ -152,12 +133,6 @@ def convert(
         notes += lines
     config = config_of_dict({**files.config.to_dict(), **changes})
     notes += _notes_on_activation(config, format)
-
-    def check(path: str) -> None:
-        notes.append(_compare_tensors(weights, path, with_optimizer))
-        if verify:
-            notes.extend(_compare_outputs(source_weights, weights, path, config, bool(changes)))
-
     files = dataclasses.replace(files, config=config)
     written = pretrained.write_model(
         target,
@@ -168,7 +143,7 @@ def convert(
         vocabulary=vocabulary if add_tokens else None,
         added=added,
         overwrite=overwrite,
-        check=check,
+        check=lambda path: notes.append(_compare_tensors(weights, path, with_optimizer)),
         card_text=_card(source, source_weights, weights, files, format, part, _changes(add_tokens, changes)),
     )
     return _report(weights, written, format, config, notes)
@@ -347,100 +322,6 @@ def _digest(weights: Weights, name: str) -> tuple:
     for block in blocks(value):
         digest.update(block.tobytes())
     return value.dtype, value.shape, digest.digest()
-
-
-def _compare_outputs(
-    source: Weights, target: Weights, target_path: str, config: BertConfig, was_changed: bool
-) -> list[str]:
-    """Runs the libraries of both formats, where installed, and this project's model on the same input."""
-    inputs = example_inputs(config)
-    references = {}
-    sides = [*([] if was_changed else [source]), open_weights.open_weights(target_path)]
-    notes = []
-    if was_changed and source.format in REFERENCES:
-        notes.append("Outputs of the source's library not compared: the model was changed on the way.")
-    for side in sides:
-        format = side.format
-        if format not in REFERENCES:
-            continue
-        library, outputs_of = REFERENCES[format]
-        if format == "model_garden" and config.has_pooler and not _has_pooler(target):
-            notes.append(f"Outputs of {library} not compared: its encoder needs a pooler, and there is none.")
-            continue
-        try:
-            logging.info("Running the model of %s on %s.", library, side.path)
-            references[f"{library} on {format}"] = outputs_of(side, config, inputs)
-        except ImportError as error:
-            notes.append(f"Outputs of {format} not compared: {library} is not installed ({error}).")
-        _free_models(target)
-    if not references:
-        return notes
-    outputs = our_outputs(target, config, inputs)
-    for label, reference in references.items():
-        differences = []
-        for name in outputs.keys() & reference.keys():
-            difference = float(np.max(np.abs(outputs[name] - reference[name])))
-            limit = OUTPUT_TOLERANCE * max(1.0, float(np.max(np.abs(reference[name]))))
-            if not difference <= limit:
-                raise ValueError(
-                    f"Outputs differ: {name} of {label} and of this project by {difference:.2g} (at most {limit:.2g})."
-                )
-            differences.append(f"{name} {difference:.2g}")
-        notes.append(f"Outputs equal {label}, largest differences: {', '.join(sorted(differences))}.")
-    return notes
-
-
-def _free_models(weights: Weights) -> None:
-    """Frees models of this size that are no longer used, if they are large: a collection takes long."""
-    if sum(map(math.prod, weights.shapes.values())) > _LARGE:
-        gc.collect()
-
-
-def _has_pooler(weights: Weights) -> bool:
-    return pooler(family_of_variables(weights.shapes).scope) + "/kernel" in weights
-
-
-def example_inputs(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """A fixed batch with padding and two segments; every position is to be predicted.
-
-    Returns:
-      input_ids, input_mask, segment_ids, masked_lm_positions, int32 [B, S].
-    """
-    generator = np.random.default_rng(seed)
-    length = min(_SEQUENCE_LENGTH, config.max_length)
-    lengths = np.linspace(length, max(1, length // 3), _SEQUENCES).astype(int)[:, None]
-    positions = np.arange(length)[None, :]
-    mask = positions < lengths
-    ids = generator.integers(0, config.vocab_size, mask.shape) * mask
-    segments = (positions >= lengths // 2) * mask * (config.type_vocab_size > 1)
-    arrays = {
-        "input_ids": ids,
-        "input_mask": mask,
-        "segment_ids": segments,
-        "masked_lm_positions": np.broadcast_to(positions, mask.shape),
-    }
-    return {name: np.ascontiguousarray(value, np.int32) for name, value in arrays.items()}
-
-
-def our_outputs(weights: Weights, config: BertConfig, inputs: dict) -> dict[str, np.ndarray]:
-    """Outputs of this project's model: those of the encoder and of the pre-training heads that the weights have."""
-    _free_models(weights)
-    detects = REPLACED_TOKEN_HEAD in weights
-    model = ElectraDiscriminator(config) if detects else BertForPreTraining(config)
-    with random_weights.drawn_late():
-        model.build()
-        initialize.initialize(initialize.model_variables(model), weights)
-    outputs = model.encode(inputs)
-    if detects:
-        outputs["replaced_token_logits"] = model(select(inputs, model.known_inputs))
-    else:
-        outputs |= model(inputs)
-    names = ["sequence_output"]
-    names += ["replaced_token_logits"] * detects
-    names += ["pooled_output"] * _has_pooler(weights)
-    names += ["masked_lm_logits"] * ("cls/predictions/output_bias" in weights)
-    names += ["next_sentence_logits"] * ("cls/seq_relationship/output_bias" in weights)
-    return {name: keras.ops.convert_to_numpy(outputs[name]) for name in names}
 
 
 def write_report(path: str, report: Report) -> None:

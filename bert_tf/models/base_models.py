@@ -102,7 +102,7 @@ class Pretrained:
         """Writes weights, configuration, and, if known, vocabulary and casing.
 
         Args:
-          format: "bert_tf", "tf1", "huggingface" or "model_garden".
+          format: "bert_tf", "tf1" or "huggingface".
           arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
         """
         from bert_tf.models import pretrained

@@ -70,11 +70,7 @@ BERT = Family(
     config_class=BertConfig,
     tokenizer_class=FullTokenizer,
     tokenizer_name="BertTokenizer",
-    layouts={
-        "tf1": None,
-        "huggingface": "bert_tf.models.bert.huggingface",
-        "model_garden": "bert_tf.models.bert.model_garden",
-    },
+    layouts={"tf1": None, "huggingface": "bert_tf.models.bert.huggingface"},
 )
 DISTILBERT = Family(
     config_class=DistilBertConfig,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.families import BERT, FAMILIES, family_of
+from bert_tf.models.families import FAMILIES, family_of
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.system.literal_paths import names_in
 from bert_tf.system.messages import some
@@ -42,10 +42,10 @@ class Format:
       looked_for: what a directory must have, for the message that it has nothing of the kind.
       find: (directory or file path) -> the argument of `open`, or None if there are no weights of this format.
       open: (result of `find`) -> Weights; reads names and shapes, but no tensors.
-      save: (path, weights, configuration, head) -> {the original's name: name in the file} of everything written.
+      save: (path, weights, configuration, head) -> {the original's name: name in the file} of everything written; None:
+        the format is only read.
       file_name: the file's name in a directory.
       takes_prefix: a target may be a prefix such as out/bert_model.ckpt, not only a directory.
-      state_file: a `checkpoint` file beside the weights names them.
       holds_optimizer: can store Adam moments and the step.
       holds_variants: can record that a model is causal or has a BiLSTM on top; other formats would be read as BERT.
       knows_exact_gelu: the format's own programs have hidden_act "gelu_erf".
@@ -57,10 +57,9 @@ class Format:
     looked_for: tuple[str, ...]
     find: Callable[[str], str | None]
     open: Callable[[str], Weights]
-    save: Callable[[str, Weights, BertConfig, HeadConfig], dict[str, str]]
-    file_name: str
+    save: Callable[[str, Weights, BertConfig, HeadConfig], dict[str, str]] | None = None
+    file_name: str = ""
     takes_prefix: bool = False
-    state_file: bool = False
     holds_optimizer: bool = False
     holds_variants: bool = False
     knows_exact_gelu: bool = True
@@ -78,9 +77,9 @@ def format_named(name: str) -> Format:
     return FORMATS[name]
 
 
-def _layout(name: str, config: BertConfig | None = None) -> ModuleType:
-    """The module for another library's layout of the configuration's family; BERT's if there is no configuration."""
-    return (family_of(config) if config else BERT).layout(name)
+def _layout(name: str, config: BertConfig) -> ModuleType:
+    """The module for another library's layout of the configuration's family."""
+    return family_of(config).layout(name)
 
 
 # --- tf1: checkpoints of the original --------------------------------------------------------------------------------
@@ -173,9 +172,10 @@ def _find_model_garden(path: str) -> str | None:
     return prefix if prefix is not None and object_graph.is_object_checkpoint(prefix) else None
 
 
-def _save_model_garden(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
-    del head
-    return _layout("model_garden", config).save(path, weights, config.num_attention_heads)
+def _open_model_garden(prefix: str) -> Weights:
+    from bert_tf.models.bert import model_garden
+
+    return model_garden.open_weights(prefix)
 
 
 # --- bert_tf: safetensors under the original's names -----------------------------------------------------------------
@@ -236,15 +236,10 @@ FORMATS = {
         ),
         Format(
             name="model_garden",
-            help="the format of tf-models-official.",
+            help="the format of tf-models-official, only read.",
             looked_for=("variables/variables.index",),
             find=_find_model_garden,
-            open=lambda prefix: _layout("model_garden").open_weights(prefix),
-            save=_save_model_garden,
-            file_name=_BUNDLE,
-            takes_prefix=True,
-            state_file=True,
-            knows_exact_gelu=False,
+            open=_open_model_garden,
         ),
         Format(
             name="tf1",

@@ -451,7 +451,7 @@ def write_model(
         raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
     if with_optimizer and "global_step" not in weights.shapes:
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
-    if format in ("tf1", "model_garden") and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
+    if format == "tf1" and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
         logging.warning(
             "format=%s: layer_norm_eps is %g, which programs for this format don't read: they compute with %g, and "
             "their outputs differ.", format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS,
@@ -470,7 +470,7 @@ def write_model(
     try:
         with temporary_folder(temporary):
             names = kind.save(posixpath.join(temporary, name), weights, config, files.head)
-            if name.startswith("model.ckpt-") or kind.state_file:
+            if name.startswith("model.ckpt-"):
                 write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
             for file, text in kind.config_files(config, files.head, weights).items():
                 write_text_file(posixpath.join(temporary, file), text)

@@ -12,6 +12,7 @@ import safetensors.numpy
 import tensorflow as tf
 from helpers import descendants, warm
 from helpers.albert_tokenizer import save_albert_tokenizer
+from helpers.converted import equal_to_transformers, example_inputs
 from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
 
@@ -32,7 +33,7 @@ from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import is_model_variable
 
-FORMATS = ("tf1", "huggingface", "model_garden", "bert_tf")
+FORMATS = ("tf1", "huggingface", "bert_tf")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"[unused{i}]" for i in range(1, 4)]
 PIECES += [chr(97 + i) for i in range(26)] + ["##" + chr(97 + i) for i in range(26)]
 PIECES += [f"word{i}" for i in range(100 - len(PIECES))]
@@ -70,7 +71,7 @@ def source(tmp_path_factory):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_and_back(source, tmp_path, format):
-    """tf1 -> format -> tf1: the same bytes; on the way the same outputs by the format's own library."""
+    """tf1 -> format -> tf1: the same bytes; on the way the same outputs by transformers."""
     there = convert.convert(str(source), str(tmp_path / "there"), format)
     assert there.source_format == "tf1" and there.target_format == format
     assert not there.missing
@@ -88,8 +89,8 @@ def test_every_format_and_back(source, tmp_path, format):
     rows = {name: (shape, origin, goal) for name, shape, origin, goal in there.rows}
     assert rows["bert/pooler/dense/kernel"][0] == (32, 32)
     assert rows["bert/pooler/dense/kernel/adam_m"][2] == "- (optimizer state)"
-    if format == "model_garden":
-        assert any("Outputs equal tf-models-official on model_garden" in note for note in there.notes)
+    if format == "huggingface":
+        assert len(equal_to_transformers(tmp_path / "there")) == 4
     text = there.text()
     assert "Read back: 46 tensors, each with the same bits" in text
     assert "bert/encoder/layer_1/output/LayerNorm/gamma" in text
@@ -139,16 +140,16 @@ def test_golden_checkpoints_through_every_format(golden, tmp_path, config, head)
     expected = tensors_of(prefix)
     for format in ("huggingface", "bert_tf"):
         target = tmp_path / format
-        convert.convert(prefix, str(target), format, verify=False)
+        convert.convert(prefix, str(target), format)
         assert_same_bytes(tensors_of(target), expected)
 
 
 def test_from_pretrained_takes_all_formats(source, tmp_path):
-    inputs = convert.example_inputs(BertConfig.from_dict(TINY_CONFIG))
+    inputs = example_inputs(BertConfig.from_dict(TINY_CONFIG))
     expected = None
     for format in FORMATS:
         target = str(tmp_path / format)
-        convert.convert(str(source), target, format, verify=False)
+        convert.convert(str(source), target, format)
         model = BertForPreTraining.from_pretrained(target)
         outputs = {name: np.asarray(value) for name, value in model(inputs).items()}
         assert model.config.hidden_act == "gelu"
@@ -268,7 +269,7 @@ def test_the_source_itself_is_never_replaced(source):
 
 def test_another_models_files_never_stay_beside_the_new_ones(source, tmp_path):
     target = tmp_path / "there"
-    convert.convert(str(source), str(target), "huggingface", verify=False)
+    convert.convert(str(source), str(target), "huggingface")
     (target / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="already has files of a model"):
         convert.convert(str(source), str(target), "tf1")
@@ -283,21 +284,16 @@ def test_another_models_files_never_stay_beside_the_new_ones(source, tmp_path):
 
 
 def test_heads_without_their_usual_company(tmp_path):
-    """No pooler to Model Garden; a masked-LM head beside a pooler to Hugging Face."""
-    pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
-    pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
+    """A masked-LM head beside a pooler to Hugging Face, and without one to the original's format."""
     model = BertForMaskedLM(BertConfig.from_dict({**TINY_CONFIG, "max_position_embeddings": 64}))
     model.build()
     model.save_pretrained(str(tmp_path / "hf"), format="huggingface")
-    report = convert.convert(str(tmp_path / "hf"), str(tmp_path / "tf1"), "tf1")
-    assert any("Outputs equal transformers" in note for note in report.notes)
     tensors = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
     tensors = {name: value for name, value in tensors.items() if "pooler" not in name}
     (tmp_path / "hf" / "model.safetensors").unlink()
     safetensors.numpy.save_file(tensors, str(tmp_path / "hf" / "model.safetensors"), {"format": "pt"})
-    report = convert.convert(str(tmp_path / "hf"), str(tmp_path / "mg"), "model_garden")
-    assert any("its encoder needs a pooler" in note for note in report.notes)
-    assert not any(name.startswith("bert/pooler") for name in tensors_of(tmp_path / "mg"))
+    convert.convert(str(tmp_path / "hf"), str(tmp_path / "tf1"), "tf1")
+    assert not any(name.startswith("bert/pooler") for name in tensors_of(tmp_path / "tf1"))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -329,28 +325,17 @@ def test_a_vocabulary_of_another_model(source, tmp_path):
     assert refused(source, tmp_path, ValueError, "give --add_tokens", use_unused_slots=True) == {"vocab.txt"}
 
 
-def test_a_wrong_output_is_an_error_before_anything_is_written(source, tmp_path, monkeypatch):
-    asked = []
-
-    def wrong(*arguments):
-        asked.append(arguments)
-        return {"sequence_output": np.zeros((3, 24, 32), np.float32)}
-
-    monkeypatch.setitem(convert.REFERENCES, "huggingface", ("transformers", wrong))
-    message = "Outputs differ: sequence_output of transformers"
-    assert refused(source, tmp_path, ValueError, message, "huggingface") == set()
-    assert len(asked) == 1
-
-
 def test_the_script(source, tmp_path):
     command = [sys.executable, "-m", "convert_checkpoint", f"--from={source}", f"--to={tmp_path / 'hf'}"]
-    command += ["--format=huggingface", f"--report_file={tmp_path / 'report.txt'}", "--noverify"]
+    command += ["--format=huggingface", f"--report_file={tmp_path / 'report.txt'}"]
     result = warm.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "report.txt").read_text() == result.stdout
     assert "bert/pooler/dense/kernel" in result.stdout and "bert.pooler.dense.weight" in result.stdout
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["hidden_act"] == "gelu_new"
     keras.backend.clear_session()
+    result = warm.run([*command, "--noverify"], cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    assert result.returncode == 1 and "--verify=False: the flag is gone: what is written is always" in result.stderr
 
 
 def test_entity_markers_are_added(source, tmp_path):

@@ -180,6 +180,43 @@ def random_weights(config=CONFIG, leave_out=(), extra=(), seed=0):
     return Weights("memory", "tf1", shapes, dict.fromkeys(shapes, ""), values.__getitem__)
 
 
+def write_variables(prefix, values):
+    """Writes a checkpoint with variables of these full names: one flat list, as in a SavedModel."""
+    tree = tf.train.Checkpoint()
+    tree.variables = [tf.Variable(value, name=name) for name, value in values.items()]
+    return tree.write(str(prefix))
+
+
+def older_names(config=CONFIG, split_heads=True):
+    """Full name -> array in the spelling of the 2019 releases, and the original's name -> array."""
+    weights = random_weights(config, leave_out=("cls/seq_relationship/",))
+    renamed = [
+        ("bert/embeddings/word_embeddings", "bert_model/word_embeddings/embeddings"),
+        ("bert/embeddings/token_type_embeddings", "bert_model/embedding_postprocessor/type_embeddings"),
+        ("bert/embeddings/position_embeddings", "bert_model/embedding_postprocessor/position_embeddings"),
+        ("bert/embeddings/LayerNorm", "bert_model/embedding_postprocessor/layer_norm"),
+        ("bert/encoder/", "bert_model/encoder/"),
+        ("attention/self", "self_attention"),
+        ("attention/output/dense", "self_attention_output"),
+        ("attention/output/LayerNorm", "self_attention_layer_norm"),
+        ("intermediate/dense", "intermediate"),
+        ("output/dense", "output"),
+        ("output/LayerNorm", "output_layer_norm"),
+        ("bert/pooler/dense", "bert_model/pooler_transform"),
+        ("cls/predictions/output_bias", "cls/predictions/output_bias/bias"),
+    ]
+    values = {}
+    for name, value in weights.items():
+        if split_heads and "/attention/self/" in name:
+            value = value.reshape((*value.shape[:-1], 3, 4))
+        elif split_heads and name.endswith("attention/output/dense/kernel"):
+            value = value.reshape((3, 4, 12))
+        for original, older in renamed:
+            name = name.replace(original, older)
+        values[name] = value
+    return values, dict(weights)
+
+
 def assert_same_bits(found, expected):
     assert set(found) == set(expected)
     for name, value in expected.items():

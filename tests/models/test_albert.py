@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+from helpers.converted import equal_to_transformers, example_inputs
 from helpers.outputs import TOLERANCE, assert_close
 from helpers.slow import slow
 
@@ -126,8 +127,7 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path):
         source = tmp_path / f"{number}"
         assert not report.missing
         if format == "huggingface":
-            note = next(note for note in report.notes if "Outputs equal transformers" in note)
-            assert "masked_lm_logits" in note and "next_sentence_logits" in note and "pooled_output" in note
+            assert {"masked_lm_logits", "next_sentence_logits", "pooled_output"} < equal_to_transformers(source)
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "0" / file).read_bytes() == (source / file).read_bytes(), file
     config = json.loads((tmp_path / "1" / "albert_config.json").read_text())
@@ -162,7 +162,7 @@ def test_model_garden(tmp_path, embedding_width):
 
     sizes = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
     encoder = networks.AlbertEncoder(
-        embedding_width=embedding_width, num_layers=3, max_sequence_length=20, type_vocab_size=2,
+        embedding_width=embedding_width, num_layers=3, max_sequence_length=20, type_vocab_size=2, dict_outputs=True,
         activation=lambda x: tf_keras.activations.gelu(x, approximate=True), **sizes,
     )  # fmt: skip
     generator = np.random.default_rng(2)
@@ -173,10 +173,15 @@ def test_model_garden(tmp_path, embedding_width):
         task_models.BertModel.from_pretrained(prefix)
     config = AlbertConfig(embedding_size=embedding_width, num_hidden_layers=3, max_position_embeddings=20, **sizes)
     config.save(str(tmp_path / "garden" / "albert_config.json"))
-    report = convert.convert(prefix, str(tmp_path / "ours"), "bert_tf", do_lower_case=True)
-    note = next(note for note in report.notes if "Outputs equal tf-models-official" in note)
-    assert "pooled_output" in note and "sequence_output" in note
-    assert task_models.BertModel.from_pretrained(prefix).config == config
+    convert.convert(prefix, str(tmp_path / "ours"), "bert_tf", do_lower_case=True)
+    model = task_models.BertModel.from_pretrained(str(tmp_path / "ours"))
+    assert task_models.BertModel.from_pretrained(prefix).config == model.config == config
+    inputs = example_inputs(config)
+    theirs = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
+    expected = encoder({name: tf.constant(inputs[ours]) for name, ours in theirs.items()}, training=False)
+    outputs = model({name: inputs[name] for name in theirs.values()})
+    for name in ("sequence_output", "pooled_output"):
+        np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5, rtol=0)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -232,17 +232,17 @@ def test_a_conversion_carries_our_card_over(tmp_path):
     files = dataclasses.replace(pretrained.ModelFiles(""), config=CONFIG, card=FACTS)
     pretrained.write_model(str(tmp_path / "ours"), weights, files, format="bert_tf")
     before = (tmp_path / "ours" / "README.md").read_text()
-    convert.convert(str(tmp_path / "ours"), str(tmp_path / "hf"), "huggingface", verify=False)
+    convert.convert(str(tmp_path / "ours"), str(tmp_path / "hf"), "huggingface")
     after = (tmp_path / "hf" / "README.md").read_text()
     assert after == before.replace("library_name: bert_tf", "library_name: transformers")
-    convert.convert(str(tmp_path / "hf"), str(tmp_path / "back"), "bert_tf", verify=False)
+    convert.convert(str(tmp_path / "hf"), str(tmp_path / "back"), "bert_tf")
     assert (tmp_path / "back" / "README.md").read_text() == before
-    convert.convert(str(tmp_path / "back"), str(tmp_path / "long"), "bert_tf", verify=False, max_position_embeddings=64)
+    convert.convert(str(tmp_path / "back"), str(tmp_path / "long"), "bert_tf", max_position_embeddings=64)
     changed = (tmp_path / "long" / "README.md").read_text()
     assert changed.startswith(before) and "The configuration was changed: max_position_embeddings = 64." in changed
     # Without a card of ours there is a new one, which names the source.
     (tmp_path / "ours" / "README.md").write_text("---\nlicense: mit\n---\n")
-    convert.convert(str(tmp_path / "ours"), str(tmp_path / "new"), "tf1", verify=False)
+    convert.convert(str(tmp_path / "ours"), str(tmp_path / "new"), "tf1")
     new = (tmp_path / "new" / "README.md").read_text()
     assert f"- It began from the weights `ours` (checksum {weights.checksum})." in new
     assert front_of(new)["license"] == "mit"

@@ -123,7 +123,7 @@ def test_files_come_back_as_they_were(directory, tmp_path, family):
         source = directory(kind)
         for number, format in enumerate(("bert_tf", "huggingface")):
             target = tmp_path / f"{kind}-{number}"
-            convert.convert(source, str(target), format, verify=False)
+            convert.convert(source, str(target), format)
             source = str(target)
         old = safetensors.numpy.load_file(tmp_path / "theirs" / kind / "model.safetensors")
         new = safetensors.numpy.load_file(target / "model.safetensors")
@@ -145,14 +145,6 @@ def test_files_come_back_as_they_were(directory, tmp_path, family):
             assert pretrained.read_tokenizer(str(target)).encode(" Hello") == [
                 *pretrained.read_tokenizer(str(tmp_path / "theirs" / kind)).encode(" Hello")
             ]
-
-
-def test_outputs_of_a_conversion_are_compared_with_transformers(directory, tmp_path):
-    pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
-    pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
-    report = convert.convert(directory("masked_lm"), str(tmp_path / "ours"), "bert_tf")
-    note = next(note for note in report.notes if "Outputs equal transformers" in note)
-    assert "masked_lm_logits" in note and "sequence_output" in note
 
 
 def test_bare_encoders_are_known_by_config_json(directory, tmp_path, family):
@@ -211,7 +203,7 @@ def test_configurations_come_back(family):
 
 
 def test_a_configuration_of_another_family(directory, tmp_path, family):
-    convert.convert(directory("masked_lm"), str(tmp_path / "ours"), "bert_tf", verify=False)
+    convert.convert(directory("masked_lm"), str(tmp_path / "ours"), "bert_tf")
     kind = family_named(family).config_class
     (tmp_path / "ours" / kind.file_name).unlink()
     BertConfig(100, 32, 2, 2, 64).save(str(tmp_path / "ours" / "bert_config.json"))

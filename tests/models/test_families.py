@@ -19,7 +19,7 @@ def test_bert():
     assert family is families.BERT is families.family_named("bert") is families.family_of_variables(["bert/pooler/x"])
     assert (family.scope, family.tokenizer_class) == ("bert", FullTokenizer)
     assert family.layout("huggingface") is huggingface and huggingface.LAYOUT.config_class is BertConfig
-    assert family.formats == ("bert_tf", "tf1", "huggingface", "model_garden")
+    assert family.formats == ("bert_tf", "tf1", "huggingface")
 
 
 def test_every_family_is_one_of_a_kind():

@@ -215,14 +215,14 @@ def test_to_hugging_face_and_back(tmp_path, old):
     model.save_pretrained(str(tmp_path / "ours"))
     if old:
         make_old(tmp_path / "ours", **numbered("a", "b"), problem_type="multi_label_classification")
-    convert.convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), "huggingface", verify=False)
+    convert.convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), "huggingface")
     theirs = json.loads((tmp_path / "theirs" / "config.json").read_text())
     expected = {**numbered("a", "b"), "problem_type": "multi_label_classification"}
     expected["architectures"] = ["BertForSequenceClassification"]
     assert expected.items() <= theirs.items() and "labels" not in theirs
     assert not (tmp_path / "theirs" / "head_config.json").exists()
-    for format in ("bert_tf", "tf1", "model_garden"):
-        convert.convert(str(tmp_path / "theirs"), str(tmp_path / format), format, verify=False)
+    for format in ("bert_tf", "tf1"):
+        convert.convert(str(tmp_path / "theirs"), str(tmp_path / format), format)
         assert HeadConfig.read(str(tmp_path / format / "head_config.json")) == model.head_config
         assert json.loads((tmp_path / format / "bert_config.json").read_text()) == CONFIG.to_dict()
         again = BertForSequenceClassification.from_pretrained(str(tmp_path / format))
@@ -234,7 +234,7 @@ def test_numbers_are_no_names(tmp_path):
     BertForSequenceClassification(CONFIG, 3).save_pretrained(str(tmp_path / "theirs"), format="huggingface")
     theirs = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert theirs["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"} and "problem_type" not in theirs
-    convert.convert(str(tmp_path / "theirs"), str(tmp_path / "ours"), "bert_tf", verify=False)
+    convert.convert(str(tmp_path / "theirs"), str(tmp_path / "ours"), "bert_tf")
     head = json.loads((tmp_path / "ours" / "head_config.json").read_text())
     assert head == {"architecture": "BertForSequenceClassification"}
 

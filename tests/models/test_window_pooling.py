@@ -181,7 +181,7 @@ def test_fit_learns_and_the_model_is_saved(pooling, tmp_path):
     loaded = tf.saved_model.load(str(tmp_path / "exported"))
     np.testing.assert_allclose(loaded.serve({name: features[name] for name in ROW_INPUTS}), expected, atol=1e-5)
     with pytest.raises(ValueError, match=f"reads long texts in windows \\(window_pooling={pooling}\\), which the hugg"):
-        convert(str(tmp_path / "folder"), str(tmp_path / "theirs"), "huggingface", verify=False)
+        convert(str(tmp_path / "folder"), str(tmp_path / "theirs"), "huggingface")
     report = convert(str(tmp_path / "folder"), str(tmp_path / "long"), "bert_tf", max_position_embeddings=48)
     assert "head_config.json" in report.files
 

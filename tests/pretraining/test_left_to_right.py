@@ -141,7 +141,7 @@ def test_a_bilstm_for_questions_reads_all_tokens_and_travels_with_the_model(tmp_
     assert BertForSequenceClassification.from_pretrained(str(tmp_path / "model"), num_labels=2).recurrent
 
 
-@pytest.mark.parametrize("format", ["tf1", "huggingface", "model_garden"])
+@pytest.mark.parametrize("format", ["tf1", "huggingface"])
 def test_formats_that_cannot_say_it_are_refused(tmp_path, format):
     with pytest.raises(ValueError, match=rf"--format={format}: this model has causal attention \(attention=causal\)"):
         model_of().save_pretrained(str(tmp_path / "model"), format=format)

@@ -169,7 +169,7 @@ def test_a_run_leaves_two_models(runs, tmp_path):
         )
         # The checkpoint itself has both.
         assert pretrained.read_model(str(data / "run"), part=part)[1].config == config
-        report = convert.convert(str(data / "run"), str(tmp_path / part), "huggingface", part=part, verify=False)
+        report = convert.convert(str(data / "run"), str(tmp_path / part), "huggingface", part=part)
         assert not report.missing and pretrained.read_model(str(tmp_path / part))[1].config == config
         converted, own = weights_of(tmp_path / part), weights_of(folder)
         for name, value in converted.items():

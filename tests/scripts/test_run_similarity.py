@@ -159,9 +159,9 @@ def test_the_best_model_is_opened_and_converted(ran, folder):
     np.testing.assert_allclose([line["cosine"] for line in lines], cosines, atol=1e-5)
     table = (out / "ranked" / "test_results.tsv").read_text().split()
     np.testing.assert_allclose([float(value) for value in table], cosines, atol=1e-5)
-    report = convert(best, str(folder / "theirs"), "huggingface", verify=False)
+    report = convert(best, str(folder / "theirs"), "huggingface")
     assert "1_Pooling/config.json" in report.files and "Vectors of texts: mean." in report.notes
-    convert(best, str(folder / "theirs"), "huggingface", verify=False, overwrite=True)
+    convert(best, str(folder / "theirs"), "huggingface", overwrite=True)
     assert read_settings(str(folder / "theirs")).described
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     theirs = library.SentenceTransformer(str(folder / "theirs"), device="cpu")

@@ -116,7 +116,7 @@ def test_a_padded_table_stays_usable(records, tmp_path):
     bias = next(variable for variable in model.weights if variable.name == "output_bias" and variable.shape == (16,))
     bias.assign([0.0] * 12 + [9.0] * 4)
     model.save_pretrained(str(tmp_path / "model"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
-    convert.convert(str(tmp_path / "model"), str(tmp_path / "converted"), "huggingface", verify=False)
+    convert.convert(str(tmp_path / "model"), str(tmp_path / "converted"), "huggingface")
     for path in (tmp_path / "model", tmp_path / "converted"):
         tokenizer, opened = read_tokenizer(str(path)), BertForPreTraining.from_pretrained(str(path))
         ((guesses,),) = fill_mask(opened, tokenizer, ["The [MASK]."], top_k=12)

@@ -1,14 +1,11 @@
-"""Checkpoints of the TensorFlow Model Garden (tf-models-official), in and out, without importing it.
+"""Checkpoints of the TensorFlow Model Garden (tf-models-official), read without importing it.
 
-In: object-based (TF2) checkpoints of its BertEncoder, BertEncoderV2, AlbertEncoder, BertPretrainerV2, BertPretrainer,
-ElectraPretrainer, BertClassifier, BertSpanLabeler and BertTokenClassifier, those of its trainer, and the
-`variables/variables` files of the SavedModels that TensorFlow Hub and Kaggle offer. The keys of the tensors depend on
-which object was saved and how. The full names that the layers gave the variables do not, so variables are found by
+They are object-based (TF2) checkpoints of its BertEncoder, BertEncoderV2, AlbertEncoder, BertPretrainerV2,
+BertPretrainer, ElectraPretrainer, BertClassifier, BertSpanLabeler and BertTokenClassifier, those of its trainer, and
+the `variables/variables` files of the SavedModels that TensorFlow Hub and Kaggle offer. The keys of the tensors depend
+on which object was saved and how. The full names that the layers gave the variables do not, so variables are found by
 those. Where full names are ambiguous (an optimizer's copies, output layers of different heads, the two encoders of an
 ElectraPretrainer), edges of the object graph decide.
-
-Out: one graph whose nodes carry the edges by which each of those classes looks for its parts, so that all of them
-restore the same tensors.
 
 Whether an encoder was pre-norm (`norm_first`) can't be seen in a checkpoint, since it has the same variables; only a
 SavedModel records it.
@@ -23,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.models.electra import model_garden as electra
-from bert_tf.models.variable_names import config_of_shapes, expected_shapes, num_blocks_of
+from bert_tf.models.variable_names import config_of_shapes, expected_shapes
 from bert_tf.system.messages import some
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights, is_model_variable, renamed
@@ -31,49 +28,40 @@ from bert_tf.weights.object_graph import KEY_SUFFIX, ObjectGraph, open_object_ch
 
 # --- names -----------------------------------------------------------------------------------------------------------
 
-# (scope in the original, scope in the full names here, edges here below a TransformerEncoderBlock)
-_LAYER_MODULES = (
-    ("attention/self/query", "self_attention/query", "_attention_layer/_query_dense"),
-    ("attention/self/key", "self_attention/key", "_attention_layer/_key_dense"),
-    ("attention/self/value", "self_attention/value", "_attention_layer/_value_dense"),
-    ("attention/output/dense", "self_attention/attention_output", "_attention_layer/_output_dense"),
-    ("attention/output/LayerNorm", "self_attention_layer_norm", "_attention_layer_norm"),
-    ("intermediate/dense", "intermediate", "_intermediate_dense"),
-    ("output/dense", "output", "_output_dense"),
-    ("output/LayerNorm", "output_layer_norm", "_output_layer_norm"),
-)
-# The same below a BertEncoderV2.
-ENCODER_MODULES = (
-    ("bert/embeddings/LayerNorm", "embeddings/layer_norm", "_embedding_norm_layer"),
-    ("bert/pooler/dense", "pooler_transform", "_pooler_layer"),
-)
-TABLES = (
-    ("bert/embeddings/word_embeddings", "word_embeddings", "_embedding_layer"),
-    ("bert/embeddings/position_embeddings", "position_embedding", "_position_embedding_layer"),
-    ("bert/embeddings/token_type_embeddings", "type_embeddings", "_type_embedding_layer"),
-)
-# And below its MaskedLM.
-_MASKED_LM_MODULES = (
-    ("cls/predictions/transform/dense", "cls/predictions/transform/dense", "dense"),
-    ("cls/predictions/transform/LayerNorm", "cls/predictions/transform/LayerNorm", "layer_norm"),
-)
-_MASKED_LM_BIAS = ("cls/predictions/output_bias", "cls/predictions/output_bias/bias")
-
-# Full names of releases before 2021.
-_OLDER_LAYER_SCOPES = {"self_attention_output": "attention/output/dense"}
-_OLDER_SCOPES = {"embedding_postprocessor/layer_norm": "bert/embeddings/LayerNorm"}
-_OLDER_NAMES = {
+# Scope in the full names here, below a layer -> scope in the original.
+_LAYER_SCOPES = {
+    "self_attention/query": "attention/self/query",
+    "self_attention/key": "attention/self/key",
+    "self_attention/value": "attention/self/value",
+    "self_attention/attention_output": "attention/output/dense",
+    "self_attention_layer_norm": "attention/output/LayerNorm",
+    "intermediate": "intermediate/dense",
+    "output": "output/dense",
+    "output_layer_norm": "output/LayerNorm",
+    "self_attention_output": "attention/output/dense",  # before 2021
+}
+# Elsewhere in the encoder and in its MaskedLM.
+_SCOPES = {
+    "embeddings/layer_norm": "bert/embeddings/LayerNorm",
+    "pooler_transform": "bert/pooler/dense",
+    "cls/predictions/transform/dense": "cls/predictions/transform/dense",
+    "cls/predictions/transform/LayerNorm": "cls/predictions/transform/LayerNorm",
+    "embedding_postprocessor/layer_norm": "bert/embeddings/LayerNorm",  # before 2021
+    **electra.SCOPES,
+}
+# Full names here -> names in the original.
+_NAMES = {
+    "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
+    "position_embedding/embeddings": "bert/embeddings/position_embeddings",
+    "type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
+    "cls/predictions/output_bias/bias": "cls/predictions/output_bias",
+    # Before 2021.
     "position_embeddings/embeddings": "bert/embeddings/position_embeddings",
     "embedding_postprocessor/position_embeddings": "bert/embeddings/position_embeddings",
     "embedding_postprocessor/type_embeddings": "bert/embeddings/token_type_embeddings",
     "cls/predictions/output_bias": "cls/predictions/output_bias",
+    **electra.NAMES,
 }
-
-_LAYER_SCOPES = {scope: original for original, scope, _ in _LAYER_MODULES} | _OLDER_LAYER_SCOPES
-_SCOPES = {scope: original for original, scope, _ in ENCODER_MODULES + _MASKED_LM_MODULES} | _OLDER_SCOPES
-_SCOPES |= electra.SCOPES
-_NAMES = {scope + "/embeddings": original for original, scope, _ in TABLES} | _OLDER_NAMES | electra.NAMES
-_NAMES[_MASKED_LM_BIAS[1]] = _MASKED_LM_BIAS[0]
 
 # The families whose encoders are read. Until the last step, all have the names of a BERT here.
 _BERT, _ALBERT, _ELECTRA = "bert", "albert", "electra"
@@ -85,9 +73,9 @@ _IN_LAYER = re.compile(r"(?:^|/)(?:transformer|encoder)/layer_(\d+)/(.+)$")
 # The output layer of a head, and the dense layer before it, the head's own pooler.
 _HEAD = re.compile(r"(?:(?:^|/)([^/]+)/)?(?:predictions/transform/)?logits/(kernel|bias)$")
 _HEAD_POOLER = re.compile(r"(?:^|/)([^/]+)/pooler_dense/(kernel|bias)$")
-NEXT_SENTENCE = "next_sentence"
+_NEXT_SENTENCE = "next_sentence"
 # The name of a head's own pooler until it is clear which pooler was trained.
-_POOLER, HEADS_POOLER = "bert/pooler/dense", "(pooler of the head)"
+_POOLER, _HEADS_POOLER = "bert/pooler/dense", "(pooler of the head)"
 
 _WORDS = "bert/embeddings/word_embeddings"
 _ATTENTION = re.compile(r"/attention/self/(query|key|value)/kernel$")
@@ -96,7 +84,7 @@ _TRANSPOSED = {"cls/seq_relationship/output_weights", "output_weights", "cls/squ
 _HEADS_ON_THE_POOLER = ("cls/seq_relationship/", "output_")
 _HEAD_GROUPS = (
     "cls/predictions/", "cls/seq_relationship/", "cls/squad/", "output_", "discriminator_predictions/", _POOLER,
-    HEADS_POOLER,
+    _HEADS_POOLER,
 )  # fmt: skip
 
 
@@ -125,20 +113,20 @@ def _original_name(full_name: str, edges: set[str]) -> str | None:
             return f"{original}/{leaf}"
     match = _HEAD_POOLER.search(full_name)
     if match:
-        other = "classification_heads" in edges and match[1] != NEXT_SENTENCE
-        return None if other else f"{HEADS_POOLER}/{match[2]}"
+        other = "classification_heads" in edges and match[1] != _NEXT_SENTENCE
+        return None if other else f"{_HEADS_POOLER}/{match[2]}"
     match = _HEAD.search(full_name)
     if match is None:
         return None
     leaf = "output_weights" if match[2] == "kernel" else "output_bias"
-    if match[1] == NEXT_SENTENCE or "classification" in edges:
+    if match[1] == _NEXT_SENTENCE or "classification" in edges:
         return f"cls/seq_relationship/{leaf}"
     if "span_labeling" in edges:
         return f"cls/squad/{leaf}"
     return leaf if "classifier" in edges else None
 
 
-def find_variables(graph: ObjectGraph, path: str) -> dict[str, tuple[int, str]]:
+def _find_variables(graph: ObjectGraph, path: str) -> dict[str, tuple[int, str]]:
     """Node and key of each of the original's variables.
 
     Raises:
@@ -203,15 +191,6 @@ def _original_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[::-1] if name in _TRANSPOSED else shape
 
 
-def _shape_here(name: str, shape: tuple[int, ...], num_attention_heads: int) -> tuple[int, ...]:
-    """The opposite of `_original_shape`."""
-    if "/attention/self/" in name:
-        return (*shape[:-1], num_attention_heads, shape[-1] // num_attention_heads)
-    if name.endswith("/attention/output/dense/kernel"):
-        return (num_attention_heads, shape[0] // num_attention_heads, shape[1])
-    return shape[::-1] if name in _TRANSPOSED else shape
-
-
 def _expected_shapes(shapes: dict[str, tuple[int, ...]], num_attention_heads: int, family: str) -> dict:
     """The shapes of all variables of a model of the size that some of its variables show; names are a BERT's."""
     shapes = {_moved(name, _BERT, family): shape for name, shape in shapes.items()}
@@ -272,7 +251,7 @@ def _check_encoder(
     return expected
 
 
-# --- in --------------------------------------------------------------------------------------------------------------
+# --- open ------------------------------------------------------------------------------------------------------------
 
 
 def open_weights(prefix: str, path: str | None = None) -> Weights:
@@ -309,7 +288,7 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
 
 def _open(reader, path: str, graph: ObjectGraph, is_part: bool = False) -> Weights:
     """`open_weights` of one encoder and its heads; `graph` has no other."""
-    found = find_variables(graph, path)
+    found = _find_variables(graph, path)
     family = _family(graph, found, is_part)
     reasons = {}
     if family == _ELECTRA:
@@ -366,7 +345,7 @@ def _reason(key: str, reasons: dict[str, str]) -> str:
 def _drop_unfit_heads(keys: dict[str, str], shapes: dict, expected: dict) -> dict[str, str]:
     """Takes heads out that the original's variables can't express; returns why, by key."""
     hidden = expected["bert/encoder/layer_0/output/dense/bias"][0]
-    expected = expected | {f"{HEADS_POOLER}/kernel": (hidden, hidden), f"{HEADS_POOLER}/bias": (hidden,)}
+    expected = expected | {f"{_HEADS_POOLER}/kernel": (hidden, hidden), f"{_HEADS_POOLER}/bias": (hidden,)}
     for scope, classes in (("", shapes.get("output_bias", (0,))[0]), ("cls/squad/", 2)):
         expected |= {f"{scope}output_weights": (classes, hidden), f"{scope}output_bias": (classes,)}
     reasons = {}
@@ -381,9 +360,9 @@ def _drop_unfit_heads(keys: dict[str, str], shapes: dict, expected: dict) -> dic
 def _choose_pooler(keys: dict[str, str], shapes: dict, read) -> dict[str, str]:
     """Decides which pooler becomes `bert/pooler/dense`; returns why the other is not used, by key."""
     leaves = ("kernel", "bias")
-    if f"{HEADS_POOLER}/kernel" not in keys:
+    if f"{_HEADS_POOLER}/kernel" not in keys:
         return {}
-    own, heads = ([f"{scope}/{leaf}" for leaf in leaves] for scope in (_POOLER, HEADS_POOLER))
+    own, heads = ([f"{scope}/{leaf}" for leaf in leaves] for scope in (_POOLER, _HEADS_POOLER))
     reasons = {}
     if own[0] in keys:
         if all(np.array_equal(read(one), read(other)) for one, other in zip(own, heads, strict=True)):
@@ -401,126 +380,3 @@ def _check_not_pre_norm(prefix: str, path: str) -> None:
         with tf.io.gfile.GFile(settings, "rb") as file:
             if b'"norm_first": true' in file.read():
                 raise ValueError(f"{path}: a pre-norm encoder (norm_first), which BERT can't express.")
-
-
-# --- out -------------------------------------------------------------------------------------------------------------
-
-
-def _places(names) -> dict[str, list[tuple[str, tuple[str, ...], str]]]:
-    """Where each of the original's names goes: (part, edges below that part, full name), some to two places."""
-    places: dict[str, list] = {}
-    for original, scope, edge in TABLES:
-        places[original] = [("encoder", (edge, "embeddings"), f"{scope}/embeddings")]
-    modules = [("encoder", original, scope, (edge,)) for original, scope, edge in ENCODER_MODULES]
-    modules += [("masked_lm", original, scope, (edge,)) for original, scope, edge in _MASKED_LM_MODULES]
-    for number in range(num_blocks_of(names)):
-        for original, scope, edges in _LAYER_MODULES:
-            below = ("_transformer_layers", str(number), *edges.split("/"))
-            modules.append(
-                ("encoder", f"bert/encoder/layer_{number}/{original}", f"transformer/layer_{number}/{scope}", below)
-            )
-    for part, original, scope, edges in modules:
-        for leaf in ("kernel", "bias", "gamma", "beta"):
-            places[f"{original}/{leaf}"] = [(part, (*edges, leaf), f"{scope}/{leaf}")]
-    places[_MASKED_LM_BIAS[0]] = [("masked_lm", ("bias",), _MASKED_LM_BIAS[1])]
-    heads = {
-        "cls/seq_relationship/": (NEXT_SENTENCE, ("out_proj",), f"{NEXT_SENTENCE}/logits"),
-        "": ("classifier", ("out_proj",), "sentence_prediction/logits"),
-        "cls/squad/": ("span_labeling", ("layer_with_weights-0",), "span_labeling/predictions/transform/logits"),
-    }
-    for prefix, (part, edges, scope) in heads.items():
-        places[prefix + "output_weights"] = [(part, (*edges, "kernel"), f"{scope}/kernel")]
-        places[prefix + "output_bias"] = [(part, (*edges, "bias"), f"{scope}/bias")]
-    if "cls/seq_relationship/output_weights" in names:
-        # Not shared with the encoder's: restoring one saved variable into two Python objects is an error.
-        for leaf in ("kernel", "bias"):
-            full_name = f"{NEXT_SENTENCE}/pooler_dense/{leaf}"
-            places[f"{_POOLER}/{leaf}"].append((NEXT_SENTENCE, ("dense", leaf), full_name))
-    return {name: places[name] for name in names if name in places}
-
-
-def save(prefix: str, weights: Weights, num_attention_heads: int) -> dict[str, str]:
-    """Writes an object-based checkpoint that tf-models-official restores, with `assert_existing_objects_matched`.
-
-    The usual ways all work, where `encoder` is a BertEncoder or a BertEncoderV2:
-
-        tf.train.Checkpoint(encoder=encoder)
-        tf.train.Checkpoint(model=encoder, encoder=encoder)  # what its scripts and its Hub export do
-        tf.train.Checkpoint(**BertPretrainerV2(...).checkpoint_items)
-        tf.train.Checkpoint(model=BertPretrainerV2(...))  # whose head is called next_sentence, if the weights have one
-        tf.train.Checkpoint(model=BertClassifier(...))  # or BertSpanLabeler, if the weights have their output layer
-
-    What `model` restores, `load_weights` of that object restores as well. With the output layer of a classifier or span
-    labeler `model` alone can't be an encoder.
-
-    Optimizer state is not written: their optimizer defines it differently.
-
-    Args:
-      prefix: written exactly there, replacing existing files; the state file `checkpoint` is left alone.
-      weights: read one tensor at a time; all of them are held in memory once.
-      num_attention_heads: into how many heads the attention kernels are cut.
-
-    Returns:
-      The original's name -> the key in the checkpoint. Names missing from it have no equivalent there.
-
-    Raises:
-      ValueError: the encoder is not whole, or its width is not a multiple of the heads.
-    """
-    if _WORDS not in weights.shapes:
-        raise ValueError(f"{weights.path}: no {_WORDS}: there is no encoder to write to {prefix}.")
-    _check_encoder(weights.path, weights.shapes, num_attention_heads)
-    places = _places(weights.shapes)
-    parts: dict[str, dict] = {}
-    with tf.device("CPU:0"):
-        for name, targets in places.items():
-            value = weights.read(name)
-            value = value.T if name in _TRANSPOSED else value
-            value = value.reshape(_shape_here(name, weights.shapes[name], num_attention_heads))
-            for part, edges, full_name in targets:
-                node = parts.setdefault(part, {})
-                for edge in edges[:-1]:
-                    node = node.setdefault(edge, {})
-                node[edges[-1]] = tf.Variable(value, name=full_name)
-            del value
-        root = _trackable(_root(parts), {})
-        # `Checkpoint.restore` expects a counter of saves; reading the attribute creates it.
-        _ = root.save_counter
-        root.write(prefix)
-    del root, parts
-    return {name: key for name, key in open_weights(prefix).origins.items() if name in places}
-
-
-def _root(parts: dict[str, dict]) -> dict:
-    """The edges of the whole graph. A dict is a node; the same dict in two places is one node with two paths to it."""
-    encoder = parts["encoder"]
-    # The functional BertEncoder numbers its layers instead.
-    layers = [encoder[edge] for *_, edge in (*TABLES, ENCODER_MODULES[0])]
-    transformer_layers = encoder["_transformer_layers"]
-    layers += [transformer_layers[str(number)] for number in range(len(transformer_layers))]
-    layers += [encoder["_pooler_layer"]] if "_pooler_layer" in encoder else []
-    encoder |= {f"layer_with_weights-{number}": layer for number, layer in enumerate(layers)}
-    heads = {edge: parts[edge] for edge in ("classifier", "span_labeling") if edge in parts}
-    # A node of its own, not `encoder`: where `model` is a pretrainer the two are different objects. The functional
-    # classifier's first numbered layer is the encoder, so where there is one it can't be an encoder as well.
-    model = heads | {"_network": encoder} if heads else dict(encoder)
-    model["encoder_network"] = encoder
-    root = {"encoder": encoder, "model": model}
-    if "masked_lm" in parts:
-        masked_lm = parts["masked_lm"]
-        masked_lm["embedding_table"] = encoder["_embedding_layer"]["embeddings"]
-        if "bias" in masked_lm:
-            masked_lm["output_bias/bias"] = masked_lm["bias"]
-        root["masked_lm"] = model["masked_lm"] = masked_lm
-    if NEXT_SENTENCE in parts:
-        model["classification_heads"] = {"0": parts[NEXT_SENTENCE]}
-        if "dense" in parts[NEXT_SENTENCE]:
-            root[f"{NEXT_SENTENCE}.pooler_dense"] = parts[NEXT_SENTENCE]["dense"]
-    return model | root
-
-
-def _trackable(node, made: dict):
-    if isinstance(node, tf.Variable):
-        return node
-    if id(node) not in made:
-        made[id(node)] = tf.train.Checkpoint(**{edge: _trackable(child, made) for edge, child in node.items()})
-    return made[id(node)]

@@ -1,4 +1,4 @@
-"""Files of features: JSON lines as the original writes them, NumPy's npz, HDF5 and TFRecords.
+"""Files of features: JSON lines as the original writes them, NumPy's npz, and TFRecords.
 
 Each is written piece by piece under a temporary name and then renamed, so that it needs little memory and is there
 complete or not at all.
@@ -19,9 +19,8 @@ import tensorflow as tf
 
 from bert_tf.system.atomic import written
 from bert_tf.system.example_bytes import pack
-from bert_tf.system.local_files import written_locally
 
-FORMATS = ("json", "npz", "hdf5", "tfrecord")
+FORMATS = ("json", "npz", "tfrecord")
 
 _ROWS_AT_ONCE = 512  # the numbers of this many tokens and layers are turned into text together
 # NumPy's arrays of strings are as wide as the longest: one of a megabyte must not make them all so.
@@ -84,8 +83,6 @@ def open_writer(
             opened = _json_lines(temporary, layers)
         elif output_format == "npz":
             opened = _npz(temporary, layers, shape, sizes, pooling)
-        elif output_format == "hdf5":
-            opened = _hdf5(temporary, layers, shape, sizes, pooling)
         else:
             opened = _records(temporary, layers)
         with opened as write:
@@ -180,32 +177,6 @@ def _npz(path: str, layers: tuple[int, ...], shape: tuple, sizes: Sizes, pooling
                     member.write(block)
         with archive.open("layers.npy", "w") as member:
             np.lib.format.write_array(member, np.array(layers, np.int32))
-
-
-@contextlib.contextmanager
-def _hdf5(path: str, layers: tuple[int, ...], shape: tuple, sizes: Sizes, pooling: str) -> Iterator[Write]:
-    import h5py
-
-    with written_locally(path) as local, h5py.File(local, "w") as file:
-        values = file.create_dataset("values", shape, "<f4")
-        tokens = file.create_dataset("tokens", shape[:1], h5py.string_dtype())
-        offsets = file.create_dataset("offsets", (sizes.lines + 1,), "<i8")
-        ids = file.create_dataset("token_ids", shape[:1], "<i4") if pooling == "none" else None
-        file.attrs["layers"], file.attrs["pooling"] = np.array(layers, np.int32), pooling
-        place = 0
-
-        def write(features: Features) -> None:
-            nonlocal place
-            end = place + len(features.names)
-            values[place:end] = features.values
-            tokens[place:end] = features.names
-            if ids is not None:
-                ids[place:end] = features.ids
-            lines = slice(features.first_line + 1, features.first_line + len(features.offsets))
-            offsets[lines] = place + features.offsets[1:]
-            place = end
-
-        yield write
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.training.settings import DeviceSettings
 
-_FORMAT_BY_ENDING = {".npz": "npz", ".hdf5": "hdf5", ".h5": "hdf5", ".tfrecord": "tfrecord"}
+_FORMAT_BY_ENDING = {".npz": "npz", ".tfrecord": "tfrecord"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

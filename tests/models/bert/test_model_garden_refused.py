@@ -1,4 +1,4 @@
-"""Files of tf-models-official with other spellings, other models, and damage."""
+"""Files of tf-models-official: a pretrainer, other spellings, other models, and damage."""
 
 import shutil
 import types
@@ -6,19 +6,22 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.converted import example_inputs, our_outputs
 from helpers.model_garden_models import (
     CONFIG,
     assert_same_bits,
     encoder_values,
     make_encoder,
+    make_pretrainer,
     masked_lm_values,
     next_sentence_head,
-    random_weights,
+    older_names,
+    pretrainer_values,
     randomise,
     write,
+    write_variables,
 )
 
-from bert_tf.conversion.reference_models import model_garden_outputs
 from bert_tf.models.bert import model_garden
 from bert_tf.weights import object_graph
 
@@ -26,49 +29,38 @@ tf_keras = pytest.importorskip("tf_keras")
 from official.nlp.modeling import layers, models, networks  # noqa: E402
 
 
+@pytest.fixture(scope="module", params=[networks.BertEncoder, networks.BertEncoderV2], ids=lambda kind: kind.__name__)
+def pretrainer(request):
+    return randomise(make_pretrainer(request.param))
+
+
+def test_outputs_equal_theirs(pretrainer, tmp_path):
+    """Padding and segments count, the trained pooler is the next-sentence head's."""
+    weights = model_garden.open_weights(write(tmp_path, "x", model=pretrainer))
+    assert_same_bits(weights, pretrainer_values(pretrainer))
+    inputs = example_inputs(CONFIG)
+    places = inputs["masked_lm_positions"]
+    names = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
+    theirs = pretrainer({name: inputs[ours] for name, ours in names.items()} | {"masked_lm_positions": places})
+    head = pretrainer.classification_heads[0]
+    expected = {
+        "sequence_output": theirs["sequence_output"],
+        "pooled_output": head(theirs["sequence_output"], only_project=True),
+        "masked_lm_logits": theirs["mlm_logits"],
+        "next_sentence_logits": theirs["next_sentence"],
+    }
+    found = our_outputs(weights, CONFIG, inputs)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-5, rtol=0, err_msg=name)
+
+
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved(tmp_path_factory, pretrainer):
     folder = tmp_path_factory.mktemp("saved")
-    weights = random_weights()
-    origins = model_garden.save(str(folder / "pretrainer.ckpt"), weights, 3)
-    return types.SimpleNamespace(folder=folder, weights=weights, origins=origins)
-
-
-def write_variables(prefix, values):
-    """Writes a checkpoint with variables of these full names: one flat list, as in a SavedModel."""
-    tree = tf.train.Checkpoint()
-    tree.variables = [tf.Variable(value, name=name) for name, value in values.items()]
-    return tree.write(str(prefix))
-
-
-def older_names(config=CONFIG, split_heads=True):
-    """Full name -> array in the spelling of the 2019 releases, and the original's name -> array."""
-    weights = random_weights(config, leave_out=("cls/seq_relationship/",))
-    renamed = [
-        ("bert/embeddings/word_embeddings", "bert_model/word_embeddings/embeddings"),
-        ("bert/embeddings/token_type_embeddings", "bert_model/embedding_postprocessor/type_embeddings"),
-        ("bert/embeddings/position_embeddings", "bert_model/embedding_postprocessor/position_embeddings"),
-        ("bert/embeddings/LayerNorm", "bert_model/embedding_postprocessor/layer_norm"),
-        ("bert/encoder/", "bert_model/encoder/"),
-        ("attention/self", "self_attention"),
-        ("attention/output/dense", "self_attention_output"),
-        ("attention/output/LayerNorm", "self_attention_layer_norm"),
-        ("intermediate/dense", "intermediate"),
-        ("output/dense", "output"),
-        ("output/LayerNorm", "output_layer_norm"),
-        ("bert/pooler/dense", "bert_model/pooler_transform"),
-        ("cls/predictions/output_bias", "cls/predictions/output_bias/bias"),
-    ]
-    values = {}
-    for name, value in weights.items():
-        if split_heads and "/attention/self/" in name:
-            value = value.reshape((*value.shape[:-1], 3, 4))
-        elif split_heads and name.endswith("attention/output/dense/kernel"):
-            value = value.reshape((3, 4, 12))
-        for original, older in renamed:
-            name = name.replace(original, older)
-        values[name] = value
-    return values, dict(weights)
+    prefix = write(folder, "pretrainer", model=pretrainer)
+    weights = model_garden.open_weights(prefix)
+    return types.SimpleNamespace(folder=folder, name="pretrainer-1", weights=dict(weights), origins=weights.origins)
 
 
 @pytest.mark.parametrize("split_heads", [True, False])
@@ -107,13 +99,6 @@ def test_heads_that_do_not_fit_are_listed(tmp_path):
     assert reasons[head + "0/out_proj/bias"] == "a head of another shape than the original's: [2]"
     assert "no variable for bert/topic/logits/kernel" in reasons[head + "1/out_proj/kernel"]
     assert "no variable for bert/topic/pooler_dense/kernel" in reasons[head + "1/dense/kernel"]
-    ids = np.array([[3, 1, 4, 1]])
-    reference = model_garden_outputs(model_garden.open_weights(prefix), CONFIG, {"input_ids": ids})
-    theirs = pretrainer.encoder_network(
-        {"input_word_ids": ids, "input_mask": np.ones_like(ids), "input_type_ids": np.zeros_like(ids)}
-    )
-    assert set(reference) == {"sequence_output", "pooled_output"}
-    np.testing.assert_allclose(reference["pooled_output"], theirs["pooled_output"], atol=1e-6, rtol=0)
 
 
 def test_a_narrower_embedding_table_is_refused(tmp_path):
@@ -180,8 +165,8 @@ def test_a_checkpoint_of_the_original_is_none_of_theirs(golden):
 
 
 def copy_of(saved, folder):
-    for path in saved.folder.glob("pretrainer.ckpt.*"):
-        shutil.copy(path, folder / path.name.replace("pretrainer", "x"))
+    for path in saved.folder.glob(f"{saved.name}.*"):
+        shutil.copy(path, folder / path.name.replace(saved.name, "x.ckpt"))
     return str(folder / "x.ckpt"), folder / "x.ckpt.data-00000-of-00001", folder / "x.ckpt.index"
 
 
@@ -228,14 +213,3 @@ def test_a_damaged_object_graph(tmp_path):
     )
     with pytest.raises(ValueError, match="x: its _CHECKPOINTABLE_OBJECT_GRAPH is damaged"):
         model_garden.open_weights(str(tmp_path / "x"))
-
-
-def test_what_save_refuses(tmp_path):
-    prefix = str(tmp_path / "x.ckpt")
-    with pytest.raises(ValueError, match="memory: hidden_size must be a multiple of num_attention_heads"):
-        model_garden.save(prefix, random_weights(), 5)
-    with pytest.raises(ValueError, match="memory: no bert/embeddings/word_embeddings"):
-        model_garden.save(prefix, random_weights(leave_out=("bert/embeddings/",)), 3)
-    with pytest.raises(ValueError, match="memory: .*layer_1/output/LayerNorm/beta: expected .*, not there"):
-        model_garden.save(prefix, random_weights(leave_out=("bert/encoder/layer_1/output/LayerNorm/beta",)), 3)
-    assert not list(tmp_path.iterdir())
