@@ -1,5 +1,6 @@
 """Conversion between all formats, by function and by script; a refused conversion leaves nothing behind."""
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -19,6 +20,7 @@ from helpers.tiny import TINY_CONFIG
 from bert_tf.conversion import convert
 from bert_tf.models import initialize, open_weights, pretrained
 from bert_tf.models.config import BertConfig
+from bert_tf.models.formats import FORMATS as FORMATS_BY_NAME
 from bert_tf.models.task_models import (
     BertForMaskedLM,
     BertForMultipleChoice,
@@ -323,6 +325,21 @@ def test_a_vocabulary_of_another_model(source, tmp_path):
     message = r"vocab\.txt has 101 lines, but vocab_size is 100"
     assert refused(source, tmp_path, ValueError, message, vocab_file=str(vocab)) == {"vocab.txt"}
     assert refused(source, tmp_path, ValueError, "give --add_tokens", use_unused_slots=True) == {"vocab.txt"}
+
+
+@pytest.mark.parametrize("change", ["another value", "a lost tensor"])
+def test_what_reads_back_otherwise_is_an_error_and_not_written(source, tmp_path, monkeypatch, change):
+    kind, name = FORMATS_BY_NAME["bert_tf"], "bert/pooler/dense/bias"
+
+    def wrong(path, weights, *more):
+        values = {key: weights[key] for key in weights}
+        values[name] = values[name] + 1 if change == "another value" else values[name]
+        shapes = {key: shape for key, shape in weights.shapes.items() if key != name or change == "another value"}
+        return kind.save(path, dataclasses.replace(weights, shapes=shapes, read=values.__getitem__), *more)
+
+    monkeypatch.setitem(FORMATS_BY_NAME, "bert_tf", dataclasses.replace(kind, save=wrong))
+    message = f"Reading back .* failed: ({name} differs from|lost {name})"
+    assert refused(source, tmp_path, ValueError, message) == set()
 
 
 def test_the_script(source, tmp_path):
