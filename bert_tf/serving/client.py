@@ -7,7 +7,6 @@ import http.client
 import json
 import math
 import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -22,7 +21,7 @@ Inputs = Mapping[str, Sequence]
 MAX_BYTES = 1 << 28  # of an answer
 
 _OK = 200
-_PART_BYTES = 1 << 16
+_MOST_OF_AN_ERROR = 1 << 16  # bytes
 
 
 class ServingError(OSError):
@@ -90,18 +89,14 @@ def ask_rest(
 def _post(url: str, body: bytes, timeout: float, max_bytes: int) -> tuple[int, bytes]:
     """Status and body of the answer to a request; of an error only the beginning."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
-    end = time.monotonic() + timeout
     try:
         with urllib.request.urlopen(request, timeout=timeout) as response:
-            parts, size = [], 0
-            while (part := response.read1(_PART_BYTES)) and time.monotonic() < end:
-                parts.append(part)
-                size += len(part)
-                if size > max_bytes:
-                    raise ValueError(f"the answer has more than {max_bytes:,} bytes")
-            return response.status, b"".join(parts)
+            content = response.read(max_bytes + 1)
     except urllib.error.HTTPError as error:
-        return error.code, error.read(_PART_BYTES)
+        return error.code, error.read(_MOST_OF_AN_ERROR)
+    if len(content) > max_bytes:
+        raise ValueError(f"the answer has more than {max_bytes:,} bytes")
+    return response.status, content
 
 
 def _within(timeout: float, call: Callable):
@@ -188,14 +183,13 @@ def outputs_of(response) -> dict[str, np.ndarray]:
 
 def ask_grpc(
     server: str, model: str, inputs: Inputs, *, signature: str = "serving_default", version: int | None = None,
-    timeout: float = 60.0, max_bytes: int = MAX_BYTES, channel=None,
+    timeout: float = 60.0, max_bytes: int = MAX_BYTES,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """The outputs of a model by gRPC.
 
     Args:
       server: host:port of the gRPC interface (8500 unless configured).
       timeout: seconds for the whole call. max_bytes: of the answer, less than 2 ** 31.
-      channel: a grpc.Channel to use instead of an insecure one to `server`; reusing one saves connecting.
 
     Raises:
       ServingError: see `ask_rest`.
@@ -203,18 +197,13 @@ def ask_grpc(
     import grpc
     from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-    own = channel is None
-    channel = channel or grpc.insecure_channel(server, options=[("grpc.max_receive_message_length", max_bytes)])
+    request = grpc_request(model, inputs, signature, version)
     try:
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        response = stub.Predict(grpc_request(model, inputs, signature, version), timeout=timeout)
+        with grpc.insecure_channel(server, options=[("grpc.max_receive_message_length", max_bytes)]) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            return outputs_of(stub.Predict(request, timeout=timeout))
     except grpc.RpcError as error:
-        message = visible(f"{error.code().name}: {error.details()}")
-        raise ServingError(f"{server}, model {model}: {message}") from None
-    finally:
-        if own:
-            channel.close()
-    try:
-        return outputs_of(response)
+        message = f"{error.code().name}: {error.details()}"
     except ValueError as error:
-        raise ServingError(f"{server}, model {model}: {visible(str(error))}") from None
+        message = str(error)
+    raise ServingError(f"{server}, model {model}: {visible(message)}")

@@ -48,7 +48,7 @@ def test_what_an_export_of_tags_costs(tmp_path):
     gold = tmp_path / "dev.conll"
     gold.write_text("\n".join(lines))
     words = sum(map(len, SENTENCES))
-    for settings, closest, farthest in (({}, 0.0, 1e-6), ({"dtype": "bfloat16", "freeze": True}, 1e-6, 0.1)):
+    for settings, closest, farthest in (({}, 0.0, 1e-5), ({"dtype": "bfloat16", "freeze": True}, 1e-6, 0.1)):
         export = serving_export.export_saved_model(path, str(tmp_path / "out"), **settings)
         cost = compare_export.compare(export, path, str(gold))
         assert cost.examples == len(SENTENCES)
