@@ -15,9 +15,9 @@ from bert_tf.serving import loaded_export
 from bert_tf.serving.detect_task import check_task
 from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.system.cores import batches_at_once
-from bert_tf.system.in_order import mapped_in_order
 from bert_tf.system.messages import warn_once
 from bert_tf.system.progress import progress_bar
+from bert_tf.system.threads import mapped_in_order
 from bert_tf.tasks.table import TASKS
 
 _SECONDS_WITHOUT_PROGRESS = 5

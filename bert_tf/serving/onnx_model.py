@@ -1,11 +1,10 @@
 """ONNX exports of export_saved_model.py, computed by ONNX Runtime and called like the Keras models they are made of."""
 
-import functools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from google.protobuf import message
 
 from bert_tf.models.directory import read_head
 from bert_tf.serving import loaded_export
@@ -23,7 +22,7 @@ class OnnxModel:
       description: the content of export.json.
 
     Raises:
-      ValueError: ONNX Runtime is not installed; or the file is damaged, needs a newer ONNX Runtime, or has tensors
+      ValueError: a package is not installed; or the file is damaged, needs a newer ONNX Runtime, or has tensors
         elsewhere. Names the file.
     """
 
@@ -35,9 +34,10 @@ class OnnxModel:
         self.head_config = read_head(directory)
         path = loaded_export.onnx_file(directory)
         try:
+            import onnx  # noqa: F401  for `check_self_contained`
             import onnxruntime
         except ImportError:
-            raise ValueError(f"{path} needs ONNX Runtime: pip install onnxruntime") from None
+            raise ValueError(f"{path} needs ONNX Runtime: pip install 'bert-tf[onnx]'") from None
         with tf.io.gfile.GFile(path, "rb") as file:
             content = file.read()
         check_self_contained(content, path)
@@ -70,21 +70,6 @@ class OnnxModel:
 
 # ---- files that name other files -------------------------------------------------------------------------------------
 
-# Where onnx.proto has tensors, and what says that a tensor is elsewhere: message -> field -> (number, message).
-_PARTS = {
-    "Model": {"graph": (7, "Graph"), "training_info": (20, "Training"), "functions": (25, "Function")},
-    "Training": {"initialization": (1, "Graph"), "algorithm": (2, "Graph")},
-    "Function": {"node": (7, "Node"), "attribute_proto": (11, "Attribute")},
-    "Graph": {"node": (1, "Node"), "initializer": (5, "Tensor"), "sparse_initializer": (15, "SparseTensor")},
-    "Node": {"attribute": (5, "Attribute")},
-    "Attribute": {
-        "t": (5, "Tensor"), "g": (6, "Graph"), "tensors": (10, "Tensor"), "graphs": (11, "Graph"),
-        "sparse_tensor": (22, "SparseTensor"), "sparse_tensors": (23, "SparseTensor"),
-    },
-    "SparseTensor": {"values": (1, "Tensor"), "indices": (2, "Tensor")},
-    "Tensor": {"name": (8, None), "external_data": (13, None), "data_location": (14, None)},
-}  # fmt: skip
-
 
 def check_self_contained(content: bytes, path: str) -> None:
     """Checks that all tensors of an ONNX file are in it: of graphs, their branches and loops, functions and training.
@@ -92,13 +77,15 @@ def check_self_contained(content: bytes, path: str) -> None:
     Raises:
       ValueError: one is in another file, or this file is damaged; names `path` and the tensor.
     """
+    import onnx
+
     try:
-        model = _model_class().FromString(content)
+        model = onnx.ModelProto.FromString(content)
     except message.DecodeError:
         raise ValueError(f"{path} is damaged: it is not an ONNX file.") from None
     for part in _parts_of(model):
-        if part.DESCRIPTOR.name == "Tensor" and (part.external_data or any(part.data_location)):
-            name = visible(b"".join(part.name).decode(errors="replace")) or "one without a name"
+        if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
+            name = visible(part.name) or "one without a name"
             raise ValueError(
                 f"{path} has a tensor that is not in it ({name:.80}): exports are complete, so it is refused."
             )
@@ -109,19 +96,3 @@ def _parts_of(part: message.Message) -> Iterator[message.Message]:
     for field, values in part.ListFields():
         for value in values if field.message_type else ():
             yield from _parts_of(value)
-
-
-@functools.cache
-def _model_class() -> type[message.Message]:
-    """A message with those fields of ONNX's ModelProto, each repeated: ONNX Runtime needs no package that has it."""
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="bert_tf/onnx_parts.proto", package="bert_tf.onnx", syntax="proto2")
-    for name, fields in _PARTS.items():
-        described = file.message_type.add(name=name)
-        for field, (number, inner) in fields.items():
-            kind = kinds.TYPE_MESSAGE if inner else kinds.TYPE_INT32 if field == "data_location" else kinds.TYPE_BYTES
-            type_name = f".bert_tf.onnx.{inner}" if inner else None
-            described.field.add(name=field, number=number, type=kind, type_name=type_name, label=kinds.LABEL_REPEATED)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("bert_tf.onnx.Model"))

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
 
 from bert_tf.system import text_encodings
 
@@ -203,8 +204,7 @@ class TextFile:
           progress: called with the number of bytes that each read takes from the disk.
 
         Raises:
-          ValueError: a compressed file is truncated or damaged, or zstandard is not installed; names the file. Or see
-            `text_encodings.converted`.
+          ValueError: a compressed file is truncated or damaged; names the file. Or see `text_encodings.converted`.
         """
         if self.starts_anywhere:
             return _plain(self.path, begin, end, progress)
@@ -355,47 +355,30 @@ def _decompressed(file: TextFile, progress: Progress | None) -> Iterator[bytes]:
     import gzip
     import zlib
 
-    source = _Source(TextFile(file.path).chunks(progress=progress))
-    damaged: tuple = (EOFError, OSError, zlib.error)
-    if file.compression == "zstd":
-        try:
-            import zstandard
-        except ImportError:
-            raise ValueError(f"{file.path}: to read .zst files, `pip install zstandard`") from None
-        damaged += (zstandard.ZstdError,)
-        chunks = _zstd_chunks(source)
-    else:
-        stream = gzip.GzipFile(fileobj=source) if file.compression == "gzip" else bz2.BZ2File(source)
-        chunks = iter(lambda: stream.read(_READ_BYTES), b"")
-    while True:
-        try:
-            chunk = next(chunks, b"")
-        except damaged as error:
-            raise ValueError(f"{file.path}: truncated or damaged {file.compression} file ({error})") from None
-        if not chunk:
-            return
-        yield chunk
+    import zstandard
+
+    damaged = (EOFError, OSError, zlib.error, zstandard.ZstdError)
+    read = 0
+    with _open(file.path) as source:
+        if file.compression == "zstd":
+            chunks = _zstd_chunks(source)
+        else:
+            stream = gzip.GzipFile(fileobj=source) if file.compression == "gzip" else bz2.BZ2File(source)
+            chunks = iter(lambda: stream.read(_READ_BYTES), b"")
+        while True:
+            try:
+                chunk = next(chunks, b"")
+            except damaged as error:
+                raise ValueError(f"{file.path}: truncated or damaged {file.compression} file ({error})") from None
+            if progress:
+                progress(source.tell() - read)
+                read = source.tell()
+            if not chunk:
+                return
+            yield chunk
 
 
-class _Source:
-    """A file object that reads from chunks, for the decompressors."""
-
-    def __init__(self, chunks: Iterator[bytes]):
-        self._chunks, self._held, self._place = chunks, b"", 0
-
-    def read(self, size: int) -> bytes:
-        """Reads at most `size` bytes; none at the end."""
-        if self._place == len(self._held):
-            self._held, self._place = next(self._chunks, b""), 0
-        data = self._held[self._place : self._place + size]
-        self._place += len(data)
-        return data
-
-    def seekable(self) -> bool:
-        return False
-
-
-def _zstd_chunks(source: _Source) -> Iterator[bytes]:
+def _zstd_chunks(source: BinaryIO) -> Iterator[bytes]:
     import zstandard
 
     # Frames one by one: zstandard's readers for several frames take a truncated frame for the end of the file.

@@ -15,8 +15,8 @@ import tensorflow as tf
 from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.system.cores import batches_at_once
-from bert_tf.system.in_order import mapped_in_order
 from bert_tf.system.progress import batches_with_progress
+from bert_tf.system.threads import mapped_in_order
 
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
 _POINTS = 50  # in the log of a run, at least

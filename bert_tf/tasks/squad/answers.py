@@ -9,7 +9,6 @@ import json
 import math
 import posixpath
 from collections.abc import Iterator, Sequence
-from json.encoder import encode_basestring_ascii
 
 import numpy as np
 from absl import logging
@@ -247,25 +246,11 @@ def write_prediction_files(
         write_text_file(path, json.dumps(values, indent=4) + "\n")
 
     write(prediction_file, {key: prediction.text for key, prediction in by_id.items()})
-    # The same as json.dumps(..., indent=4), which does not use the encoder written in C and is slow.
-    lists = (
-        f"    {encode_basestring_ascii(key)}: [\n"
-        + ",\n".join(map(_entry, prediction.nbest))
-        + "\n    ]"
+    names = ("text", "probability", "start_logit", "end_logit")
+    nbest = {
+        key: [{name: getattr(answer, name) for name in names} for answer in prediction.nbest]
         for key, prediction in by_id.items()
-    )  # fmt: skip
-    nbest = "{\n" + ",\n".join(lists) + "\n}\n" if by_id else "{}\n"
-    write_text_file(nbest_file, nbest)
+    }
+    write(nbest_file, nbest)
     if any(prediction.null_odds is not None for prediction in by_id.values()):
         write(null_odds_file, {key: prediction.null_odds for key, prediction in by_id.items()})
-
-
-def _entry(answer: Answer) -> str:
-    return (
-        "        {\n"
-        f'            "text": {encode_basestring_ascii(answer.text)},\n'
-        f'            "probability": {answer.probability!r},\n'
-        f'            "start_logit": {answer.start_logit!r},\n'
-        f'            "end_logit": {answer.end_logit!r}\n'
-        "        }"
-    )

@@ -5,7 +5,7 @@ import threading
 import pytest
 from helpers.warm import HANG_SECONDS
 
-from bert_tf.system.in_order import mapped_in_order
+from bert_tf.system.threads import mapped_in_order
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
