@@ -15,6 +15,7 @@ import functools
 import hashlib
 import importlib.metadata
 import os
+import pathlib
 import platform
 import resource
 import shutil
@@ -26,7 +27,7 @@ from absl import logging
 from bert_tf.system.local_files import private_folder, remove_left_behind
 
 VARIABLE = "BERT_TF_COMPILED"
-_MOST_BYTES = 32 * 2**20  # of a folder: several hundred programs, read in less than a tenth of a second
+_MOST_BYTES = 32 * 2**20  # of a folder, which then begins anew: several hundred programs, read in a tenth of a second
 _LEAST_ROOM = 2**30  # bytes for temporary files, of which a run writes up to a few hundred million
 _FLAG = "tf_xla_persistent_cache_directory"
 _place = None  # the folder, once `kept` keeps programs there
@@ -62,7 +63,6 @@ def kept() -> Iterator[None]:
         if os.getpid() == process:  # not in a fork
             with contextlib.suppress(OSError):
                 _move_new(own.name, folder, known)
-                _remove_oldest(folder)
 
     atexit.register(end)
     global _place
@@ -147,39 +147,32 @@ def _check_room(folder: str) -> None:
         raise OSError("the size of files is limited (ulimit -f).")
 
 
-def _copy_sound(folder: str, own: str) -> dict[str, os.stat_result]:
-    """Copies the programs whose checksums are right; returns name -> status of the copy."""
-    copied = {}
-    for name in os.listdir(folder):
-        if not name.endswith(".pb"):
-            continue
+def _copy_sound(folder: str, own: str) -> set[str]:
+    """Copies the programs whose checksums are right; returns their names."""
+    copied = set()
+    for path in pathlib.Path(folder).glob("*.pb"):
         with contextlib.suppress(OSError):
-            with open(os.path.join(folder, name), "rb") as file:
-                content = file.read()
+            content = path.read_bytes()
             first, _, rest = content.partition(b"\n")
-            if first != _checksum(rest):
-                continue
-            path = os.path.join(own, name)
-            with open(path, "wb") as file:
-                file.write(content)
-            os.utime(path, (0, os.stat(path).st_mtime))  # so that reading it sets the time of access
-            copied[name] = os.stat(path)
+            if first == _checksum(rest):
+                pathlib.Path(own, path.name).write_bytes(content)
+                copied.add(path.name)
     return copied
 
 
-def _move_new(own: str, folder: str, known: dict[str, os.stat_result]) -> None:
-    """Adds what this process compiled to the folder, and marks what it read as used."""
-    for name in os.listdir(own):
-        path, target = os.path.join(own, name), os.path.join(folder, name)
-        if name in known:
-            if os.stat(path).st_atime != known[name].st_atime:
-                with contextlib.suppress(OSError):
-                    os.utime(target)
-            continue
-        with open(path, "rb") as file:
-            text = _as_text(file.read())
-        if text is None:
-            continue
+def _move_new(own: str, folder: str, known: set[str]) -> None:
+    """Adds what this process compiled to the folder; if that is full, it keeps nothing else."""
+    texts = {}
+    for name in {*os.listdir(own)} - known:
+        text = _as_text(pathlib.Path(own, name).read_bytes())
+        if text is not None:
+            texts[name] = text
+    there = list(os.scandir(folder)) if texts else []
+    if sum(entry.stat().st_size for entry in there) + sum(map(len, texts.values())) > _MOST_BYTES:
+        for entry in there:
+            os.remove(entry.path)
+    for name, text in texts.items():
+        target = os.path.join(folder, name)
         temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
         try:
             with open(temporary, "wb") as file:
@@ -189,16 +182,6 @@ def _move_new(own: str, folder: str, known: dict[str, os.stat_result]) -> None:
             with contextlib.suppress(OSError):
                 os.remove(temporary)
             raise
-
-
-def _remove_oldest(folder: str) -> None:
-    """Removes the programs that were not used for longest, as many as are too many."""
-    statuses = {entry.path: entry.stat() for entry in os.scandir(folder)}
-    total = 0
-    for path, status in sorted(statuses.items(), key=lambda item: item[1].st_mtime, reverse=True):
-        total += status.st_size
-        if total > _MOST_BYTES:
-            os.remove(path)
 
 
 def _checksum(content: bytes) -> bytes:

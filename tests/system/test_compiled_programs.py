@@ -42,11 +42,11 @@ def own_folder() -> str:
     return os.environ["TF_XLA_FLAGS"].partition("cache_directory=")[2].split()[0]
 
 
-def one_process(at_exit, new: dict[str, bytes], reads: bool = True) -> dict[str, bytes]:
+def one_process(at_exit, new: dict[str, bytes]) -> dict[str, bytes]:
     """What a process finds and reads, which adds `new`."""
     with compiled_programs.kept():
         own = own_folder()
-    found = {name: pathlib.Path(own, name).read_bytes() for name in os.listdir(own) if reads}
+    found = {name: pathlib.Path(own, name).read_bytes() for name in os.listdir(own)}
     for name, content in new.items():
         with open(os.path.join(own, name), "wb") as file:
             file.write(content)
@@ -76,15 +76,16 @@ def test_a_damaged_program_is_made_again(folder, at_exit, damage):
     assert path.read_bytes() == sound
 
 
-def test_the_programs_unused_for_longest_go_first(folder, at_exit, monkeypatch):
+def test_a_full_folder_begins_anew(folder, at_exit, monkeypatch):
     one_process(at_exit, {f"{number}.pb": entry() for number in range(3)})
-    size = 0
-    for number, path in enumerate(sorted(folder.glob("*/*.pb"))):
-        os.utime(path, (number, number))
-        size = path.stat().st_size
-    monkeypatch.setattr(compiled_programs, "_MOST_BYTES", 3 * size)
-    one_process(at_exit, {"3.pb": entry()}, reads=False)
-    assert sorted(path.name for path in folder.glob("*/*")) == ["1.pb", "2.pb", "3.pb"]
+    size = next(folder.glob("*/*.pb")).stat().st_size
+    monkeypatch.setattr(compiled_programs, "_MOST_BYTES", 4 * size)
+    one_process(at_exit, {"3.pb": entry()})
+    assert len(list(folder.glob("*/*"))) == 4
+    one_process(at_exit, {})  # which compiles nothing
+    assert len(list(folder.glob("*/*"))) == 4
+    one_process(at_exit, {"4.pb": entry()})
+    assert [path.name for path in folder.glob("*/*")] == ["4.pb"]
 
 
 def test_other_flags_other_programs(folder, at_exit, monkeypatch):
