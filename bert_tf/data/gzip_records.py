@@ -129,27 +129,6 @@ def gzip_records(name: str, member: int = 0, inner: int = 0) -> Iterator[tuple[i
         raise GzipDamage(name, place[0], "not a TFRecord file: it ends inside a record", True)
 
 
-def next_member(name: str, member: int, size: int) -> int | None:
-    """Where the first readable member after the one at byte `member` begins; None if there is none."""
-    with open_binary(name) as file:
-        at, tail = member + 1, b""
-        file.seek(at)
-        while at < size and (chunk := file.read(_CHUNK_BYTES)):
-            window = tail + chunk
-            found = window.find(MAGIC)
-            while found >= 0:
-                place = at - len(tail) + found
-                try:
-                    if next(gzip_records(name, place), None):
-                        return place
-                except GzipDamage:
-                    pass
-                found = window.find(MAGIC, found + 1)
-            at += len(chunk)
-            tail = window[-2:]
-    return None
-
-
 class GzipReader:
     """Reads blocks of records. Reading the next block in the same member continues where the last one ended."""
 

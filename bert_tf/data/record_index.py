@@ -21,7 +21,6 @@ from bert_tf.data.gzip_records import (
     GzipReader,
     gzip_records,
     is_gzip,
-    next_member,
 )
 from bert_tf.data.written_index import RECORDS_PER_BLOCK, block_misfit, index_path, read_written_index, spread
 from bert_tf.system.kept_arrays import load_arrays, save_arrays
@@ -233,42 +232,35 @@ def _scan_plain(name: str, size: int, skip_corrupt_records: bool, progress) -> t
 def _scan_gzip(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, ...]], int]:
     """Verifies gzip's checksum of each member, and the checksums of the records' lengths.
 
-    Nothing in a corrupt member can be trusted, so all of it is skipped; the readable part of a truncated member is
-    intact.
+    Nothing in a corrupt member can be trusted, so it is skipped, with all that follows; the readable part of a
+    truncated member is intact.
     """
     blocks: list[list[int]] = []
-    skipped, start = 0, 0
-    while start is not None:
-        member = start  # the member being read
-        # The state before this member: blocks, and records in the last block.
-        checked = len(blocks), blocks[-1][2] if blocks else 0
-        try:
-            for first, inner, last, _ in gzip_records(name, start):
-                if last != member:
-                    progress.update(last - member)
-                    member, checked = last, (len(blocks), blocks[-1][2] if blocks else 0)
-                # Where possible, a block begins with a member.
-                if not blocks or blocks[-1][2] >= RECORDS_PER_BLOCK or inner == 0:
-                    blocks.append([first, inner, 0])
-                blocks[-1][2] += 1
-            progress.update(size - member)
-            break
-        except GzipDamage as damage:
-            if damage.member == member and not damage.truncated:
-                del blocks[checked[0] :]
-                if blocks:
-                    blocks[-1][2] = checked[1]
-            records = sum(block[2] for block in blocks)
-            if not skip_corrupt_records:
-                raise RecordError(
-                    f"{damage}, after {records} records; write the file again, or skip unreadable records with "
-                    "--skip_corrupt_records"
-                ) from damage
-            skipped += 1
-            start = None if damage.truncated else next_member(name, damage.member, size)
-            going_on = "nothing after it can be read" if start is None else f"reading resumes at byte {start}"
-            logging.warning("%s, after %d records; %s", damage, records, going_on)
-            progress.update((start or size) - member)
+    skipped = member = 0  # the member being read
+    checked = 0, 0  # the state before this member: blocks, and records in the last block
+    try:
+        for first, inner, last, _ in gzip_records(name):
+            if last != member:
+                progress.update(last - member)
+                member, checked = last, (len(blocks), blocks[-1][2] if blocks else 0)
+            # Where possible, a block begins with a member.
+            if not blocks or blocks[-1][2] >= RECORDS_PER_BLOCK or inner == 0:
+                blocks.append([first, inner, 0])
+            blocks[-1][2] += 1
+    except GzipDamage as damage:
+        if damage.member == member and not damage.truncated:
+            del blocks[checked[0] :]
+            if blocks:
+                blocks[-1][2] = checked[1]
+        records = sum(block[2] for block in blocks)
+        if not skip_corrupt_records:
+            raise RecordError(
+                f"{damage}, after {records} records; write the file again, or skip what follows with "
+                "--skip_corrupt_records"
+            ) from damage
+        skipped = 1
+        logging.warning("%s, after %d records; what follows is skipped", damage, records)
+    progress.update(size - member)
     if any(inner for _, inner, _ in blocks):
         logging.info(
             "%s is gzip-compressed in members of more than %d records: reading from the middle of one must decompress "

@@ -216,8 +216,8 @@ def index_records(
       files: TFRecord files, uncompressed or gzip-compressed, whatever their names.
       features: name -> feature that each record must have; None: not known yet, see `features_of`.
       skip_corrupt_records: skip and count unreadable records, instead of stopping. After a damaged payload, reading
-        resumes at the next record; after a damaged length or a truncation, the rest of the file is lost. In a gzip
-        file, a damaged member is skipped completely.
+        resumes at the next record; after a damaged length or a truncation, the rest of the file is lost, and so
+        is all from a damaged member of a gzip file on.
       verify: read all records of all files now, and verify all checksums.
       cache_file: where to cache the index for the next start; it is rebuilt if a file's name, size or modification time
         differs.

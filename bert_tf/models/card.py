@@ -8,6 +8,7 @@ TensorFlow is imported inside the functions.
 
 import dataclasses
 import json
+import math
 import posixpath
 import re
 from collections.abc import Collection, Mapping
@@ -25,7 +26,7 @@ from bert_tf.weights.mapping import Weights, is_model_variable
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
 _MARK = "<!-- bert_tf wrote this file, and replaces it. Remove this line to keep what you change. -->"
-_LARGEST = 1 << 20  # bytes of a README or a licence
+_MOST_BYTES = 1 << 20  # that are read of a README or a licence
 _MOST_LABELS = 50
 _LICENSE_KEYS = ("license", "license_name", "license_link")
 _LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
@@ -132,9 +133,15 @@ def beginning_from(values: object) -> Beginning | None:
     return Beginning(**known)
 
 
+def read_ours(directory: str) -> str | None:
+    """The text of a directory's card; None if it has none that this module wrote and no user has taken over."""
+    text = _read_if_there(posixpath.join(directory, CARD))
+    return text if text and _MARK in text else None
+
+
 def is_ours(directory: str) -> bool:
-    """Whether the directory has a card that this module wrote and no user has taken over."""
-    return _MARK in (_read_if_there(posixpath.join(directory, CARD)) or "")
+    """Whether the directory has a card of ours."""
+    return read_ours(directory) is not None
 
 
 def is_others(directory: str) -> bool:
@@ -142,11 +149,6 @@ def is_others(directory: str) -> bool:
     import tensorflow as tf
 
     return tf.io.gfile.exists(posixpath.join(directory, CARD)) and not is_ours(directory)
-
-
-def read_ours(directory: str) -> str | None:
-    """The text of a directory's card; None if it has none that is ours."""
-    return _read_if_there(posixpath.join(directory, CARD)) if is_ours(directory) else None
 
 
 def front_matter(text: str | None, path: str) -> dict:
@@ -183,21 +185,13 @@ def _find_license(directory: str) -> tuple[dict[str, str], str | None]:
 
 
 def _read_if_there(path: str) -> str | None:
-    """A text file's content; None if there is no such file, or with a warning if it is no text of usual size."""
+    """The beginning of a text file; None if there is no such file. Bytes that are not UTF-8 become U+FFFD."""
     import tensorflow as tf
 
     if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
         return None
-    if tf.io.gfile.stat(path).length > _LARGEST:
-        logging.warning("%s is larger than %d bytes and not read.", path, _LARGEST)
-        return None
     with tf.io.gfile.GFile(path, "rb") as file:
-        content = file.read()
-    try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        logging.warning("%s is not UTF-8 at byte offset %d and not read.", path, error.start)
-        return None
+        return file.read(_MOST_BYTES).decode("utf-8-sig", "replace").replace("\r\n", "\n")
 
 
 # --- write -----------------------------------------------------------------------------------------------------------
@@ -288,12 +282,7 @@ def _task_of(architecture: str, head: HeadConfig, sentences: SentenceSettings | 
 def _sizes(
     config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing, without_bert: bool, trained_length: object
 ) -> str:
-    parameters = 0
-    for name in filter(is_model_variable, shapes):
-        count = 1
-        for size in shapes[name]:
-            count *= size
-        parameters += count
+    parameters = sum(math.prod(shapes[name]) for name in filter(is_model_variable, shapes))
     if without_bert:
         rows = {"width of the embeddings": config.hidden_size, "width of the layer": config.intermediate_size}
     else:
@@ -334,19 +323,15 @@ def _beginning(facts: CardFacts) -> str:
         details += [f"checksum {start.checksum}"] if start.checksum else []
         known = f" ({', '.join(details)})" if details else ""
         lines.append(f"- It began from the weights {_code(_public_path(start.path))}{known}.")
-        lines.append(f"- Licence of those weights: {_license(start)}.")
+        name, file = start.license.get("license_name") or start.license.get("license"), start.license_file
+        known = f"{name}, as {file} beside them says" if name else "not known"
+        unread = f" ({file} beside them is not recognised)" if file and not name else ""
+        lines.append(f"- Licence of those weights: {known}{unread}.")
     else:
         known = "It began from random weights" if start else "Which weights it began from is not recorded"
         lines += [f"- {known}.", "- Licence: not known."]
     lines.append(f"- Training data: {facts.data}." if facts.data else "- What it was trained on is not recorded.")
     return _section("What it is made of", "\n".join(lines))
-
-
-def _license(start: Beginning) -> str:
-    if not start.license:
-        return f"not known ({start.license_file} beside them is not recognised)" if start.license_file else "not known"
-    name = start.license.get("license_name") or start.license["license"]
-    return f"{name}, as {start.license_file} beside them says"
 
 
 def _training(facts: CardFacts) -> str | None:
@@ -390,7 +375,7 @@ def _usage(facts: CardFacts, architecture: str, tag: str | None, without_bert: b
 
 
 def _section(title: str, text: str) -> str:
-    return f"{'#' * 2} {title}\n{text}"
+    return f"## {title}\n{text}"
 
 
 def _table(header: tuple[str, str], rows: Mapping[str, object]) -> list[str]:

@@ -359,7 +359,7 @@ def _decompressed(file: TextFile, progress: Progress | None) -> Iterator[bytes]:
 
     damaged = (EOFError, OSError, zlib.error, zstandard.ZstdError)
     read = 0
-    with _open(file.path) as source:
+    with open_binary(file.path) as source:
         if file.compression == "zstd":
             chunks = _zstd_chunks(source)
         else:
