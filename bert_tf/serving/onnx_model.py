@@ -93,6 +93,7 @@ def check_self_contained(content: bytes, path: str) -> None:
 
 def _parts_of(part: message.Message) -> Iterator[message.Message]:
     yield part
-    for field, values in part.ListFields():
-        for value in values if field.message_type else ():
-            yield from _parts_of(value)
+    for field, value in part.ListFields():
+        if field.message_type:
+            for inner in [value] if isinstance(value, message.Message) else value:
+                yield from _parts_of(inner)

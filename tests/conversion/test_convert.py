@@ -335,7 +335,7 @@ def test_what_reads_back_otherwise_is_an_error_and_not_written(source, tmp_path,
         values = {key: weights[key] for key in weights}
         values[name] = values[name] + 1 if change == "another value" else values[name]
         shapes = {key: shape for key, shape in weights.shapes.items() if key != name or change == "another value"}
-        return kind.save(path, dataclasses.replace(weights, shapes=shapes, read=values.__getitem__), *more)
+        return kind.save(path, dataclasses.replace(weights, shapes=shapes, reader=values.__getitem__), *more)
 
     monkeypatch.setitem(FORMATS_BY_NAME, "bert_tf", dataclasses.replace(kind, save=wrong))
     message = f"Reading back .* failed: ({name} differs from|lost {name})"
