@@ -7,7 +7,6 @@ TensorFlow is imported inside the functions.
 """
 
 import dataclasses
-import json
 import math
 import posixpath
 import re
@@ -28,6 +27,7 @@ PLACE = "path/to/this/folder"  # stands for the folder of the card in its comman
 _MARK = "<!-- bert_tf wrote this file, and replaces it. Remove this line to keep what you change. -->"
 _MOST_BYTES = 1 << 20  # that are read of a README or a licence
 _MOST_LABELS = 50
+_YAML = {"sort_keys": False, "allow_unicode": True, "width": 1_000_000}
 _LICENSE_KEYS = ("license", "license_name", "license_link")
 _LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 # What is at the beginning of a licence, in lower case -> the hub's name.
@@ -228,16 +228,17 @@ def card_text(
         "pipeline_tag": tag,
         "tags": ["bert_tf", title.lower()] + ["sentence-transformers"] * (sentences is not None),
     }
-    parts = [
-        f"{_MARK}\n# {title}: {task}",
-        _sizes(config, head, shapes, casing, without_bert, facts.settings.get("max_seq_length")),
-        _labels(head.labels),
-        _beginning(facts),
-        _training(facts),
-        _results(facts),
-        _usage(facts, architecture, tag, without_bert),
-    ]
-    return _with_front(front, "\n\n".join(filter(None, parts)) + "\n")
+    trained = facts.settings.get("max_seq_length")
+    sections = {
+        "Sizes": _block(_sizes(config, head, shapes, casing, without_bert, trained)),
+        "Labels": _block(_labels(head.labels)),
+        "What it is made of": _block(_origin(facts)),
+        "Training": "\n\n".join(filter(None, [*facts.notes, _block(_public(facts.settings))])),
+        "Results on the dev set": _results(facts),
+        "How to use it": _usage(facts, architecture, tag, without_bert),
+    }
+    body = "".join(f"\n## {title}\n{text}\n" for title, text in sections.items() if text)
+    return _with_front(front, f"{_MARK}\n# {title}: {task}\n{body}")
 
 
 def converted(text: str, format: str, sentences: SentenceSettings | None, lines: Collection[str]) -> str:
@@ -249,15 +250,13 @@ def converted(text: str, format: str, sentences: SentenceSettings | None, lines:
     front = {**front_matter(text, CARD), "library_name": _library(format, sentences)}
     body = re.sub(r"\A---[ \t]*\n.*?^---[ \t]*\n+", "", text, count=1, flags=re.DOTALL | re.MULTILINE)
     if lines:
-        listed = "".join(f"- {line}\n" for line in lines)
-        body += "\n" + _section("Changed by convert_checkpoint.py", listed)
+        body += "\n## Changed by convert_checkpoint.py\n" + "".join(f"- {line}\n" for line in lines)
     return _with_front(front, body)
 
 
 def _with_front(front: Mapping[str, object], body: str) -> str:
     known = {key: value for key, value in front.items() if value is not None}
-    head = yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1000)
-    return f"---\n{head}---\n{body}"
+    return f"---\n{yaml.safe_dump(known, **_YAML)}---\n{body}"
 
 
 def _library(format: str, sentences: SentenceSettings | None) -> str:
@@ -281,65 +280,47 @@ def _task_of(architecture: str, head: HeadConfig, sentences: SentenceSettings | 
 
 def _sizes(
     config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing, without_bert: bool, trained_length: object
-) -> str:
-    parameters = sum(math.prod(shapes[name]) for name in filter(is_model_variable, shapes))
+) -> dict[str, object]:
     if without_bert:
         rows = {"width of the embeddings": config.hidden_size, "width of the layer": config.intermediate_size}
     else:
+        narrow = config.embedding_size != config.hidden_size
+        shorter = isinstance(trained_length, int) and trained_length < config.max_length
         rows = {
             "layers": len(config.block_order),
             "width": config.hidden_size,
             "attention heads": config.num_attention_heads,
             "width of the feed-forward layers": config.intermediate_size,
+            "width of the embeddings": config.embedding_size if narrow else None,
+            "longest input": f"{config.max_length} tokens" + (f"; in training {trained_length}" if shorter else ""),
+            "attention": "each token sees those before it" if config.is_causal else None,
         }
-        if config.embedding_size != config.hidden_size:
-            rows["width of the embeddings"] = config.embedding_size
-        shorter = isinstance(trained_length, int) and trained_length < config.max_length
-        trained = f"; in training {trained_length}" if shorter else ""
-        rows["longest input"] = f"{config.max_length} tokens{trained}"
-        rows["attention"] = "causal: each token sees those before it" if config.is_causal else None
-    rows |= {
+    return rows | {
         "vocabulary": f"{config.vocab_size:,} tokens",
         "case": {True: "uncased", False: "cased"}.get(casing.do_lower_case),
-        "parameters": f"{parameters:,}",
+        "parameters": f"{sum(math.prod(shapes[name]) for name in filter(is_model_variable, shapes)):,}",
         "on top": head.variant and f"it {head.variant}",
     }
-    return "\n".join(_table(("size", ""), {name: value for name, value in rows.items() if value is not None}))
 
 
-def _labels(labels: tuple[str, ...] | None) -> str | None:
-    if not labels:
-        return None
-    shown = [f"{number}: {_code(label)}" for number, label in enumerate(labels[:_MOST_LABELS])]
-    more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
-    return _section("Labels", f"{', '.join(shown)}{more}")
+def _labels(labels: tuple[str, ...] | None) -> dict:
+    shown = dict(enumerate((labels or ())[:_MOST_LABELS]))
+    return shown | ({"and more": len(labels) - _MOST_LABELS} if len(labels or ()) > _MOST_LABELS else {})
 
 
-def _beginning(facts: CardFacts) -> str:
+def _origin(facts: CardFacts) -> dict[str, object]:
     start = facts.beginning
-    lines = []
+    rows = {"weights at the start": "random" if start else "not recorded", "licence": "not known"}
     if start and start.path:
-        details = [f"step {start.step}"] if start.step is not None else []
-        details += [f"checksum {start.checksum}"] if start.checksum else []
-        known = f" ({', '.join(details)})" if details else ""
-        lines.append(f"- It began from the weights {_code(_public_path(start.path))}{known}.")
         name, file = start.license.get("license_name") or start.license.get("license"), start.license_file
-        known = f"{name}, as {file} beside them says" if name else "not known"
-        unread = f" ({file} beside them is not recognised)" if file and not name else ""
-        lines.append(f"- Licence of those weights: {known}{unread}.")
-    else:
-        known = "It began from random weights" if start else "Which weights it began from is not recorded"
-        lines += [f"- {known}.", "- Licence: not known."]
-    lines.append(f"- Training data: {facts.data}." if facts.data else "- What it was trained on is not recorded.")
-    return _section("What it is made of", "\n".join(lines))
-
-
-def _training(facts: CardFacts) -> str | None:
-    if not facts.settings and not facts.notes:
-        return None
-    rows = {name: _code(_written(value)) for name, value in facts.settings.items()}
-    table = "\n".join(_table(("setting", ""), rows)) if rows else ""
-    return _section("Training", "\n\n".join(filter(None, [*facts.notes, table])))
+        unread = f"not known ({file} beside them is not recognised)" if file else "not known"
+        rows = {
+            "weights at the start": _public_path(start.path),
+            "step": start.step,
+            "checksum": start.checksum,
+            "licence": f"{name}, as {file} beside them says" if name else unread,
+        }
+    return {**rows, "training data": facts.data or "not recorded"}
 
 
 def shown_results(results: Mapping[str, float]) -> dict[str, float]:
@@ -351,13 +332,11 @@ def shown_results(results: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in results.items() if name not in hidden}
 
 
-def _results(facts: CardFacts) -> str | None:
-    rows = {name: f"{value:.6g}" for name, value in shown_results(facts.results).items()}
-    if not rows:
-        return None
+def _results(facts: CardFacts) -> str:
     step = facts.results.get("step", facts.results.get("global_step"))
-    after = f"After step {step:g}:\n\n" if step is not None else ""
-    return _section("Results on the dev set", after + "\n".join(_table(("metric", ""), rows)))
+    after = f"After step {step:g}:\n" if step is not None else ""
+    rows = {name: float(f"{value:.6g}") for name, value in shown_results(facts.results).items()}
+    return after + _block(rows) if rows else ""
 
 
 def _usage(facts: CardFacts, architecture: str, tag: str | None, without_bert: bool) -> str:
@@ -367,28 +346,30 @@ def _usage(facts: CardFacts, architecture: str, tag: str | None, without_bert: b
     if usage is None:
         usage = f'from bert_tf import {architecture}\n\nmodel = {architecture}.from_pretrained("{PLACE}")'
     language = "shell" if usage.startswith("python ") else "python"
-    parts = [_section("How to use it", f"```{language}\n{usage}\n```")]
+    parts = [f"```{language}\n{usage}\n```"]
     if facts.is_served and tag and not without_bert:
         export = f"python export_saved_model.py --model_dir={PLACE} --export_dir=serving/model"
         parts.append(f"A SavedModel for TensorFlow Serving, strings in and answers out:\n```shell\n{export}\n```")
     return "\n\n".join(parts)
 
 
-def _section(title: str, text: str) -> str:
-    return f"## {title}\n{text}"
+def _block(values: Mapping) -> str:
+    """YAML of what is known, a line for each value, whatever text is in it; "" if there is nothing."""
+    known = {
+        name: " ".join(value.split()) if isinstance(value, str) else value
+        for name, value in values.items()
+        if value is not None
+    }
+    return f"```yaml\n{yaml.safe_dump(known, **_YAML)}```" if known else ""
 
 
-def _table(header: tuple[str, str], rows: Mapping[str, object]) -> list[str]:
-    lines = [f"| {header[0]} | {header[1]} |", "|---|---|"]
-    return lines + [f"| {name} | {str(value).replace('|', chr(92) + '|')} |" for name, value in rows.items()]
-
-
-def _written(value: object) -> str:
+def _public(value: object) -> object:
+    """A setting, or all of them, without the folders where their owner keeps files."""
+    if isinstance(value, Mapping):
+        return {name: _public(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return ", ".join(map(_written, value))
-    if isinstance(value, str):
-        return ",".join(map(_public_path, value.split(",")))  # a flag may list files
-    return json.dumps(value, ensure_ascii=False)
+        return ", ".join(str(_public(inner)) for inner in value)
+    return ",".join(map(_public_path, value.split(","))) if isinstance(value, str) else value  # a flag may list files
 
 
 def _public_path(path: str) -> str:
@@ -401,11 +382,3 @@ def _public_path(path: str) -> str:
     *_, folder, name = ("", *path.rstrip("/").split("/"))
     is_common = "." in name or name in _COMMON_NAMES
     return f"{folder}/{name}" if is_common and folder else name
-
-
-def _code(text: str) -> str:
-    """A text of unknown content as code in Markdown, in one line."""
-    text = " ".join(text.split()) or " "
-    longest = max(map(len, re.findall("`+", text)), default=0)
-    fence = "`" * (longest + 1)
-    return f"{fence} {text} {fence}" if longest else f"`{text}`"

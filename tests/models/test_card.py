@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 import yaml
@@ -41,13 +42,12 @@ def test_a_card_says_what_is_known():
         "pipeline_tag": "text-classification", "tags": ["bert_tf", "bert"],
     }  # fmt: skip
     for line in (
-        "# BERT: classification of texts", "| layers | 2 |", "| width | 32 |", "| longest input | 32 tokens |",
-        "| case | uncased |", "| parameters | 1,088 |", "0: `up`, 1: `` d|own `x` ``",
-        "- It began from the weights `models/my base: 1` (step 1000, checksum ab12).",
-        "- Licence of those weights: apache-2.0, as LICENSE beside them says.",
-        "- Training data: 16 examples, checksum 01ff.", "It is one of 5 seeds that were tried.",
-        "| learning_rate | `2e-05` |", '| labels | `up, dówn` |', "| optimizer | `adamw` |", "After step 24:",
-        "| eval_accuracy | 0.8125 |", "| eval_loss | 0.3 |", 'Predictor("path/to/this/folder")("A text.")',
+        "# BERT: classification of texts", "layers: 2", "width: 32", "longest input: 32 tokens", "case: uncased",
+        "parameters: 1,088", "0: up", "1: d|own `x`", "weights at the start: 'models/my base: 1'", "step: 1000",
+        "checksum: ab12", "licence: apache-2.0, as LICENSE beside them says",
+        "training data: 16 examples, checksum 01ff", "It is one of 5 seeds that were tried.",
+        "learning_rate: 2.0e-05", "labels: up, dówn", "optimizer: adamw", "After step 24:",
+        "eval_accuracy: 0.8125", "eval_loss: 0.3", 'Predictor("path/to/this/folder")("A text.")',
         "python export_saved_model.py --model_dir=path/to/this/folder --export_dir=serving/model",
     ):  # fmt: skip
         assert f"\n{line}\n" in text, line
@@ -69,16 +69,16 @@ def test_a_card_says_what_is_known():
 def test_a_card_does_not_say_where_its_owner_keeps_files(path, shown):
     facts = CardFacts(Beginning(path), settings={"data_dir": path})
     text = card_text(CONFIG, HEAD, SHAPES, facts)
-    assert f"- It began from the weights `{shown}`." in text and f"| data_dir | `{shown}` |" in text
+    assert f"weights at the start: {shown}\n" in text and f"data_dir: {shown}\n" in text
     text = card_text(CONFIG, HEAD, SHAPES, CardFacts(settings={"train_file": f"{path},one.csv,{path}"}))
-    assert f"| train_file | `{shown},one.csv,{shown}` |" in text
+    assert f"train_file: {shown},one.csv,{shown}\n" in text
 
 
 def test_a_card_says_which_lengths_the_model_was_trained_on():
     text = card_text(CONFIG, HEAD, SHAPES, CardFacts(settings={"max_seq_length": 16}))
-    assert "| longest input | 32 tokens; in training 16 |" in text
+    assert "longest input: 32 tokens; in training 16\n" in text
     text = card_text(CONFIG, HEAD, SHAPES, CardFacts(settings={"max_seq_length": 32}))
-    assert "| longest input | 32 tokens |" in text
+    assert "longest input: 32 tokens\n" in text
 
 
 def test_what_is_not_known_is_left_out():
@@ -86,12 +86,11 @@ def test_what_is_not_known_is_left_out():
     assert front_of(text) == {
         "library_name": "bert_tf", "pipeline_tag": "feature-extraction", "tags": ["bert_tf", "bert"]
     }  # fmt: skip
-    assert "Which weights it began from is not recorded" in text and "Licence: not known." in text
-    assert "What it was trained on is not recorded." in text and "None" not in text
-    assert not any(heading in text for heading in ("## Labels", "## Training", "## Results", "| case |"))
+    assert "weights at the start: not recorded\nlicence: not known\ntraining data: not recorded\n" in text
+    assert not any(part in text for part in ("## Labels", "## Training", "## Results", "case:", "None", "null"))
     assert 'model = BertModel.from_pretrained("path/to/this/folder")' in text
     random_start = card_text(CONFIG, NO_HEAD, {}, CardFacts(Beginning(None)))
-    assert "- It began from random weights." in random_start and "Licence: not known." in random_start
+    assert "weights at the start: random\nlicence: not known\n" in random_start
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def test_what_is_not_known_is_left_out():
         (NO_HEAD, ("discriminator_predictions/dense/kernel",), {}, ["ElectraDiscriminator.from_pretrained"]),
         (HeadConfig("BertForMultipleChoice"), ("output_weights",), {"is_served": False},
          ["pipeline_tag: multiple-choice"]),
-        (HeadConfig(lstm_on_top=True), ("cls/squad/output_weights",), {}, ["| on top | it has a BiLSTM on top"]),
+        (HeadConfig(lstm_on_top=True), ("cls/squad/output_weights",), {}, ["on top: it has a BiLSTM on top"]),
     ],
 )  # fmt: skip
 def test_tasks(head, names, facts, parts):
@@ -127,13 +126,19 @@ def test_the_hubs_own_reader_understands_it():
 
 
 def test_a_text_of_unknown_content_stays_in_its_place():
-    head = HeadConfig("BertForSequenceClassification", ("a\n## Heading", "---", "``", "<!-- x -->"))
+    labels = ("a\n## Heading", "---", "x\n```\n", "<!-- x -->", "a: b")
+    head = HeadConfig("BertForSequenceClassification", labels)
     start = Beginning("x\n---\ny: `z`", license={"license": "a: b\nc"}, license_file="README.md")
-    text = card_text(CONFIG, head, {"output_weights": (4, 2)}, CardFacts(start))
-    assert front_of(text)["license"] == "a: b\nc" and "0: `a ## Heading`, 1: `---`, 2: ``` `` ```" in text
+    text = card_text(CONFIG, head, {"output_weights": (5, 2)}, CardFacts(start))
+    assert front_of(text)["license"] == "a: b\nc"
+    blocks = [
+        yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^ {0,3}```$", text, re.DOTALL | re.MULTILINE)
+    ]
+    assert blocks[1] == dict(enumerate(" ".join(label.split()) for label in labels)) and len(blocks) == 3
+    assert blocks[2]["weights at the start"] == "x --- y: `z`" and "\n## Heading" not in text
     assert card.front_matter(text, "x")["library_name"] == "bert_tf"
     many = HeadConfig("BertForSequenceClassification", tuple(f"label {number}" for number in range(60)))
-    assert "49: `label 49` and 10 more" in card_text(CONFIG, many, {"output_weights": (60, 2)}, CardFacts())
+    assert "49: label 49\nand more: 10\n" in card_text(CONFIG, many, {"output_weights": (60, 2)}, CardFacts())
 
 
 MIT = "MIT\n\nPermission is hereby granted, free of charge, to any person obtaining\na copy of this software"
@@ -164,7 +169,7 @@ def test_licences_beside_the_weights(tmp_path, files, expected):
     assert (found.license, found.license_file) == expected
     text = card_text(CONFIG, NO_HEAD, {}, CardFacts(found))
     if files.get("LICENSE") == "Ask me.":
-        assert "Licence of those weights: not known (LICENSE beside them is not recognised)." in text
+        assert "licence: not known (LICENSE beside them is not recognised)\n" in text
     assert "license" not in front_of(text) or expected[0]
     # run.json keeps it.
     assert card.beginning_from(json.loads(json.dumps(dataclasses.asdict(found)))) == found
@@ -197,7 +202,7 @@ def test_the_name_on_the_hub_is_that_of_its_cache_or_of_an_earlier_card(tmp_path
     model.save_pretrained(str(tmp_path / "tuned"))
     text = (tmp_path / "tuned" / "README.md").read_text()
     assert front_of(text)["base_model"] == "owner/base.1" and front_of(text)["license"] == "mit"
-    assert "- It began from the weights `owner/base.1`." in text
+    assert "weights at the start: owner/base.1\n" in text
     assert beginning(tmp_path / "tuned").base_model == "owner/base.1"
     (tmp_path / "tuned" / "README.md").write_text("---\nbase_model: owner/x\n---\n")  # of which model, is not known
     assert beginning(tmp_path / "tuned", with_checksum=False).base_model is None
@@ -220,7 +225,7 @@ def test_a_users_readme_stays_and_ours_is_replaced(tmp_path):
     classifier = BertForSequenceClassification(CONFIG, labels=["down", "up"], num_labels=2)
     classifier.build()
     classifier.save_pretrained(str(folder), overwrite=True)
-    assert "0: `down`, 1: `up`" in (folder / "README.md").read_text()
+    assert "0: down\n1: up\n" in (folder / "README.md").read_text()
     edited = "".join(line for line in ours.splitlines(True) if "bert_tf wrote this file" not in line)
     (folder / "README.md").write_text(edited)
     classifier.save_pretrained(str(folder), overwrite=True)
@@ -244,5 +249,5 @@ def test_a_conversion_carries_our_card_over(tmp_path):
     (tmp_path / "ours" / "README.md").write_text("---\nlicense: mit\n---\n")
     convert.convert(str(tmp_path / "ours"), str(tmp_path / "new"), "tf1")
     new = (tmp_path / "new" / "README.md").read_text()
-    assert f"- It began from the weights `ours` (checksum {weights.checksum})." in new
+    assert f"weights at the start: ours\nchecksum: {weights.checksum}\n" in new.replace("'", "")
     assert front_of(new)["license"] == "mit"

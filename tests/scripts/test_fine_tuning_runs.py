@@ -175,10 +175,10 @@ def test_a_run_leaves_a_card_of_each_model(ran):
     for name, step in (("README.md", STEPS), ("best_model/README.md", None)):
         card = before["whole"][name].decode()
         step = step or json.loads(before["whole"]["best_model/eval_results.json"])["step"]
-        assert f"After step {step}:" in card and "| learning_rate | `0.003` |" in card
+        assert f"After step {step}:" in card and "learning_rate: 0.003\n" in card
         start = settings["init_weights"]
-        assert f"- It began from the weights `encoder` (checksum {start['checksum']})." in card
-        assert f"- Training data: {settings['training_data']}." in card
+        assert f"weights at the start: encoder\nchecksum: {start['checksum']}\n" in card.replace("'", "")
+        assert f"training data: {settings['training_data']}\n" in card
         assert TASKS[SCRIPTS[script]].answers.format(path="path/to/this/folder") in card
         assert str(out) not in card
 

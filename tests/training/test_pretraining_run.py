@@ -61,8 +61,8 @@ def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
     ((guess,),) = fill_mask(BertForPreTraining.from_pretrained(folder), tokenizer, ["The [MASK]."], top_k=1)
     assert guess[0][0] in PIECES
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "- It began from random weights." in card and "pipeline_tag: fill-mask" in card
-    assert f"| masked_lm_loss | {results['masked_lm_loss']:.6g} |" in card and "| num_train_steps | `2` |" in card
+    assert "weights at the start: random\n" in card and "pipeline_tag: fill-mask" in card
+    assert f"masked_lm_loss: {results['masked_lm_loss']:.6g}\n" in card and "num_train_steps: 2\n" in card
     kept = json.loads((tmp_path / "model" / "run.json").read_text())
     assert (kept["seed"], kept["nsp"], kept["distribution_strategy"]) == (3, True, "one_device")
     assert "vocab_file" not in kept and "mask_rate" not in kept  # they don't apply to masked records
