@@ -14,8 +14,7 @@ from bert_tf.training import checkpoints
 from bert_tf.weights.find import find_bundle
 
 NAMES = [
-    "lr=[1e-4]", "[!a]", "[]", "a]b", "a[b", "a*b", "**", "a?b", "a\\b", "\\*", "\\[a\\]", "{a,b}", "a b", " a ",
-    "a\nb", "a\tb", 'a"b', "a'b", "$HOME", "~", "a;b", "a,b", "a#b", "a%20b", "-x", "ü", "é", "日本", "😀", "a=b&c",
+    "lr=[1e-4]", "[!a]", "a*b", "a?b", "a\\b", "\\[a\\]", "{a,b}", " a ", "a\nb", "$HOME", "~", "a%20b", "日本",
     "model.ckpt-3.index",
 ]  # fmt: skip
 
