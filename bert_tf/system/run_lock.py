@@ -33,7 +33,7 @@ from bert_tf.system.text_files import parse_json
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
 _POLL_SECONDS = 1.0
-_MOST_BYTES = 2**16  # of a lock file
+_MOST_BYTES = 2**16  # of a lock file, which is damaged if it has more
 _SETTLE_SECONDS = 0.05  # of two that start at once, the later one's lock is there after this time
 
 
@@ -212,14 +212,14 @@ def read_owner(path: str) -> Owner | None:
         raise OSError(f"{path} is not a file, so it can't be the lock of a run: move it away.")
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(_MOST_BYTES)
     except tf.errors.NotFoundError:
         return None
     try:
         owner = Owner(**parse_json(content.decode(), path))
     except (ValueError, TypeError):
         return Owner(token="")
-    return owner if len(content) <= _MOST_BYTES and _is_sound(owner) else Owner(token="")
+    return owner if _is_sound(owner) else Owner(token="")
 
 
 def _is_sound(owner: Owner) -> bool:

@@ -368,12 +368,6 @@ def test_a_text_compressed_very_far_is_read_in_small_parts(tmp_path):
     assert sum(parts) == 1 << 26 and max(parts) <= 1 << 24
 
 
-def test_without_zstandard(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    paths = written(tmp_path, [COMPRESS[".zst"](b"x")], suffix=".zst")
-    assert "f0.zst" in error_of(paths) and "pip install zstandard" in error_of(paths)
-
-
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 

@@ -82,7 +82,8 @@ def test_a_full_folder_begins_anew(folder, at_exit, monkeypatch):
     monkeypatch.setattr(compiled_programs, "_MOST_BYTES", 4 * size)
     one_process(at_exit, {"3.pb": entry()})
     assert len(list(folder.glob("*/*"))) == 4
-    one_process(at_exit, {})  # which compiles nothing
+    monkeypatch.setattr(compiled_programs, "_MOST_BYTES", 3 * size)
+    assert len(one_process(at_exit, {})) == 4  # it compiles nothing
     assert len(list(folder.glob("*/*"))) == 4
     one_process(at_exit, {"4.pb": entry()})
     assert [path.name for path in folder.glob("*/*")] == ["4.pb"]
