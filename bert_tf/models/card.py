@@ -237,7 +237,7 @@ def card_text(
         "Results on the dev set": _results(facts),
         "How to use it": _usage(facts, architecture, tag, without_bert),
     }
-    body = "".join(f"\n## {title}\n{text}\n" for title, text in sections.items() if text)
+    body = "".join(_section(title, text) for title, text in sections.items() if text)
     return _with_front(front, f"{_MARK}\n# {title}: {task}\n{body}")
 
 
@@ -250,8 +250,12 @@ def converted(text: str, format: str, sentences: SentenceSettings | None, lines:
     front = {**front_matter(text, CARD), "library_name": _library(format, sentences)}
     body = re.sub(r"\A---[ \t]*\n.*?^---[ \t]*\n+", "", text, count=1, flags=re.DOTALL | re.MULTILINE)
     if lines:
-        body += "\n## Changed by convert_checkpoint.py\n" + "".join(f"- {line}\n" for line in lines)
+        body += _section("Changed by convert_checkpoint.py", "\n".join(f"- {line}" for line in lines))
     return _with_front(front, body)
+
+
+def _section(title: str, text: str) -> str:
+    return f"\n{'#' * 2} {title}\n{text}\n"
 
 
 def _with_front(front: Mapping[str, object], body: str) -> str:
