@@ -141,7 +141,7 @@ class Corpus:
         groups = itertools.groupby(
             enumerate(self._sources),
             # Uncompressed plain text files that adjoin are one text; every other file is separate.
-            lambda item: -1 if joins and _is_plain_text(item[1]) else item[0],
+            lambda item: -1 if joins and item[1].form == "text" and item[1].file.starts_anywhere else item[0],
         )
         for _, group in groups:
             sources = [source for _, source in group]
@@ -154,15 +154,15 @@ class Corpus:
                     yield from _whole_file_texts(sources[0], reading)
             elif sources[0].form == "text":
                 start, stop = _document_start(sources, begin), _document_start(sources, end)
-                yield from reading.paragraphs(_text_lines(sources, start, stop, reading))
+                blocks = _text_blocks(sources, start, stop, reading.progress)
+                yield from reading.paragraphs(
+                    reading.decode(source.file, offset - source.begin, block) for offset, source, block in blocks
+                )
                 if start < stop == last < self.total_bytes:
                     yield "\n"  # what follows is another document
             else:
-                yield from _record_range_texts(sources[0], begin, end, reading)
-
-
-def _is_plain_text(source: _Source) -> bool:
-    return source.form == "text" and source.file.starts_anywhere
+                start, stop = (_record_start(sources[0], place - first) for place in (begin, end))
+                yield from _record_texts(sources[0], start, stop, reading)
 
 
 def check_beginning(patterns: str | None, flag: str, settings: TextSettings) -> None:
@@ -358,11 +358,6 @@ def _finished(blocks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]
         yield (held[0], held[1] + b"\n") if unfinished else held
 
 
-def _text_lines(sources: Sequence[_Source], begin: int, end: int, reading: Reading) -> Iterator[str]:
-    for offset, source, block in _text_blocks(sources, begin, end, reading.progress):
-        yield reading.decode(source.file, offset - source.begin, block)
-
-
 def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
     """Text, cut anywhere after a newline or a space, without its blank lines."""
     is_visible = False  # the beginning of the line that the last text left open
@@ -378,25 +373,19 @@ def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
-    """Texts of a compressed file."""
-    longest = LONGEST_LINE if source.form == "text" else None
-    blocks = whole_lines(source.file, source.file.chunks(progress=reading.progress), longest)
-    if source.form == "text":
-        texts = (reading.decode(source.file, offset, block) for offset, block in _finished(blocks))
-        if not reading.settings.blanks_separate_docs:
-            texts = _without_blank_lines(texts)
-        yield from reading.paragraphs(texts)
-        yield "\n"
-    else:
-        yield from _record_texts(source, blocks, reading)
+    """Texts of a file that is read from its start."""
+    if source.form != "text":
+        yield from _record_texts(source, 0, None, reading)
+        return
+    blocks = _finished(whole_lines(source.file, source.file.chunks(progress=reading.progress), LONGEST_LINE))
+    texts = (reading.decode(source.file, offset, block) for offset, block in blocks)
+    if not reading.settings.blanks_separate_docs:
+        texts = _without_blank_lines(texts)
+    yield from reading.paragraphs(texts)
+    yield "\n"
 
 
-def _record_range_texts(source: _Source, begin: int, end: int, reading: Reading) -> Iterator[str]:
-    start, stop = (_record_start(source, place - source.begin) for place in (begin, end))
+def _record_texts(source: _Source, start: int, stop: int | None, reading: Reading) -> Iterator[str]:
     blocks = whole_lines(source.file, source.file.chunks(start, stop, reading.progress), offset=start)
-    yield from _record_texts(source, blocks, reading)
-
-
-def _record_texts(source: _Source, blocks: Iterable[tuple[int, bytes]], reading: Reading) -> Iterator[str]:
     parse = jsonl_texts if source.form == "jsonl" else doc_texts
     yield from parse(source.file, numbered_lines(source.file, blocks, reading), reading)

@@ -86,9 +86,11 @@ class Reading:
         except UnicodeDecodeError:
             text = block.decode("utf-8", "replace")
         self.warn_of_bad_text(file)
-        lines, known = block.split(b"\n"), 0 if file.is_converted else block.count("\ufffd".encode())
-        self.count("replaced_characters", text.count("\ufffd") - known)
-        self.count("lines_with_bad_utf8", sum(_is_bad(line, file.is_converted) for line in lines))
+        for line in block.split(b"\n"):
+            known = 0 if file.is_converted else line.count("\ufffd".encode())
+            if replaced := line.decode("utf-8", "replace").count("\ufffd") - known:
+                self.count("replaced_characters", replaced)
+                self.count("lines_with_bad_utf8")
         return text
 
     def warn_of_bad_text(self, file: TextFile) -> None:
@@ -118,16 +120,6 @@ class Reading:
         if self.splitter is not None:
             lines = [sentence for line in lines for sentence in self.splitter(line)]
         return "\n".join([*lines, ""])
-
-
-def _is_bad(line: bytes, is_converted: bool) -> bool:
-    if is_converted:
-        return "\ufffd".encode() in line
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return True
-    return False
 
 
 # A line and where to look for its number, should that be needed: the offset of its block and its index there.
@@ -180,18 +172,14 @@ def jsonl_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) 
 
 def _without_surrogates(file: TextFile, line: _PlacedLine, text: str, reading: Reading) -> str:
     """JSON can contain half a character (a lone surrogate), which UTF-8 can't encode."""
-    try:
-        text.encode()
-        return text
-    except UnicodeEncodeError as error:
-        code = ord(text[error.start])
-    if reading.settings.errors == "strict":
-        raise _problem(file, line, f"not Unicode: half a character, \\u{code:04x} (see --errors)")
-    reading.warn_of_bad_text(file)
-    replaced = re.sub("[\ud800-\udfff]", "\ufffd", text)
-    reading.count("replaced_characters", replaced.count("\ufffd") - text.count("\ufffd"))
-    reading.count("lines_with_bad_utf8")
-    return replaced
+    halves = re.findall("[\ud800-\udfff]", text)
+    if halves and reading.settings.errors == "strict":
+        raise _problem(file, line, f"not Unicode: half a character, \\u{ord(halves[0]):04x} (see --errors)")
+    if halves:
+        reading.warn_of_bad_text(file)
+        reading.count("replaced_characters", len(halves))
+        reading.count("lines_with_bad_utf8")
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 _LINE_ENDS_TO_SPACES = {ord("\n"): " ", ord("\r"): " "}
