@@ -383,7 +383,8 @@ def random_bits(shape: Sequence[int], seed: int, step, first_row=0) -> tf.Tensor
       shape: of the result, static. seed: any integer. step: number of the batch.
       first_row: number in the batch of the first row.
     """
-    step_seed = tf.stack([tf.constant(_signed(seed), tf.int64), tf.cast(step, tf.int64)])
+    signed_seed = (seed + 2**63) % 2**64 - 2**63  # its low 64 bits
+    step_seed = tf.stack([tf.constant(signed_seed, tf.int64), tf.cast(step, tf.int64)])
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=step_seed)
     size = math.prod(shape)
     first = tf.cast(first_row, tf.int64) * math.prod(shape[1:])
@@ -410,8 +411,3 @@ def uniform(bits: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
 def unsigned(bits: tf.Tensor) -> tf.Tensor:
     """Uniform int32 -> the same bits as int64 from 0 to 2^32 - 1."""
     return tf.cast(bits, tf.int64) + 2**31
-
-
-def _signed(seed: int) -> int:
-    """The low 64 bits of a seed as int64."""
-    return (seed + 2**63) % 2**64 - 2**63

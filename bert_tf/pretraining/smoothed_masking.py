@@ -56,18 +56,14 @@ def mask_rows(
     ids, real = features["input_ids"], features["input_mask"] > 0
     order_bits, kind_bits, token_bits = tf.unstack(random_bits([*ids.shape, 3], seed, step), axis=2)
     own_weights = tf.where(real, tf.gather(tf.constant(weights), ids), 0.0)
-    chosen = draw(own_weights, _number(real, masking), uniform(order_bits) + 2.0**-25, masking)
+    # In float64, as Python multiplies.
+    wanted = tf.cast(tf.reduce_sum(features["input_mask"]), tf.float64) * masking.masked_lm_prob
+    chosen = draw(own_weights, tf.cast(tf.math.ceil(wanted), tf.int32), uniform(order_bits) + 2.0**-25, masking)
     share = uniform(kind_bits)
     kinds = tf.cast(share >= masking.mask_rate, tf.int32)
     kinds += tf.cast(share >= masking.mask_rate + masking.keep_rate, tf.int32)
     number = scale_bits(token_bits, len(masking.all_ids))
     return features | mask(ids, chosen, kinds, tf.gather(tf.constant(masking.all_ids), number), masking)
-
-
-def _number(real: tf.Tensor, masking: Masking) -> tf.Tensor:
-    """How many tokens of a batch are chosen: in float64, as Python multiplies."""
-    tokens = tf.cast(tf.reduce_sum(tf.cast(real, tf.int32)), tf.float64)
-    return tf.cast(tf.math.ceil(tokens * masking.masked_lm_prob), tf.int32)
 
 
 def draw(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking) -> tf.Tensor:
