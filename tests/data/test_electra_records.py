@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from helpers.record_files import example_of, write_records
 
 from bert_tf.data import records
 
@@ -14,20 +14,13 @@ ROWS = [([2, 7, 8, 3], [9, 3]), ([2, 7, 3], []), ([2, 5, 6, 7, 3], [8, 9, 3])]
 def record_of(first, second, **changes) -> bytes:
     ids = [*first, *second]
     padding = [0] * (LENGTH - len(ids))
-    lists = {
-        "input_ids": ids + padding,
-        "input_mask": [1] * len(ids) + padding,
-        "segment_ids": [0] * len(first) + [1] * len(second) + padding,
-        **changes,
-    }
-    features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=value)) for name, value in lists.items()}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    segments = [0] * len(first) + [1] * len(second) + padding
+    lists = {"input_ids": ids + padding, "input_mask": [1] * len(ids) + padding, "segment_ids": segments}
+    return example_of(lists | changes)
 
 
 def write(path, payloads) -> str:
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for payload in payloads:
-            writer.write(payload)
+    write_records(path, payloads)
     return str(path)
 
 

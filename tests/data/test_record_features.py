@@ -4,20 +4,16 @@ import re
 
 import pytest
 import tensorflow as tf
-from helpers.record_files import write_records
+from helpers.record_files import example_of, write_records
 
 from bert_tf.data import records
 
 
 def pretraining_example(length: int, predictions: int, **changed) -> bytes:
-    ints = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), length)
-    ints |= {"masked_lm_positions": predictions, "masked_lm_ids": predictions, "next_sentence_labels": 1}
-    features = {
-        name: tf.train.Feature(int64_list=tf.train.Int64List(value=range(count))) for name, count in ints.items()
-    }
-    features["masked_lm_weights"] = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0] * predictions))
-    features = {name: value for name, value in (features | changed).items() if value is not None}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    values = {name: list(range(length)) for name in ("input_ids", "input_mask", "segment_ids")}
+    values |= {name: list(range(predictions)) for name in ("masked_lm_positions", "masked_lm_ids")}
+    values |= {"masked_lm_weights": [1.0] * predictions, "next_sentence_labels": [0], **changed}
+    return example_of({name: value for name, value in values.items() if value is not None})
 
 
 @pytest.mark.parametrize(
@@ -30,12 +26,10 @@ def pretraining_example(length: int, predictions: int, **changed) -> bytes:
         ),
         (pretraining_example(128, 20, segment_ids=None), "no feature 'segment_ids'; it has input_ids, input_mask"),
         (
-            pretraining_example(
-                128, 20, masked_lm_weights=tf.train.Feature(int64_list=tf.train.Int64List(value=[1] * 20))
-            ),
+            pretraining_example(128, 20, masked_lm_weights=[1] * 20),
             "'masked_lm_weights' as int64_list, expected float_list",
         ),
-        (pretraining_example(128, 20, input_mask=tf.train.Feature()), "0 values in feature 'input_mask'"),
+        (pretraining_example(128, 20, input_mask=[]), "0 values in feature 'input_mask'"),
         (b"\xff\xff not an example", "is not a tf.train.Example"),
     ],
 )
@@ -82,16 +76,6 @@ def unmasked_example(**changed) -> bytes:
 def electra_example(**changed) -> bytes:
     """A record of 8 tokens of ELECTRA's."""
     return example_of({"input_ids": [5] * 8, "input_mask": [1] * 8, "segment_ids": [0] * 8, **changed})
-
-
-def example_of(values: dict[str, list]) -> bytes:
-    features = {
-        name: tf.train.Feature(float_list=tf.train.FloatList(value=value))
-        if isinstance(value[0], float)
-        else tf.train.Feature(int64_list=tf.train.Int64List(value=value))
-        for name, value in values.items()
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,12 @@
 """Records: the order is a function of (files, seed, step), and errors name damaged files."""
 
-import json
 import os
 import struct
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import warm
-from helpers.record_files import write_records
-from helpers.slow import slow
+from helpers.record_files import example_of, write_records
 
 from bert_tf.data import gzip_records, order, record_index, records
 from bert_tf.data.shares import Share
@@ -20,12 +16,7 @@ FEATURES = {"number": tf.io.FixedLenFeature([2], tf.int64), "weight": tf.io.Fixe
 
 def example(number: int, values: int = 2) -> bytes:
     """A record with its own number; larger numbers give longer records."""
-    features = {
-        "number": tf.train.Feature(int64_list=tf.train.Int64List(value=[number] * values)),
-        "weight": tf.train.Feature(float_list=tf.train.FloatList(value=[number / 2])),
-        "ignored": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"x" * (number % 50)])),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    return example_of({"number": [number] * values, "weight": [number / 2], "ignored": [b"x" * (number % 50)]})
 
 
 def damage(path, offset: int) -> None:
@@ -64,21 +55,7 @@ def test_index_has_every_block(three_files):
     assert index.skipped == (0, 0, 0)
 
 
-@pytest.mark.parametrize("window", [1, 20, 1000])
-def test_each_record_once_an_epoch(three_files, window):
-    index = records.index_records(three_files, FEATURES)
-    batches = records.training_batches(index, FEATURES, batch_size=10, seed=5, shuffle_window=window)
-    epochs = numbers(batches, 30).reshape(3, 100)
-    for epoch in epochs:
-        assert sorted(epoch.tolist()) == list(range(100))
-    assert not np.array_equal(epochs[0], epochs[1])
-    assert not np.array_equal(epochs[1], epochs[2])
-    assert not np.array_equal(epochs[0], np.arange(100))
-
-
-@pytest.mark.parametrize(
-    ("window", "batch_size"), [(20, 7), (1000, 250), *slow((1000, 7), (20, 64), (1000, 64), (20, 250))]
-)
+@pytest.mark.parametrize(("window", "batch_size"), [(20, 7), (1000, 250)])
 def test_resumed_run_gets_the_same_batches(three_files, window, batch_size):
     """Starts inside a window, at its border, several epochs later; batches span or contain several epochs."""
     index = records.index_records(three_files, FEATURES)
@@ -100,6 +77,7 @@ def test_order_is_fixed_for_all_time(three_files):
     batches = records.training_batches(index, FEATURES, batch_size=10, seed=1234, shuffle_window=40)
     assert numbers(batches, 1)[0].tolist() == [89, 93, 62, 66, 61, 96, 56, 76, 98, 52]
     assert order.permutation(8, seed=-1, epoch=2, stream=3).tolist() == [4, 6, 0, 2, 3, 7, 5, 1]
+    assert len({tuple(order.permutation(100, seed, 0, 0)) for seed in (0, 1, 2, -1, 2**40)}) == 5
 
 
 def test_order_matches_a_plain_computation(three_files):
@@ -132,35 +110,6 @@ def test_step_far_away(three_files):
     assert first in drawn[0][:38]
 
 
-def test_same_batches_in_another_process_with_op_determinism(three_files):
-    """A run restarted with --deterministic sees the same."""
-    index = records.index_records(three_files, FEATURES)
-    here = numbers(records.training_batches(index, FEATURES, batch_size=9, seed=2, shuffle_window=20), 40)
-    code = f"""
-import tensorflow as tf
-tf.config.experimental.enable_op_determinism()
-tf.random.set_seed(0)
-from bert_tf.data import record_index, records
-record_index.RECORDS_PER_BLOCK = 8
-features = {{"number": tf.io.FixedLenFeature([2], tf.int64)}}
-index = records.index_records({three_files!r}, features)
-batches = records.training_batches(index, features, batch_size=9, seed=2, start_step=25, shuffle_window=20)
-print([batch["number"].numpy()[:, 0].tolist() for batch in batches.take(15)])
-"""
-    process = warm.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout) == here[25:].tolist()
-
-
-def test_other_seed_other_order(three_files):
-    index = records.index_records(three_files, FEATURES)
-    orders = [
-        tuple(numbers(records.training_batches(index, FEATURES, batch_size=100, seed=seed), 1)[0])
-        for seed in (0, 1, 2, -1, 2**40)
-    ]
-    assert len(set(orders)) == 5
-
-
 def test_batches_are_static_and_int32(three_files):
     index = records.index_records(three_files, FEATURES)
     batches = records.training_batches(index, FEATURES, batch_size=16, seed=0)
@@ -173,21 +122,10 @@ def test_batches_are_static_and_int32(three_files):
     np.testing.assert_array_equal(batch["weight"], batch["number"][:, 1].numpy() / 2)
 
 
-def test_fewer_records_than_a_batch(tmp_path):
-    write_records(tmp_path / "a", [example(number) for number in range(3)])
-    index = records.index_records([str(tmp_path / "a")], FEATURES)
-    batches = records.training_batches(index, FEATURES, batch_size=8, seed=0)
-    drawn = numbers(batches, 600)
-    for epoch in drawn.reshape(1600, 3):
-        assert sorted(epoch.tolist()) == [0, 1, 2]
-    later = records.training_batches(index, FEATURES, batch_size=8, seed=0, start_step=590)
-    np.testing.assert_array_equal(numbers(later, 10), drawn[590:])
-
-
 # --- Shares of several workers ----------------------------------------------------------------------------------------
 
 
-SHARES = [Share(2, 1, 1), Share(12, 5, 3), *slow(Share(2, 0, 1), Share(4, 2, 2), Share(3, 0, 3))]
+SHARES = [Share(2, 1, 1), Share(12, 5, 3)]
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -245,18 +183,14 @@ def test_a_preparation_of_whole_batches_gets_them_whatever_the_share(three_files
             np.testing.assert_array_equal(own, value[3:9], err_msg=name)
 
 
-def test_parts_must_be_equal(three_files):
-    index = records.index_records(three_files, FEATURES)
-    with pytest.raises(ValueError, match="10 rows can't be divided into 4 equal parts"):
-        records.training_batches(index, FEATURES, batch_size=10, seed=0, share=Share(4, 0, 4))
-
-
 def test_wrong_arguments(three_files):
     index = records.index_records(three_files, FEATURES)
     with pytest.raises(ValueError, match="batch_size=0"):
         records.training_batches(index, FEATURES, batch_size=0, seed=0)
     with pytest.raises(ValueError, match="max_steps"):
         records.evaluation_batches(index, FEATURES, batch_size=4, repeat=True, max_steps=None)
+    with pytest.raises(ValueError, match="10 rows can't be divided into 4 equal parts"):
+        records.training_batches(index, FEATURES, batch_size=10, seed=0, share=Share(4, 0, 4))
 
 
 # --- Evaluation -------------------------------------------------------------------------------------------------------
@@ -273,32 +207,18 @@ def test_evaluation_fills_the_last_batch_with_zeros(three_files):
     assert weights.dtype == np.float32
     assert weights.tolist() == [1.0] * 100 + [0.0] * 28
     assert drawn[-1]["weight"].numpy()[4:].tolist() == [0.0] * 28
+    for batch_size, max_steps, expected in ((32, 2, 2), (32, 9, 4), (25, None, 4)):
+        batches = records.evaluation_batches(index, FEATURES, batch_size=batch_size, repeat=False, max_steps=max_steps)
+        assert len(batches) == len(list(batches)) == expected
 
 
-@pytest.mark.parametrize(("max_steps", "expected"), [(2, 2), (4, 4), (9, 4)])
-def test_evaluation_takes_at_most_max_steps(three_files, max_steps, expected):
-    index = records.index_records(three_files, FEATURES)
-    batches = records.evaluation_batches(index, FEATURES, batch_size=32, repeat=False, max_steps=max_steps)
-    assert len(batches) == len(list(batches)) == expected
-
-
-def test_evaluation_without_filling(three_files):
-    index = records.index_records(three_files, FEATURES)
-    batches = records.evaluation_batches(index, FEATURES, batch_size=25, repeat=False, max_steps=None)
-    assert sum(float(tf.reduce_sum(b["example_weights"])) for b in batches) == 100
-    assert len(batches) == 4
-
-
-@pytest.mark.parametrize("batch_size", [8, 230, *slow(64)])
+@pytest.mark.parametrize("batch_size", [8, 230])
 def test_evaluation_repeated_as_the_original(three_files, batch_size):
     index = records.index_records(three_files, FEATURES)
     batches = records.evaluation_batches(index, FEATURES, batch_size=batch_size, repeat=True, max_steps=20)
     assert len(batches) == 20
     np.testing.assert_array_equal(numbers(batches).ravel(), np.arange(20 * batch_size) % 100)
     assert all(b["example_weights"].numpy().tolist() == [1.0] * batch_size for b in batches)
-
-
-# --- Names of files ---------------------------------------------------------------------------------------------------
 
 
 # --- Damaged files ----------------------------------------------------------------------------------------------------
@@ -321,7 +241,7 @@ def kept(files) -> list[int]:
     return drawn
 
 
-@pytest.mark.parametrize("record", [15, 29, *slow(0, 11, 16)])
+@pytest.mark.parametrize("record", [0, 15, 29])
 def test_damaged_payload(one_file, record):
     path, offsets, files = one_file
     damage(path, offsets[record] + 14)
@@ -344,15 +264,7 @@ def test_two_damaged_payloads_and_a_damaged_length(one_file):
     assert records.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (0, 3)
 
 
-def test_damaged_length_loses_the_rest(one_file):
-    path, offsets, files = one_file
-    damage(path, offsets[17])
-    with pytest.raises(records.RecordError, match=rf"record 17 .*byte {offsets[17]} is corrupt: its length field"):
-        records.index_records(files, FEATURES)
-    assert kept(files) == [0, 1, 2, 3, 4] + [100 + number for number in range(17)]
-
-
-@pytest.mark.parametrize("left", [11, 30, *slow(1, 12)])
+@pytest.mark.parametrize("left", [11, 30])
 def test_truncated_file(one_file, left):
     path, offsets, files = one_file
     os.truncate(path, offsets[22] + left)
@@ -491,7 +403,7 @@ def test_kept_index_is_made_anew_when_anything_differs(three_files, tmp_path, sc
     assert second.fingerprint != first.fingerprint
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut off"])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off"])
 def test_unusable_kept_index_is_made_anew(three_files, tmp_path, scans, content):
     cache = tmp_path / "index.npz"
     cache.write_bytes(content)

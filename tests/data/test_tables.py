@@ -13,9 +13,9 @@ def rows_of(tmp_path, content: str, csv_delimiter=None, columns=NAMES, name="tra
     return list(read_rows(str(path), TableSettings(csv_delimiter=csv_delimiter), columns))
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize("start", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("delimiter", "newline", "start"), [(",", "\n", ""), (";", "\r\n", ""), ("\t", "\n", "\ufeff"), ("|", "\n", "")]
+)
 def test_the_header_tells_the_delimiter(tmp_path, delimiter, newline, start):
     lines = [["id", "text", "label"], ["1", "It cost me 3 nights.", "bad"], ["2", f'"a{delimiter}b ""c"""', "good"]]
     content = start + newline.join(delimiter.join(line) for line in lines) + newline
@@ -130,9 +130,9 @@ def test_a_quoted_cell_after_a_byte_order_mark_inside_a_joined_file(tmp_path, ca
     content = part + part.replace("good", "bad")
     expected = [(1, ["text", "label"]), (2, ["good, really", "pos"]), (4, ["bad, really", "pos"])]
     assert rows_of(tmp_path, content) == expected
-    assert "train.csv: left out 1 rows that repeat the header, the first in line 3" in caplog.text
+    assert "train.csv: left out rows that repeat the header: 1, the first in line 3" in caplog.text
     assert rows_of(tmp_path, "text,label\na,b\n,\n ,\t\n")[1:] == [(2, ["a", "b"])]
-    assert "train.csv: left out 2 rows that have no text in any column, the first in line 3" in caplog.text
+    assert "train.csv: left out rows that have no text in any column: 2, the first in line 3" in caplog.text
 
 
 def test_without_settings_every_character_counts(tmp_path):

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.slow import exhaustive, slow
+from helpers.slow import exhaustive
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
 from bert_tf.data import record_index, records, written_index
@@ -149,9 +149,7 @@ def flip(path, bit: int) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("compression", "count"), [(None, 1), *slow((None, 6), ("gzip", 6)), *exhaustive((None, 30), ("gzip", 30))]
-)
+@pytest.mark.parametrize(("compression", "count"), [(None, 1), ("gzip", 1), *exhaustive((None, 30), ("gzip", 30))])
 def test_a_flipped_bit_is_found_when_its_record_is_used(tmp_path, frames, compression, count):
     path, kept = tmp_path / "a.tfrecord", tmp_path / "kept"
     write(path, frames, compression)

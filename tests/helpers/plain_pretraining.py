@@ -243,15 +243,10 @@ class ExampleEncoder:
         self.max_predictions_per_seq = max_predictions_per_seq
 
     def encode(self, instance: TrainingInstance) -> bytes:
-        """One serialized Example. ValueError if the instance is longer than S or P."""
+        """One serialized Example."""
         length, num_predictions = len(instance.token_ids), len(instance.masked_lm_ids)
         padding = self.max_seq_length - length
         padding_predictions = self.max_predictions_per_seq - num_predictions
-        if padding < 0 or padding_predictions < 0:
-            raise ValueError(
-                f"an instance of {length} tokens with {num_predictions} predictions doesn't fit "
-                f"max_seq_length={self.max_seq_length}, max_predictions_per_seq={self.max_predictions_per_seq}"
-            )
         # Zeros and ones are single bytes, so lists of only these are easy.
         zeros, zero_predictions = bytes(padding), bytes(padding_predictions)
         segments = bytes(instance.second_start) + b"\x01" * (length - instance.second_start) + zeros

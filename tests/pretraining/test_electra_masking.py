@@ -49,10 +49,9 @@ def test_tokens_are_replaced_as_in_the_original(arrays):
     np.testing.assert_array_equal(replaced, arrays["is_fake"])
 
 
-@pytest.mark.parametrize("most", [1, 4])
-def test_draws(most):
+def test_draws():
     """Positions are drawn evenly among the tokens, 85 % of them are masked, and no other token changes."""
-    rows = rows_of(packed_rows(600, most), 64, most)
+    rows = rows_of(packed_rows(600, 4), 64, 4)
     found = draw(rows)
     ids, length = rows["input_ids"].numpy(), rows["segment_lengths"].numpy().sum(1)
     expected = np.clip(np.round(length.astype("float32") * np.float32(0.15)), 1, 20)
@@ -68,18 +67,8 @@ def test_draws(most):
     number = np.cumsum(~np.isin(ids, [CLS, SEP, MASK, 0]), axis=1)
     place = (np.take_along_axis(number, found["masked_lm_positions"], 1) - 0.5) / number[:, -1:]
     assert abs(place[real].mean() - 0.5) < 4 * np.sqrt(1 / 12 / real.sum())
-    assert ("sequence_ids" in found) == (most > 1) and "next_sentence_labels" not in found
-
-
-def test_draws_are_a_function_of_seed_step_and_row():
-    rows = rows_of(packed_rows(12), 64, 4)
-    first = draw(rows)
-    part = draw({name: value[:5] for name, value in rows.items()})
-    for name, value in part.items():
-        np.testing.assert_array_equal(value, first[name][:5], err_msg=name)
-    for other in (draw(rows, seed=2), draw(rows, step=1)):
-        assert (other["masked_lm_positions"] != first["masked_lm_positions"]).mean() > 0.2
-        assert (other["sampling_seeds"] != first["sampling_seeds"]).all()
+    assert len(np.unique(found["sampling_seeds"], axis=0)) == 600
+    assert "sequence_ids" in found and "next_sentence_labels" not in found
 
 
 def test_rows_of_padding_have_no_predictions():

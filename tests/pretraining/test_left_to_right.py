@@ -1,11 +1,13 @@
 """Left-to-right models: what a token attends to, what it predicts, the loss, and that fine-tuning keeps this."""
 
+import dataclasses
 import json
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.masking import CLS, SEP, rows_of
 from helpers.script_cases import results_of, run_cases
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
@@ -13,21 +15,14 @@ from bert_tf.models import kernels, objectives, open_weights, pretrained, task_m
 from bert_tf.models import objectives as models_objectives
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
 from bert_tf.pretraining import dynamic_masking
 from bert_tf.pretraining.left_to_right import predict_next_tokens
+from bert_tf.pretraining.settings import PretrainingSettings, check_settings
+from bert_tf.training.pretraining_tasks import PretrainingTask
 
 LENGTH = 12
 CONFIG = {**TINY_CONFIG, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "attention": "causal"}
-
-
-@pytest.fixture(params=[True, False], ids=["fused", "plain"])
-def fused(request):
-    before = kernels.fused_enabled()
-    kernels.set_fused(request.param)
-    yield request.param
-    kernels.set_fused(before)
 
 
 def model_of(model_class=BertModel, **arguments):
@@ -51,8 +46,16 @@ def sequence_output(model, inputs, training):
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_no_token_sees_what_follows(fused, training):
+@pytest.fixture(params=[True, False], ids=["fused", "plain"])
+def training(request):
+    """Whether the model trains; plain kernels where it does not."""
+    before = kernels.fused_enabled()
+    kernels.set_fused(request.param)
+    yield request.param
+    kernels.set_fused(before)
+
+
+def test_no_token_sees_what_follows(training):
     model, ids = model_of(), random_ids()
     before = sequence_output(model, ids, training)
     for place in (0, 4, LENGTH - 1):
@@ -143,12 +146,12 @@ def test_a_bilstm_for_questions_reads_all_tokens_and_travels_with_the_model(tmp_
 
 @pytest.mark.parametrize("format", ["tf1", "huggingface"])
 def test_formats_that_cannot_say_it_are_refused(tmp_path, format):
-    with pytest.raises(ValueError, match=rf"--format={format}: this model has causal attention \(attention=causal\)"):
+    with pytest.raises(ValueError, match=rf"^format={format}: this model has causal attention \(attention=causal\)"):
         model_of().save_pretrained(str(tmp_path / "model"), format=format)
     both_ways = {key: value for key, value in CONFIG.items() if key != "attention"}
     for kind in (BertForSequenceClassification, BertForQuestionAnswering):
         model = kind(BertConfig.from_dict(both_ways), lstm_on_top=True)
-        with pytest.raises(ValueError, match=rf"--format={format}: this model has a BiLSTM on top"):
+        with pytest.raises(ValueError, match=rf"^format={format}: this model has a BiLSTM on top"):
             model.save_pretrained(str(tmp_path / "model"), format=format)
     assert not list(tmp_path.iterdir())
 
@@ -173,22 +176,8 @@ def test_another_attention_than_the_weights_learned_is_refused(tmp_path):
 # --- labels and loss -------------------------------------------------------------------------------------------------
 
 
-def rows_of(packed, length=16, most=2) -> dict[str, tf.Tensor]:
-    """Unmasked rows of sequences given as pairs of lists (the second may be empty)."""
-    ids, lengths = np.zeros((len(packed), length), "int32"), np.zeros((len(packed), 2 * most), "int32")
-    for number, pairs in enumerate(packed):
-        tokens = [token for pair in pairs for part in pair for token in part]
-        ids[number, : len(tokens)] = tokens
-        lengths[number, : 2 * len(pairs)] = [len(part) for pair in pairs for part in pair]
-    labels = np.zeros((len(packed), most), "int32")
-    return {"input_ids": tf.constant(ids), "segment_lengths": tf.constant(lengths), "next_sentence_labels": labels}
-
-
-CLS, SEP = 2, 3
-
-
 def test_labels_are_the_next_tokens_of_the_same_sequence():
-    rows = rows_of([[([CLS, 7, 8, SEP], [9, SEP]), ([CLS, 10, SEP], [])], [([CLS, 11, SEP], [12, 13, SEP])]])
+    rows = rows_of([[([CLS, 7, 8, SEP], [9, SEP]), ([CLS, 10, SEP], [])], [([CLS, 11, SEP], [12, 13, SEP])]], 16, 2)
     features = {name: np.asarray(value) for name, value in predict_next_tokens(rows).items()}
     assert features["masked_lm_positions"].tolist() == [list(range(15))] * 2
     assert features["masked_lm_ids"].tolist() == [
@@ -206,7 +195,7 @@ def test_labels_are_the_next_tokens_of_the_same_sequence():
 def test_masked_records_get_their_tokens_back():
     vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4} | {f"w{k}": k for k in range(5, 100)}
     masking = dynamic_masking.Masking.from_vocab(vocab, "v.txt", max_predictions_per_seq=6, masked_lm_prob=0.5)
-    rows = rows_of([[([CLS, 7, 8, SEP], [9, 20, 21, SEP])], [([CLS, 11, SEP], [12, 13, SEP])]], most=1)
+    rows = rows_of([[([CLS, 7, 8, SEP], [9, 20, 21, SEP])], [([CLS, 11, SEP], [12, 13, SEP])]], 16, 1)
     masked = dynamic_masking.mask_rows(rows, 1, tf.constant(0, tf.int64), masking)
     assert (masked["input_ids"].numpy() != rows["input_ids"].numpy()).any()
     restored, plain = predict_next_tokens(masked), predict_next_tokens(rows)
@@ -215,7 +204,7 @@ def test_masked_records_get_their_tokens_back():
 
 
 def test_loss_is_that_of_plain_numpy():
-    rows = rows_of([[([CLS, 7, 8, SEP], [9, SEP])], [([CLS, 11, SEP], [12, 13, 14, 15, SEP])]], most=1)
+    rows = rows_of([[([CLS, 7, 8, SEP], [9, SEP])], [([CLS, 11, SEP], [12, 13, 14, 15, SEP])]], 16, 1)
     features = predict_next_tokens(rows)
     model = model_of(task_models.BertForPreTraining)
     outputs = model(features)
@@ -278,101 +267,50 @@ def test_without_next_sentences_the_masked_lm_part_stays_as_it_was():
 # --- the scripts -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Runs of run_pretraining.py and, on its model, run_classifier.py with many settings."""
-    folder = tmp_path_factory.mktemp("runs")
+@pytest.mark.slow  # in small: the model, the labels and the loss above
+def test_a_left_to_right_run_and_what_is_fine_tuned_from_it(tmp_path):
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{number}" for number in range(95)]
-    (folder / "vocab.txt").write_text("".join(token + "\n" for token in vocab))
-    (folder / "small.json").write_text(json.dumps(TINY_CONFIG))
-    write_pretraining_records(folder / "pairs.tfrecord", 40)
-    common = {
-        "input_file": folder / "pairs.tfrecord", "bert_config_file": folder / "small.json", "do_train": True,
+    (tmp_path / "vocab.txt").write_text("".join(token + "\n" for token in vocab))
+    (tmp_path / "small.json").write_text(json.dumps(TINY_CONFIG))
+    write_pretraining_records(tmp_path / "pairs.tfrecord", 40)
+    flags = {
+        "input_file": tmp_path / "pairs.tfrecord", "bert_config_file": tmp_path / "small.json", "do_train": True,
         "do_eval": True, "train_batch_size": 8, "max_seq_length": 16, "max_predictions_per_seq": 3,
-        "num_train_steps": 4, "num_warmup_steps": 1, "max_eval_steps": 2, "deterministic": True,
+        "num_train_steps": 4, "num_warmup_steps": 1, "max_eval_steps": 2, "objective": "ltr", "nsp": False,
+        "output_dir": tmp_path / "ltr",
     }  # fmt: skip
-    cases = {
-        "ltr": {"objective": "ltr", "nsp": False, "save_checkpoints_steps": 2},
-        "mlm": {"objective": "mlm", "init_checkpoint": folder / "ltr", "bert_config_file": ""},
-        "masks": {"objective": "ltr", "mask_rate": 1, "random_rate": 0, "keep_rate": 0},
-        "rates": {"mask_rate": 0.5, "random_rate": 0.5, "keep_rate": 0},
-        "two sizes": {"bert_size": "tiny"},
-        "no size": {"bert_size": "huge", "bert_config_file": ""},
-    }
-    cases = {name: {**common, "output_dir": folder / name, **case} for name, case in cases.items()}
-    outcomes, logs = run_cases("run_pretraining", cases)
-    (folder / "train.csv").write_text("text,label\n" + "".join(f"w{k} w{k + 1},{'ab'[k % 2]}\n" for k in range(16)))
-    classifier = {
-        "task_name": "custom", "train_file": folder / "train.csv", "dev_file": folder / "train.csv", "text_a": "text",
-        "label": "label", "vocab_file": folder / "vocab.txt", "init_checkpoint": folder / "ltr", "do_train": True,
-        "do_eval": True, "max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 1,
-        "write_tf_records": False,
-    }  # fmt: skip
-    tuned = {
-        "classifier": {},
-        "lstm": {"lstm_on_top": True},
-        "lstm used": {"init_checkpoint": folder / "lstm" / "best_model", "do_train": False},
-        "no lstm": {"init_checkpoint": folder / "classifier" / "best_model", "do_train": False, "lstm_on_top": True},
-        "both ways": {"bert_config_file": folder / "small.json"},
-    }
-    tuned = {name: {**classifier, "output_dir": folder / name, **case} for name, case in tuned.items()}
-    more, more_logs = run_cases("run_classifier", tuned)
-    return folder, outcomes | more, logs | more_logs
-
-
-@pytest.mark.slow
-def test_a_left_to_right_run(runs):
-    folder, outcomes, logs = runs
-    assert outcomes["ltr"] == "done"
-    results = results_of(folder / "ltr")
-    assert set(results) == {"global_step", "loss", "next_token_accuracy", "next_token_loss"}
-    assert abs(results["next_token_loss"] - np.log(100)) < 0.4
-    assert json.loads((folder / "ltr" / "bert_config.json").read_text()) == {**TINY_CONFIG, "attention": "causal"}
+    outcomes, logs = run_cases("run_pretraining", {"ltr": flags})
+    assert outcomes == {"ltr": "done"}
+    assert set(results_of(tmp_path / "ltr")) == {"global_step", "loss", "next_token_accuracy", "next_token_loss"}
+    assert json.loads((tmp_path / "ltr" / "bert_config.json").read_text()) == {**TINY_CONFIG, "attention": "causal"}
     assert "attention is causal, here and wherever this model is used" in logs["ltr"]
-    # Variables without influence on the loss stay as initialised: no decay, no moments.
-    reader = tf.train.load_checkpoint(str(folder / "ltr" / "model.ckpt-4"))
-    start = tf.train.load_checkpoint(str(folder / "ltr" / "model.ckpt-2"))
+    # Variables without influence on the loss get no moments.
+    reader = tf.train.load_checkpoint(str(tmp_path / "ltr" / "model.ckpt-4"))
     for name in ("bert/pooler/dense/kernel", "cls/seq_relationship/output_weights"):
-        np.testing.assert_array_equal(reader.get_tensor(name), start.get_tensor(name))
         assert not reader.get_tensor(f"{name}/adam_v").any()
-    moved = reader.get_tensor("bert/embeddings/word_embeddings") - start.get_tensor("bert/embeddings/word_embeddings")
-    assert np.abs(moved).max() > 1e-6
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"w{k} w{k + 1},{'ab'[k % 2]}\n" for k in range(16)))
+    flags = {
+        "task_name": "custom", "train_file": tmp_path / "train.csv", "dev_file": tmp_path / "train.csv",
+        "text_a": "text", "label": "label", "vocab_file": tmp_path / "vocab.txt", "do_eval": True,
+        "max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 1, "write_tf_records": False,
+    }  # fmt: skip
+    best = tmp_path / "lstm" / "best_model"
+    cases = {
+        "lstm": {"init_checkpoint": tmp_path / "ltr", "do_train": True, "lstm_on_top": True},
+        "lstm used": {"init_checkpoint": best, "do_train": False},
+    }
+    cases = {name: {**flags, "output_dir": tmp_path / name, **case} for name, case in cases.items()}
+    assert set(run_cases("run_classifier", cases)[0].values()) == {"done"}
+    assert json.loads((best / "bert_config.json").read_text()) == {**TINY_CONFIG, "attention": "causal"}
+    assert sum("bilstm" in name for name in open_weights.open_weights(str(best))) == 6
+    assert results_of(tmp_path / "lstm used")["eval_accuracy"] == results_of(tmp_path / "lstm")["eval_accuracy"]
 
 
-@pytest.mark.slow
-def test_fine_tuning_keeps_to_it(runs):
-    folder, outcomes, _ = runs
-    assert outcomes["classifier"] == outcomes["lstm"] == outcomes["lstm used"] == "done"
-    for name in ("classifier", "lstm"):
-        config = json.loads((folder / name / "best_model" / "bert_config.json").read_text())
-        assert config == {**TINY_CONFIG, "attention": "causal"}
-        head = HeadConfig.read(str(folder / name / "best_model" / "head_config.json"))
-        assert head.lstm_on_top == (name == "lstm")
-    weights = open_weights.open_weights(str(folder / "lstm" / "best_model"))
-    assert sum("bilstm" in name for name in weights) == 6
-    model = BertForSequenceClassification.from_pretrained(str(folder / "classifier" / "best_model"))
-    ids = random_ids()
-    changed = ids.copy()
-    changed[:, -1] = 9
-    outputs = [model.bert(inputs)["sequence_output"].numpy() for inputs in (ids, changed)]
-    np.testing.assert_array_equal(outputs[0][:, :-1], outputs[1][:, :-1])
-    assert results_of(folder / "lstm used")["eval_accuracy"] == results_of(folder / "lstm")["eval_accuracy"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "part"),
-    [
-        ("mlm", "--objective=mlm needs attention to both sides, but attention is causal in the configuration beside"),
-        ("masks", "--mask_rate is for --objective=mlm: under --objective=ltr nothing is masked"),
-        ("rates", "--mask_rate is for unmasked records; these were already masked by"),
-        ("two sizes", "--bert_size=tiny and --bert_config_file="),
-        ("no size", "--bert_size=huge is not one of tiny"),
-        ("no lstm", "--lstm_on_top needs --do_train"),
-        ("both ways", "says attention=bidirectional, but the model at"),
-    ],
-)
-def test_wrong_flags_are_named(runs, case, part):
-    folder, outcomes, _ = runs
-    assert outcomes[case].startswith("ValueError") and part in outcomes[case]
-    assert not (folder / case).exists() or not list((folder / case).glob("model.ckpt*"))
+def test_objectives_that_do_not_fit_are_named(tmp_path):
+    config = BertConfig.from_dict(CONFIG)
+    settings = PretrainingSettings(input_file="a", output_dir=str(tmp_path), do_train=True)
+    with pytest.raises(ValueError, match="--objective=mlm needs attention to both sides, but attention is causal in c"):
+        PretrainingTask.configure(settings, config, "c")
+    rates = {"objective": "ltr", "bert_size": "tiny", "mask_rate": 1.0, "random_rate": 0.0, "keep_rate": 0.0}
+    with pytest.raises(ValueError, match="--mask_rate is for --objective=mlm: under --objective=ltr nothing is mas"):
+        check_settings(dataclasses.replace(settings, **rates))

@@ -107,10 +107,6 @@ def test_weights_to_start_from_bring_theirs(tmp_path, caplog):
         model_vocabulary.find_vocabulary(
             None, str(tmp_path / "model"), {"--input_file": [other]}, config, from_teacher=True
         )
-    with pytest.raises(ValueError, match="--teacher: .*model/vocab.txt is not the vocabulary that the records were"):
-        model_vocabulary.find_vocabulary(
-            None, str(tmp_path / "model"), {"--input_file": [other]}, config, from_teacher=True
-        )
 
 
 def test_summaries_of_other_records_are_not_asked(tmp_path):

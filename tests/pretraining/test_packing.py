@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.dropped import in_training
-from helpers.training_steps import assert_same, mirrored, one_device
 from helpers.training_steps import build as build_for_training
-from helpers.training_steps import run as run_steps
+from helpers.training_steps import mirrored, one_device
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
@@ -98,7 +97,7 @@ def build(dtype=None):
     return model
 
 
-@pytest.mark.parametrize("kind", ["inference", "training", "training, plain kernels"])
+@pytest.mark.parametrize("kind", ["inference", "training, plain kernels"])
 def test_outputs_of_a_pair_are_those_of_the_unpacked_pair(kind):
     model, batch = build(), packed_batch()
     rows, places = unpacked(batch)
@@ -128,19 +127,6 @@ def test_outputs_of_a_pair_are_those_of_the_unpacked_pair(kind):
             assert np.abs(np.asarray(other)).max(initial=1.0) > 0.1
         predictions += len(masked)
     assert predictions == batch["masked_lm_weights"].sum() > 15
-
-
-@pytest.mark.parametrize("left_out", ["sequence_ids", "position_ids", "pooled_positions"])
-def test_each_of_the_inputs_matters(left_out):
-    """The test above would notice if one of them had no effect."""
-    model, batch = build(), packed_batch()
-    whole = model.encode(batch)
-    part = model.encode({name: value for name, value in batch.items() if name != left_out})
-    if left_out == "pooled_positions":
-        np.testing.assert_allclose(part["pooled_output"], whole["pooled_output"][:, 0], atol=1e-6)
-        assert np.abs(whole["pooled_output"][0, 1] - whole["pooled_output"][0, 0]).max() > 0.1
-    else:
-        assert np.abs(part["sequence_output"] - whole["sequence_output"])[0, 8:25].max() > 0.1
 
 
 def loss_and_gradients(model, inputs):
@@ -181,59 +167,7 @@ def test_absent_pairs_count_nothing():
         assert float(value) == float(sums[name]), name
 
 
-@pytest.mark.slow
-def test_mixed_precision_follows_float32():
-    batch = packed_batch()
-    loss, _, gradients = loss_and_gradients(build("mixed_bfloat16"), batch)
-    expected, _, _ = loss_and_gradients(build(), batch)
-    np.testing.assert_allclose(loss, expected, rtol=0.03)
-    assert all(np.isfinite(gradient).all() for gradient in gradients)
-
-
-@pytest.mark.slow
-def test_dropout_and_xla_run():
-    """A TPU compiles the whole step, with static shapes."""
-    model, batch = build(), packed_batch()
-    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
-    kernels.set_fused(False)
-    try:
-        step = tf.function(lambda inputs: loss_and_gradients_in_graph(model, inputs), jit_compile=True)
-        loss = step({name: tf.constant(value) for name, value in batch.items()})
-    finally:
-        kernels.set_fused(True)
-    expected, _, _ = loss_and_gradients(model, batch)
-    np.testing.assert_allclose(loss, expected, rtol=1e-4)
-
-
-def loss_and_gradients_in_graph(model, inputs):
-    with tf.GradientTape() as tape:
-        sums = PretrainingObjective.sums(in_training(model, inputs), inputs)
-        loss = PretrainingObjective.loss(sums, sums)
-    tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-    return loss
-
-
 # --- training ---------------------------------------------------------------------------------------------------------
-
-
-def packed_batches(steps):
-    batches = [packed_batch([*ROWS, *ROWS[::-1]], step) for step in range(steps)]
-    return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
-
-
-@pytest.mark.slow  # in small: training/test_loop.py
-def test_replicas_and_accumulation_equal_one_device():
-    """The rows have different numbers of pairs, so that a mean of means would be wrong."""
-    batches = packed_batches(4)
-    expected, (whole,) = run_steps(one_device(), batches, rate=1e-3)
-    assert whole["examples"] == 4 * 20
-    for actual, (cut,) in (
-        run_steps(one_device(), batches, rate=1e-3, parts=4),
-        run_steps(mirrored(2), batches, rate=1e-3),
-    ):
-        assert_same(expected, actual, 1e-5)
-        for name in (*PretrainingObjective.sum_names, "loss"):
-            np.testing.assert_allclose(cut[name], whole[name], rtol=1e-5)
 
 
 def test_evaluation_leaves_filling_rows_out():
@@ -249,17 +183,3 @@ def test_evaluation_leaves_filling_rows_out():
         results.append(evaluate([{name: tf.constant(value) for name, value in part.items()}]))
     for key, value in results[0].items():
         np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)
-
-
-@pytest.mark.slow  # in small: the loss and gradients above
-def test_keras_fit_takes_packed_rows():
-    model, batch = build(), packed_batch()
-    alone = build()
-    history = []
-    for one, inputs in ((model, batch), (alone, unpacked(batch)[0])):
-        one.compile(optimizer=keras.optimizers.SGD(0.1))
-        dataset = tf.data.Dataset.from_tensors({name: tf.constant(value) for name, value in inputs.items()})
-        history.append(one.fit(dataset, epochs=3, verbose=0).history)
-    assert history[0]["loss"][-1] < history[0]["loss"][0]
-    for name in ("loss", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy"):
-        np.testing.assert_allclose(history[0][name], history[1][name], rtol=1e-4, err_msg=name)

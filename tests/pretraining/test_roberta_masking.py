@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.masking import rows_of as rows_of_pairs
 from helpers.paths import GOLDEN
 
 from bert_tf.pretraining import roberta_masking
@@ -26,14 +27,7 @@ def masking(**settings) -> Masking:
 
 def rows_of(packed, length=128, most=1) -> dict[str, tf.Tensor]:
     """Lists of sequences -> the tensors as read from records."""
-    ids, lengths = np.zeros((len(packed), length), "int32"), np.zeros((len(packed), 2 * most), "int32")
-    for number, sequences in enumerate(packed):
-        tokens = [token for sequence in sequences for token in sequence]
-        ids[number, : len(tokens)] = tokens
-        lengths[number, : 2 * len(sequences) : 2] = [len(sequence) for sequence in sequences]
-    labels = np.zeros((len(packed), most), "int32")
-    rows = {"input_ids": ids, "segment_lengths": lengths, "next_sentence_labels": labels}
-    return {name: tf.constant(value) for name, value in rows.items()}
+    return rows_of_pairs([[(sequence, []) for sequence in sequences] for sequences in packed], length, most)
 
 
 def random_sequences(count, lengths, seed=0) -> list[list[int]]:
@@ -129,14 +123,6 @@ def test_shares_and_what_replaces():
     assert min(tokens) >= 4 and max(tokens) > 590
 
 
-def test_number_of_predictions_is_rounded_at_random():
-    rows = rows_of([[random_sequences(1, (10, 11))[0]]] * 2000, 16)  # 1.5 of 10
-    counts = mask(rows, max_predictions_per_seq=4)["masked_lm_weights"].sum(1)
-    assert set(counts) == {1, 2} and abs(counts.mean() - 1.5) < 0.05
-    short = rows_of([[[BOS, EOS]]] * 500, 16)
-    assert set(mask(short, max_predictions_per_seq=4)["masked_lm_weights"].sum(1)) == {0, 1}
-
-
 def words_of(sequence) -> list[list[int]]:
     """Places of the tokens of each word."""
     words = []
@@ -206,22 +192,3 @@ def test_words_of_the_records_come_first():
         features = mask(rows, step=step, do_whole_word_mask=True, masked_lm_prob=0.4, max_predictions_per_seq=8)
         chosen = set(features["masked_lm_positions"][0][features["masked_lm_weights"][0] > 0].tolist())
         assert len(chosen & {1, 2, 3, 4}) in (0, 4)
-
-
-def test_rows_depend_on_seed_step_and_place_alone():
-    rows = rows_of([[sequence] for sequence in random_sequences(8, (40, 60))], 64)
-    whole = mask(rows, 7, 3)
-    part = mask({name: value[:5] for name, value in rows.items()}, 7, 3)
-    for name, value in part.items():
-        assert (value == whole[name][:5]).all(), name
-    for other in (mask(rows, 8, 3), mask(rows, 7, 4)):
-        assert (other["masked_lm_positions"] != whole["masked_lm_positions"]).any()
-    inside = tf.function(lambda step: roberta_masking.mask_rows(rows, 7, step, masking()))(tf.constant(3, tf.int64))
-    assert all((inside[name].numpy() == value).all() for name, value in whole.items())
-
-
-def test_packed_rows_have_the_features_of_sequences():
-    rows = rows_of([[[BOS, 6, 7, EOS], [BOS, 8, EOS]]], 8, 2)
-    features = mask(rows)
-    assert features["sequence_ids"].tolist() == [[1, 1, 1, 1, 2, 2, 2, 0]]
-    assert features["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2, 0]]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from helpers.paths import GOLDEN
 from helpers.pretraining_records_read import read_records
-from helpers.slow import slow
 
 from bert_tf.models import pretrained
 from bert_tf.models.config import BertConfig
@@ -138,10 +137,9 @@ def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
         )
 
 
-@pytest.mark.parametrize("family", [*slow("roberta"), "albert"])
-def test_processes_shards_and_blocks_change_nothing(family, folder, golden, monkeypatch):
+def test_processes_shards_and_blocks_change_nothing(folder, golden, monkeypatch):
     shutil.copy(golden / "pretraining" / "corpus_0.txt", folder / "text.txt")
-    vocab_file = VOCABULARIES[family][0]
+    vocab_file = VOCABULARIES["albert"][0]
     make(folder, vocab_file)
     monkeypatch.setattr(shard, "_BYTES_A_TASK", 3000)
     monkeypatch.setattr("bert_tf.pretraining.corpus.PIECE_CHARACTERS", 50)

@@ -9,18 +9,18 @@ import pytest
 import tensorflow as tf
 from helpers import plain_pretraining as plain
 from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
-from helpers.script_cases import run_cases
-from helpers.tiny import ONE_LAYER
 
 from bert_tf.data import records
-from bert_tf.pretraining import dynamic_masking, token_store, word_tables
-from bert_tf.pretraining import shard as pretraining_shard
+from bert_tf.models.config import BertConfig
+from bert_tf.pretraining import dynamic_masking, token_store
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import TrainingInstance, VocabularyIds
-from bert_tf.pretraining.settings import InstanceSettings, check_words
+from bert_tf.pretraining.settings import InstanceSettings, PretrainingSettings, check_words
 from bert_tf.text import segmenters
 from bert_tf.text.word_boundaries import WordBoundaries
 from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.training.pretraining_records import open_all_records
+from bert_tf.training.pretraining_tasks import PretrainingTask
 
 CHARACTERS = "我来到北京清华大学他毕业于中国"
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *"。，ab", "##a", "##b", "cafe"]
@@ -119,17 +119,6 @@ def test_the_tokens_do_not_change(corpus):
     assert stores[1].continuations.sum() > stores[0].continuations.sum()
 
 
-@pytest.mark.slow  # in small: the records of one process, above
-def test_processes_and_a_full_table_change_nothing(corpus, monkeypatch):
-    flags = {"do_whole_word_mask": True, "word_boundaries": "spaces"}
-    alone = make(corpus, "alone", **flags)
-    monkeypatch.setattr(pretraining_shard, "_BYTES_A_TASK", 2000)
-    together = make(corpus, "together", **flags, num_workers=2)
-    assert alone.read_bytes() == together.read_bytes()
-    monkeypatch.setattr(word_tables, "_HASH_SLOTS", 64)
-    assert make(corpus, "small table", **flags).read_bytes() == alone.read_bytes()
-
-
 @pytest.mark.parametrize("pack", [False, True])
 def test_dynamic_masks_take_whole_words(corpus, pack):
     flags = {"masking": "dynamic", "dupe_factor": 1, "pack_sequences": pack, "max_seq_length": 64}
@@ -171,25 +160,20 @@ def test_records_with_and_without_words_do_not_mix(corpus):
         records.features_of(records.index_records(files, None), 32, 6)
 
 
-@pytest.mark.slow  # in small: the masks of a batch, above
-def test_a_run_masks_the_words_of_its_records(corpus):
-    (corpus / "config.json").write_text(json.dumps(ONE_LAYER))
-    path = make(corpus, "records", word_boundaries="spaces", masking="dynamic", dupe_factor=1)
-    run = {
-        "input_file": path, "bert_config_file": corpus / "config.json", "vocab_file": corpus / "vocab.txt",
-        "do_train": True, "train_batch_size": 8, "max_seq_length": 32, "max_predictions_per_seq": 6,
-        "num_train_steps": 3, "num_warmup_steps": 1,
-    }  # fmt: skip
-    cases = {"words": {**run, "do_whole_word_mask": True}, "pieces": run, "ltr": {**run, "objective": "ltr"}}
-    cases = {name: {**values, "output_dir": corpus / name} for name, values in cases.items()}
-    outcomes, logs = run_cases("run_pretraining", cases)
-    assert set(outcomes.values()) == {"done"}
-    unused = "The words that the records name are not used: --do_whole_word_mask is not given."
-    assert (
-        "The records are unmasked and say what a word is: by the rule of bert, 0.15 of the tokens (whole words)"
-        in logs["words"]
-    )
-    assert unused in logs["pieces"] and unused not in logs["words"] + logs["ltr"]
+def test_a_run_says_whether_it_takes_the_words_of_its_records(corpus, caplog):
+    path = str(make(corpus, "records", word_boundaries="spaces", masking="dynamic", dupe_factor=1))
+    config, unused = BertConfig(len(VOCAB)), "The words that the records name are not used: --do_whole_word_mask is not"
+    for whole_words in (True, False):
+        settings = PretrainingSettings(
+            input_file=path, output_dir=str(corpus), vocab_file=str(corpus / "vocab.txt"), do_train=True,
+            max_seq_length=32, max_predictions_per_seq=6, do_whole_word_mask=whole_words,
+        )  # fmt: skip
+        caplog.clear()
+        with caplog.at_level("INFO", logger="absl"):
+            PretrainingTask(settings, config, "c", open_all_records(settings, config, "c", chief=True))
+        kind = "whole words" if whole_words else "single pieces"
+        assert f"are unmasked and say what a word is: by the rule of bert, 0.15 of the tokens ({kind})" in caplog.text
+        assert (unused in caplog.text) != whole_words
 
 
 @pytest.mark.parametrize(
