@@ -6,10 +6,10 @@ The output is read back and compared with the source, tensor by tensor and bit b
 import dataclasses
 import hashlib
 import inspect
+import math
 import posixpath
 from collections.abc import Collection, Mapping
 
-import numpy as np
 import tensorflow as tf
 
 from bert_tf.conversion import surgery
@@ -39,42 +39,43 @@ class Report:
     """Report of a conversion.
 
     Attributes:
-      source, target: the weights. source_format, target_format: of `formats.FORMATS`.
-      rows: (original's name, shape, name in the source, name in the target or why it is not there).
+      weights: with the changes that were asked for. format: of `formats.FORMATS`. written: the target.
       missing: variables of a pre-training model that the source doesn't have.
-      unused: entry of the source -> why it was not used. notes: other steps, checks included.
-      files: names of all files written.
+      notes: other steps, checks included.
     """
 
-    source: str
-    source_format: str
-    target: str
-    target_format: str
-    rows: list[tuple[str, tuple[int, ...], str, str]]
+    weights: Weights
+    format: str
+    written: pretrained.Written
     missing: list[str]
-    unused: dict[str, str]
     notes: list[str]
-    files: list[str]
+
+    @property
+    def rows(self) -> list[tuple[str, tuple[int, ...], str, str]]:
+        """(original's name, shape, name in the source, name in the target or why it is not there)."""
+        names = self.written.names | {name: f"- ({reason})" for name, reason in self.written.left_out.items()}
+        shapes, origins = self.weights.shapes, self.weights.origins
+        return [(name, shape, origins.get(name, ""), names[name]) for name, shape in shapes.items()]
 
     def text(self) -> str:
         """The report as lines to print."""
-        lines = [f"From {self.source} ({self.source_format})", f"To   {self.target} ({self.target_format})", ""]
-        table = [("variable", "shape", "in the source", "in the target")]
-        table += [(name, str(list(shape)), origin, goal) for name, shape, origin, goal in self.rows]
-        widths = [max(len(row[column]) for row in table) for column in range(3)]
-        for row in table:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            lines.append("  ".join([*cells, row[3]]).rstrip())
-        lines.append("")
-        parameters = sum(int(np.prod(shape)) for name, shape, *_ in self.rows if is_model_variable(name))
-        lines.append(f"{len(self.rows)} variables, {parameters:,} parameters of the model.")
-        if self.missing:
-            lines.append(f"Not in the source, random wherever they are needed: {', '.join(self.missing)}")
-        for name, reason in self.unused.items():
-            lines.append(f"Left over in the source: {name} ({reason})")
-        lines += self.notes
-        lines.append(f"Written: {', '.join(self.files)}")
-        return "\n".join(lines)
+        rows = [(name, str(list(shape)), origin, goal) for name, shape, origin, goal in self.rows]
+        table = [("variable", "shape", "in the source", "in the target"), *rows]
+        widths = [max(len(row[column]) for row in table) for column in range(3)] + [0]
+        parameters = sum(math.prod(self.weights.shapes[name]) for name, *_ in rows if is_model_variable(name))
+        missing = [f"Not in the source, random wherever they are needed: {', '.join(self.missing)}"]
+        return "\n".join([
+            f"From {self.weights.path} ({self.weights.format})",
+            f"To   {self.written.path} ({self.format})",
+            "",
+            *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table),
+            "",
+            f"{len(rows)} variables, {parameters:,} parameters of the model.",
+            *(missing if self.missing else []),
+            *(f"Left over in the source: {name} ({reason})" for name, reason in self.weights.unused.items()),
+            *self.notes,
+            f"Written: {', '.join(self.written.files)}",
+        ])  # fmt: skip
 
 
 def convert(
@@ -146,7 +147,10 @@ def convert(
         check=lambda path: notes.append(_compare_tensors(weights, path, with_optimizer)),
         card_text=_card(source, source_weights, weights, files, format, part, _changes(add_tokens, changes)),
     )
-    return _report(weights, written, format, config, notes)
+    wanted = expected_shapes(config)
+    if family_of(config).parts:  # the other part's head is not missing
+        wanted = filter(is_encoder_variable, wanted)
+    return Report(weights, format, written, [name for name in wanted if name not in weights], notes)
 
 
 def _add_tokens(
@@ -210,26 +214,6 @@ def _changes(add_tokens: str | None, changes: Mapping[str, object]) -> list[str]
         values = ", ".join(f"{name} = {value}" for name, value in changes.items())
         sentences.append(f"The configuration was changed: {values}.")
     return sentences
-
-
-def _report(weights: Weights, written: pretrained.Written, format: str, config: BertConfig, notes: list[str]) -> Report:
-    wanted = expected_shapes(config)
-    if family_of(config).parts:  # the other part's head is not missing
-        wanted = filter(is_encoder_variable, wanted)
-    return Report(
-        source=weights.path,
-        source_format=weights.format,
-        target=written.path,
-        target_format=format,
-        rows=[
-            (name, shape, weights.origins.get(name, ""), written.names.get(name) or f"- ({written.left_out[name]})")
-            for name, shape in weights.shapes.items()
-        ],
-        missing=[name for name in wanted if name not in weights.shapes],
-        unused=weights.unused,
-        notes=notes,
-        files=written.files,
-    )
 
 
 def _describe(

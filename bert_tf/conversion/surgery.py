@@ -10,7 +10,6 @@ import collections
 import dataclasses
 import functools
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -20,14 +19,12 @@ from bert_tf.models.variable_names import position_table, word_table
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text.characters import clean, is_punctuation
 from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, WordpieceTokenizer
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.mapping import Weights, base_name
 
 OUTPUT_BIAS = "cls/predictions/output_bias"
 TOKEN_INITIALIZATIONS = ("pieces", "mean", "random")
-POSITION_INITIALIZATIONS = ("copy", "random")
 
 _STANDARD_DEVIATION = 0.02  # initializer_range of the released models
-_MOMENTS = ("/adam_m", "/adam_v")
 _UNUSED = re.compile(r"\[unused\d+\]")
 _SPECIAL = re.compile(r"\[[^\]]+\]|<[^>]+>")
 _LONGEST_WORD = 200  # code points; a longer word becomes [UNK] whatever the vocabulary holds
@@ -66,7 +63,6 @@ def add_tokens(
     tokenize: Callable[[str], list[str]] | None = None,
     use_unused: bool = False,
     initialization: str = "pieces",
-    seed: int = 0,
 ) -> tuple[Weights, list[str], list[str]]:
     """Gives tokens rows of the word table and entries of the masked-LM bias; their Adam moments start at zero.
 
@@ -80,7 +76,6 @@ def add_tokens(
         where it came out as [UNK]), a ## token as the rest of a word; "mean": mean of all rows but [unused...] and
         special ones; "random": truncated normal of standard deviation 0.02, bias 0. Means are taken in float64 and
         rounded once.
-      seed: of "random".
 
     Returns:
       the weights (tables are changed when they are read), the new vocabulary, and lines that say what was done.
@@ -112,31 +107,25 @@ def add_tokens(
         changed[row] = token
         report.append(_said_of(token, row, vocabulary, table_rows, pieces[token], initialization))
 
-    def grow(table: np.ndarray) -> np.ndarray:
+    def changed_table(table: np.ndarray, is_moment: bool) -> np.ndarray:
         grown = np.zeros((size, *table.shape[1:]), table.dtype)
         grown[: len(table)] = table
-        generator = np.random.default_rng([seed, 0])
-        mean = None
-        if initialization != "random" and not all(pieces.values()):
+        generator, mean = np.random.default_rng([0, 0]), None
+        if not is_moment and initialization != "random" and not all(pieces.values()):
             mean = _mean_of_rows(table, ordinary)
         for token, row in rows.items():
-            if initialization == "random":
+            if is_moment:
+                grown[row] = 0.0
+            elif initialization == "random":
                 grown[row] = _truncated_normal(generator, table.shape[1:]) if table.ndim > 1 else 0.0
-            elif pieces[token]:
-                grown[row] = table[[ids[piece] for piece in pieces[token]]].mean(axis=0, dtype=np.float64)
             else:
-                grown[row] = mean
-        return grown
-
-    def forget(moments: np.ndarray) -> np.ndarray:
-        grown = np.zeros((size, *moments.shape[1:]), moments.dtype)
-        grown[: len(moments)] = moments
-        grown[list(rows.values())] = 0.0
+                own = [ids[piece] for piece in pieces[token]]
+                grown[row] = table[own].mean(axis=0, dtype=np.float64) if own else mean
         return grown
 
     if not rows:
         return weights, list(vocabulary), report
-    return _with_changes(weights, {name: grow, OUTPUT_BIAS: grow}, forget, size), changed, report
+    return _with_changes(weights, (name, OUTPUT_BIAS), changed_table, size), changed, report
 
 
 def _check_tables(weights: Weights, name: str, vocabulary: list[str], tokens: list[str]) -> int:
@@ -169,51 +158,40 @@ def _said_of(
     return f"Token {token!r}: row {row}, {place}; starts as {start}."
 
 
-def extend_positions(
-    weights: Weights, max_position_embeddings: int, *, initialization: str = "copy", seed: int = 0
-) -> tuple[Weights, list[str]]:
-    """Gives the position table more rows; their Adam moments start at zero.
-
-    Args:
-      initialization: "copy" repeats the learned rows from the start; "random": truncated normal of standard deviation
-        0.02.
+def extend_positions(weights: Weights, max_position_embeddings: int) -> tuple[Weights, list[str]]:
+    """Gives the position table more rows, which repeat the learned ones from the start; their Adam moments start at
+    zero.
 
     Raises:
       ValueError: the table has as many rows or more.
     """
-    if initialization not in POSITION_INITIALIZATIONS:
-        raise ValueError(f"initialization={initialization!r} is not one of {', '.join(POSITION_INITIALIZATIONS)}.")
     name = position_table(family_of_variables(weights.shapes).scope)
     old = _rows_of(weights, name)
     if max_position_embeddings <= old:
         raise ValueError(f"--max_position_embeddings={max_position_embeddings}: the model has {old} positions already.")
 
-    def grow(table: np.ndarray) -> np.ndarray:
-        if initialization == "copy":
-            return table[np.arange(max_position_embeddings) % old]
-        generator = np.random.default_rng([seed, 1])  # other draws than those of new words
-        return np.concatenate([table, _truncated_normal(generator, (max_position_embeddings - old, table.shape[1]))])
+    def longer(table: np.ndarray, is_moment: bool) -> np.ndarray:
+        table = table[np.arange(max_position_embeddings) % old]
+        if is_moment:
+            table[old:] = 0.0
+        return table
 
-    def forget(moments: np.ndarray) -> np.ndarray:
-        return np.concatenate([moments, np.zeros((max_position_embeddings - old, moments.shape[1]), moments.dtype)])
-
-    start = f"repeat rows 0 to {old - 1}" if initialization == "copy" else "are random"
-    report = [f"Positions {old} to {max_position_embeddings - 1} are new; they {start}."]
-    return _with_changes(weights, {name: grow}, forget, max_position_embeddings), report
+    report = [f"Positions {old} to {max_position_embeddings - 1} are new; they repeat rows 0 to {old - 1}."]
+    return _with_changes(weights, (name,), longer, max_position_embeddings), report
 
 
-def _with_changes(weights: Weights, changes: Mapping[str, Callable], forget: Callable, size: int) -> Weights:
-    """Weights whose tables are changed as they are read; the rest passes through unread."""
-    functions = {}
-    for name, change in changes.items():
-        functions |= {name: change, **{name + moment: forget for moment in _MOMENTS}}
-    functions = {name: change for name, change in functions.items() if name in weights.shapes}
+def _with_changes(weights: Weights, tables: tuple[str, ...], change: Callable, size: int) -> Weights:
+    """Weights whose tables and their moments are changed as they are read; the rest passes through unread.
+
+    Args:
+      change: (table, whether it is a moment) -> the table with another number of rows, `size`.
+    """
 
     def read(name: str) -> np.ndarray:
         value = weights.read(name)
-        return functions[name](value) if name in functions else value
+        return change(value, name not in tables) if base_name(name) in tables else value
 
-    shapes = {name: (size, *shape[1:]) if name in functions else shape for name, shape in weights.shapes.items()}
+    shapes = {n: (size, *shape[1:]) if base_name(n) in tables else shape for n, shape in weights.shapes.items()}
     return dataclasses.replace(weights, shapes=shapes, reader=read)
 
 
@@ -253,7 +231,7 @@ def _check_reachable(token: str, basic: BasicTokenizer, cutter: WordpieceTokeniz
       cutter: has the new vocabulary and _WORD_START.
 
     Raises:
-      ValueError: says what the tokenizer makes of it instead, and why.
+      ValueError: says what the tokenizer makes of it instead.
     """
     text = token.removeprefix(CONTINUATION)
     if not text:
@@ -267,36 +245,11 @@ def _check_reachable(token: str, basic: BasicTokenizer, cutter: WordpieceTokeniz
         )
     words = basic.tokenize(word)
     if words != [word] or cutter.cut(word if text == token else _WORD_START + text) != expected:
-        subject = "its text" if text == token else repr(word)
         advice = " Add it in that form, or the words one by one." if words and text == token else ""
         raise ValueError(
-            f"Token {token!r} can never come out of the tokenizer: {' and '.join(_reasons(word, basic))}, so {subject} "
-            f"becomes {' '.join(words) or 'nothing'!r}.{advice}"
+            f"Token {token!r} can never come out of the tokenizer, which makes {' '.join(words) or 'nothing'!r} of "
+            f"{word!r}.{advice}"
         )
-
-
-def _reasons(word: str, basic: BasicTokenizer) -> list[str]:
-    """Why text with `word` in it does not give one token `word`."""
-    reasons = []
-    if any(char.isspace() for char in word):
-        reasons.append("it has whitespace in it")
-    cleaned = basic.words(word)
-    if len("".join(cleaned)) < len("".join(word.split())):
-        reasons.append("control characters are dropped")
-    if len(cleaned) > len(word.split()):
-        reasons.append("Chinese characters are separate tokens")
-    if sum(len(basic.split_cleaned(part)) for part in cleaned) > len(cleaned):
-        reasons.append("punctuation marks are separate tokens")
-    lowered = word.lower() if basic.do_lower_case else word
-    if lowered != word:
-        reasons.append("do_lower_case lower-cases it")
-    if basic.strip_accents:
-        decomposed = unicodedata.normalize("NFD", lowered)
-        if any(unicodedata.category(char) == "Mn" for char in decomposed):
-            reasons.append("accents are stripped")
-        elif decomposed != lowered:
-            reasons.append("stripping accents takes its letters apart (Hangul into Jamo)")
-    return reasons or ["the tokenizer changes it"]
 
 
 def _choose_rows(vocabulary: list[str], tokens: list[str], use_unused: bool) -> dict[str, int]:

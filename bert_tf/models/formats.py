@@ -173,7 +173,7 @@ def _find_model_garden(path: str) -> str | None:
 
 
 def _open_model_garden(prefix: str) -> Weights:
-    from bert_tf.models.bert import model_garden
+    from bert_tf.models import model_garden
 
     return model_garden.open_weights(prefix)
 

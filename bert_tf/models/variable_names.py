@@ -51,9 +51,19 @@ def config_of_shapes(
 
     Args:
       like: of the same family; gives the values that shapes don't show. None: its class's defaults.
+
+    Raises:
+      ValueError: one of the variables that show them is not there or no table or vector, or the sizes don't fit.
     """
     config_class = next(BertConfig.classes[scope] for scope in BertConfig.classes if word_table(scope) in shapes)
     scope = config_class.model_type
+    tables = ("word_embeddings", "token_type_embeddings", "position_embeddings")
+    vectors = ("intermediate/dense/bias", "output/dense/bias")
+    ranks = {f"{scope}/embeddings/{name}": 2 for name in tables}
+    for name, rank in (ranks | {f"{scope}/encoder/layer_0/{name}": 1 for name in vectors}).items():
+        if len(shapes.get(name, ())) != rank:
+            found = f"has shape {list(shapes[name])}" if name in shapes else "is not there"
+            raise ValueError(f"no whole encoder: {name} {found}.")
     vocab_size, embedding_size = shapes[word_table(scope)]
     hidden_size, keys = embedding_size, config_class.keys()
     if "embedding_size" in keys:

@@ -28,30 +28,29 @@ class ObjectGraph:
 
     def __init__(self, serialized: bytes):
         self.nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes
-        self._walk({0: ()} if self.nodes else {})
+        self._walk([0] if self.nodes else [])
 
-    def _walk(self, start: dict[int, tuple[str, ...]], edges: Collection[str] | None = None) -> None:
-        """Finds what can be reached, breadth first. edges: those to follow from the start; None: all.
+    def _walk(self, start: list[int], edges: Collection[str] | None = None) -> None:
+        """Finds the nodes that can be reached. edges: those to follow from the start; None: all.
 
         It never goes into an optimizer: newer ones name their moments like the variables.
         """
-        self.paths: dict[int, tuple[str, ...]] = dict(start)
-        self.parents: dict[int, list[tuple[int, str]]] = {}
-        queue = list(self.paths)
+        self.reached, self.parents = set(start), {}
+        queue = list(start)
         for number in queue:
             for child in self.nodes[number].children:
                 followed = edges is None or number not in start or child.local_name in edges
                 if not followed or self._is_optimizer(child.node_id):
                     continue
                 self.parents.setdefault(child.node_id, []).append((number, child.local_name))
-                if child.node_id not in self.paths:
-                    self.paths[child.node_id] = (*self.paths[number], child.local_name)
+                if child.node_id not in self.reached:
+                    self.reached.add(child.node_id)
                     queue.append(child.node_id)
 
     def below(self, number: int, edges: Collection[str]) -> "ObjectGraph":
         """The part of the graph that some of an object's edges lead to."""
         part = copy.copy(self)
-        part._walk({number: self.paths[number]}, edges)
+        part._walk([number], edges)
         return part
 
     def _is_optimizer(self, number: int) -> bool:
@@ -60,7 +59,7 @@ class ObjectGraph:
 
     def variables(self) -> Iterator[tuple[int, str, str]]:
         """Yields node, full name and key of every variable outside optimizers."""
-        for number in sorted(self.paths):
+        for number in sorted(self.reached):
             for attribute in self.nodes[number].attributes:
                 if attribute.name == _VALUE:
                     yield number, attribute.full_name, attribute.checkpoint_key

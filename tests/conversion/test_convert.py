@@ -75,14 +75,14 @@ def source(tmp_path_factory):
 def test_every_format_and_back(source, tmp_path, format):
     """tf1 -> format -> tf1: the same bytes; on the way the same outputs by transformers."""
     there = convert.convert(str(source), str(tmp_path / "there"), format)
-    assert there.source_format == "tf1" and there.target_format == format
+    assert there.weights.format == "tf1" and there.format == format
     assert not there.missing
     back = convert.convert(str(tmp_path / "there"), str(tmp_path / "back"), "tf1")
-    assert back.source_format == format
+    assert back.weights.format == format
     expected = {name: value for name, value in tensors_of(source).items() if is_model_variable(name)}
     assert_same_bytes(tensors_of(tmp_path / "back"), expected)
     files = {"bert_config.json", "vocab.txt", "tokenizer_config.json"}
-    assert files < set(back.files)
+    assert files < set(back.written.files)
     for name in ("bert_config.json", "vocab.txt"):
         assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
     casing = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())

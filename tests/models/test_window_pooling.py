@@ -183,7 +183,7 @@ def test_fit_learns_and_the_model_is_saved(pooling, tmp_path):
     with pytest.raises(ValueError, match=f"reads long texts in windows \\(window_pooling={pooling}\\), which the hugg"):
         convert(str(tmp_path / "folder"), str(tmp_path / "theirs"), "huggingface")
     report = convert(str(tmp_path / "folder"), str(tmp_path / "long"), "bert_tf", max_position_embeddings=48)
-    assert "head_config.json" in report.files
+    assert "head_config.json" in report.written.files
 
 
 @pytest.mark.parametrize("family", slow("electra", "albert", "roberta", "distilbert"))

@@ -160,7 +160,7 @@ def test_the_best_model_is_opened_and_converted(ran, folder):
     table = (out / "ranked" / "test_results.tsv").read_text().split()
     np.testing.assert_allclose([float(value) for value in table], cosines, atol=1e-5)
     report = convert(best, str(folder / "theirs"), "huggingface")
-    assert "1_Pooling/config.json" in report.files and "Vectors of texts: mean." in report.notes
+    assert "1_Pooling/config.json" in report.written.files and "Vectors of texts: mean." in report.notes
     convert(best, str(folder / "theirs"), "huggingface", overwrite=True)
     assert read_settings(str(folder / "theirs")).described
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")

@@ -19,7 +19,7 @@ from helpers.model_garden_models import (
     write,
 )
 
-from bert_tf.models.bert import model_garden
+from bert_tf.models import model_garden
 from bert_tf.weights import object_graph
 
 tf_keras = pytest.importorskip("tf_keras")

@@ -22,7 +22,7 @@ from helpers.model_garden_models import (
     write_variables,
 )
 
-from bert_tf.models.bert import model_garden
+from bert_tf.models import model_garden
 from bert_tf.weights import object_graph
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -101,13 +101,6 @@ def test_heads_that_do_not_fit_are_listed(tmp_path):
     assert "no variable for bert/topic/pooler_dense/kernel" in reasons[head + "1/dense/kernel"]
 
 
-def test_a_narrower_embedding_table_is_refused(tmp_path):
-    values, _ = older_names()
-    values["bert_model/word_embeddings/embeddings"] = np.zeros((50, 6), np.float32)
-    with pytest.raises(ValueError, match="word embeddings have width 6, the encoder layers 12"):
-        model_garden.open_weights(write_variables(tmp_path / "y", values))
-
-
 def test_encoder_layers_of_another_kind_are_refused(tmp_path):
     values, _ = older_names()
     first = "bert_model/encoder/layer_1/"
@@ -117,8 +110,7 @@ def test_encoder_layers_of_another_kind_are_refused(tmp_path):
     less = {name: value for name, value in values.items() if name != first + "self_attention/key/bias"}
     with pytest.raises(
         ValueError,
-        match=r"1 of its variables don't fit: bert/encoder/layer_1/attention/self/key/bias: "
-        r"expected \[12\], not there",
+        match=r"less, 1 variables differ: bert/encoder/layer_1/attention/self/key/bias: expected \[12\], not there",
     ):
         model_garden.open_weights(write_variables(tmp_path / "less", less))
     other = values | {first + "output/kernel": np.zeros((21, 12), np.float32)}
@@ -131,10 +123,10 @@ def test_encoder_layers_of_another_kind_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"layer_1/output/LayerNorm/scale: not expected, found \[12\]"):
         model_garden.open_weights(write_variables(tmp_path / "scale", other))
     other = values | {"bert_model/word_embeddings/embeddings": np.zeros(50, np.float32)}
-    with pytest.raises(ValueError, match=r"no BERT encoder: bert/embeddings/word_embeddings has shape \[50\]"):
+    with pytest.raises(ValueError, match=r"rank: no whole encoder: bert/embeddings/word_embeddings has shape \[50\]"):
         model_garden.open_weights(write_variables(tmp_path / "rank", other))
     none = {name: value for name, value in values.items() if "type_embeddings" not in name}
-    with pytest.raises(ValueError, match="no whole BERT encoder: it lacks bert/embeddings/token_type_embeddings"):
+    with pytest.raises(ValueError, match="none: no whole encoder: bert/embeddings/token_type_embeddings is not there"):
         model_garden.open_weights(write_variables(tmp_path / "none", none))
 
 
