@@ -358,21 +358,14 @@ def _translate(
         origins["cls/predictions/output_bias"] = decoder_bias
     origins = {name: plain[theirs] for name, theirs in origins.items() if theirs in plain}
 
-    def shape_of(name):
-        shape = shapes[origins[name]]
-        return shape[::-1] if _is_transposed(name) else shape
-
-    def original(name: str) -> np.ndarray:
-        value = read(origins[name])
-        return value.T if _is_transposed(name) else value
-
     unused = {}
     project = origins.get(f"{layout.scope}/embeddings_project/kernel")
     if project and shapes[project][0] == shapes[project][1]:
         unused |= _identity_layer(file, origins, f"{layout.scope}/embeddings_project", read)
     for name in sorted(set(shapes) - set(origins.values()) - set(unused)):
         unused[name] = _reason(name, layout, head_prefix, read, origins, file)
-    return Weights(file, "huggingface", {name: shape_of(name) for name in origins}, origins, original, unused)
+    entries = Weights(file, "huggingface", dict(shapes), {name: name for name in shapes}, read)
+    return renamed(entries, origins, unused, [name for name in origins if _is_transposed(name)])
 
 
 def _identity_layer(file: str, origins: dict[str, str], layer: str, read: Callable) -> dict[str, str]:
