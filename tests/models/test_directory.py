@@ -19,7 +19,8 @@ def write_json(path, values):
 def test_casing_is_read_from_tokenizer_config_then_tokenizer_then_the_name(tmp_path):
     folder = tmp_path / "cased_L-12_H-768_A-12"
     folder.mkdir()
-    assert text_casing.read_casing(str(folder)).do_lower_case is False
+    assert text_casing.read_casing(str(folder)).do_lower_case is False  # other names: test_released_models.py
+    assert text_casing.read_casing(str(tmp_path)).do_lower_case is None
     write_json(
         folder / "tokenizer.json",
         {"normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": False}},
@@ -31,22 +32,6 @@ def test_casing_is_read_from_tokenizer_config_then_tokenizer_then_the_name(tmp_p
     casing = text_casing.read_casing(str(folder))
     assert (casing.do_lower_case, casing.strip_accents) == (False, None)
     assert casing.source.endswith("tokenizer_config.json")
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("uncased_L-12_H-768_A-12", True),
-        ("multi_cased_L-12_H-768_A-12", False),
-        ("chinese_L-12_H-768_A-12", True),
-        ("uncased_L-2_H-128_A-2", True),
-        ("wwm_cased_L-24_H-1024_A-16", False),
-        ("my_model", None),
-    ],
-)
-def test_names_of_released_models(tmp_path, name, expected):
-    (tmp_path / name).mkdir()
-    assert text_casing.read_casing(str(tmp_path / name)).do_lower_case is expected
 
 
 def test_a_flag_may_repeat_the_directory_but_not_contradict_it():

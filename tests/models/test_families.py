@@ -1,14 +1,11 @@
 """Model families: look-up by configuration, by name and by variable names."""
 
-import dataclasses
-
 import pytest
 
 from bert_tf.models import families, initialize, variable_names
 from bert_tf.models.bert import huggingface
 from bert_tf.models.config import BertConfig
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.task_models import BertForPreTraining, BertModel
+from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.text.wordpiece import FullTokenizer
 
 CONFIG = BertConfig(30, 8, 1, 2, 16, max_position_embeddings=8, type_vocab_size=2)
@@ -33,19 +30,6 @@ def test_an_unknown_family_is_named():
         families.family_named("xlnet", "config.json")
 
 
-def test_encoders_are_named_by_their_scope():
-    encoder = BertEncoder(CONFIG, seed=3, dtype="mixed_bfloat16")
-    encoder.build()
-    expected = {
-        name: shape
-        for name, shape in variable_names.expected_shapes(CONFIG).items()
-        if families.is_encoder_variable(name)
-    }
-    variables = initialize.model_variables(encoder)
-    assert {name: tuple(variable.shape) for name, variable in variables.items()} == expected
-    assert (encoder.name, encoder.seed, encoder.compute_dtype) == ("bert", 3, "bfloat16")
-
-
 def test_variables_of_encoder_and_heads():
     model = BertForPreTraining(CONFIG)
     model.build()
@@ -54,19 +38,5 @@ def test_variables_of_encoder_and_heads():
     assert {name for name in variables if not families.is_encoder_variable(name)} == {
         name for name in variables if name.startswith("cls/")
     }
+    assert model.bert.name == "bert"
     assert variable_names.config_of_shapes(variable_names.expected_shapes(CONFIG), 2) == CONFIG
-
-
-def test_the_encoder_by_itself_can_be_loaded_and_saved(tmp_path):
-    model = BertModel(CONFIG)
-    model.save_pretrained(str(tmp_path / "model"))
-    assert type(BertModel.from_pretrained(str(tmp_path / "model"))) is BertModel
-    assert isinstance(model, BertEncoder)
-
-
-def test_scopes_of_a_second_family_are_understood(monkeypatch):
-    other = dataclasses.replace(families.BERT, config_class=type("Config", (), {"model_type": "electra"}))
-    monkeypatch.setattr(families, "FAMILIES", (families.BERT, other))
-    assert families.family_of_variables(["generator/x", "electra/embeddings/word_embeddings"]) is other
-    assert families.is_encoder_variable("electra/encoder/layer_0") and not families.is_encoder_variable("cls/x")
-    assert families.family_named("electra") is other

@@ -47,13 +47,10 @@ def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
     ("text", "problem"),
     [
         ("{", "head_config.json, line 1, column 2: not JSON"),
-        ("[1]", "head_config.json is not a JSON object but list"),
         ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, lstm_on"),
         ('{"labels": "ab"}', "head_config.json: labels must be a list of names, not 'ab'"),
-        ('{"labels": [1]}', "head_config.json: labels must be a list of names"),
         ('{"labels": []}', "head_config.json: labels must be a list of names"),
         ('{"problem_type": 1}', "head_config.json: problem_type must be a string, not 1"),
-        ('{"architecture": ["A"]}', "head_config.json: architecture must be a string"),
         ('{"size_on_top": 1000000000}', "head_config.json: size_on_top=1000000000 must be from 1 to 65,536"),
         ('{"lstm_on_top": "yes"}', "head_config.json: lstm_on_top must be true or false, not 'yes'"),
     ],
@@ -72,11 +69,9 @@ def test_damaged_files_are_named(tmp_path, text, problem):
     [
         ({"architectures": "Bert"}, "c.json: architectures must be a list of names, not 'Bert'"),
         ({"id2label": ["a"]}, "c.json: id2label must give a name for each number"),
-        ({"id2label": {"a": 0}}, "c.json: id2label must give a name for each number"),
         ({"id2label": {"1000000000": "a"}}, "c.json: id2label must have numbers from 0 to 1,048,575, not"),
         ({"id2label": {"-1": "a"}}, "c.json: id2label must have numbers from 0 to 1,048,575, not"),
         ({"problem_type": ["x"]}, "c.json: problem_type must be a string"),
-        ({"lstm_on_top": 3}, "c.json: lstm_on_top must be true or false"),
     ],
 )
 def test_damaged_configurations_are_named(values, problem):
@@ -237,15 +232,6 @@ def test_numbers_are_no_names(tmp_path):
     convert.convert(str(tmp_path / "theirs"), str(tmp_path / "ours"), "bert_tf")
     head = json.loads((tmp_path / "ours" / "head_config.json").read_text())
     assert head == {"architecture": "BertForSequenceClassification"}
-
-
-def test_surgery_keeps_it(tmp_path):
-    model = BertForTokenClassification(CONFIG, **OF_HEAD)
-    model.save_pretrained(str(tmp_path / "ours"))
-    make_old(tmp_path / "ours", **OLD_KEYS["tagger"])
-    convert.convert(str(tmp_path / "ours"), str(tmp_path / "long"), "bert_tf", max_position_embeddings=48)
-    files = read_model_files(str(tmp_path / "long"))
-    assert (files.config.max_position_embeddings, files.head) == (48, model.head_config)
 
 
 def test_another_model_takes_the_place_of_all_files(tmp_path):

@@ -35,23 +35,22 @@ def official(tmp_path_factory):
     folder = tmp_path_factory.mktemp("official")
     one, two = networks.BertEncoder, networks.BertEncoderV2
     pretrainers = {kind: randomise(make_pretrainer(kind), seed) for seed, kind in enumerate((one, two))}
-    files = {}
-    for kind, pretrainer in pretrainers.items():
-        version, encoder = kind.__name__, pretrainer.encoder_network
-        values, alone = pretrainer_values(pretrainer), encoder_values(encoder)
-        files[f"{version} as model"] = write(folder, f"{version}_m", model=encoder), alone, 1
-        files[f"{version} as encoder"] = write(folder, f"{version}_e", encoder=encoder), alone, 1
-        files[f"{version} as both"] = write(folder, f"{version}_b", model=encoder, encoder=encoder), alone, 1
-        files[f"{version} as root"] = tf.train.Checkpoint(encoder).save(str(folder / f"{version}_r")), alone, 1
-        files[f"{version} in a pretrainer"] = write(folder, f"{version}_p", model=pretrainer), values, 3
-        items = {name: value for name, value in values.items() if "seq_relationship" not in name}
-        files[f"{version} in items"] = write(folder, f"{version}_i", **pretrainer.checkpoint_items), items, 3
-        both = write(folder, f"{version}_pi", model=pretrainer, **pretrainer.checkpoint_items)
-        files[f"{version} in items and model"] = both, values, 3
+    values = {kind: pretrainer_values(pretrainer) for kind, pretrainer in pretrainers.items()}
+    alone = {kind: encoder_values(pretrainer.encoder_network) for kind, pretrainer in pretrainers.items()}
+    first, second = pretrainers[one].encoder_network, pretrainers[two].encoder_network
+    items = {name: value for name, value in values[one].items() if "seq_relationship" not in name}
+    both = write(folder, "both", model=pretrainers[two], **pretrainers[two].checkpoint_items)
+    with_masked_lm = alone[two] | masked_lm_values(pretrainers[two].masked_lm)
+    files = {
+        "as model and encoder": (write(folder, "model", model=first, encoder=first), alone[one], 1),
+        "as root": (tf.train.Checkpoint(second).save(str(folder / "root")), alone[two], 1),
+        "in a pretrainer": (write(folder, "pretrainer", model=pretrainers[two]), values[two], 3),
+        "in items": (write(folder, "items", **pretrainers[one].checkpoint_items), items, 3),
+        "in items and model": (both, values[two], 3),
         # One more unused entry: do_lower_case. A SavedModel has no save counter.
-        files[f"{version} in a SavedModel"] = export(folder, pretrainer, kind, False), alone, 1
-        with_masked_lm = alone | masked_lm_values(pretrainer.masked_lm)
-        files[f"{version} in a SavedModel with masked LM"] = export(folder, pretrainer, kind, True), with_masked_lm, 1
+        "in a SavedModel": (export(folder, pretrainers[one], one, False), alone[one], 1),
+        "in a SavedModel with masked LM": (export(folder, pretrainers[two], two, True), with_masked_lm, 1),
+    }
 
     pretrainer = pretrainers[one]
     values = pretrainer_values(pretrainer)
@@ -89,29 +88,11 @@ def official(tmp_path_factory):
     return files
 
 
-KINDS = [
-    f"{version} {how}"
-    for version in ("BertEncoder", "BertEncoderV2")
-    for how in (
-        "as model",
-        "as encoder",
-        "as both",
-        "as root",
-        "in a pretrainer",
-        "in items",
-        "in items and model",
-        "in a SavedModel",
-        "in a SavedModel with masked LM",
-    )
-] + [
-    "trainer",
-    "trainer, newer optimizer",
-    "BertPretrainer",
-    "BertClassifier",
-    "BertClassifier with a pooler",
-    "BertSpanLabeler",
-    "BertTokenClassifier",
-]
+KINDS = (
+    "as model and encoder", "as root", "in a pretrainer", "in items", "in items and model", "in a SavedModel",
+    "in a SavedModel with masked LM", "trainer", "trainer, newer optimizer", "BertPretrainer", "BertClassifier",
+    "BertClassifier with a pooler", "BertSpanLabeler", "BertTokenClassifier",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,7 +117,7 @@ def test_values_and_names(official, kind):
 
 def test_the_trained_pooler_counts(official):
     """If a head has its own pooler, the encoder's is reported, unless both are equal."""
-    prefix, _, _ = official["BertEncoderV2 in a pretrainer"]
+    prefix, _, _ = official["in a pretrainer"]
     weights = model_garden.open_weights(prefix)
     suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
     assert weights.origins["bert/pooler/dense/kernel"] == f"model/classification_heads/0/dense/kernel{suffix}"
@@ -155,7 +136,7 @@ def test_optimizer_state_is_listed_as_such(official):
 
 def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
     """Its variables are those of a post-norm encoder; only the settings beside them show it."""
-    source = pathlib.Path(official["BertEncoderV2 in a SavedModel"][0]).parents[1]
+    source = pathlib.Path(official["in a SavedModel"][0]).parents[1]
     target = tmp_path / "hub"
     shutil.copytree(source, target)
     model_garden.open_weights(str(target / "variables" / "variables"), "hub")
