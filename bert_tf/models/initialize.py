@@ -1,6 +1,7 @@
 """A model's variables under their checkpoint names, and their initialization from a checkpoint."""
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Mapping
 
@@ -88,18 +89,14 @@ class Initialization:
     """Which variables a checkpoint initialized.
 
     Attributes:
-      checkpoint: its prefix. initialized: names loaded. missing: names of the model that the checkpoint lacks.
-      unused: names of the checkpoint that the model lacks. unexplained: those of them for which the checkpoint's format
-        gives no reason. left_out: those of missing that the checkpoint has, but
-        that were not to be taken -> why.
+      checkpoint: its prefix. initialized: names loaded. missing: names of the model that the checkpoint lacks, or that
+        were not to be taken. unused: names of the checkpoint that were not taken -> why; "" if the model lacks them.
     """
 
     checkpoint: str
     initialized: list[str]
     missing: list[str]
-    unused: list[str]
-    unexplained: list[str]
-    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
+    unused: dict[str, str]
 
 
 def initialize(
@@ -146,10 +143,8 @@ def initialize(
             raise ValueError(f"{path}: {name} has NaN or infinite values: the file is damaged, or its training failed.")
         variables[name].assign(value)
         random_weights.has_value(variables[name])
-    unexplained = sorted(set(shapes) - set(found) - set(weights.unused))
-    unused = sorted({*unexplained, *weights.unused})
-    left_out = {name: weights.unused[name] for name in missing if name in weights.unused}
-    return Initialization(path, found, missing, unused, unexplained, left_out)
+    unused = dict.fromkeys(sorted(set(shapes) - set(found)), "") | weights.unused
+    return Initialization(path, found, missing, unused)
 
 
 def weights_for(model: keras.Model, path: str, *, merge: bool = True) -> Weights:
@@ -206,16 +201,6 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     return result
 
 
-def random_variables(result: Initialization, model: keras.Model) -> list[str]:
-    """The variables that a checkpoint lacks, and that the model's outputs depend on."""
-    reads_pooler = getattr(model, "reads_pooler", True)
-    return [name for name in result.missing if reads_pooler or not _is_of_pooler(name)]
-
-
-def _is_of_pooler(name: str) -> bool:
-    return is_encoder_variable(name) and "/pooler/" in name
-
-
 def check_complete(result: Initialization, model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     """Refuses a model that is to answer, if variables that its answers depend on are random.
 
@@ -225,11 +210,21 @@ def check_complete(result: Initialization, model: keras.Model, unread: tuple[str
     Raises:
       ValueError: names the checkpoint and the variables.
     """
-    if missing := [name for name in random_variables(result, model) if not name.startswith(unread)]:
+    if missing := [name for name in _random_variables(result, model) if not name.startswith(unread)]:
         raise ValueError(
             f"{result.checkpoint} lacks {len(missing)} of the model's variables, so that its answers would be random: "
             f"{some(missing)}. Train it first."
         )
+
+
+def _random_variables(result: Initialization, model: keras.Model) -> list[str]:
+    """The variables that a checkpoint lacks, and that the model's outputs depend on."""
+    reads_pooler = getattr(model, "reads_pooler", True)
+    return [name for name in result.missing if reads_pooler or not _is_of_pooler(name)]
+
+
+def _is_of_pooler(name: str) -> bool:
+    return is_encoder_variable(name) and "/pooler/" in name
 
 
 def warn_of_random_weights(result: Initialization, model: keras.Model, depth: int) -> None:
@@ -238,22 +233,19 @@ def warn_of_random_weights(result: Initialization, model: keras.Model, depth: in
     Args:
       depth: calls between this one and the user's line, which the warning shows.
     """
-    missing, variables = random_variables(result, model), model_variables(model)
-    setattr(model, _RANDOM, tuple((name, _checksum(variables[name], name)) for name in missing))
+    missing, variables = _random_variables(result, model), model_variables(model)
+    setattr(model, _RANDOM, {name: _checksum(variables, name) for name in missing})
     if missing:
         message = f"{len(missing)} variables of {type(model).__name__} are not in {result.checkpoint} and are random: "
         warnings.warn(f"{message}{some(missing)}. Train the model before you use it.", PartialLoadWarning, depth)
-    unused = [name for name in result.unexplained if is_encoder_variable(name) and is_model_variable(name)]
-    if unused := [name for name in unused if not _is_of_pooler(name)]:
+    unused = [
+        name
+        for name, reason in result.unused.items()
+        if not reason and is_encoder_variable(name) and is_model_variable(name) and not _is_of_pooler(name)
+    ]
+    if unused:
         message = f"{len(unused)} variables of the encoder in {result.checkpoint} are not used by the model: "
         warnings.warn(f"{message}{some(unused)}.", PartialLoadWarning, depth)
-
-
-def _still_random(model: keras.Model) -> list[str]:
-    """Of the variables that the weights of a model lacked, those that nothing has changed since; without the pooler."""
-    noted = [(name, checksum) for name, checksum in getattr(model, _RANDOM, ()) if not _is_of_pooler(name)]
-    variables = model_variables(model) if noted else {}
-    return [name for name, checksum in noted if _checksum(variables[name], name) == checksum]
 
 
 def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
@@ -265,15 +257,18 @@ def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     Raises:
       ValueError: says which.
     """
-    if found := [name for name in _still_random(model) if not name.startswith(unread)]:
+    noted = getattr(model, _RANDOM, {})
+    variables = model_variables(model) if noted else {}
+    needed = [name for name in noted if not _is_of_pooler(name) and not name.startswith(unread)]
+    if found := [name for name in needed if _checksum(variables, name) == noted[name]]:
         raise ValueError(
             f"{len(found)} variables of {type(model).__name__} are still random, as the weights it was loaded from "
             f"lack them: {some(found)}. Train the model first, or load weights that have them."
         )
 
 
-def _checksum(variable: keras.Variable, name: str) -> str:
-    return variables_as_weights(name, {name: variable}).checksum
+def _checksum(variables: Mapping[str, keras.Variable], name: str) -> str:
+    return variables_as_weights(name, {name: variables[name]}).checksum
 
 
 def log_initialization(result: Initialization, model: keras.Model, level: int | None = None) -> None:
@@ -283,26 +278,25 @@ def log_initialization(result: Initialization, model: keras.Model, level: int | 
       level: of what stays random; None: a warning, unless it is only a new output layer.
     """
     variables = model_variables(model)
-    parameters = sum(int(np.prod(variables[name].shape)) for name in result.initialized if name in variables)
-    unused = list(filter(is_model_variable, result.unused))
-    total = sum(int(np.prod(variable.shape)) for variable in variables.values())
+    sizes = {name: math.prod(variable.shape) for name, variable in variables.items()}
+    unused = sorted(filter(is_model_variable, result.unused))
     logging.info(
         "Initialised %d of %d variables (%s of %s parameters) from %s; %d of its entries are not used%s.",
         len(result.initialized),
         len(result.initialized) + len(result.missing),
-        f"{parameters:,}",
-        f"{total:,}",
+        f"{sum(sizes.get(name, 0) for name in result.initialized):,}",
+        f"{sum(sizes.values()):,}",
         result.checkpoint,
         len(unused),
         f" ({some(unused)})" if unused else "",
     )
-    for reason in dict.fromkeys(result.left_out.values()):
-        names = [name for name, why in result.left_out.items() if why == reason]
+    missing = {name: result.unused.get(name) for name in result.missing}
+    for reason in filter(None, dict.fromkeys(missing.values())):
+        names = [name for name, why in missing.items() if why == reason]
         logging.info("%d variables begin anew (%s): %s", len(names), reason, ", ".join(names))
-    missing = [name for name in result.missing if name not in result.left_out]
-    if missing:
+    if missing := [name for name, reason in missing.items() if not reason]:
         if level is None:
-            whole_encoder = not any(map(is_encoder_variable, random_variables(result, model)))
+            whole_encoder = not any(map(is_encoder_variable, _random_variables(result, model)))
             level = logging.INFO if whole_encoder else logging.WARNING
         logging.log(
             level,

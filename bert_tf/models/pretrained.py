@@ -93,16 +93,6 @@ def _warn_of_doubt(weights: Weights, files: ModelFiles) -> None:
         _warn_once(doubt)
 
 
-def _warn_of_generator(weights: Weights, files: ModelFiles) -> None:
-    """For those who took one of two models that are trained together, and for other tasks the weaker one."""
-    parts = family_of(files.config).parts
-    if parts.get("generator") in weights and "discriminator" not in weights.parts:
-        _warn_once(
-            f"{weights.path} is the generator of an {files.config.title}: its authors fine-tuned the discriminator, "
-            "which is better at other tasks than guessing words."
-        )
-
-
 @functools.cache
 def _warn_once(text: str) -> None:
     """A warning about files, which a program may open several times."""
@@ -146,54 +136,59 @@ def read_config(bert_config_file: str | None, init_checkpoint: str | None, allow
 
 
 def describe(
+    weights: Weights | None,
     *,
     bert_config_file: str | None,
     vocab_file: str | None,
-    init_checkpoint: str | None,
     do_lower_case: bool | None,
     strip_accents: bool | None,
     allow_unknown: bool = False,
 ) -> ModelFiles:
     """Configuration, vocabulary and casing for a fine-tuning script, from its flags of these names.
 
-    Whatever is not given is read from the directory of `init_checkpoint`.
+    Whatever is not given is read from the directory of the weights.
+
+    Args:
+      weights: of --init_checkpoint, or those that a run goes on from; None: it begins with random ones.
 
     Raises:
       ValueError: something is missing or does not match, or a flag contradicts the model's directory.
     """
-    weights = open_weights.open_weights(init_checkpoint) if init_checkpoint else None
-    if weights:
+    absent, files = "Give", ModelFiles("")
+    if weights is not None:
         files = model_directory.read_model_files(weights.path, weights.hints, bert_config_file, allow_unknown)
-        if bert_config_file:
-            _check_same_attention(files.config, bert_config_file, weights)
-        elif files.config is None:
-            files = read_model(init_checkpoint)[1]
-        if files.config is not None:
-            _warn_of_doubt(weights, files)
-            _warn_of_generator(weights, files)
+        if files.config is None:
+            files = _with_files(weights)[1]
+        absent = f"{files.directory} has no %s: give"
     elif bert_config_file:
         config = model_directory.read_config(bert_config_file, allow_unknown)
         head = model_directory.read_head(posixpath.dirname(bert_config_file), bert_config_file)
         files = ModelFiles("", config, bert_config_file, head=head)
-    else:
-        files = ModelFiles("")
     if files.config is None:
-        absent = f"{files.directory} has no configuration: give" if weights else "Give"
+        absent = absent.replace("%s", "configuration")
         raise ValueError(f"{absent} --bert_config_file, or --init_checkpoint with a configuration beside it.")
+    family = family_of(files.config)
+    if weights is not None:
+        _check_attention(files.config, bert_config_file, weights)
+        _warn_of_doubt(weights, files)
+        if family.parts.get("generator") in weights and "discriminator" not in weights.parts:
+            _warn_once(
+                f"{weights.path} is the generator of an {files.config.title}: its authors fine-tuned the "
+                "discriminator, which is better at other tasks than guessing words."
+            )
     files.vocab_file = vocab_file or files.vocab_file
     if not files.vocab_file:
-        name = family_of(files.config).tokenizer_class.vocab_name
-        absent = f"{files.directory} has no tokenizer: give" if weights else "Give"
+        absent, name = absent.replace("%s", "tokenizer"), family.tokenizer_class.vocab_name
         raise ValueError(f"{absent} --vocab_file, or --init_checkpoint with a {name} or tokenizer.json beside it.")
     beside_vocabulary = text_casing.read_casing(text_casing.directory_of(files.vocab_file))
     files.casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
     return files
 
 
-def _check_same_attention(config: BertConfig, config_file: str, weights: Weights) -> None:
+def _check_attention(config: BertConfig, config_file: str | None, weights: Weights) -> None:
     """Checks that weights trained with causal attention are used with it, which their shapes don't show."""
-    beside = model_directory.read_model_files(weights.path, weights.hints).config
-    if beside is not None and beside.attention != config.attention:
+    beside = config_file and model_directory.read_model_files(weights.path, weights.hints).config
+    if beside and beside.attention != config.attention:
         raise ValueError(
             f"--bert_config_file={config_file} says attention={config.attention}, but the model at {weights.path} has "
             f"{beside.attention} in the configuration beside it: leave --bert_config_file out."

@@ -54,10 +54,10 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
         is no model, or no output layer, to predict with; --max_seq_length is more than the model can take; vocabulary,
         casing, configuration and weights don't belong to the same model.
     """
-    weights = None
+    start = weights = None
     if values.init_checkpoint:
         with named_by("--init_checkpoint"):
-            weights = open_weights.open_weights(values.init_checkpoint)
+            start = weights = open_weights.open_weights(values.init_checkpoint)
     if newest:
         with named_by("--output_dir"):
             weights = open_weights.open_weights(newest)
@@ -67,9 +67,9 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
         with named_by("--bert_config_file"):
             model_directory.read_config(values.bert_config_file, values.allow_unknown_config_keys)
     files = pretrained.describe(
+        weights if start is None else start,
         bert_config_file=values.bert_config_file,
         vocab_file=values.vocab_file,
-        init_checkpoint=values.init_checkpoint or newest,
         do_lower_case=values.do_lower_case,
         strip_accents=values.strip_accents,
         allow_unknown=values.allow_unknown_config_keys,

@@ -237,8 +237,9 @@ def test_a_configuration_of_another_version(released, tmp_path, caplog, config_f
 
 
 def described(weights, config_file):
+    weights = open_weights.open_weights(weights)
     return pretrained.describe(
-        bert_config_file=config_file, vocab_file="x", init_checkpoint=weights, do_lower_case=None, strip_accents=None
+        weights, bert_config_file=config_file, vocab_file="x", do_lower_case=None, strip_accents=None
     )
 
 

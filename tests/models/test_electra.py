@@ -117,7 +117,7 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path, caplog, part):
         if format == "huggingface":
             assert len(equal_to_transformers(source)) == 2
     flags = {"bert_config_file": None, "vocab_file": None, "do_lower_case": None, "strip_accents": None}
-    pretrained.describe(init_checkpoint=str(tmp_path / "first"), **flags)
+    pretrained.describe(open_weights.open_weights(str(tmp_path / "first")), **flags)
     assert ("first/model.safetensors is the generator of an ELECTRA" in caplog.text) == (part == "generator")
     for file in ("model.safetensors", "config.json", "vocab.txt"):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes(), file

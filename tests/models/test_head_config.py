@@ -96,7 +96,7 @@ def test_a_given_configuration_speaks_first(tmp_path):
     assert read_model_files(one, config_file=other).head.labels == ("x", "y")
     assert read_model_files(one, config_file=str(plain)).head.labels == ("a", "b")
     flags = {"vocab_file": __file__, "do_lower_case": True, "strip_accents": None}
-    described = pretrained.describe(bert_config_file=other, init_checkpoint=None, **flags)
+    described = pretrained.describe(None, bert_config_file=other, **flags)
     assert described.head.labels == ("x", "y") and described.config == CONFIG
 
 

@@ -65,10 +65,10 @@ def test_every_form_is_read_and_written(tmp_path, form):
     source = directory_of(tmp_path / "source", form)
     tokenizer = pretrained.read_tokenizer(source)
     assert isinstance(tokenizer, CLASSES.get(form, object))
-    nothing = dict.fromkeys(("vocab_file", "init_checkpoint", "do_lower_case", "strip_accents"))
+    nothing = dict.fromkeys(("vocab_file", "do_lower_case", "strip_accents"))
     config_file = read_model_files(source).config_file
     by_flag = pretrained.describe(
-        **nothing | {"bert_config_file": config_file, "vocab_file": read_model_files(source).vocab_file}
+        None, **nothing | {"bert_config_file": config_file, "vocab_file": read_model_files(source).vocab_file}
     )
     described = read_model_files(source)
     described.casing = by_flag.casing

@@ -168,9 +168,9 @@ def test_another_attention_than_the_weights_learned_is_refused(tmp_path):
     model_of().save_pretrained(str(tmp_path / "model"))
     (tmp_path / "both.json").write_text(json.dumps({**CONFIG, "attention": "bidirectional"}))
     given = {"vocab_file": "vocab.txt", "do_lower_case": True, "strip_accents": None}
-    given |= {"bert_config_file": str(tmp_path / "both.json"), "init_checkpoint": str(tmp_path / "model")}
+    given |= {"bert_config_file": str(tmp_path / "both.json")}
     with pytest.raises(ValueError, match=r"both.json says attention=bidirectional, but the model at .* has causal"):
-        pretrained.describe(**given)
+        pretrained.describe(open_weights.open_weights(str(tmp_path / "model")), **given)
 
 
 # --- labels and loss -------------------------------------------------------------------------------------------------

@@ -489,9 +489,9 @@ def run(settings: FeatureSettings) -> Sizes:
     with named_by("--init_checkpoint"):
         weights = open_weights.open_weights(settings.init_checkpoint)
     files = pretrained.describe(
-        bert_config_file=settings.bert_config_file, vocab_file=settings.vocab_file,
-        init_checkpoint=settings.init_checkpoint, do_lower_case=settings.do_lower_case,
-        strip_accents=settings.strip_accents, allow_unknown=settings.allow_unknown_config_keys,
+        weights, bert_config_file=settings.bert_config_file, vocab_file=settings.vocab_file,
+        do_lower_case=settings.do_lower_case, strip_accents=settings.strip_accents,
+        allow_unknown=settings.allow_unknown_config_keys,
     )  # fmt: skip
     tokenizer = fine_tuning.make_tokenizer(files, settings)
     check_shapes(weights, files.config, files.config_file or "The configuration")
