@@ -27,8 +27,8 @@ flags.DEFINE_string("to", None, "Directory to write; for tf1 also a prefix such 
 flags.DEFINE_enum(
     "format",
     None,
-    [name for name, format in FORMATS.items() if format.save],
-    "Format to write. " + " ".join(f"{name}: {format.help}" for name, format in FORMATS.items() if format.save),
+    [name for name, format in FORMATS.items() if format.file_name],
+    "Format to write. " + " ".join(f"{name}: {format.help}" for name, format in FORMATS.items() if format.file_name),
 )
 flags.DEFINE_bool(
     "with_optimizer", False, "Also convert Adam moments and global_step, to continue a run (tf1 and bert_tf)."

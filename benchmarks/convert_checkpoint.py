@@ -54,9 +54,10 @@ def write_source(directory: str) -> tuple[int, list[str]]:
     import numpy as np
 
     from bert_tf.models.families import family_named
-    from bert_tf.models.formats import FORMATS
+    from bert_tf.models.formats import TF1
     from bert_tf.models.head_config import NO_HEAD
     from bert_tf.models.variable_names import expected_shapes
+    from bert_tf.models.write_weights import write_weights
     from bert_tf.weights.mapping import Weights
 
     name, sizes = MODELS[FLAGS.model]
@@ -72,8 +73,7 @@ def write_source(directory: str) -> tuple[int, list[str]]:
 
     os.makedirs(directory)
     weights = Weights("random", "tf1", shapes, dict.fromkeys(shapes, ""), draw)
-    FORMATS["tf1"].save(os.path.join(directory, "bert_model.ckpt"), weights, config, NO_HEAD)
-    config.save(os.path.join(directory, config.file_name))
+    write_weights(os.path.join(directory, "bert_model.ckpt"), TF1, weights, config, NO_HEAD)
     return sum(4 * int(np.prod(shape)) for shape in shapes.values()), list(family.formats)
 
 

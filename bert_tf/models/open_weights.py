@@ -7,10 +7,18 @@
 Everything that takes weights uses this: the scripts' --init_checkpoint, `from_pretrained`, the converter.
 """
 
-from bert_tf.models.families import family_of_variables
-from bert_tf.models.formats import FORMATS, Format, no_weights
+import posixpath
+
+from bert_tf.models import huggingface
+from bert_tf.models.families import FAMILIES, family_of_variables
+from bert_tf.models.formats import BERT_TF, ENDINGS, HUGGINGFACE, MODEL_GARDEN, TF1, Format, no_weights
 from bert_tf.models.lora import merged
+from bert_tf.weights import bundle, find
 from bert_tf.weights.mapping import Weights
+from bert_tf.weights.safetensors_files import open_safetensors
+
+# The encoder's scope in TF1 Hub modules.
+_HUB_SCOPE = "module/"
 
 
 def find_weights(path: str) -> tuple[Format, str]:
@@ -20,15 +28,22 @@ def find_weights(path: str) -> tuple[Format, str]:
       path: a checkpoint prefix, one of its files, a weight file, or a directory of any format.
 
     Returns:
-      The format, and the argument of its `open`: a file, or the prefix of a TensorFlow checkpoint.
+      The format, and a file, or the prefix of a TensorFlow checkpoint.
 
     Raises:
       FileNotFoundError: there are no weights of a known format; the message says what was looked for.
       ValueError: a file can't be read.
     """
-    for format in FORMATS.values():
-        if file := format.find(path):
-            return format, file
+    names = (*BERT_TF.looked_for, *HUGGINGFACE.looked_for)
+    if file := find.find_file(path, names, ENDINGS):
+        ours = posixpath.basename(file) == BERT_TF.file_name
+        if not ours and file == path and file.endswith(".safetensors"):
+            ours = open_safetensors(file)[1].get("format") == BERT_TF.name
+        return (BERT_TF if ours else HUGGINGFACE), file
+    if prefix := find.find_bundle(path, TF1.file_name):
+        from bert_tf.weights.object_graph import is_object_checkpoint  # few programs need it
+
+        return (MODEL_GARDEN if is_object_checkpoint(prefix) else TF1), prefix
     raise no_weights(path)
 
 
@@ -43,8 +58,36 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
       FileNotFoundError: see `find_weights`. ValueError: damaged, or not a BERT; the part is not there.
     """
     format, file = find_weights(path)
-    weights = merged(format.open(file)) if merge else format.open(file)
+    if format is BERT_TF:
+        shapes, _, read = open_safetensors(file)
+        weights = Weights(file, BERT_TF.name, shapes, {name: name for name in shapes}, read)
+    elif format is HUGGINGFACE:
+        weights = huggingface.open_weights(
+            file, {family.model_type: family.layout("huggingface").LAYOUT for family in FAMILIES}
+        )
+    elif format is MODEL_GARDEN:
+        from bert_tf.models import model_garden  # few programs need it
+
+        weights = model_garden.open_weights(file)
+    else:
+        weights = _open_tf1(file)
+    weights = merged(weights) if merge else weights
     return choose_part(weights, part) if part else weights
+
+
+def _open_tf1(prefix: str) -> Weights:
+    reader = bundle.open_bundle(prefix)
+    shapes = reader.get_variable_to_shape_map()
+    origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(shapes)}
+    weights = Weights(
+        prefix,
+        TF1.name,
+        {name: tuple(shapes[origin]) for name, origin in origins.items()},
+        origins,
+        lambda name: bundle.read_tensor(reader, prefix, origins[name]),
+    )
+    layouts = [family.layout("tf1") for family in FAMILIES if family.layouts.get("tf1")]
+    return next((layout.open_weights(weights) for layout in layouts if layout.is_here(weights)), weights)
 
 
 def choose_part(weights: Weights, part: str) -> Weights:

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, initialize, open_weights, output_layers, random_weights, variable_names
+from bert_tf.models import card, initialize, open_weights, output_layers, random_weights, variable_names, write_weights
 from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles
@@ -464,11 +464,9 @@ def write_model(
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:
         with temporary_folder(temporary):
-            names = kind.save(posixpath.join(temporary, name), weights, config, files.head)
+            names = write_weights.write_weights(posixpath.join(temporary, name), kind, weights, config, files.head)
             if name.startswith("model.ckpt-"):
                 write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
-            for file, text in kind.config_files(config, files.head, weights).items():
-                write_text_file(posixpath.join(temporary, file), text)
             write_description(temporary, files, vocabulary, added)
             if not card.is_others(directory):
                 write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))

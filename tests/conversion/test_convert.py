@@ -18,9 +18,8 @@ from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.conversion import convert
-from bert_tf.models import open_weights, pretrained
+from bert_tf.models import open_weights, pretrained, write_weights
 from bert_tf.models.config import BertConfig
-from bert_tf.models.formats import FORMATS as FORMATS_BY_NAME
 from bert_tf.models.task_models import (
     BertForMaskedLM,
     BertForMultipleChoice,
@@ -278,15 +277,15 @@ def test_a_vocabulary_of_another_model(source, tmp_path):
 
 @pytest.mark.parametrize("change", ["another value", "a lost tensor"])
 def test_what_reads_back_otherwise_is_an_error_and_not_written(source, tmp_path, monkeypatch, change):
-    kind, name = FORMATS_BY_NAME["bert_tf"], "bert/pooler/dense/bias"
+    write, name = write_weights.write_weights, "bert/pooler/dense/bias"
 
-    def wrong(path, weights, *more):
+    def wrong(path, format, weights, *more):
         values = {key: weights[key] for key in weights}
         values[name] = values[name] + 1 if change == "another value" else values[name]
         shapes = {key: shape for key, shape in weights.shapes.items() if key != name or change == "another value"}
-        return kind.save(path, dataclasses.replace(weights, shapes=shapes, reader=values.__getitem__), *more)
+        return write(path, format, dataclasses.replace(weights, shapes=shapes, reader=values.__getitem__), *more)
 
-    monkeypatch.setitem(FORMATS_BY_NAME, "bert_tf", dataclasses.replace(kind, save=wrong))
+    monkeypatch.setattr(write_weights, "write_weights", wrong)
     message = f"Reading back .* failed: ({name} differs from|lost {name})"
     assert refused(source, tmp_path, ValueError, message) == set()
 
