@@ -18,6 +18,7 @@ from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.families import BERT, FAMILIES, family_named, family_of
 from bert_tf.models.formats import HUGGINGFACE_CONFIG, may_hold_weights, no_weights
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
+from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.checks import check_file, is_remote
@@ -152,7 +153,7 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
 
 def _huggingface_layout(values: dict, path: str):
     """The layout of the family that a config.json names."""
-    return family_named(values.get("model_type", BERT.model_type), path).layout("huggingface").LAYOUT
+    return LAYOUTS[family_named(values.get("model_type", BERT.model_type), path).model_type]
 
 
 def _is_huggingface(path: str, values: dict) -> bool:

@@ -1,6 +1,7 @@
 """Model families: BERT, and later its descendants. Neither TensorFlow nor Keras is imported here.
 
-To add one, write `models/NAME/` (a configuration, layouts of other libraries), and add a `Family` to FAMILIES.
+To add one, write `models/NAME/` (a configuration), and add a `Family` to FAMILIES and a layout to
+huggingface_layouts.py.
 """
 
 import dataclasses
@@ -27,8 +28,8 @@ class Family:
     Attributes:
       config_class: class of its configurations.
       tokenizer_class: class of its tokenizers. tokenizer_name: the class's name in tokenizer_config.json.
-      layouts: weight format -> the module that reads and writes it under other names than those used here, or None if
-        there are no others; imported on use, since most need TensorFlow. All families have the format bert_tf.
+      has_tf1: whether the original wrote checkpoints of TensorFlow 1. tf1: the module that reads and writes these under
+        other names than those used here, imported on use; None: there are no others.
       parts: models that are trained together -> a variable that only this one has.
       joint_head: module and name of the class with its authors' own head for questions (`joint_spans.JointSpanModel`);
         None: they had none.
@@ -37,7 +38,8 @@ class Family:
     config_class: type[BertConfig]
     tokenizer_class: type[Tokenizer]
     tokenizer_name: str
-    layouts: Mapping[str, str | None]
+    has_tf1: bool = False
+    tf1: str | None = None
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     joint_head: tuple[str, str] | None = None
 
@@ -59,36 +61,36 @@ class Family:
     @property
     def formats(self) -> tuple[str, ...]:
         """The weight formats that models of the family can be written in."""
-        return ("bert_tf", *self.layouts)
+        return ("bert_tf", "tf1", "huggingface") if self.has_tf1 else ("bert_tf", "huggingface")
 
-    def layout(self, format: str) -> ModuleType:
-        """The module for the layout of another library."""
-        return importlib.import_module(self.layouts[format])
+    @property
+    def tf1_layout(self) -> ModuleType | None:
+        """The module `tf1`."""
+        return self.tf1 and importlib.import_module(self.tf1)
 
 
 BERT = Family(
     config_class=BertConfig,
     tokenizer_class=FullTokenizer,
     tokenizer_name="BertTokenizer",
-    layouts={"tf1": None, "huggingface": "bert_tf.models.bert.huggingface"},
+    has_tf1=True,
 )
 DISTILBERT = Family(
     config_class=DistilBertConfig,
     tokenizer_class=FullTokenizer,
     tokenizer_name="DistilBertTokenizer",
-    layouts={"huggingface": "bert_tf.models.distilbert.huggingface"},
 )
 ROBERTA = Family(
     config_class=RobertaConfig,
     tokenizer_class=ByteBpeTokenizer,
     tokenizer_name="RobertaTokenizer",
-    layouts={"huggingface": "bert_tf.models.roberta.huggingface"},
 )
 ELECTRA = Family(
     config_class=ElectraConfig,
     tokenizer_class=ElectraTokenizer,
     tokenizer_name="ElectraTokenizer",
-    layouts={"tf1": "bert_tf.models.electra.tf1", "huggingface": "bert_tf.models.electra.huggingface"},
+    has_tf1=True,
+    tf1="bert_tf.models.electra.tf1",
     parts={"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
     joint_head=("bert_tf.models.electra.question_answering", "ElectraForQuestionAnswering"),
 )
@@ -96,7 +98,8 @@ ALBERT = Family(
     config_class=AlbertConfig,
     tokenizer_class=SentencePieceTokenizer,
     tokenizer_name="AlbertTokenizer",
-    layouts={"tf1": "bert_tf.models.albert.tf1", "huggingface": "bert_tf.models.albert.huggingface"},
+    has_tf1=True,
+    tf1="bert_tf.models.albert.tf1",
     joint_head=("bert_tf.models.albert.question_answering", "AlbertForQuestionAnswering"),
 )
 FAMILIES = (BERT, DISTILBERT, ROBERTA, ELECTRA, ALBERT)

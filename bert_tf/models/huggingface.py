@@ -2,7 +2,7 @@
 
 Their models are the same with other names: linear layers hold [out, in] where the original's kernels are [in, out], and
 the encoder's names carry the family's prefix (`bert.`) when a head is on top. Their "gelu" is the exact one, "gelu_new"
-the original's tanh form. What differs between families is a `Layout`, in models/NAME/huggingface.py.
+the original's tanh form. What differs between families is a `Layout` in huggingface_layouts.py.
 """
 
 import dataclasses
@@ -61,13 +61,6 @@ BERT_DEFAULTS = {
     "type_vocab_size": 2,
     "initializer_range": 0.02,
     "layer_norm_eps": 1e-12,
-}
-
-# Values of `Layout.refused` for encoders with absolute positions.
-PLAIN_ENCODER = {
-    "position_embedding_type": ("absolute", None),
-    "is_decoder": (False, None),
-    "add_cross_attention": (False, None),
 }
 
 # Beginnings of names of their classes are the families'; here they are those of BERT.

@@ -12,6 +12,7 @@ import posixpath
 from bert_tf.models import huggingface
 from bert_tf.models.families import FAMILIES, family_of_variables
 from bert_tf.models.formats import BERT_TF, ENDINGS, HUGGINGFACE, MODEL_GARDEN, TF1, Format, no_weights
+from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.lora import merged
 from bert_tf.weights import bundle, find
 from bert_tf.weights.mapping import Weights
@@ -62,9 +63,7 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
         shapes, _, read = open_safetensors(file)
         weights = Weights(file, BERT_TF.name, shapes, {name: name for name in shapes}, read)
     elif format is HUGGINGFACE:
-        weights = huggingface.open_weights(
-            file, {family.model_type: family.layout("huggingface").LAYOUT for family in FAMILIES}
-        )
+        weights = huggingface.open_weights(file, LAYOUTS)
     elif format is MODEL_GARDEN:
         from bert_tf.models import model_garden  # few programs need it
 
@@ -86,7 +85,7 @@ def _open_tf1(prefix: str) -> Weights:
         origins,
         lambda name: bundle.read_tensor(reader, prefix, origins[name]),
     )
-    layouts = [family.layout("tf1") for family in FAMILIES if family.layouts.get("tf1")]
+    layouts = (family.tf1_layout for family in FAMILIES if family.tf1)
     return next((layout.open_weights(weights) for layout in layouts if layout.is_here(weights)), weights)
 
 

@@ -8,6 +8,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_of
 from bert_tf.models.formats import BERT_TF, HUGGINGFACE, HUGGINGFACE_CONFIG, Format, config_files
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.system.atomic import write_text_file
 from bert_tf.weights import bundle, safetensors_files
 from bert_tf.weights.mapping import Weights, base_name, renamed
@@ -27,7 +28,7 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
         names = {name: name for name in weights}
         safetensors_files.write_safetensors(path, weights, {"format": "bert_tf"})
     elif format is HUGGINGFACE:
-        layout = family_of(config).layout("huggingface").LAYOUT
+        layout = LAYOUTS[config.model_type]
         names = huggingface.save(layout, path, weights, config, head)
         values = huggingface.config_values(layout, config, weights, head)
         texts = {HUGGINGFACE_CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
@@ -41,8 +42,8 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
 
 def _names_of_tf1(weights: Weights, config: BertConfig) -> dict[str, str]:
     """The names in the checkpoints of a family's original."""
-    family = family_of(config)
-    if not family.layouts["tf1"]:
+    layout = family_of(config).tf1_layout
+    if not layout:
         return {name: name for name in weights}
-    there = family.layout("tf1").names_there({base_name(name) for name in weights}, config)
+    there = layout.names_there({base_name(name) for name in weights}, config)
     return {name: there[base_name(name)] + name.removeprefix(base_name(name)) for name in weights}

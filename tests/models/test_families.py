@@ -3,8 +3,8 @@
 import pytest
 
 from bert_tf.models import families, initialize, variable_names
-from bert_tf.models.bert import huggingface
 from bert_tf.models.config import BertConfig
+from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -15,11 +15,11 @@ def test_bert():
     family = families.family_of(CONFIG)
     assert family is families.BERT is families.family_named("bert") is families.family_of_variables(["bert/pooler/x"])
     assert (family.scope, family.tokenizer_class) == ("bert", FullTokenizer)
-    assert family.layout("huggingface") is huggingface and huggingface.LAYOUT.config_class is BertConfig
     assert family.formats == ("bert_tf", "tf1", "huggingface")
 
 
 def test_every_family_is_one_of_a_kind():
+    assert list(LAYOUTS) == [family.model_type for family in families.FAMILIES]
     for field in ("model_type", "config_class"):
         values = [getattr(family, field) for family in families.FAMILIES]
         assert len(set(values)) == len(values) == len(families.FAMILIES)

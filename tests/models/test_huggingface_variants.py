@@ -9,9 +9,9 @@ from helpers.every_model import CONFIG, ELECTRA, inputs
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra.config import ElectraConfig
-from bert_tf.models.electra.huggingface import LAYOUT as ELECTRA_LAYOUT
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.huggingface import read_config
+from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.roberta.config import RobertaConfig
 from bert_tf.models.task_models import BertForMaskedLM, BertModel
 
@@ -92,10 +92,10 @@ def test_an_epsilon_that_a_format_does_not_hold_is_told(tmp_path, caplog):
 def test_dropout_of_electras_summary_is_told(caplog):
     values = {**SIZES, "model_type": "electra", "embedding_size": 8, "summary_last_dropout": 0.3}
     with caplog.at_level("WARNING", logger="absl"):
-        read_config(ELECTRA_LAYOUT, values, "config.json")
+        read_config(LAYOUTS["electra"], values, "config.json")
     assert "config.json: summary_last_dropout=0.3 is not taken over" in caplog.text
     with pytest.raises(ValueError, match="summary_type='mean' is a variant of ELECTRA"):
-        read_config(ELECTRA_LAYOUT, {**values, "summary_type": "mean"}, "config.json")
+        read_config(LAYOUTS["electra"], {**values, "summary_type": "mean"}, "config.json")
 
 
 def test_a_taught_language_model_works_outside_of_graphs():

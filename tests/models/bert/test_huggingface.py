@@ -9,15 +9,16 @@ import safetensors.numpy
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models import huggingface, initialize, open_weights, pretrained, task_models
-from bert_tf.models.bert.huggingface import LAYOUT
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_config, read_model_files
 from bert_tf.models.formats import config_files
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.task_models import BertForPreTraining, BertModel
 from bert_tf.models.variable_names import expected_shapes
 from bert_tf.text.wordpiece import FullTokenizer
 
+LAYOUT = LAYOUTS["bert"]
 HUGGINGFACE_CONFIG = {
     **TINY_CONFIG,
     "hidden_act": "gelu",

@@ -1,1 +1,0 @@
-"""BERT: the encoder, the names of its variables, and the layouts of other libraries."""

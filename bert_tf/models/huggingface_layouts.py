@@ -1,0 +1,147 @@
+"""How Hugging Face's files of each family differ from the names and keys used here."""
+
+from bert_tf.models.albert.config import AlbertConfig
+from bert_tf.models.config import BertConfig
+from bert_tf.models.distilbert.config import DistilBertConfig
+from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.huggingface import BERT_DEFAULTS, Layout, classifier_names
+from bert_tf.models.roberta.config import RobertaConfig
+
+# Values of `Layout.refused` for encoders with absolute positions.
+_PLAIN_ENCODER = {
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+}
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+
+_BERT = Layout(
+    config_class=BertConfig,
+    class_prefix="Bert",
+    defaults=BERT_DEFAULTS,
+    refused={**_PLAIN_ENCODER, "is_encoder_decoder": (False, None)},
+    written={"position_embedding_type": "absolute"},
+)
+_DISTILBERT = Layout(
+    config_class=DistilBertConfig,
+    class_prefix="DistilBert",
+    defaults={
+        **{key: BERT_DEFAULTS[key] for key in BERT_DEFAULTS if key not in ("type_vocab_size", "layer_norm_eps")},
+        "num_hidden_layers": 6,
+    },
+    keys={
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+    },
+    parts=(
+        ("distilbert.encoder.layer.", "distilbert.transformer.layer."),
+        (".attention.self.query.", ".attention.q_lin."),
+        (".attention.self.key.", ".attention.k_lin."),
+        (".attention.self.value.", ".attention.v_lin."),
+        (".attention.output.dense.", ".attention.out_lin."),
+        (".attention.output.LayerNorm.", ".sa_layer_norm."),
+        (".intermediate.dense.", ".ffn.lin1."),
+        (".output.dense.", ".ffn.lin2."),
+        (".output.LayerNorm.", ".output_layer_norm."),
+        ("cls.predictions.transform.dense.", "vocab_transform."),
+        ("cls.predictions.transform.LayerNorm.", "vocab_layer_norm."),
+        ("cls.predictions.decoder.", "vocab_projector."),
+        ("cls.predictions.bias", "vocab_projector.bias"),
+    ),
+)
+_ROBERTA = Layout(
+    config_class=RobertaConfig,
+    class_prefix="Roberta",
+    # Theirs, not those of the released models.
+    defaults={**BERT_DEFAULTS, "vocab_size": 50265, "pad_token_id": 1},
+    refused=_PLAIN_ENCODER,
+    written={"position_embedding_type": "absolute", "bos_token_id": 0, "eos_token_id": 2},
+    parts=(
+        ("cls.predictions.transform.dense.", "lm_head.dense."),
+        ("cls.predictions.transform.LayerNorm.", "lm_head.layer_norm."),
+        ("cls.predictions.decoder.", "lm_head.decoder."),
+        ("cls.predictions.bias", "lm_head.bias"),
+    ),
+    heads={
+        "BertForSequenceClassification": classifier_names("classifier.dense", "classifier.out_proj"),
+        # Choices are scored on the output of a pooler.
+        "BertForMultipleChoice": classifier_names("roberta.pooler.dense", "classifier"),
+    },
+    masked_lm_act="gelu_erf",
+)
+# ElectraForPreTraining is a discriminator, ElectraForMaskedLM a generator.
+_ELECTRA = Layout(
+    config_class=ElectraConfig,
+    class_prefix="Electra",
+    defaults={
+        **BERT_DEFAULTS,
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
+    refused={**_PLAIN_ENCODER, **{key: (value, None) for key, value in _SUMMARY.items()}},
+    written={"position_embedding_type": "absolute", "summary_last_dropout": 0.1, **_SUMMARY},
+    parts=(
+        ("discriminator_predictions.dense_1.", "discriminator_predictions.dense_prediction."),
+        ("cls.predictions.transform.dense.", "generator_predictions.dense."),
+        ("cls.predictions.transform.LayerNorm.", "generator_predictions.LayerNorm."),
+        ("cls.predictions.decoder.", "generator_lm_head."),
+        ("cls.predictions.bias", "generator_lm_head.bias"),
+    ),
+    # Their classifier of texts has a hidden layer that the original's doesn't have; the original has no choices.
+    heads={
+        "BertForSequenceClassification": classifier_names("classifier.dense", "classifier.out_proj"),
+        "BertForMultipleChoice": classifier_names("sequence_summary.summary", "classifier"),
+    },
+    masked_lm_act="gelu_erf",
+    classifier_act="gelu_erf",
+)
+_ALBERT = Layout(
+    config_class=AlbertConfig,
+    class_prefix="Albert",
+    defaults={
+        **BERT_DEFAULTS,
+        "vocab_size": 30000,
+        "embedding_size": 128,
+        "hidden_size": 4096,
+        "num_hidden_groups": 1,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "inner_group_num": 1,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0,
+        "attention_probs_dropout_prob": 0,
+    },
+    refused={"position_embedding_type": ("absolute", None)},
+    carried=("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),
+    written={
+        "position_embedding_type": "absolute",
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "classifier_dropout_prob": AlbertConfig.classifier_dropout,
+    },
+    block="albert_layer_groups.{group}.albert_layers.{inner}",
+    parts=(
+        (".attention.self.", ".attention."),
+        (".attention.output.dense.", ".attention.dense."),
+        (".attention.output.LayerNorm.", ".attention.LayerNorm."),
+        (".intermediate.dense.", ".ffn."),
+        (".output.dense.", ".ffn_output."),
+        (".output.LayerNorm.", ".full_layer_layer_norm."),
+        ("albert.embeddings_project.", "albert.encoder.embedding_hidden_mapping_in."),
+        ("albert.pooler.dense.", "albert.pooler."),
+        ("cls.predictions.transform.", "predictions."),
+        ("cls.predictions.", "predictions."),
+        ("cls.seq_relationship.", "sop_classifier.classifier."),
+    ),
+    always_projects=True,
+)
+
+# By model_type.
+LAYOUTS = {layout.scope: layout for layout in (_BERT, _DISTILBERT, _ROBERTA, _ELECTRA, _ALBERT)}
