@@ -22,10 +22,7 @@ from bert_tf.models import open_weights, pretrained, write_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import (
     BertForMaskedLM,
-    BertForMultipleChoice,
     BertForPreTraining,
-    BertForSequenceClassification,
-    BertForTokenClassification,
     BertModel,
 )
 from bert_tf.text.wordpiece import FullTokenizer
@@ -121,24 +118,6 @@ def test_golden_checkpoints_through_every_format(golden, tmp_path, head):
         target = tmp_path / format
         convert.convert(prefix, str(target), format)
         assert_same_bytes(tensors_of(target), expected)
-
-
-@pytest.mark.parametrize("format", FORMATS[:2])
-def test_the_kind_of_a_classifier_travels(tmp_path, format):
-    config = BertConfig.from_dict(TINY_CONFIG)
-    for model in (
-        BertForTokenClassification(config, num_labels=5, labels=list("abcde")),
-        BertForSequenceClassification(config, 3, "multi_label_classification"),
-        BertForMultipleChoice(config),
-    ):
-        model.build()
-        path = str(tmp_path / type(model).__name__)
-        model.save_pretrained(path, format=format)
-        again = type(model).from_pretrained(path)
-        assert again.head_config == model.head_config and again.head_config.architecture == type(model).__name__
-        assert again.config == config
-        assert again.num_labels == model.num_labels and again.objective is model.objective
-        np.testing.assert_array_equal(again.head.output_weights.numpy(), model.head.output_weights.numpy())
 
 
 def test_words_and_positions_are_added(source, tmp_path):

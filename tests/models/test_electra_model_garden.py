@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.converted import equal_to_transformers
 from helpers.model_garden_models import encoder_values, gelu, make_encoder, masked_lm_values, randomise, write
 from helpers.outputs import assert_close
 
@@ -143,21 +142,6 @@ def test_outputs_are_those_of_the_pretrainer(trained, caplog):
     assert_close(ElectraDiscriminator.from_pretrained(prefix)(ours), pretrainer.discriminator_head(hidden)[..., 0])
 
 
-@pytest.mark.parametrize("part", ["discriminator", "generator"])
-def test_conversion(trained, tmp_path, part):
-    """To this project's files, from there to Hugging Face's and Google's; transformers' outputs are compared."""
-    prefix, _, _ = trained
-    # The head of Hugging Face's generator has the exact gelu, whatever hidden_act is.
-    changes = {} if part == "discriminator" else {"hidden_act": "gelu_erf"}
-    source = prefix
-    for format, settings in (("bert_tf", {"part": part}), ("huggingface", changes), ("tf1", {})):
-        convert.convert(source, str(tmp_path / format), format, **settings)
-        source = str(tmp_path / format)
-    logits = "replaced_token_logits" if part == "discriminator" else "masked_lm_logits"
-    assert equal_to_transformers(tmp_path / "huggingface") == {"sequence_output", logits}
-    assert_equal(open_weights.open_weights(source, part), open_weights.open_weights(prefix, part))
-
-
 def test_their_generator_has_the_exact_gelu(trained, tmp_path):
     with pytest.raises(
         ValueError, match=r'hidden_act "gelu", where .*ELECTRA always has "gelu_erf".*--hidden_act=gelu_erf'
@@ -183,7 +167,3 @@ def test_what_is_refused(tmp_path):
     prefix = write(tmp_path, "x", model=classifier)
     with pytest.raises(ValueError, match=r"x-1: .*no pooler for .*/out_proj/kernel.*Save the encoder alone"):
         open_weights.open_weights(prefix)
-    with pytest.raises(ValueError, match="format=model_garden: ELECTRA has no such format"):
-        prefix = write(tmp_path, "y", model=encoder)
-        convert.convert(prefix, str(tmp_path / "new"), "model_garden")
-    assert not (tmp_path / "new").exists()
