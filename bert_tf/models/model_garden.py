@@ -25,7 +25,7 @@ from bert_tf.models.variable_names import check_shapes, config_of_shapes, expect
 from bert_tf.system.messages import some
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights
-from bert_tf.weights.object_graph import KEY_SUFFIX, ObjectGraph, open_object_checkpoint, read_graph
+from bert_tf.weights.object_graph import KEY_SUFFIX, ObjectGraph, read_graph
 
 # Scope in the full names here, below a layer -> scope in the original.
 _LAYER_SCOPES = {
@@ -88,7 +88,7 @@ _ATTENTION = re.compile(r"/attention/self/(query|key|value)/kernel$")
 _TRANSPOSED = {"cls/seq_relationship/output_weights", "output_weights", "cls/squad/output_weights"}
 
 
-def open_weights(prefix: str, path: str | None = None) -> Weights:
+def open_weights(path: str) -> Weights:
     """Opens an object-based checkpoint of tf-models-official; reads names, shapes and at most two poolers.
 
     A head of BertPretrainerV2 or BertClassifier may have a pooler of its own, and then the encoder's was not trained.
@@ -98,17 +98,14 @@ def open_weights(prefix: str, path: str | None = None) -> Weights:
     narrower word table is an ELECTRA's.
 
     Args:
-      prefix: the checkpoint's files without .index and .data; of a SavedModel `<directory>/variables/variables`.
-      path: what errors call it; the prefix if None.
+      path: the checkpoint's files without .index and .data; of a SavedModel `<directory>/variables/variables`.
 
     Raises:
-      FileNotFoundError: no index, or a data file is missing.
-      ValueError: damaged, no BERT, or a kind of BERT that the original's variables can't express.
+      ValueError: a file is missing or damaged, no BERT, or a kind of BERT that the original's variables can't express.
     """
-    path = path or prefix
-    reader = open_object_checkpoint(prefix, path)
+    reader = bundle.open_bundle(path)
     graph = read_graph(reader, path)
-    _check_not_pre_norm(prefix, path)
+    _check_not_pre_norm(path)
     networks = {edges[0] for edges in _PARTS.values()}
     pretrainer = next((node for node in sorted(graph.reached) if networks <= graph.children(node).keys()), None)
     if pretrainer is None:
@@ -293,10 +290,10 @@ def _choose_pooler(keys: dict[str, str], shapes: dict, read, own: str) -> dict[s
     return reasons
 
 
-def _check_not_pre_norm(prefix: str, path: str) -> None:
+def _check_not_pre_norm(path: str) -> None:
     # In a SavedModel this file holds, among other things, the layers' settings as JSON.
-    settings = posixpath.join(posixpath.dirname(posixpath.dirname(prefix)), "keras_metadata.pb")
-    if posixpath.basename(prefix) == "variables" and tf.io.gfile.exists(settings):
+    settings = posixpath.join(posixpath.dirname(posixpath.dirname(path)), "keras_metadata.pb")
+    if posixpath.basename(path) == "variables" and tf.io.gfile.exists(settings):
         with tf.io.gfile.GFile(settings, "rb") as file:
             if b'"norm_first": true' in file.read():
                 raise ValueError(f"{path}: a pre-norm encoder (norm_first), which BERT can't express.")

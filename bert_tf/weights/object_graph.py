@@ -5,11 +5,8 @@ object, each edge an attribute by which one object holds another.
 """
 
 import copy
-import posixpath
-import re
 from collections.abc import Collection, Iterator
 
-import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
@@ -90,34 +87,12 @@ def is_object_checkpoint(prefix: str) -> bool:
     return bundle.open_bundle(prefix).has_tensor(bundle.OBJECT_GRAPH)
 
 
-def open_object_checkpoint(prefix: str, path: str):
-    """Opens a checkpoint, after checking that all its files exist and are long enough."""
-    folder, name = posixpath.split(prefix)
-    if not tf.io.gfile.exists(prefix + bundle.INDEX_SUFFIX):
-        raise FileNotFoundError(f"{path}: {prefix}{bundle.INDEX_SUFFIX} does not exist.")
-    shard = re.compile(re.escape(name) + r"\.data-(\d{5})-of-(\d{5})$")
-    shards = [match for match in map(shard.match, sorted(tf.io.gfile.listdir(folder or "."))) if match]
-    count = int(shards[0][2]) if shards else 1
-    absent = sorted(set(range(count)) - {int(match[1]) for match in shards if int(match[2]) == count})
-    if absent:
-        raise FileNotFoundError(
-            f"{path}: the weights are missing: {prefix}.data-{absent[0]:05}-of-{count:05} does not exist "
-            f"({len(absent)} of {count} data files). The .index alone contains no weights."
-        )
-    reader = bundle.open_bundle(prefix)
-    types = reader.get_variable_to_dtype_map()
-    needed = sum(
-        int(np.prod(shape)) * types[key].size
-        for key, shape in reader.get_variable_to_shape_map().items()
-        if types[key] != tf.string
-    )
-    found = sum(tf.io.gfile.stat(posixpath.join(folder, match[0])).length for match in shards)
-    if found < needed:
-        raise ValueError(f"{path}: truncated: its data files have {found} bytes, its tensors {needed}. Copy it again.")
-    return reader
-
-
 def read_graph(reader, path: str) -> ObjectGraph:
+    """The graph of an open checkpoint, which errors call `path`.
+
+    Raises:
+      ValueError: it has none, or its file is damaged.
+    """
     if not reader.has_tensor(bundle.OBJECT_GRAPH):
         raise ValueError(
             f"{path} is not an object-based checkpoint (no {bundle.OBJECT_GRAPH}). It contains "
@@ -127,4 +102,4 @@ def read_graph(reader, path: str) -> ObjectGraph:
         # Not through NumPy, whose byte strings lose trailing zeros.
         return ObjectGraph(reader.get_tensor(bundle.OBJECT_GRAPH))
     except (tf.errors.OpError, RuntimeError, DecodeError, IndexError) as error:
-        raise ValueError(f"{path}: its {bundle.OBJECT_GRAPH} is damaged: {error}") from error
+        raise ValueError(f"{path}: its {bundle.OBJECT_GRAPH} is damaged, or its .data is missing: {error}") from error

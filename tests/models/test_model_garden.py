@@ -139,9 +139,9 @@ def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
     source = pathlib.Path(official["in a SavedModel"][0]).parents[1]
     target = tmp_path / "hub"
     shutil.copytree(source, target)
-    model_garden.open_weights(str(target / "variables" / "variables"), "hub")
+    model_garden.open_weights(str(target / "variables" / "variables"))
     settings = (source / "keras_metadata.pb").read_bytes()
     assert b'"norm_first": false' in settings
     (target / "keras_metadata.pb").write_bytes(settings.replace(b'"norm_first": false', b'"norm_first": true'))
-    with pytest.raises(ValueError, match="^hub: a pre-norm encoder"):
-        model_garden.open_weights(str(target / "variables" / "variables"), "hub")
+    with pytest.raises(ValueError, match="hub/variables/variables: a pre-norm encoder"):
+        model_garden.open_weights(str(target / "variables" / "variables"))
