@@ -86,7 +86,7 @@ def test_an_epsilon_that_a_format_does_not_hold_is_told(tmp_path, caplog):
         caplog.clear()
         with caplog.at_level("WARNING", logger="absl"):
             model.save_pretrained(str(tmp_path / f"{told}"), format="tf1")
-        assert ("--format=tf1: layer_norm_eps is 1e-05" in caplog.text) == told
+        assert ("format=tf1: layer_norm_eps is 1e-05" in caplog.text) == told
 
 
 def test_dropout_of_electras_summary_is_told(caplog):
