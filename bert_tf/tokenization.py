@@ -1,6 +1,7 @@
 """The names of the original's tokenization.py."""
 
 from bert_tf.text.casing import validate_case_matches_checkpoint
+from bert_tf.text.characters import convert_to_unicode
 from bert_tf.text.characters import is_control as _is_control
 from bert_tf.text.characters import is_punctuation as _is_punctuation
 from bert_tf.text.characters import is_whitespace as _is_whitespace
@@ -10,12 +11,11 @@ from bert_tf.text.wordpiece import (
     FullTokenizer,
     WordpieceTokenizer,
     convert_by_vocab,
-    convert_ids_to_tokens,
-    convert_to_unicode,
-    convert_tokens_to_ids,
-    printable_text,
     whitespace_tokenize,
 )
+
+convert_tokens_to_ids = convert_ids_to_tokens = convert_by_vocab
+printable_text = convert_to_unicode
 
 __all__ = [
     "BasicTokenizer",

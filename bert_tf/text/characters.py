@@ -1,6 +1,7 @@
 """Character classes, and how the original's basic tokenizer treats them."""
 
 import functools
+import re
 import unicodedata
 from collections.abc import Callable
 
@@ -22,6 +23,25 @@ _FIRST_CJK = 0x3400
 _INVISIBLE = "\ufeff\u200b\u2060"
 _BLANK = "".join(char for char in map(chr, range(0x3001)) if char.isspace()) + _INVISIBLE
 _NAME = {**dict.fromkeys(map(ord, _INVISIBLE)), **dict.fromkeys(map(ord, "\u00a0\u2007\u202f"), " ")}
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def convert_to_unicode(text: str | bytes) -> str:
+    """`text` as str; bytes are decoded as UTF-8, without invalid ones. ValueError for other types."""
+    if isinstance(text, str):
+        return text
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "ignore")
+    line = "; for several write tokenizer.encode_batch(texts)" if isinstance(text, list | tuple) else ""
+    raise ValueError(f"text must be str or bytes, not {type(text).__name__}{line}")
+
+
+def text_of(text: str | bytes) -> str:
+    """`text` as str without surrogates, which UTF-8 can't hold: each becomes U+FFFD, so that places stay the same."""
+    text = convert_to_unicode(text)
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def trimmed(text: str) -> str:
@@ -80,7 +100,8 @@ def clean_of_unassigned(char: str) -> str | None:
 
 def clean_beside_cjk(rule: Callable[[str], str | None], char: str) -> str | None:
     """`rule`, but CJK characters stay parts of words (tokenize_chinese_chars: false)."""
-    return char if is_cjk(char) else rule(char)
+    cleaned = rule(char)
+    return char if cleaned and is_cjk(char) else cleaned
 
 
 def separate_whitespace(char: str) -> str:

@@ -8,7 +8,6 @@ Shape legend: B texts, R rows of characters (texts, or parts of them), N charact
 """
 
 import functools
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,33 +16,12 @@ import tensorflow as tf
 
 from bert_tf.text.added_tokens import WHITESPACE, AddedTokens, Forms, is_word_character
 from bert_tf.text.characters import characters_in_use
-from bert_tf.text.graph_ops import (
-    CODE_POINTS,
-    OTHER,
-    SIGMA,
-    CodePointTable,
-    case_beside_sigma,
-    decode,
-    next_chosen,
-    replace_final_sigmas,
-)
+from bert_tf.text.graph_normalizer import GraphNormalizer, Rows, decode_rows
+from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, TokenizerGraph
 
 _BUCKETS = 2**63 - 1
 _MARK_OF_TOKEN = b"\xff"  # no byte of UTF-8
-_WORD, _SPACE, _ACCENT = 1, 2, 4
-
-
-class _Rows(NamedTuple):
-    """Characters of rows: int32 [N], where rows begin and the last ends [R+1], and the code points of the texts that
-    they come from [N]."""
-
-    characters: tf.Tensor
-    splits: tf.Tensor
-    origins: tf.Tensor
-
-    def texts(self) -> tf.Tensor:
-        rows = tf.RaggedTensor.from_row_splits(self.characters, self.splits, validate=False)
-        return tf.strings.unicode_encode(rows, "UTF-8")
+_WORD, _SPACE = 1, 2
 
 
 class _Items(NamedTuple):
@@ -56,7 +34,7 @@ class _Items(NamedTuple):
     splits: tf.Tensor
 
 
-class GraphAddedTokens(tf.Module):
+class GraphAddedTokens(TokenizerGraph):
     """A tokenizer's graph with added tokens, with the results of the tokenizer in Python for every text.
 
     Args:
@@ -73,24 +51,13 @@ class GraphAddedTokens(tf.Module):
         with tf.device("CPU:0"):
             self._written = _GraphForms(added.written)
             self._normalized = _GraphForms(added.normalized)
-            self._normalizer = _Normalizer(added.normalize) if added.normalized else None
+            self._normalizer = GraphNormalizer(added.normalize) if added.normalized else None
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
-    def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Ids of `texts`, string [B] in UTF-8: ragged int32 [B, None], without special tokens."""
-        with tf.device("CPU:0"):
-            return self._if_any(texts, lambda: [self._graph.encode(texts)], lambda rows: [self._encode(rows)])[0]
+    def _encoded(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self._if_any(texts, lambda: [self._graph.encode(texts)], lambda rows: [self._encode(rows)])[0]
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
-    def tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """`encode` with offsets.
-
-        Returns:
-          (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of the text that it covers
-          and the one after the last, as by the tokenizer's `encode_with_offsets`.
-        """
-        with tf.device("CPU:0"):
-            return tuple(self._if_any(texts, lambda: self._graph.tokenize(texts), self._tokenize))
+    def _with_offsets(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        return tuple(self._if_any(texts, lambda: self._graph.tokenize(texts), self._tokenize))
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
     def places(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
@@ -99,7 +66,7 @@ class GraphAddedTokens(tf.Module):
             none = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), tf.zeros_like(texts, tf.int64))
             return tuple(self._if_any(texts, lambda: [none, none], self._places))
 
-    def _places(self, rows: _Rows) -> list[tf.RaggedTensor]:
+    def _places(self, rows: Rows) -> list[tf.RaggedTensor]:
         items, _, begins, ends = self._cut(rows)
         begins, ends = self._without_space(rows, begins, ends)
         owners = tf.ragged.row_splits_to_segment_ids(items.splits, out_type=tf.int64)
@@ -112,14 +79,14 @@ class GraphAddedTokens(tf.Module):
             for places in (begins, ends)
         ]
 
-    def _without_space(self, rows: _Rows, begins: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _without_space(self, rows: Rows, begins: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Places without the whitespace at either end."""
         begins = tf.minimum(self._written.beside_space(rows, begins)[1], ends)
         return begins, tf.maximum(self._written.beside_space(rows, ends)[0], begins)
 
     def _if_any(self, texts: tf.Tensor, plainly: Callable, with_tokens: Callable) -> list[tf.RaggedTensor]:
         """Ragged results by one of two functions, the second of which gets the texts as rows."""
-        rows = _decode(texts)
+        rows = decode_rows(texts)
         found = tf.reduce_any(self._written.occur(texts))
         if self._normalizer:
             found |= tf.reduce_any(self._normalized.occur(self._normalizer(rows).texts()))
@@ -131,7 +98,7 @@ class GraphAddedTokens(tf.Module):
         pairs = zip(parts[::2], parts[1::2], strict=True)
         return [tf.RaggedTensor.from_row_splits(values, splits, validate=False) for values, splits in pairs]
 
-    def _cut(self, rows: _Rows) -> tuple[_Items, _Rows, tf.Tensor, tf.Tensor]:
+    def _cut(self, rows: Rows) -> tuple[_Items, Rows, tf.Tensor, tf.Tensor]:
         """Items of the texts; the characters that those between tokens are made of; the code points at which each item
         begins and ends [I]."""
         items = self._written.cut(rows)
@@ -140,7 +107,7 @@ class GraphAddedTokens(tf.Module):
         # Each item is a row, empty if it is a token, which is put before the items that the row is cut into.
         is_token = items.ids >= 0
         inside = tf.ragged.range(items.starts, tf.where(is_token, items.starts, items.ends))
-        written = _Rows(tf.gather(rows.characters, inside.values), inside.row_splits, inside.values)
+        written = Rows(tf.gather(rows.characters, inside.values), inside.row_splits, inside.values)
         normal = self._normalizer(written)
         found = self._normalized.cut(normal)
         owners = tf.ragged.row_splits_to_segment_ids(found.splits, out_type=tf.int64)
@@ -172,11 +139,11 @@ class GraphAddedTokens(tf.Module):
         )
         return merged, rows, merge(items.starts, begins).values, merge(items.ends, ends).values
 
-    def _between(self, items: _Items, rows: _Rows) -> tf.Tensor:
+    def _between(self, items: _Items, rows: Rows) -> tf.Tensor:
         """The texts of items, string [I]; tokens have none."""
         ends = tf.where(items.ids >= 0, items.starts, tf.maximum(items.starts, items.ends))
         inside = tf.ragged.range(items.starts, ends)
-        return _Rows(tf.gather(rows.characters, inside.values), inside.row_splits, inside.values).texts()
+        return Rows(tf.gather(rows.characters, inside.values), inside.row_splits, inside.values).texts()
 
     def _join(self, items: _Items, parts: tf.RaggedTensor, of_tokens: tf.Tensor) -> tf.RaggedTensor:
         """Values of what is between tokens [I, None], and of the tokens, as values of the texts."""
@@ -187,11 +154,11 @@ class GraphAddedTokens(tf.Module):
             joined.values, tf.gather(joined.row_splits, items.splits), validate=False
         )
 
-    def _encode(self, rows: _Rows) -> tf.RaggedTensor:
+    def _encode(self, rows: Rows) -> tf.RaggedTensor:
         items, normal, *_ = self._cut(rows)
         return self._join(items, self._graph.encode(self._between(items, normal)), items.ids)
 
-    def _tokenize(self, rows: _Rows) -> list[tf.RaggedTensor]:
+    def _tokenize(self, rows: Rows) -> list[tf.RaggedTensor]:
         items, normal, begins, limits = self._cut(rows)
         ids, firsts, afters = self._graph.tokenize(self._between(items, normal))
         owners = ids.value_rowids()
@@ -203,10 +170,8 @@ class GraphAddedTokens(tf.Module):
         ends = tf.where(covers, tf.gather(origins, tf.maximum(end, 1) - 1) + 1, starts)
         if self._normalizer:
             # A mark that was normalized away belongs to what is before it.
-            count = tf.size(rows.characters, tf.int64)
-            kept = tf.scatter_nd(normal.origins[:, None], tf.ones_like(normal.origins, tf.int32), [count]) > 0
-            is_lost = tf.concat([self._normalized.has(rows.characters, _ACCENT) & ~kept, [False]], 0)
-            ends = tf.where(covers, tf.maximum(ends, tf.minimum(next_chosen(~is_lost, ends), limit)), ends)
+            extended = self._normalizer.over_lost_marks(rows, normal.origins, ends)
+            ends = tf.where(covers, tf.maximum(ends, tf.minimum(extended, limit)), ends)
         if self._trims:
             # As the library does for byte-level BPE, whose pieces have the space before a word.
             is_space = tf.concat([tf.equal(rows.characters, ord(" ")), [False]], 0)
@@ -231,7 +196,7 @@ def _of_tokens(values: tf.Tensor, is_token: tf.Tensor) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_row_lengths(tf.boolean_mask(values, is_token), lengths, validate=False)
 
 
-def _choose(first: tf.Tensor, one: _Rows, other: _Rows) -> _Rows:
+def _choose(first: tf.Tensor, one: Rows, other: Rows) -> Rows:
     """Rows of `one` where `first` [R], else those of `other`."""
     size = tf.size(one.characters, tf.int64)
     splits = tf.where(first, one.splits[:-1], other.splits[:-1] + size)
@@ -240,14 +205,7 @@ def _choose(first: tf.Tensor, one: _Rows, other: _Rows) -> _Rows:
         tf.gather(tf.concat([getattr(one, name), getattr(other, name)], 0), inside.values)
         for name in ("characters", "origins")
     )
-    return _Rows(characters, inside.row_splits, origins)
-
-
-def _decode(texts: tf.Tensor) -> _Rows:
-    splits, codes = decode(tf.strings.join([texts, " "]))  # the space completes a character that the end cuts off
-    is_end = tf.scatter_nd(splits[1:, None] - 1, tf.ones_like(splits[1:], tf.int32), [tf.size(codes, tf.int64)]) > 0
-    codes = tf.boolean_mask(codes, ~is_end)
-    return _Rows(codes, splits - tf.range(tf.size(splits, tf.int64)), tf.range(tf.size(codes, tf.int64)))
+    return Rows(characters, inside.row_splits, origins)
 
 
 class _GraphForms(tf.Module):
@@ -275,7 +233,7 @@ class _GraphForms(tf.Module):
         """bool: whether characters are of a kind."""
         return tf.not_equal(tf.bitwise.bitwise_and(self._kinds(characters), kind), 0)
 
-    def beside_space(self, rows: _Rows, places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def beside_space(self, rows: Rows, places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Where the whitespace before each place begins, and where that from there on ends; any row may end in it."""
         is_other = tf.concat([[True], ~self.has(rows.characters, _SPACE), [True]], 0)  # of the character before each
         others = tf.where(is_other)[:, 0]
@@ -288,7 +246,7 @@ class _GraphForms(tf.Module):
             return tf.zeros_like(texts, tf.bool)
         return tf.strings.regex_full_match(texts, f"(?s).*(?:{self._expression}).*")
 
-    def cut(self, rows: _Rows) -> _Items:
+    def cut(self, rows: Rows) -> _Items:
         """The tokens in rows and what is between them, by the rules of `added_tokens._cut`."""
         firsts, afters = rows.splits[:-1], rows.splits[1:]
         if self._is_empty:
@@ -315,7 +273,7 @@ class _GraphForms(tf.Module):
             tf.cast(items.row_splits, tf.int64),
         )
 
-    def _tokens(self, rows: _Rows) -> tuple[tf.Tensor, ...]:
+    def _tokens(self, rows: Rows) -> tuple[tf.Tensor, ...]:
         """Ids int32 [K]; starts int64 [K, 2], as written and with the whitespace before it if the token takes it; ends
         [K], with the whitespace after it; rows [K]."""
         mark = _MARK_OF_TOKEN
@@ -355,82 +313,5 @@ def _is_found(expression: str, texts: list[str]) -> bool:
 def _kinds() -> np.ndarray:
     kinds = np.zeros(CODE_POINTS, np.int32)
     for char in characters_in_use():
-        kinds[ord(char)] = (
-            _WORD * is_word_character(char)
-            | _SPACE * (char in WHITESPACE)
-            | _ACCENT * (unicodedata.category(char)[0] == "M")
-        )
+        kinds[ord(char)] = _WORD * is_word_character(char) | _SPACE * (char in WHITESPACE)
     return kinds
-
-
-class _Normalizer(tf.Module):
-    """A tokenizer's normalization of rows.
-
-    Args:
-      normalize: text -> its normalized form: character by character, but for capital sigmas and runs of whitespace.
-    """
-
-    _COUNT_BITS, _COUNT = 6, 63
-
-    def __init__(self, normalize: Callable[[str], str]):
-        super().__init__(name="normalizer")
-        entries, sequences, places = np.zeros(CODE_POINTS, np.int32), [0], {}
-        kinds = np.full(CODE_POINTS, OTHER, np.int32)
-        for char in characters_in_use():
-            output = normalize(f"A{char}A")[1:-1]
-            last = normalize(f"A{char}")[1:]
-            if len(last) == len(output):  # a sigma is decided later
-                output = "".join(a if a == b else chr(SIGMA) for a, b in zip(output, last, strict=True))
-            kinds[ord(char)] = case_beside_sigma(char)
-            if output != char:
-                if output not in places:
-                    places[output] = len(sequences)
-                    sequences += map(ord, output)
-                entries[ord(char)] = (places[output] << self._COUNT_BITS | len(output)) + 1
-        self._entries, self._sequences = CodePointTable(entries), tf.constant(sequences, tf.int32)
-        self._kinds = CodePointTable(kinds)
-        self._lowers = normalize("A") == "a"
-        self._collapses = normalize("A  A") == normalize("A A")
-        spaces = np.zeros(CODE_POINTS, np.int32)
-        spaces[[code for code in range(0x3001) if chr(code).isspace()]] = 1
-        self._spaces = CodePointTable(spaces)
-
-    def __call__(self, rows: _Rows) -> _Rows:
-        """The normalized rows."""
-        # A space behind each row, so that no rule about neighbours extends into the next.
-        lengths = rows.splits[1:] - rows.splits[:-1]
-        owners = tf.repeat(tf.range(tf.size(lengths, tf.int64)), lengths + 1)
-
-        def with_end(values: tf.Tensor, end) -> tf.Tensor:
-            ragged = tf.RaggedTensor.from_row_splits(values, rows.splits, validate=False)
-            return tf.concat([ragged, tf.fill([tf.size(lengths), 1], tf.constant(end, values.dtype))], 1).values
-
-        codes, origins = with_end(rows.characters, ord(" ")), with_end(rows.origins, -1)
-        if self._collapses:
-            codes, origins, owners = self._collapse(codes, origins, owners)
-        entries = self._entries(codes)
-        is_same = tf.equal(entries, 0)
-        counts = tf.cast(tf.where(is_same, 1, tf.bitwise.bitwise_and(entries - 1, self._COUNT)), tf.int64)
-        sources = tf.repeat(tf.range(tf.size(codes, tf.int64)), counts)
-        within = tf.range(tf.size(sources, tf.int64)) - tf.gather(tf.cumsum(counts, exclusive=True), sources)
-        starts = tf.cast(tf.bitwise.right_shift(entries - 1, self._COUNT_BITS), tf.int64)
-        is_same = tf.gather(is_same, sources)
-        places = tf.where(is_same, tf.zeros_like(within), tf.gather(starts, sources) + within)
-        characters = tf.where(is_same, tf.gather(codes, sources), tf.gather(self._sequences, places))
-        if self._lowers:
-            lowered = replace_final_sigmas(characters, self._kinds(characters))
-            characters = tf.where(tf.equal(lowered, SIGMA), ord("\u03c3"), lowered)
-        origins, owners = tf.gather(origins, sources), tf.gather(owners, sources)
-        kept = origins >= 0
-        owners = tf.boolean_mask(owners, kept)
-        splits = tf.searchsorted(owners, tf.range(tf.size(lengths, tf.int64) + 1))
-        return _Rows(tf.boolean_mask(characters, kept), tf.cast(splits, tf.int64), tf.boolean_mask(origins, kept))
-
-    def _collapse(self, codes: tf.Tensor, origins: tf.Tensor, owners: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Leaves the last of each run of whitespace inside a row, and the space at its end."""
-        is_space = tf.equal(self._spaces(codes), 1)
-        is_last = ~tf.concat([is_space[1:], [False]], 0)
-        others = tf.concat([[0], tf.cumsum(tf.cast(~is_space, tf.int64))], 0)
-        is_leading = tf.equal(others[1:], tf.gather(others, tf.searchsorted(owners, owners)))
-        kept = ~is_space | (is_last & ~is_leading) | (origins < 0)
-        return tuple(tf.boolean_mask(values, kept) for values in (codes, origins, owners))

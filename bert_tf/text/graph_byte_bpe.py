@@ -20,25 +20,22 @@ import tensorflow as tf
 from tokenizers import Regex, pre_tokenizers
 
 from bert_tf.text.byte_bpe import WORD_START, ByteBpeTokenizer
-from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, byte_counts, decode
+from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, TokenizerGraph, byte_counts, decode
 
 _LETTER, _DIGIT, _SPACE, _OTHER = range(4)
 _NEVER = np.iinfo(np.int32).max  # the rank of a pair that isn't merged
 _BUCKETS = 2**63 - 1
 
 
-class GraphByteBpe(tf.Module):
+class GraphByteBpe(TokenizerGraph):
     """`ByteBpeTokenizer.encode` and `encode_with_offsets` for a batch as a graph, with the same result for every text.
 
-    Everything is TensorFlow's own ops and constants. It has no state, so threads may share it. An export of it has no
-    asset file, and loading it needs nothing of this project. Invalid bytes are left out. It runs on the CPU.
+    Everything is TensorFlow's own ops and constants.
 
     Raises:
       ValueError: the tokenizer has a normalizer, or a list of merges that no training gives, so that
         their order matters beyond their ranks.
     """
-
-    resources = ()  # see `GraphSentencePiece`
 
     def __init__(self, tokenizer: ByteBpeTokenizer):
         super().__init__(name="graph_byte_bpe")
@@ -60,28 +57,17 @@ class GraphByteBpe(tf.Module):
         """The graph of a tokenizer; split_unknown makes no difference, since nothing is unknown."""
         return cls(tokenizer)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
-    def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Ids of `texts`, string [B] in UTF-8: ragged int32 [B, None], without special tokens."""
-        with tf.device("CPU:0"):
-            pieces, splits, *_ = self._tokenize(texts)
-            return tf.RaggedTensor.from_row_splits(pieces[:, 0], splits, validate=False)
+    def _encoded(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        pieces, splits, *_ = self._tokenize(texts)
+        return tf.RaggedTensor.from_row_splits(pieces[:, 0], splits, validate=False)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
-    def tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """`encode` with offsets.
-
-        Returns:
-          (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of the text that it covers
-          and the one after the last, as by `ByteBpeTokenizer.encode_with_offsets`.
-        """
-        with tf.device("CPU:0"):
-            pieces, splits, *text = self._tokenize(texts)
-            starts, ends = self._offsets(pieces, splits, *text)
-            return tuple(
-                tf.RaggedTensor.from_row_splits(tf.cast(values, tf.int32), splits, validate=False)
-                for values in (pieces[:, 0], starts, ends)
-            )
+    def _with_offsets(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        pieces, splits, *text = self._tokenize(texts)
+        starts, ends = self._offsets(pieces, splits, *text)
+        return tuple(
+            tf.RaggedTensor.from_row_splits(tf.cast(values, tf.int32), splits, validate=False)
+            for values in (pieces[:, 0], starts, ends)
+        )
 
     # ---- constants --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""TensorFlow ops that tokenizers in graphs share: text as code points, and properties of code points.
+"""What tokenizers in graphs share: their interface, text as code points, and properties of code points.
 
 Shape legend: B texts, N code points of all texts.
 """
@@ -7,10 +7,42 @@ import numpy as np
 import tensorflow as tf
 
 CODE_POINTS = 0x110000
-SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C2
-# How `str.lower` classifies the character beside a sigma.
-TRANSPARENT, CASED, OTHER = 0, 1, 2
 _PAGE = 256
+
+
+class TokenizerGraph(tf.Module):
+    """A tokenizer as TensorFlow ops: the ids and offsets of its Python code for every text.
+
+    It has no state, so threads may share it. An export of it has no asset file, and loading it needs at most `import
+    tensorflow_text` (which TensorFlow Serving includes), and nothing of this project. It runs on the CPU. A subclass
+    defines `_encoded` and `_with_offsets`.
+
+    Attributes:
+      resources: what an export must track if it does not track this object.
+    """
+
+    resources = ()
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
+    def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Ids of `texts`, string [B] in UTF-8: ragged int32 [B, None], without special tokens.
+
+        Invalid bytes are left out as by `bytes.decode("utf-8", "ignore")`; it fails for no text.
+        """
+        with tf.device("CPU:0"):
+            return self._encoded(texts)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
+    def tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """`encode` with offsets.
+
+        Returns:
+          (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of the text that it covers
+          and the one after the last, as by the tokenizer's `encode_with_offsets`. Characters are code points, without
+          invalid bytes.
+        """
+        with tf.device("CPU:0"):
+            return tuple(self._with_offsets(texts))
 
 
 class CodePointTable(tf.Module):
@@ -54,25 +86,3 @@ def next_chosen(chosen: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
     """For each of `places`, the first `chosen` place from there on; there must be one."""
     before = tf.cumsum(tf.cast(chosen, tf.int32), exclusive=True)
     return tf.gather(tf.where(chosen)[:, 0], tf.gather(before, places))
-
-
-def replace_final_sigmas(codes: tf.Tensor, kinds: tf.Tensor) -> tf.Tensor:
-    """The rule of `str.lower`: a capital sigma becomes a final sigma after a cased character, unless one follows;
-    case-ignorable characters do not count on either side.
-
-    Args:
-      codes: code points, with something of kind OTHER between texts. kinds: by `case_beside_sigma`, of each.
-    """
-    counted = tf.not_equal(kinds, TRANSPARENT)
-    cased = tf.equal(tf.boolean_mask(kinds, counted), CASED)
-    after_cased = tf.concat([[False], cased[:-1]], 0)
-    before_cased = tf.concat([cased[1:], [False]], 0)
-    final = tf.gather(tf.logical_and(after_cased, tf.logical_not(before_cased)), ranks(counted))
-    return tf.where(tf.logical_and(tf.equal(codes, SIGMA), final), _FINAL_SIGMA, codes)
-
-
-def case_beside_sigma(char: str) -> int:
-    """How `str.lower` classifies a character beside a capital sigma, found by calling it."""
-    if f" {char}\u03a3".lower()[-1] == "\u03c2":
-        return CASED
-    return TRANSPARENT if f"A{char}\u03a3".lower()[-1] == "\u03c2" else OTHER

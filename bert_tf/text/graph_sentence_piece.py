@@ -1,7 +1,6 @@
 """ALBERT's tokenizer as TensorFlow ops: the ids and offsets of `SentencePieceTokenizer` inside an exported graph.
 
-When the graph is built, Python says what each code point becomes by ALBERT's preprocessing, so that nothing about
-Unicode is left to the libraries that execute the graph; a table holds the answers. tensorflow-text's Sentencepiece op
+`GraphNormalizer` does ALBERT's preprocessing, tensorflow-text's Sentencepiece op
 finds the pieces, and another table holds what the pieces that end in a digit and a comma are split into. Of tensorflow-
 text's two ops, the faster one rounds scores as the `sentencepiece` library does, which decides between pieces of equal
 scores (`3` `33` or `33` `3`); the other one is only asked how long unknown pieces are. One difference is left: the op
@@ -11,7 +10,6 @@ otherwise between pieces of equal scores (in one of 100,000 odd strings with a s
 Shape legend: B texts, N code points of all texts, M code points of all prepared texts, P pieces.
 """
 
-import functools
 import unicodedata
 from collections.abc import Callable
 
@@ -19,35 +17,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_tf.text.graph_ops import (
-    CODE_POINTS,
-    SIGMA,
-    CodePointTable,
-    byte_counts,
-    case_beside_sigma,
-    decode,
-    next_chosen,
-    ranks,
-    replace_final_sigmas,
-)
+from bert_tf.text.graph_normalizer import GraphNormalizer, Rows, decode_rows
+from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, TokenizerGraph, byte_counts, ranks
 from bert_tf.text.sentence_piece import WORD_START, SentencePieceTokenizer
 
-# Entry of the table of texts: the place in the sequences of what a code point becomes, 0 for itself, and below it
-_COUNT_BITS, _COUNT = 5, 31  # the number of characters (U+FDFA becomes 18);
-_MARK = 1 << 30  # whether it is of Unicode category M: an offset may be extended over it.
-# Entry of the table of prepared texts: the kind of the character beside a sigma (2 bits), and
-_SEEN = 4  # whether the model makes more of it than the beginning of a word.
 
-
-class GraphSentencePiece(tf.Module):
+class GraphSentencePiece(TokenizerGraph):
     """`SentencePieceTokenizer.encode` and `encode_with_offsets` for a batch as a graph, with the same result; see
     the module about pieces of equal scores.
-
-    Attributes:
-      resources: what an export must track if it does not track this object.
-
-    Threads may share it. An export of it has no asset file, and loading it needs `import tensorflow_text` (which
-    TensorFlow Serving includes) but nothing of this project. Invalid bytes are left out. It runs on the CPU.
 
     Raises:
       ValueError: the model treats whitespace or single characters in a way that the graph would not follow.
@@ -55,13 +32,10 @@ class GraphSentencePiece(tf.Module):
 
     def __init__(self, tokenizer: SentencePieceTokenizer):
         super().__init__(name="graph_sentence_piece")
-        self._do_lower_case = tokenizer.do_lower_case
         self._unk_id = tokenizer.unk_id
-        texts, sequences = _preparation(tokenizer.do_lower_case)
-        prepared = _prepared_characters(tokenizer, texts, sequences)
         with tf.device("CPU:0"):
-            self._texts, self._sequences = CodePointTable(texts), tf.constant(sequences)
-            self._prepared = CodePointTable(prepared)
+            self._normalizer = GraphNormalizer(tokenizer.preprocess)
+            self._seen = CodePointTable(_seen(tokenizer, self._normalizer.characters))
             self._fast = tf_text.FastSentencepieceTokenizer(tokenizer.model)
             self._op = tf_text.SentencepieceTokenizer(tokenizer.model, out_type=tf.int32)
             self.resources = (self._op,)
@@ -75,52 +49,40 @@ class GraphSentencePiece(tf.Module):
         """The graph of a tokenizer; split_unknown makes no difference, as for `encode_with_offsets`."""
         return cls(tokenizer)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
-    def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Ids of `texts`, string [B] in UTF-8: ragged int32 [B, None], without special tokens."""
-        with tf.device("CPU:0"):
-            pieces = self._pieces(self._prepare(texts)[0])
-            ids, owners, _ = self._split(pieces.values)
-            splits = tf.searchsorted(owners, pieces.row_splits, out_type=tf.int64)
-            return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
+    def _encoded(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        pieces = self._pieces(self._normalizer(decode_rows(texts)).texts())
+        ids, owners, _ = self._split(pieces.values)
+        splits = tf.searchsorted(owners, pieces.row_splits, out_type=tf.int64)
+        return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
-    def tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """`encode` with offsets.
+    def _with_offsets(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        rows = decode_rows(texts)
+        normal = self._normalizer(rows)
+        prepared = normal.texts()
+        pieces = self._pieces(prepared)
+        ids, owners, sizes = self._split(pieces.values)
+        splits = tf.searchsorted(owners, pieces.row_splits, out_type=tf.int64)
+        # The characters that pieces are made of are numbered: each piece covers the next ones.
+        seen = tf.equal(self._seen(normal.characters), 1)  # [M]
+        before = tf.concat([[0], tf.cumsum(tf.cast(seen, tf.int64))], 0)  # [M+1]
+        row_bytes = tf.cumsum(tf.cast(tf.strings.length(prepared), tf.int64), exclusive=True)  # [B]
+        ends_of_bytes = tf.cumsum(byte_counts(normal.characters))  # [M]
 
-        Returns:
-          (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of the text that it covers
-          and the one after the last, as by `SentencePieceTokenizer.encode_with_offsets`.
-        """
-        with tf.device("CPU:0"):
-            prepared, row_splits, codes, characters, origins = self._prepare(texts)
-            pieces = self._pieces(prepared)
-            ids, owners, sizes = self._split(pieces.values)
-            splits = tf.searchsorted(owners, pieces.row_splits, out_type=tf.int64)
-            # The characters that pieces are made of are numbered: each piece covers the next ones.
-            seen = tf.not_equal(tf.bitwise.bitwise_and(self._prepared(characters), _SEEN), 0)  # [M]
-            before = tf.concat([[0], tf.cumsum(tf.cast(seen, tf.int64))], 0)  # [M+1]
-            row_bytes = tf.cumsum(tf.cast(tf.strings.length(prepared), tf.int64), exclusive=True)  # [B]
-            ends_of_bytes = tf.cumsum(byte_counts(characters))  # [M]
+        def number(byte_places, rows):
+            places = tf.cast(byte_places, tf.int64) + tf.gather(row_bytes, rows)
+            return tf.gather(before, tf.searchsorted(ends_of_bytes, places, "right", tf.int64))
 
-            def number(byte_places, rows):
-                places = tf.cast(byte_places, tf.int64) + tf.gather(row_bytes, rows)
-                return tf.gather(before, tf.searchsorted(ends_of_bytes, places, "right", tf.int64))
-
-            sizes = self._with_sizes_of_unknown(sizes, prepared, number)
-            rows = tf.searchsorted(splits[1:], tf.range(tf.size(ids, tf.int64)), "right")  # [P]
-            firsts = tf.concat([tf.cumsum(sizes, exclusive=True), [0]], 0)
-            firsts_of_rows = number(tf.zeros_like(row_bytes), tf.range(tf.size(row_bytes))) - tf.gather(
-                firsts, splits[:-1]
-            )
-            firsts = firsts[:-1] + tf.gather(firsts_of_rows, rows)
-            row_starts, row_ends = tf.gather(row_splits, rows), tf.gather(row_splits[1:], rows) - 1
-            origins = tf.boolean_mask(origins, seen)
-            starts, ends = self._places_in_text(firsts, firsts + sizes, origins, codes, row_ends)
-            return tuple(
-                tf.RaggedTensor.from_row_splits(tf.cast(values, tf.int32), splits, validate=False)
-                for values in (ids, starts - row_starts, ends - row_starts)
-            )
+        sizes = self._with_sizes_of_unknown(sizes, prepared, number)
+        owners = tf.ragged.row_splits_to_segment_ids(splits, out_type=tf.int64)  # [P]
+        firsts = tf.concat([tf.cumsum(sizes, exclusive=True), [0]], 0)
+        firsts_of_rows = tf.gather(before, normal.splits[:-1]) - tf.gather(firsts, splits[:-1])
+        firsts = firsts[:-1] + tf.gather(firsts_of_rows, owners)
+        row_starts, row_ends = tf.gather(rows.splits, owners), tf.gather(rows.splits, owners + 1)
+        starts, ends = self._places_in_text(firsts, firsts + sizes, seen, rows, normal.origins, row_ends)
+        return tuple(
+            tf.RaggedTensor.from_row_splits(tf.cast(values, tf.int32), splits, validate=False)
+            for values in (ids, starts - row_starts, ends - row_starts)
+        )
 
     # ---- constants --------------------------------------------------------------------------------------------------
 
@@ -141,35 +103,6 @@ class GraphSentencePiece(tf.Module):
         self._parts, self._part_sizes = tf.constant(parts, tf.int32), tf.constant(sizes, tf.int64)
 
     # ---- the graph --------------------------------------------------------------------------------------------------
-
-    def _prepare(self, texts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """The prepared texts, string [B], each with a space behind it; row splits int64 [B+1] and code points int32 [N]
-        of the texts, also with a space; the characters of the prepared texts, int32 [M], and the code point that each
-        comes from, int64 [M]."""
-        row_splits, codes = decode(tf.strings.join([texts, " "]))
-        entries = self._texts(codes)
-        counts = tf.cast(tf.where(entries == 0, 1, tf.bitwise.bitwise_and(entries, _COUNT)), tf.int64)
-        origins = tf.repeat(tf.range(tf.size(codes, tf.int64)), counts)  # [M]
-        within = tf.range(tf.size(origins, tf.int64)) - tf.gather(tf.cumsum(counts, exclusive=True), origins)
-        starts = tf.bitwise.right_shift(tf.bitwise.bitwise_and(entries, _MARK - 1), _COUNT_BITS)
-        sequences = tf.gather(self._sequences, tf.gather(tf.cast(starts, tf.int64), origins) + within)
-        characters = tf.where(tf.gather(entries, origins) == 0, tf.gather(codes, origins), sequences)
-        if self._do_lower_case:
-            characters = tf.cond(
-                tf.reduce_any(tf.equal(characters, SIGMA)),
-                lambda: tf.where(
-                    tf.equal(characters, SIGMA),
-                    _lower(replace_final_sigmas(characters, self._kinds(characters))),
-                    characters,
-                ),
-                lambda: characters,
-            )
-        prepared_splits = tf.gather(tf.concat([[0], tf.cumsum(counts)], 0), row_splits)
-        rows = tf.RaggedTensor.from_row_splits(characters, prepared_splits, validate=False)
-        return tf.strings.unicode_encode(rows, "UTF-8"), row_splits, codes, characters, origins
-
-    def _kinds(self, characters: tf.Tensor) -> tf.Tensor:
-        return tf.bitwise.bitwise_and(self._prepared(characters), 3)
 
     def _pieces(self, prepared: tf.Tensor) -> tf.RaggedTensor:
         """Ids of the pieces of prepared texts, int32 [B, None], before commas are split off."""
@@ -209,53 +142,23 @@ class GraphSentencePiece(tf.Module):
 
         return tf.cond(tf.reduce_any(unknown), complete, lambda: sizes)
 
-    def _places_in_text(self, firsts, lasts, origins, codes, row_ends) -> tuple[tf.Tensor, tf.Tensor]:
+    def _places_in_text(self, firsts, lasts, seen, rows: Rows, origins, row_ends) -> tuple[tf.Tensor, tf.Tensor]:
         """From characters that are seen to those of the text; a part that covers none is where the next is."""
-        origins = tf.concat([origins, [tf.size(codes, tf.int64)]], 0)
-        starts = tf.minimum(tf.gather(origins, firsts), row_ends)
-        ends = tf.gather(origins, tf.maximum(lasts, 1) - 1) + 1
-        entries = self._texts(codes)
-        is_lost_mark = tf.equal(tf.bitwise.bitwise_and(entries, _MARK | _COUNT), _MARK)
-        stops = tf.concat([tf.logical_not(is_lost_mark), [True]], 0)
-        return starts, tf.where(lasts > firsts, next_chosen(stops, ends), starts)
-
-
-def _lower(characters: tf.Tensor) -> tf.Tensor:
-    """Without capital sigmas."""
-    return tf.where(tf.equal(characters, SIGMA), ord("\u03c3"), characters)
+        places = tf.concat([tf.boolean_mask(origins, seen), tf.size(rows.characters, tf.int64)[None]], 0)
+        starts = tf.minimum(tf.gather(places, firsts), row_ends)
+        ends = tf.gather(places, tf.maximum(lasts, 1) - 1) + 1
+        ends = tf.minimum(self._normalizer.over_lost_marks(rows, origins, ends), row_ends)
+        return starts, tf.where(lasts > firsts, ends, starts)
 
 
 # ---- what Python makes of each code point ---------------------------------------------------------------------------
 
 
-def _code_points() -> list[int]:
-    """Those that may become something else: beyond plane 3 only plane 14 is in use, and private use."""
-    codes = (*range(0x40000), *range(0xE0000, 0xF0000))
-    return [code for code in codes if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")]
+def _seen(tokenizer: SentencePieceTokenizer, prepared: set[str]) -> np.ndarray:
+    """int32 [CODE_POINTS]: 1 for characters of which the model makes more than the beginning of a word, else 0.
 
-
-@functools.cache
-def _preparation(do_lower_case: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of the table of texts, int32 [CODE_POINTS], and the sequences, int32."""
-    entries, sequences, places = np.zeros(CODE_POINTS, np.int32), [0], {}
-    for code in _code_points():
-        char = chr(code)
-        output = " " if char.isspace() else unicodedata.normalize("NFKD", char)
-        output = "".join(part for part in output if not unicodedata.combining(part))
-        if do_lower_case:
-            output = "".join(part if ord(part) == SIGMA else part.lower() for part in output)
-        is_mark = unicodedata.category(char)[0] == "M"
-        if output == char and not is_mark:
-            continue
-        if output not in places:
-            places[output] = len(sequences)
-            sequences += map(ord, output)
-        entries[code] = places[output] << _COUNT_BITS | len(output) | (_MARK if is_mark else 0)
-    return entries, np.array(sequences, np.int32)
-
-
-def _prepared_characters(tokenizer: SentencePieceTokenizer, texts: np.ndarray, sequences: np.ndarray) -> np.ndarray:
-    """The entries of the table of prepared texts, int32 [CODE_POINTS], whose characters are those of `_preparation`.
+    Args:
+      prepared: the characters of prepared texts.
 
     Raises:
       ValueError: see `GraphSentencePiece`.
@@ -263,23 +166,22 @@ def _prepared_characters(tokenizer: SentencePieceTokenizer, texts: np.ndarray, s
     normalize = tokenizer.normalize_prepared
     if normalize("  a  b ") != f"{WORD_START}a{WORD_START}b":
         raise ValueError("the SentencePiece model keeps repeated spaces, which an exported graph can't follow exactly.")
-    entries = np.full(CODE_POINTS, _SEEN | case_beside_sigma("\ue000"), np.int32)
     composed = [token for token in tokenizer.pieces if any(_is_composed(char) for char in token)]
     if composed:
         raise ValueError(
             f"the SentencePiece model has pieces of composed characters ({composed[0]}), as those of Korean text have, "
             "which an exported graph can't follow exactly."
         )
-    for code in {*sequences[1:].tolist(), *(code for code in _code_points() if texts[code] == 0)}:
-        char = chr(code)
+    seen = np.ones(CODE_POINTS, np.int32)
+    for char in prepared:
         made = normalize(f"a{char}a").removeprefix(WORD_START)[1:-1]
         if len(made) > 1:
             raise ValueError(
-                f"the SentencePiece model writes U+{code:04X} as {len(made)} characters, which an exported graph "
+                f"the SentencePiece model writes U+{ord(char):04X} as {len(made)} characters, which an exported graph "
                 "can't follow exactly."
             )
-        entries[code] = case_beside_sigma(char) | (_SEEN if made and made != WORD_START else 0)
-    return entries
+        seen[ord(char)] = made not in ("", WORD_START)
+    return seen
 
 
 def _is_composed(char: str) -> bool:

@@ -5,7 +5,6 @@ MeCab is the extra `fugashi`. A text is normalized (NFKC) before MeCab sees it, 
 characters of the text that became one, or one that became several.
 """
 
-import functools
 import importlib.util
 import posixpath
 import threading
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from bert_tf.text import segmenters
 from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.casing import TOKENIZER_CONFIG, Casing, first_existing
-from bert_tf.text.library_tokenizer import text_of
 from bert_tf.text.tokenizer_files import read_tokenizer_config, special_tokens_of
 from bert_tf.text.vocab import VOCAB
 from bert_tf.text.wordpiece import BasicTokenizer, WordPieces, WordpieceTokenizer
@@ -96,25 +94,11 @@ class JapaneseTokenizer(WordPieces):
 
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
-    def tokenize(self, text: str | bytes) -> list[str]:
-        """The pieces of `text`."""
-        return self.added_tokens.tokenize(text_of(text), self._tokenize)
-
     def _tokenize(self, text: str) -> list[str]:
-        return [piece for word in self._words(text) for piece in self._pieces(word)]
+        return [piece for word in self._words(text) for piece, *_ in self._pieces_with_places(word)]
 
-    def encode(self, text: str | bytes) -> list[int]:
-        """The ids of the pieces of `text`, without special tokens."""
-        return [self._id(piece) for piece in self.tokenize(text)]
-
-    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[Span]]:
-        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
-
-        Args:
-          split_unknown: keep the known pieces of a word that is unknown as a whole.
-        """
-        encode = functools.partial(self._encode_with_offsets, split_unknown=split_unknown)
-        return self.added_tokens.encode_with_offsets(text_of(text), encode)
+    def _encode(self, text: str) -> list[int]:
+        return [self._id(piece) for piece in self._tokenize(text)]
 
     def _encode_with_offsets(self, text: str, split_unknown: bool) -> tuple[list[int], list[Span]]:
         ids, offsets = [], []
@@ -161,14 +145,7 @@ class JapaneseTokenizer(WordPieces):
             found.append((word, own))
         return found
 
-    def _pieces(self, word: str) -> list[str]:
-        if not self._settings["do_subword_tokenize"]:
-            return [word]
-        if self._settings["subword_tokenizer_type"] == "wordpiece":
-            return self._wordpiece.tokenize(word)
-        return [char if char in self.vocab else self.unk_token for char in unicodedata.normalize("NFKC", word)]
-
-    def _pieces_with_places(self, word: str, split_unknown: bool) -> Iterable[tuple[str, int, int]]:
+    def _pieces_with_places(self, word: str, split_unknown: bool = False) -> Iterable[tuple[str, int, int]]:
         """The pieces of a word, and which of its characters each covers."""
         if not self._settings["do_subword_tokenize"]:
             yield word, 0, len(word)
@@ -183,12 +160,6 @@ class JapaneseTokenizer(WordPieces):
                 for piece, size in self._wordpiece.cut_with_sizes(part, split_unknown):
                     yield piece, place, place + size
                     place += size
-
-    # --- pieces to text ----------------------------------------------------------------------------------------------
-
-    def normalize(self, text: str) -> str:
-        """See `Tokenizer.normalize`: the words of `text`."""
-        return " ".join(self.added_tokens.tokenize(text_of(text), self._words))
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""

@@ -84,7 +84,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
         """ALBERT's preprocessing of a text without two quotation marks in a row."""
         return super().preprocess(_with_quotes(text if isinstance(text, str) else text.decode("utf-8", "ignore")))
 
-    def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def _encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
         ids, offsets = super()._encode_with_offsets(text)
         pairs = _pairs_of_quotes(text)
         return ids, [(begin, end + (end > begin and end - 1 in pairs)) for begin, end in offsets]

@@ -8,7 +8,6 @@ the space before a word out, and what a file may contain for other uses (truncat
 import dataclasses
 import functools
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tokenizers
@@ -16,11 +15,9 @@ import tokenizers
 from bert_tf.system.text_files import read_json, understood
 from bert_tf.text.added_tokens import AddedToken, read_added_tokens
 from bert_tf.text.casing import TOKENIZER
+from bert_tf.text.characters import text_of
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import kind_of_model, parts_of, special_tokens_of
-from bert_tf.text.wordpiece import convert_to_unicode
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class LibraryTokenizer(Tokenizer):
@@ -83,7 +80,7 @@ class LibraryTokenizer(Tokenizer):
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of `text`."""
-        encoding = self._encode(text)
+        encoding = self._encoding(text)
         if self.added_tokens.ids.isdisjoint(encoding.ids):
             return encoding.tokens
         # An added token without the whitespace that it takes.
@@ -92,7 +89,7 @@ class LibraryTokenizer(Tokenizer):
 
     def encode(self, text: str | bytes) -> list[int]:
         """The ids of the pieces of `text`, without special tokens."""
-        return self._encode(text).ids
+        return self._encoding(text).ids
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
@@ -108,7 +105,7 @@ class LibraryTokenizer(Tokenizer):
         Args:
           split_unknown: makes no difference, since an unknown character never hides the pieces beside it.
         """
-        encoding = self._encode(text)
+        encoding = self._encoding(text)
         return encoding.ids, encoding.offsets
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -132,7 +129,7 @@ class LibraryTokenizer(Tokenizer):
         """See `Tokenizer.settings`."""
         return {**super().settings(), "bos_token": self.cls_token, "eos_token": self.sep_token}
 
-    def _encode(self, text: str | bytes) -> tokenizers.Encoding:
+    def _encoding(self, text: str | bytes) -> tokenizers.Encoding:
         return self._library.encode(text_of(text), add_special_tokens=False)
 
 
@@ -164,12 +161,6 @@ _ROWS: dict[str, Callable[[Mapping], _Rows | None]] = {
     "BertProcessing": lambda values: ((values["cls"][0],), (values["sep"][0],), (values["sep"][0],), 1),
     "RobertaProcessing": lambda values: ((values["cls"][0],), (values["sep"][0],) * 2, (values["sep"][0],), 0),
 }
-
-
-def text_of(text: str | bytes) -> str:
-    """`text` as str without surrogates, which UTF-8 can't hold: each becomes U+FFFD, so that places stay the same."""
-    text = convert_to_unicode(text)
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from bert_tf.system.literal_paths import names_in
 from bert_tf.system.text_files import read_bytes, understood
 from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, find_vocab_file, first_existing, is_there
-from bert_tf.text.library_tokenizer import LibraryTokenizer, check_special_tokens, read_tokenizer_json, text_of
+from bert_tf.text.characters import text_of
+from bert_tf.text.library_tokenizer import LibraryTokenizer, check_special_tokens, read_tokenizer_json
 from bert_tf.text.sentence_piece_model import model_of_tokenizer_json
 from bert_tf.text.tokenizer import WITHOUT_GRAPH, Tokenizer
 from bert_tf.text.tokenizer_files import name_special_tokens, read_tokenizer_config, special_tokens_of
@@ -128,26 +129,14 @@ class SentencePieceTokenizer(Tokenizer):
         """What the model's own rules make of a preprocessed text; its pieces are parts of this."""
         return self._processor.normalize(prepared)
 
-    def normalize(self, text: str) -> str:
-        """See `Tokenizer.normalize`: ALBERT's preprocessing, then the model's own rules."""
-        return " ".join(self.added_tokens.tokenize(text_of(text), self._normalized_words))
-
-    def _normalized_words(self, text: str) -> list[str]:
+    def _words(self, text: str) -> list[str]:
         return self.normalize_prepared(self.preprocess(text)).replace(WORD_START, " ").split()
-
-    def tokenize(self, text: str | bytes) -> list[str]:
-        """The pieces of `text`; characters that the model doesn't know stay as they are."""
-        return self.added_tokens.tokenize(text_of(text), self._tokenize)
 
     def _tokenize(self, text: str) -> list[str]:
         pieces = []
         for piece in self._processor.encode(self.preprocess(text), out_type=str):
             pieces += self._split_comma(piece) if _ends_in_digit_comma(piece) else [piece]
         return pieces
-
-    def encode(self, text: str | bytes) -> list[int]:
-        """The ids of the pieces of `text`, without special tokens; [CLS] in a text is text."""
-        return self.added_tokens.encode(text_of(text), self._encode)
 
     def _encode(self, text: str) -> list[int]:
         return self._ids_of(self._processor.encode(self.preprocess(text)))
@@ -168,18 +157,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _split_comma(self, piece: str) -> list[str]:
         return [*self._processor.encode(piece[:-1].replace(WORD_START, ""), out_type=str), ","]
 
-    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
-        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
-
-        A dropped mark belongs to the character before it. A piece that is only the beginning of a word covers nothing:
-        both numbers are where the word begins. Pieces within one character all cover it.
-
-        Args:
-          split_unknown: makes no difference, since an unknown character never hides the pieces beside it.
-        """
-        return self.added_tokens.encode_with_offsets(text_of(text), self._encode_with_offsets)
-
-    def _encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def _encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
         prepared, origins = self._preprocess_with_origins(text)
         known, spans = {*origins}, self._spans(prepared)
         ids, offsets, place = [], [], 0

@@ -22,6 +22,7 @@ from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import casing as text_casing
 from bert_tf.text.added_tokens import ADDED_FILES, DECODER, AddedToken, AddedTokens, decoder_of
 from bert_tf.text.casing import Casing
+from bert_tf.text.characters import text_of
 from bert_tf.weights import released_models
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
@@ -35,8 +36,8 @@ _VOCABULARY_FILES = {"vocab.txt", "vocab.json", "merges.txt", "tokenizer.json", 
 class Tokenizer(abc.ABC):
     """Turns texts into pieces, ids and rows.
 
-    A subclass splits text (`tokenize`, `encode`, `encode_with_offsets`), joins it again (`decode`), says which pieces
-    continue a word (`is_continuation`), and sets these attributes:
+    A subclass splits text without added tokens (`_tokenize`, `_encode`, `_encode_with_offsets`, `_words`), joins it
+    again (`decode`), says which pieces continue a word (`is_continuation`), and sets these attributes:
 
     Attributes:
       vocab: token -> id; don't change it. inv_vocab: id -> token.
@@ -78,6 +79,7 @@ class Tokenizer(abc.ABC):
     word_separator = ""
     mask_takes_spaces = False
     added_tokens: AddedTokens = AddedTokens()
+    as_text = staticmethod(text_of)  # what a text given as str or bytes is read as
     described_tokens: Sequence[AddedToken] = ()  # the added tokens, and those with a role that files describe like them
 
     # --- what a subclass defines -------------------------------------------------------------------------------------
@@ -109,32 +111,12 @@ class Tokenizer(abc.ABC):
         """Whether upper and lower case are distinguished."""
 
     @abc.abstractmethod
-    def tokenize(self, text: str | bytes) -> list[str]:
-        """The pieces of `text`."""
-
-    @abc.abstractmethod
-    def encode(self, text: str | bytes) -> list[int]:
-        """The ids of the pieces of `text`, without special tokens."""
-
-    @abc.abstractmethod
-    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
-        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
-
-        Args:
-          split_unknown: keep the known pieces of a word that is unknown as a whole.
-        """
-
-    @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """The text that the pieces spell, with single spaces between words."""
 
     def spell(self, token: str) -> str:
         """A piece as people read it."""
         return token
-
-    @abc.abstractmethod
-    def normalize(self, text: str) -> str:
-        """`text` as `decode` spells it, if all of it is known."""
 
     @staticmethod
     @abc.abstractmethod
@@ -191,6 +173,37 @@ class Tokenizer(abc.ABC):
         return importlib.import_module("bert_tf.text.graph_added_tokens").GraphAddedTokens(
             graph, self.added_tokens, trims
         )
+
+    # --- text to pieces ----------------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """The pieces of `text`."""
+        return self.added_tokens.tokenize(self.as_text(text), self._tokenize)
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """The ids of the pieces of `text`, without special tokens. KeyError if the unknown token is needed but not in
+        the vocabulary."""
+        text = self.as_text(text)
+        return self.added_tokens.encode(text, self._encode) if self.added_tokens else self._encode(text)
+
+    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
+
+        A mark that is dropped belongs to the character before it. Two pieces may share a character, as a Hangul
+        syllable that is taken apart. A piece that is only the beginning of a word covers nothing: both numbers are
+        where the word begins.
+
+        Args:
+          split_unknown: split a word that is unknown as a whole into known pieces and an unknown token for each other
+            character. Otherwise, in a script without spaces, one unknown character would hide a whole clause.
+        """
+        encode = functools.partial(self._encode_with_offsets, split_unknown=split_unknown)
+        text = self.as_text(text)
+        return self.added_tokens.encode_with_offsets(text, encode) if self.added_tokens else encode(text)
+
+    def normalize(self, text: str) -> str:
+        """`text` as `decode` spells it, if all of it is known."""
+        return " ".join(self.added_tokens.tokenize(self.as_text(text), self._words))
 
     # --- files -------------------------------------------------------------------------------------------------------
 

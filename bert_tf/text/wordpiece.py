@@ -21,6 +21,7 @@ from bert_tf.text.characters import (
     clean,
     clean_beside_cjk,
     clean_of_unassigned,
+    convert_to_unicode,
     separate_whitespace,
     split_punctuation,
     strip_accent,
@@ -61,34 +62,9 @@ _WITHOUT_ACCENTS = _CharacterTable(strip_accent)
 # ---- helpers with the original's names ------------------------------------------------------------------------------
 
 
-def convert_to_unicode(text: str | bytes) -> str:
-    """`text` as str; bytes are decoded as UTF-8, without invalid ones. ValueError for other types."""
-    if isinstance(text, str):
-        return text
-    if isinstance(text, bytes):
-        return text.decode("utf-8", "ignore")
-    line = "; for several write tokenizer.encode_batch(texts)" if isinstance(text, list | tuple) else ""
-    raise ValueError(f"text must be str or bytes, not {type(text).__name__}{line}")
-
-
-def printable_text(text: str | bytes) -> str:
-    """`text` in the form that print and logging take: str (original: printable_text)."""
-    return convert_to_unicode(text)
-
-
 def convert_by_vocab(vocab: Mapping, items: Iterable) -> list:
     """Looks up each item in `vocab`. KeyError for an item that it lacks."""
     return [vocab[item] for item in items]
-
-
-def convert_tokens_to_ids(vocab: Mapping[str, int], tokens: Iterable[str]) -> list[int]:
-    """Ids of `tokens`. KeyError for a token that isn't in the vocabulary."""
-    return convert_by_vocab(vocab, tokens)
-
-
-def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> list[str]:
-    """Tokens of `ids`. KeyError for an id that is not in the vocabulary."""
-    return convert_by_vocab(inv_vocab, ids)
 
 
 def whitespace_tokenize(text: str) -> list[str]:
@@ -408,6 +384,7 @@ class FullTokenizer(WordPieces):
     takes_strip_accents = answers_by_words = True
     find_file = staticmethod(find_vocab_file)
     drop_unassigned = False
+    as_text = staticmethod(convert_to_unicode)
 
     def __init__(
         self,
@@ -448,38 +425,13 @@ class FullTokenizer(WordPieces):
         """Whether upper and lower case are distinguished."""
         return not self.basic_tokenizer.do_lower_case
 
-    def tokenize(self, text: str | bytes) -> list[str]:
-        """Word pieces of `text`."""
-        if self.added_tokens:
-            return self.added_tokens.tokenize(convert_to_unicode(text), self._tokenize)
-        return self._tokenize(text)
-
-    def _tokenize(self, text: str | bytes) -> list[str]:
+    def _tokenize(self, text: str) -> list[str]:
         pieces_of_word = self._pieces_of_word
         return [piece for word in self.basic_tokenizer.words(text) for piece in pieces_of_word[word]]
 
-    def encode(self, text: str | bytes) -> list[int]:
-        """`convert_tokens_to_ids(tokenize(text))`, but faster. KeyError if [UNK] is needed but not in the vocab."""
-        if self.added_tokens:
-            return self.added_tokens.encode(convert_to_unicode(text), self._encode)
-        return self._encode(text)
-
-    def _encode(self, text: str | bytes) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         ids_of_word = self._ids_of_word
         return [index for word in self.basic_tokenizer.words(text) for index in ids_of_word[word]]
-
-    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
-        """`encode`, and for each id the first character of `text` that it covers and the one after the last.
-
-        A stripped accent belongs to the letter before it. Two pieces may share a character: a decomposed Hangul
-        syllable.
-
-        Args:
-          split_unknown: split an unknown word into known pieces and one [UNK] for each other character. Otherwise, in a
-            script without spaces, one unknown character would hide a whole clause.
-        """
-        encode = functools.partial(self._encode_with_offsets, split_unknown=split_unknown)
-        return self.added_tokens.encode_with_offsets(text, encode) if self.added_tokens else encode(text)
 
     def _encode_with_offsets(self, text: str, split_unknown: bool) -> tuple[list[int], list[tuple[int, int]]]:
         ids, offsets = [], []
@@ -496,9 +448,8 @@ class FullTokenizer(WordPieces):
                 start += size
         return ids, offsets
 
-    def normalize(self, text: str) -> str:
-        """See `Tokenizer.normalize`: the words and punctuation marks of `text`."""
-        return " ".join(self.added_tokens.tokenize(text, self.basic_tokenizer.tokenize))
+    def _words(self, text: str) -> list[str]:
+        return self.basic_tokenizer.tokenize(text)
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""

@@ -1,7 +1,8 @@
 """The tokenizer as a graph compared with `FullTokenizer`: same ids and offsets for every text, here and in an export.
 
 Speed, in MB of text per CPU second on one core of the author's machine, with the other core busy (the novels of the
-data folder, 106 bytes per line, inside one graph, so that Python's share of a call does not count):
+data folder, 106 bytes per line, inside one graph, so that Python's share of a call does not count), before this graph
+had the tables of `GraphNormalizer`, with which lines that are not ASCII take about 1.4 times as long:
 
     rows per batch                                   1      32    1024
     encode, lines as they are (99.2 % ASCII)      2.8    19.2    24.4   (56, 176, 4440 us per batch)
@@ -27,6 +28,7 @@ from helpers.exported_tokenizer import assert_answers_elsewhere
 from helpers.op_by_op import op_by_op
 from helpers.slow import slow
 
+from bert_tf.serving.server_ops import lowest_version
 from bert_tf.text.graph_tokenizer import GraphTokenizer
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
@@ -316,17 +318,6 @@ def test_threads_share_it(english, english_graph):
 
 # ---- in an export ----------------------------------------------------------------------------------------------------
 
-# The ops that a server needs: TensorFlow's core ops and one of tensorflow-text. Nothing that calls Python, no table, no
-# variable (the ops that save and restore are in every SavedModel).
-OPS = """
-    AddN AddV2 All Any BitwiseAnd Cast ConcatV2 Const Cumsum Equal FastWordpieceTokenizeWithOffsets Fill GatherNd
-    GatherV2 Greater GreaterEqual Identity Less LogicalAnd LogicalNot LogicalOr LowerBound Maximum MergeV2Checkpoints
-    Mul Neg NoOp NotEqual Pack PartitionedCall Placeholder Prod RaggedGather RaggedTensorToTensor Range Reshape
-    RestoreV2 RightShift SaveV2 SegmentMax SegmentMin Select SelectV2 Shape ShardedFilename Size Squeeze
-    StatefulPartitionedCall StatelessIf StaticRegexFullMatch StridedSlice StringJoin StringLower Sub Sum
-    TensorScatterUpdate TopKV2 UnicodeDecode UnicodeEncode UpperBound Where
-"""
-
 
 @pytest.mark.slow  # in small: the exports of tests/serving
 def test_in_a_process_without_this_project(tmp_path, english):
@@ -340,8 +331,8 @@ def test_in_a_process_without_this_project(tmp_path, english):
     graph, export = GraphTokenizer.from_tokenizer(english), tmp_path / "export"
     ops = assert_answers_elsewhere(graph, english, texts, export)
     assert sum(file.stat().st_size for file in export.rglob("*") if file.is_file()) < 10_000_000
-    assert set(ops) <= set(OPS.split())
-    assert "FastWordpieceTokenizeWithOffsets" in ops
+    writing = {"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"}
+    assert lowest_version({*ops} - writing) == "2.7" and "FastWordpieceTokenizeWithOffsets" in ops
 
 
 def test_tokens_that_look_blank_or_appear_twice(tmp_path, untraced):

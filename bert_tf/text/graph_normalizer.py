@@ -1,0 +1,243 @@
+"""A tokenizer's normalization of text as TensorFlow ops: clean, lower-cased, without accents, as its Python code does.
+
+Nothing about Unicode is left to the libraries that execute the graph, because their Unicode versions differ from
+Python's and from each other. When the graph is built, Python says what each code point becomes, and tables hold the
+answers. Three rules look at neighbours and are ops: a capital sigma at the end of a word, runs of whitespace, and the
+order of combining marks.
+
+Shape legend: B texts, R rows of characters (texts, or parts of them), N characters of all rows.
+"""
+
+import functools
+import unicodedata
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.text.characters import characters_in_use
+from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, decode, next_chosen
+
+_SIGMA, _SMALL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
+# How `str.lower` classifies the character beside a sigma.
+_TRANSPARENT, _CASED, _OTHER = 0, 1, 2
+# Entry of a code point: 0 for itself, else the place in the sequences of what it becomes, and the number of characters
+_COUNT_BITS, _COUNT = 6, 63  # below it; plus one
+_BETWEEN = "qzq"  # no character becomes this
+_UNASSIGNED = "\U00050000"  # treated as all code points that are not in use
+# Two marks that are no accents, and that Unicode's normal forms put into the other order.
+_TWO_MARKS = "\u302e\U0001d165"
+
+
+class Rows(NamedTuple):
+    """Characters of rows: int32 [N], where rows begin and the last ends, int64 [R+1], and the code points of the texts
+    that they come from, int64 [N]."""
+
+    characters: tf.Tensor
+    splits: tf.Tensor
+    origins: tf.Tensor
+
+    def texts(self) -> tf.Tensor:
+        """The rows as texts in UTF-8, string [R]."""
+        rows = tf.RaggedTensor.from_row_splits(self.characters, self.splits, validate=False)
+        return tf.strings.unicode_encode(rows, "UTF-8")
+
+    def owners(self) -> tf.Tensor:
+        """The row of each character, int64 [N]."""
+        return tf.ragged.row_splits_to_segment_ids(self.splits, out_type=tf.int64)
+
+
+def decode_rows(texts: tf.Tensor) -> Rows:
+    """The characters of texts, string [B] in UTF-8, without invalid bytes."""
+    splits, codes = decode(tf.strings.join([texts, " "]))  # the space completes a character that the end cuts off
+    is_end = tf.scatter_nd(splits[1:, None] - 1, tf.ones_like(splits[1:], tf.int32), [tf.size(codes, tf.int64)]) > 0
+    codes = tf.boolean_mask(codes, ~is_end)
+    return Rows(codes, splits - tf.range(tf.size(splits, tf.int64)), tf.range(tf.size(codes, tf.int64)))
+
+
+class GraphNormalizer(tf.Module):
+    """A tokenizer's normalization of rows.
+
+    Args:
+      normalize: text -> its normalized form: character by character, but for capital sigmas, runs of whitespace, and
+        the order of combining marks.
+
+    Attributes:
+      characters: what normalized text can have in it, of the characters in use.
+    """
+
+    def __init__(self, normalize: Callable[[str], str]):
+        super().__init__(name="graph_normalizer")
+        entries, sequences, self.characters = _outputs(normalize)
+        self._entries, self._sequences = CodePointTable(entries), tf.constant(sequences, tf.int32)
+        self._lowers = normalize("A") == "a"
+        self._collapses = normalize("A  A") == normalize("A A")
+        self._sorts = normalize(f"A{_TWO_MARKS}").endswith(_TWO_MARKS[0])
+        self._kinds = CodePointTable(_kinds_beside_sigma())
+        self._spaces, self._marks = CodePointTable(_whitespace()), CodePointTable(_marks())
+        if self._sorts:
+            self._classes = CodePointTable(_combining_classes())
+            self._delimiters = CodePointTable(_delimiters(normalize, entries))
+
+    def __call__(self, rows: Rows) -> Rows:
+        """The normalized rows."""
+        # A space behind each row, so that no rule about neighbours extends into the next.
+        lengths = rows.splits[1:] - rows.splits[:-1]
+        owners = tf.repeat(tf.range(tf.size(lengths, tf.int64)), lengths + 1)
+
+        def with_end(values: tf.Tensor, end) -> tf.Tensor:
+            ragged = tf.RaggedTensor.from_row_splits(values, rows.splits, validate=False)
+            return tf.concat([ragged, tf.fill([tf.size(lengths), 1], tf.constant(end, values.dtype))], 1).values
+
+        codes, origins = with_end(rows.characters, ord(" ")), with_end(rows.origins, -1)
+        if self._collapses:
+            codes, origins, owners = self._collapse(codes, origins, owners)
+        characters, sources = self._expand(codes)
+        if self._lowers:
+            characters = tf.cond(
+                tf.reduce_any(tf.equal(characters, _SIGMA)), lambda: self._lower_sigmas(characters), lambda: characters
+            )
+        if self._sorts:
+            classes = self._classes(characters)
+            characters, sources = tf.cond(
+                tf.reduce_any(classes > 0),
+                lambda: self._sort(characters, sources, codes, classes),
+                lambda: (characters, sources),
+            )
+        origins, owners = tf.gather(origins, sources), tf.gather(owners, sources)
+        kept = origins >= 0
+        owners = tf.boolean_mask(owners, kept)
+        splits = tf.searchsorted(owners, tf.range(tf.size(lengths, tf.int64) + 1), out_type=tf.int64)
+        return Rows(tf.boolean_mask(characters, kept), splits, tf.boolean_mask(origins, kept))
+
+    def is_mark(self, characters: tf.Tensor) -> tf.Tensor:
+        """bool: whether characters are of Unicode category M."""
+        return tf.equal(self._marks(characters), 1)
+
+    def over_lost_marks(self, rows: Rows, origins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+        """`ends` in texts, int64 [P], moved over marks that vanished, which belong to the character before them.
+
+        Args:
+          rows: the texts. origins: the code points that what is left comes from.
+        """
+        count = tf.size(rows.characters, tf.int64)
+        is_kept = tf.scatter_nd(origins[:, None], tf.ones_like(origins, tf.int32), [count]) > 0
+        stops = tf.concat([~self.is_mark(rows.characters) | is_kept, [True]], 0)
+        return next_chosen(stops, tf.minimum(ends, count))
+
+    def _collapse(self, codes: tf.Tensor, origins: tf.Tensor, owners: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Leaves the last of each run of whitespace inside a row, and the space at its end."""
+        is_space = tf.equal(self._spaces(codes), 1)
+        is_last = ~tf.concat([is_space[1:], [False]], 0)
+        others = tf.concat([[0], tf.cumsum(tf.cast(~is_space, tf.int64))], 0)
+        is_leading = tf.equal(others[1:], tf.gather(others, tf.searchsorted(owners, owners)))
+        kept = ~is_space | (is_last & ~is_leading) | (origins < 0)
+        return tuple(tf.boolean_mask(values, kept) for values in (codes, origins, owners))
+
+    def _expand(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """What code points become, capital sigmas undecided, and the place in `codes` that each character is from."""
+        entries = self._entries(codes)
+        is_same = tf.equal(entries, 0)
+        counts = tf.cast(tf.where(is_same, 1, tf.bitwise.bitwise_and(entries - 1, _COUNT)), tf.int64)
+        sources = tf.repeat(tf.range(tf.size(codes, tf.int64)), counts)
+        within = tf.range(tf.size(sources, tf.int64)) - tf.gather(tf.cumsum(counts, exclusive=True), sources)
+        starts = tf.cast(tf.bitwise.right_shift(entries - 1, _COUNT_BITS), tf.int64)
+        is_same = tf.gather(is_same, sources)
+        places = tf.where(is_same, tf.zeros_like(within), tf.gather(starts, sources) + within)
+        return tf.where(is_same, tf.gather(codes, sources), tf.gather(self._sequences, places)), sources
+
+    def _lower_sigmas(self, characters: tf.Tensor) -> tf.Tensor:
+        """The rule of `str.lower`: a capital sigma becomes a final sigma after a cased character, unless one follows;
+        case-ignorable characters do not count on either side."""
+        kinds = self._kinds(characters)
+        counted = tf.not_equal(kinds, _TRANSPARENT)
+        cased = tf.equal(tf.boolean_mask(kinds, counted), _CASED)
+        final = tf.concat([[False], cased[:-1]], 0) & ~tf.concat([cased[1:], [False]], 0)
+        number = tf.maximum(tf.cumsum(tf.cast(counted, tf.int32)) - 1, 0)
+        lowered = tf.where(tf.gather(final, number), _FINAL_SIGMA, _SMALL_SIGMA)
+        return tf.where(tf.equal(characters, _SIGMA), lowered, characters)
+
+    def _sort(
+        self, characters: tf.Tensor, sources: tf.Tensor, codes: tf.Tensor, classes: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Sorts the marks between two characters of class 0, of which some are dropped later, by their classes."""
+        groups = tf.cumsum(tf.cast(self._delimiters(codes), tf.int64))
+        order = tf.argsort(256 * tf.gather(groups, sources) + tf.cast(classes, tf.int64), stable=True)
+        return tf.gather(characters, order), tf.gather(sources, order)
+
+
+# ---- what Python makes of each code point ----------------------------------------------------------------------------
+
+
+@functools.lru_cache(8)
+def _outputs(normalize: Callable[[str], str]) -> tuple[np.ndarray, list[int], set[str]]:
+    """The entries, int32 [CODE_POINTS], the sequences, and the characters that are in them or stay."""
+    chars = [_UNASSIGNED, *characters_in_use()]
+    inside = normalize(_BETWEEN.join(f"a{char}a" for char in chars)).split(_BETWEEN)
+    last = normalize(f" {_BETWEEN} ".join(f"a{char}" for char in chars)).split(f" {_BETWEEN} ")
+    entries, sequences, places, characters = np.zeros(CODE_POINTS, np.int32), [0], {}, set()
+    for char, word, end in zip(chars, inside, last, strict=True):
+        output = word[1:-1]
+        if len(end) == len(output) + 1:  # they differ in a sigma, which is decided later
+            output = "".join(a if a == b else chr(_SIGMA) for a, b in zip(output, end[1:], strict=True))
+        characters.update(output)
+        if output != char and output not in places:
+            places[output] = len(sequences)
+            sequences += map(ord, output)
+        entry = 0 if output == char else (places[output] << _COUNT_BITS | len(output)) + 1
+        if char == _UNASSIGNED:
+            entries[:] = entry
+        entries[ord(char)] = entry
+    return entries, sequences, characters
+
+
+@functools.cache
+def _kinds_beside_sigma() -> np.ndarray:
+    """How `str.lower` classifies characters beside a capital sigma, found by calling it."""
+    kinds = np.full(CODE_POINTS, _OTHER, np.int32)
+    for char in characters_in_use():
+        if f" {char}\u03a3".lower()[-1] == "\u03c2":
+            kinds[ord(char)] = _CASED
+        elif f"A{char}\u03a3".lower()[-1] == "\u03c2":
+            kinds[ord(char)] = _TRANSPARENT
+    return kinds
+
+
+@functools.cache
+def _combining_classes() -> np.ndarray:
+    """The canonical combining class of each character; 0 if any of what it is composed of has class 0."""
+    classes = np.zeros(CODE_POINTS, np.int32)
+    for char in characters_in_use():
+        classes[ord(char)] = min(map(unicodedata.combining, unicodedata.normalize("NFD", char)))
+    return classes
+
+
+def _delimiters(normalize: Callable[[str], str], entries: np.ndarray) -> np.ndarray:
+    """1 for characters over which no mark moves: those of class 0, unless they are dropped before marks are sorted."""
+    classes, is_dropped = _combining_classes(), (entries > 0) & ((entries - 1) & _COUNT == 0)
+
+    def delimits(char: str) -> bool:
+        if not is_dropped[ord(char)]:
+            return classes[ord(char)] == 0
+        moved = normalize(f"A{_TWO_MARKS[0]}{char}{_TWO_MARKS[1]}").endswith(_TWO_MARKS[0])
+        return classes[ord(char)] == 0 and not moved
+
+    delimiters = np.full(CODE_POINTS, delimits(_UNASSIGNED), np.int32)
+    for char in characters_in_use():
+        delimiters[ord(char)] = delimits(char)
+    return delimiters
+
+
+@functools.cache
+def _marks() -> np.ndarray:
+    marks = np.zeros(CODE_POINTS, np.int32)
+    marks[[ord(char) for char in characters_in_use() if unicodedata.category(char)[0] == "M"]] = 1
+    return marks
+
+
+@functools.cache
+def _whitespace() -> np.ndarray:
+    spaces = np.zeros(CODE_POINTS, np.int32)
+    spaces[[code for code in range(0x3001) if chr(code).isspace()]] = 1
+    return spaces
