@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bert_tf.pretraining.dynamic_masking import arrange_rows
+from bert_tf.pretraining.dynamic_masking import arrange_rows, write_tokens
 
 
 @tf.autograph.experimental.do_not_convert
@@ -38,7 +38,9 @@ def predict_next_tokens(rows: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         if "pooled_positions" in features:
             features["pooled_positions"] = tf.where(features["next_sentence_weights"] > 0, starts[:, 1:] - 1, 0)
     else:
-        features = dict(rows) | {"input_ids": _unmasked(rows)}
+        ids, is_prediction = rows["input_ids"], rows["masked_lm_weights"] > 0
+        positions = tf.where(is_prediction, rows["masked_lm_positions"], ids.shape[1])
+        features = dict(rows) | {"input_ids": write_tokens(ids, positions, rows["masked_lm_ids"])}
         same = True
     following = features["input_ids"][:, 1:]
     known = same & tf.cast(features["input_mask"][:, 1:], tf.bool)
@@ -48,15 +50,3 @@ def predict_next_tokens(rows: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         "masked_lm_ids": tf.where(known, following, 0),
         "masked_lm_weights": tf.cast(known, tf.float32),
     }
-
-
-def _unmasked(rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """[B, S]: the tokens of masked records before they were masked."""
-    ids, positions = rows["input_ids"], rows["masked_lm_positions"]
-    batch, length = ids.shape
-    # Places without a prediction write into a column that is cut off again.
-    positions = tf.where(rows["masked_lm_weights"] > 0, positions, length)
-    flat = tf.reshape(positions + tf.range(batch)[:, None] * (length + 1), [-1, 1])
-    wide = tf.reshape(tf.pad(ids, [[0, 0], [0, 1]]), [-1])
-    wide = tf.tensor_scatter_nd_update(wide, flat, tf.reshape(rows["masked_lm_ids"], [-1]))
-    return tf.reshape(wide, [batch, length + 1])[:, :length]
