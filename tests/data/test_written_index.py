@@ -11,7 +11,6 @@ from helpers.slow import exhaustive
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
 from bert_tf.data import record_index, records, written_index
-from bert_tf.data.gzip_records import gzip_records
 from bert_tf.data.written_index import RECORDS_PER_BLOCK, index_path
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining import record_writer
@@ -179,15 +178,6 @@ def test_few_of_many_files_are_checked_and_the_ends_among_them():
     assert list(written_index.spread(3, 16)) == [0, 1, 2]
     many = written_index.spread(1000, 16)
     assert (len(many), many[0], many[-1]) == (16, 0, 999)
-
-
-def test_members_of_a_compressed_file_are_its_blocks(tmp_path, frames):
-    path = tmp_path / "a.tfrecord"
-    write(path, frames, "gzip")
-    index, problem = written_index.read_written_index(str(path), os.path.getsize(path))
-    assert problem is None
-    for offset, frame in zip(index.offsets.tolist(), frames[::RECORDS_PER_BLOCK], strict=True):
-        assert next(gzip_records(str(path), offset))[-1] == frame[12:-4]
 
 
 @pytest.mark.parametrize("verify", [False, True])

@@ -58,10 +58,9 @@ def check_setting(folder, vocabularies, number, scratch) -> None:
     assert numpy_rng.random_sample() == described["next_numpy_random"]
 
 
-@pytest.mark.parametrize("number", [1, 8])
-def test_instances_are_the_originals(number, tmp_path):
-    """Setting 8 is cased, so that unknown pieces continue words."""
-    check_setting(FOLDER, {"tiny.model": MODEL}, number, tmp_path)
+def test_instances_are_the_originals(tmp_path):
+    """Setting 8 is cased, so that unknown pieces continue words; the records below are of setting 1."""
+    check_setting(FOLDER, {"tiny.model": MODEL}, 8, tmp_path)
 
 
 @pytest.mark.parametrize("number", [2, 3, 4, 5, 7])

@@ -150,14 +150,6 @@ def test_processes_shards_and_blocks_change_nothing(folder, golden, monkeypatch)
     assert sharded["tokens"] == whole["tokens"] and sharded["documents"] == whole["documents"]
 
 
-def test_a_line_that_comes_in_parts_is_one_line(tmp_path):
-    tokenizer = read_tokenizer(str(VOCABULARIES["roberta"][0]), None)
-    whole = token_store.tokenize(["Hello old world\nx\n\ny"], tokenizer, str(tmp_path / "a"))
-    parts = token_store.tokenize(["Hello ", "old ", "world\nx", "\n", "\ny"], tokenizer, str(tmp_path / "b"))
-    assert np.array_equal(whole.tokens, parts.tokens)
-    assert whole.sentence_ends.tolist() == parts.sentence_ends.tolist() and len(whole.document_ends) == 2
-
-
 @pytest.mark.parametrize("prefix", [False, True])
 def test_words_of_byte_bpe_are_looked_up(prefix, tmp_path, monkeypatch):
     """Odd whitespace and odd texts get the ids that the tokenizer gives to the whole line."""

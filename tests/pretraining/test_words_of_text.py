@@ -4,7 +4,6 @@ import dataclasses
 import json
 import random
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import plain_pretraining as plain
@@ -12,7 +11,7 @@ from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 
 from bert_tf.data import records
 from bert_tf.models.config import BertConfig
-from bert_tf.pretraining import dynamic_masking, token_store
+from bert_tf.pretraining import dynamic_masking
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import TrainingInstance, VocabularyIds
 from bert_tf.pretraining.settings import InstanceSettings, PretrainingSettings, check_words
@@ -99,24 +98,6 @@ def test_records_are_those_of_the_plain_code(corpus, flags):
     assert found != list(tf.data.TFRecordDataset(str(other)).as_numpy_iterator())
     summary = json.loads((corpus / "out" / "pretraining_data.out.json").read_text())
     assert flags.items() <= summary["flags"].items()
-
-
-def test_the_tokens_do_not_change(corpus):
-    tokenizer = FullTokenizer(str(corpus / "vocab.txt"))
-    text = (corpus / "text.txt").read_text()
-    plain_store = token_store.tokenize([text], tokenizer, str(corpus / "plain"))
-    stores = []
-    for name, given in (("spaces", text), ("unspaced", text.replace(" 我", "我"))):
-        store = token_store.tokenize([given], tokenizer, str(corpus / name), WordBoundaries(tokenizer, None))
-        assert store.tokens.dtype == plain_store.tokens.dtype and len(store.continuations) == store.num_tokens
-        stores.append(store)
-        np.testing.assert_array_equal(store.tokens, plain_store.tokens)
-        np.testing.assert_array_equal(store.sentence_ends, plain_store.sentence_ends)
-    assert not len(plain_store.continuations)
-    lines = [line for line in text.splitlines() if line]
-    flags = [flag for line in lines for flag in WordBoundaries(tokenizer, None).continuations(line)]
-    np.testing.assert_array_equal(stores[0].continuations, flags)
-    assert stores[1].continuations.sum() > stores[0].continuations.sum()
 
 
 @pytest.mark.parametrize("pack", [False, True])
