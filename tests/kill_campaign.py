@@ -26,17 +26,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from helpers import warm  # noqa: E402
-from helpers.paths import GOLDEN  # noqa: E402
-from helpers.pretraining_runs import flags_of, two_workers, write_inputs  # noqa: E402
+from helpers.pretraining_runs import two_workers  # noqa: E402
+from helpers.scenarios import SCENARIOS  # noqa: E402
 from helpers.script_cases import arguments_of  # noqa: E402
-from helpers.small_data import PIECES, WORLDS, texts_of  # noqa: E402
-from helpers.tiny import write_encoder  # noqa: E402
 
 from bert_tf.system.atomic import is_temporary_name  # noqa: E402
 
 FLAGS = flags.FLAGS
 MOST_KILLS = 3  # of one run
-TWO_REPLICAS = {"distribution_strategy": "mirrored", "num_virtual_cpus": 2}
 # They hold times, speeds, or drawings of them.
 UNEQUAL = re.compile(r"train_log\.jsonl|loss\.png|run\.json|pretraining_data\.data\.json|events\.out\..*")
 # They have no folder of their own, so what a killed one has half-written stays, under a name that nothing reads.
@@ -75,100 +72,6 @@ finally:
     with open(counted, "w") as file:
         file.write(str(changes))
 """
-
-
-# --- what is run ------------------------------------------------------------------------------------------------------
-
-
-def fine_tuning(script: str, **changes):
-    """A function that writes the data of a fine-tuning script into a folder, and returns script and flags."""
-
-    def write(folder: pathlib.Path) -> tuple[str, dict]:
-        write_data, ending, own = WORLDS[script]
-        write_encoder(folder, PIECES)
-        for seed, (name, count) in enumerate((("train", 32), ("dev", 11), ("test", 7))):
-            write_data(folder / f"{name}.{ending}", list(texts_of(count, seed)))
-        return script, {
-            **own, "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True, "do_predict": True,
-            "max_seq_length": 24, "train_file": folder / f"train.{ending}", "dev_file": folder / f"dev.{ending}",
-            "predict_file" if script == "run_squad" else "test_file": folder / f"test.{ending}", "train_batch_size": 8,
-            "predict_batch_size": 4, "num_train_epochs": 4, "learning_rate": 3e-3, "eval_every_steps": 6, "seed": 3,
-            "save_checkpoints_steps": 3, "iterations_per_loop": 3, "deterministic": True, "keep_checkpoint_max": 2,
-            "output_dir": folder / "out", **changes,
-        }  # fmt: skip
-
-    return write
-
-
-def pretraining(**changes):
-    """A function that writes records into a folder, and returns script and flags."""
-
-    def write(folder: pathlib.Path) -> tuple[str, dict]:
-        data = write_inputs(folder)
-        further = {
-            "do_eval": True,
-            "eval_every_steps": 15,
-            "iterations_per_loop": 5,
-            "vocab_file": folder / "vocab.txt",
-        }
-        (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
-        return "run_pretraining", flags_of(data, folder / "out", **further, **changes)
-
-    return write
-
-
-def on_text(script: str, output: str, **changes):
-    """A function that writes a text into a folder, and returns script and flags."""
-
-    def write(folder: pathlib.Path) -> tuple[str, dict]:
-        write_encoder(folder, PIECES)
-        for part in range(3):
-            lines = [" ".join(words) + ".\n" + "\n" * (number % 9 == 8)
-                     for number, (words, *_) in enumerate(texts_of(2000, part))]  # fmt: skip
-            (folder / f"text-{part}.txt").write_text("".join(lines))
-        named = {"vocab_file": folder / "vocab.txt", "init_checkpoint": folder / "encoder"}
-        given = {name: named[name] for name, value in changes.items() if value is None}
-        kept = {name: value for name, value in changes.items() if value is not None}
-        text = folder / ("text-0.txt" if script == "extract_features" else "text-*.txt")
-        return script, {"input_file": text, "output_file": folder / "out" / output, **given, **kept}
-
-    return write
-
-
-def conversion(folder: pathlib.Path) -> tuple[str, dict]:
-    """A conversion of the golden model."""
-    source = GOLDEN / "model" / "config1" / "bert_model.ckpt"
-    config = {"bert_config_file": GOLDEN / "model" / "config1" / "bert_config.json"}
-    return "convert_checkpoint", {
-        "from": source,
-        "to": folder / "out",
-        "format": "huggingface",
-        **config,
-        "overwrite": True,
-    }
-
-
-SCENARIOS = {
-    "classifier": fine_tuning("run_classifier"),
-    "squad": fine_tuning("run_squad"),
-    "ner": fine_tuning("run_ner"),
-    "swag": fine_tuning("run_swag"),
-    "similarity": fine_tuning("run_similarity"),
-    "classifier of two replicas": fine_tuning("run_classifier", **TWO_REPLICAS),
-    "classifier in float16": fine_tuning("run_classifier", dtype="float16"),
-    "classifier with seeds": fine_tuning("run_classifier", num_seeds=2, num_train_epochs=2),
-    "classifier with a search": fine_tuning("run_classifier", search="weight_decay_rate=0.01,0.1", num_train_epochs=2),
-    "pretraining": pretraining(),
-    "pretraining of two replicas": pretraining(**TWO_REPLICAS),
-    "pretraining in float16": pretraining(dtype="float16"),
-    "pretraining of two workers": pretraining(distribution_strategy="multi_worker_mirrored", num_train_steps=30),
-    "shards": on_text("create_pretraining_data", "data.tfrecord", vocab_file=None, num_shards=6, num_workers=2,
-                      max_seq_length=32, dupe_factor=2),
-    "one file": on_text("create_pretraining_data", "data.tfrecord", vocab_file=None, max_seq_length=32, dupe_factor=2),
-    "vocabulary": on_text("create_vocab", "vocab.txt", vocab_size=300),
-    "features": on_text("extract_features", "features.jsonl", init_checkpoint=None, layers="-1", max_seq_length=24),
-    "conversion": conversion,
-}  # fmt: skip
 
 
 # --- how it is killed -------------------------------------------------------------------------------------------------
@@ -223,25 +126,26 @@ class Campaign:
         self.expected = contents(self.script, folder / "out")
         shutil.rmtree(folder / "out")
 
-    def kill(self, generator: random.Random) -> tuple[int, str]:
-        """Kills a new run up to three times and lets it end; returns the number of kills, and what is wrong, if any."""
-        kills, told = 0, []
+    def moments(self, generator: random.Random) -> list[dict]:
+        """When a run and those that go on with it are killed: arguments of `run_once`."""
+        moments = []
         for _ in range(generator.randint(1, MOST_KILLS)):
             if self.changes and generator.random() < 0.5:
-                moment = {"limit": generator.randint(1, self.changes), "after": generator.random() < 0.5}
+                moments.append({"limit": generator.randint(1, self.changes), "after": generator.random() < 0.5})
             else:
-                moment = {"seconds": generator.uniform(0, self.seconds)}
-            told.append(moment)
-            code = run_once(self.name, self.script, self.values, self.folder, **moment)
-            kills += code == -9
-            if code not in (0, -9):
-                return kills, f"{self.name}, killed at {told}: it ended with {code}"
-            if not code:
+                moments.append({"seconds": generator.uniform(0, self.seconds)})
+        return moments
+
+    def kill(self, moments: list[dict]) -> tuple[int, str]:
+        """Kills a new run at these moments and lets it end; returns the number of kills, and what is wrong, if any."""
+        codes = []
+        for moment in (*moments, {}):
+            codes.append(run_once(self.name, self.script, self.values, self.folder, **moment))
+            if codes[-1] != -9:
                 break
-        else:
-            code = run_once(self.name, self.script, self.values, self.folder)
-        if code:
-            return kills, f"{self.name}, killed at {told}: it ended with {code}"
+        kills, told = codes.count(-9), moments[: len(codes)]
+        if codes[-1]:
+            return kills, f"{self.name}, killed at {told}: it ended with {codes[-1]}"
         found = contents(self.script, self.folder / "out")
         if found == self.expected:
             shutil.rmtree(self.folder / "out")
@@ -257,7 +161,7 @@ def main(_):
     kills, problems = collections.Counter(), []
     while kills.total() < FLAGS.kills and not problems:
         for name, campaign in campaigns.items():
-            count, problem = campaign.kill(generator)
+            count, problem = campaign.kill(campaign.moments(generator))
             kills[name] += count
             if problem:
                 problems.append(problem)

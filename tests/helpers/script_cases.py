@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import sys
 
@@ -60,6 +61,39 @@ def run_cases(script: str, cases: dict[str, dict]) -> tuple[dict, dict]:
     outcomes = dict(json.loads(line) for line in result.stdout.splitlines() if line.startswith("["))
     assert list(outcomes) == list(cases), result.stderr[-3000:]
     return outcomes, dict(part.split("\n", 1) for part in result.stderr.split("CASE ")[1:])
+
+
+def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) -> tuple[dict, dict, dict]:
+    """`run_cases` with an output directory for each case: those that are to end well, then those that are refused.
+
+    Args:
+      out: the folder of these directories. done: name -> {flag: value}. refused: name -> ({flag: value}, message).
+
+    Returns:
+      Outcomes and stderr by name, and the messages, for `assert_refused`.
+    """
+    cases = {**done, **{name: flags for name, (flags, _) in refused.items()}}
+    cases = {
+        name: {flag: value for flag, value in ({"output_dir": out / name} | flags).items() if value is not None}
+        for name, flags in cases.items()
+    }
+    outcomes, logs = run_cases(script, cases)
+    failed = {name: logs[name][-2000:] for name in done if outcomes[name] != "done"}
+    assert not failed, failed
+    return outcomes, logs, {name: message for name, (_, message) in refused.items()}
+
+
+def assert_refused(out: pathlib.Path, outcomes: dict, messages: dict) -> None:
+    """Each case ended in one line with the parts of its message, separated by "*", in order; it wrote nothing."""
+    patterns = {name: ".*".join(map(re.escape, message.split("*"))) for name, message in messages.items()}
+    wrong = [
+        (name, outcomes[name])
+        for name, pattern in patterns.items()
+        if not re.fullmatch(rf"\w*Error: .*{pattern}.*", outcomes[name])
+    ]
+    assert not wrong, wrong
+    left = [name for name in messages if (out / name).exists() and list((out / name).iterdir())]
+    assert not left, left
 
 
 def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dict:

@@ -5,28 +5,23 @@ import pathlib
 
 from bert_tf import BertForSequenceClassification
 from helpers.descendants import save_model
+from helpers.scenarios import fine_tuning_flags
 from helpers.small_data import PIECES, WORLDS, texts_of
 from helpers.tiny import ONE_LAYER, write_encoder, write_pretraining_records
 
 
 def write_world(script, folder) -> dict:
     """Writes what a script reads, and returns flags with which it runs."""
-    write_encoder(folder, PIECES)
     (folder / "text.txt").write_text("".join(" ".join(words) + ".\n" for words, *_ in texts_of(40, 0)))
     (folder / "garbage").write_bytes(bytes(range(256)) * 9)
     (folder / "empty").mkdir()
     encoder = {"init_checkpoint": folder / "encoder"}
     if script in (*WORLDS, "run_classifier_with_tfhub"):
-        write, ending, own = WORLDS[script.removesuffix("_with_tfhub")]
-        for seed, name in enumerate(("train", "dev", "test")):
-            write(folder / f"{name}.{ending}", list(texts_of(8, seed)))
-        start = {"bert_hub_module_handle": folder / "encoder"} if script.endswith("tfhub") else encoder
-        return {
-            **own, **start, "train_file": folder / f"train.{ending}", "dev_file": folder / f"dev.{ending}",
-            "predict_file" if script == "run_squad" else "test_file": folder / f"test.{ending}", "do_train": True,
-            "do_eval": True, "do_predict": True, "max_seq_length": 24, "output_dir": folder / "out",
-            "train_batch_size": 8, "num_train_epochs": 1,
-        }  # fmt: skip
+        hub = {"init_checkpoint": None, "bert_hub_module_handle": folder / "encoder"}
+        own = {"do_predict": True, "train_batch_size": 32, "write_tf_records": None}
+        own |= hub if script.endswith("tfhub") else {}
+        return fine_tuning_flags(script.removesuffix("_with_tfhub"), folder, **own)
+    write_encoder(folder, PIECES)
     if script == "run_pretraining":
         write_pretraining_records(folder / "records.tfrecord", 8)
         (folder / "config.json").write_text(json.dumps(ONE_LAYER))

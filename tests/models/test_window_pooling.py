@@ -157,7 +157,7 @@ def test_dropout_follows_the_place_in_the_whole_batch():
     assert np.abs(both - first).max() > 1e-4
 
 
-@pytest.mark.slow  # in small: test_run_classifier_long_texts.py
+@pytest.mark.slow  # in small: test_run_classifier_models.py
 @pytest.mark.parametrize("pooling", ["attention", "mean", "max"])
 def test_fit_learns_and_the_model_is_saved(pooling, tmp_path):
     keras.utils.set_random_seed(0)

@@ -1,6 +1,5 @@
 """A run goes on with another number of replicas and micro-batches, and ends as if nothing had happened."""
 
-import json
 import re
 import signal
 import sys
@@ -9,11 +8,9 @@ import numpy as np
 import pytest
 from helpers.events import wait_until
 from helpers.paths import ROOT
-from helpers.pretraining_runs import command, flags_of, run, two_workers, values, write_inputs
+from helpers.pretraining_runs import command, run, two_workers, values, write_inputs
+from helpers.scenarios import SCENARIOS
 from helpers.script_cases import arguments_of, kill_at_checkpoint, weights_of
-from helpers.slow import exhaustive, slow
-from helpers.small_data import PIECES, WORLDS, texts_of
-from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf.training import checkpoints, loop
 
@@ -24,46 +21,25 @@ def replicas(count: int) -> dict:
     return {"distribution_strategy": "mirrored", "num_virtual_cpus": count}
 
 
-# In small: test_loop.py's replicas, and test_last_layer.py's parts of a batch.
-@pytest.mark.parametrize("packed", [*slow(True), *exhaustive(False)])
-def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts(packed, tmp_path):
-    data = write_inputs(tmp_path)
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    (data / "bert_config.json").write_text(json.dumps({**ONE_LAYER, **dropout}))
-    common = {"num_train_steps": STEPS, "save_checkpoints_steps": 2, "keep_checkpoint_max": 0}
-    if packed:
-        common |= packed_records(data)
-    left = kill_at_checkpoint("run_pretraining", flags_of(data, tmp_path / "elastic", **common, **replicas(2)), 6)
+@pytest.mark.slow  # in small: test_loop.py's replicas, and test_last_layer.py's parts of a batch
+def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts(tmp_path):
+    script, flags = SCENARIOS["pretraining on packed rows"](tmp_path)
+    flags |= {"num_train_steps": STEPS, "save_checkpoints_steps": 2, "keep_checkpoint_max": 0, "do_eval": False}
+    elastic = {**flags, "output_dir": tmp_path / "elastic"}
+    left = kill_at_checkpoint(script, {**elastic, **replicas(2)}, 6)
     assert "model.ckpt-6.index" in left and f"model.ckpt-{STEPS}.index" not in left
-    for name, flags, line in (
-        ("undisturbed", {}, "starting from random weights"),
-        ("elastic", {**replicas(4), "stop_at_step": 14}, "Resuming at step"),
-        ("elastic", {"gradient_accumulation_steps": 4}, "Resuming at step 14"),
+    for given, line in (
+        (flags, "starting from random weights"),
+        ({**elastic, **replicas(4), "stop_at_step": 14}, "Resuming at step"),
+        ({**elastic, "gradient_accumulation_steps": 4}, "Resuming at step 14"),
     ):
-        result = run(command(data, tmp_path / name, **common, **flags))
+        result = run([sys.executable, str(ROOT / f"{script}.py"), *arguments_of(given)])
         assert result.returncode == 0 and line in result.stderr, result.stderr[-3000:]
-    expected, found = weights_of(tmp_path / "undisturbed"), weights_of(tmp_path / "elastic")
+    expected, found = weights_of(tmp_path / "out"), weights_of(tmp_path / "elastic")
     assert expected["global_step"] == found["global_step"] == STEPS
     for name in expected:
         if "key/bias" not in name:  # its true gradient is 0, and Adam makes steps of its rounding
             np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
-
-
-def packed_records(folder) -> dict:
-    """Writes records of several documents a row; the flags that read them."""
-    from helpers.paths import GOLDEN
-
-    from bert_tf.pretraining.create import create_pretraining_data
-
-    vocab = GOLDEN / "electra" / "vocab.txt"
-    create_pretraining_data(
-        str(GOLDEN / "pretraining" / "corpus_*.txt"), str(folder / "packed.tfrecord"), str(vocab), max_seq_length=16,
-        max_predictions_per_seq=3, dupe_factor=1, show_progress=False, num_workers=1, masking="dynamic",
-        short_seq_prob=0.5, pack_sequences=True,
-    )  # fmt: skip
-    sizes = {**json.loads((folder / "bert_config.json").read_text()), "vocab_size": len(vocab.read_text().splitlines())}
-    (folder / "bert_config.json").write_text(json.dumps(sizes))
-    return {"input_file": folder / "packed.tfrecord", "vocab_file": vocab}
 
 
 # --- several workers --------------------------------------------------------------------------------------------------
@@ -72,31 +48,6 @@ def packed_records(folder) -> dict:
 def wait_for_steps(folder, processes):
     """Waits until training has begun."""
     wait_until((folder / "train_log.jsonl").exists, *processes, log=(folder.parent / "worker-0.log").read_text)
-
-
-@pytest.mark.slow
-def test_two_workers_fine_tune_on_batches_of_several_lengths_as_two_replicas_do(tmp_path):
-    write, ending, own = WORLDS["run_classifier"]
-    write_encoder(tmp_path, PIECES)
-    for seed, (name, count) in enumerate((("train", 32), ("dev", 11))):
-        write(tmp_path / f"{name}.{ending}", list(texts_of(count, seed)))
-    flags = {
-        **own, "init_checkpoint": tmp_path / "encoder", "train_file": tmp_path / f"train.{ending}", "do_train": True,
-        "dev_file": tmp_path / f"dev.{ending}", "do_eval": True, "max_seq_length": 24, "train_batch_size": 8,
-        "predict_batch_size": 4, "num_train_epochs": 2, "learning_rate": 3e-3, "seed": 3,
-    }  # fmt: skip
-    script = [sys.executable, str(ROOT / "run_classifier.py")]
-    local = run([*script, *arguments_of({**flags, **replicas(2), "output_dir": tmp_path / "local"})])
-    assert local.returncode == 0, local.stderr[-3000:]
-    flags |= {"distribution_strategy": "multi_worker_mirrored", "output_dir": tmp_path / "cluster"}
-    with two_workers([*script, *arguments_of(flags)], tmp_path) as processes:
-        codes = [process.wait() for process in processes]
-    assert codes == [0, 0], (tmp_path / "worker-0.log").read_text()[-3000:]
-    expected, found = (weights_of(tmp_path / name / "model.ckpt-8") for name in ("local", "cluster"))
-    assert expected.keys() == found.keys()
-    for name in expected:
-        if "key/bias" not in name:
-            np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow
@@ -116,7 +67,7 @@ def test_sigterm_on_one_of_two_workers_stops_both_at_the_same_step(number, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "how"), [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)])
+@pytest.mark.parametrize(("number", "how"), [(0, signal.SIGKILL), (1, signal.SIGSTOP)])
 def test_the_others_end_when_a_worker_is_lost_and_the_same_command_goes_on(number, how, tmp_path):
     data = write_inputs(tmp_path)
     flags = {"num_train_steps": 100_000, "save_checkpoints_steps": 10, "log_every_steps": 10}

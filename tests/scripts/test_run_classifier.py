@@ -1,141 +1,304 @@
-"""run_classifier.py as users start it, on a tiny model and tiny data."""
+"""run_classifier.py: the original's results, kinds of labels, patience, markers, weights of classes, and refusals."""
 
 import json
-import sys
 
-import keras
 import numpy as np
 import pytest
-from helpers import warm
 from helpers.paths import TESTS
-from helpers.tiny import ONE_LAYER
+from helpers.progress import show_progress_at_once
+from helpers.script_cases import assert_refused, results_of, run_and_refuse, weights_of
+from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import Predictor
 from bert_tf.models.config import BertConfig
-from bert_tf.models.task_models import BertModel
+from bert_tf.models.head_config import HeadConfig
+from bert_tf.serving import base_predictor
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "play", "the"]
-PIECES += [f"word{number}" for number in range(100 - len(PIECES))]
+NLI = ("neutral", "contradiction", "entailment")
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
+
+
+def write_table(path, count, seed, label=lambda number: "ab"[number % 2]):
+    generator = np.random.default_rng(seed)
+    lines = ["\t".join(("first", "second", "label"))]
+    for number in range(count):
+        first, second = (
+            " ".join(f"w{word}" for word in generator.integers(0, 95, generator.integers(1, 7))) for _ in range(2)
+        )
+        lines.append(f"{first}\t{second}\t{label(number)}")
+    path.write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A tiny model with its vocabulary, and films that are good or bad."""
-    folder = tmp_path_factory.mktemp("world")
-    vocab = folder / "vocab.txt"
-    vocab.write_text("".join(piece + "\n" for piece in PIECES))
-    keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig.from_dict(ONE_LAYER))
-    model.build()
-    model.save_pretrained(str(folder / "model"), vocab_file=str(vocab), do_lower_case=True)
-    generator = np.random.default_rng(0)
-    for name, count in (("train", 64), ("dev", 21), ("test", 11)):
-        rows = []
-        for number in range(count):
-            words = [f"word{word}" for word in generator.integers(0, 90, generator.integers(1, 12))]
-            words.insert(int(generator.integers(0, len(words))), ("good", "bad")[number % 2])
-            rows.append(f"{' '.join(words)}\t{('up', 'down')[number % 2]}\t{number % 2 + 0.5}\n")
-        (folder / f"{name}.tsv").write_text("text\tverdict\tstars\n" + "".join(rows))
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cases")
+    write_encoder(folder, PIECES)
+    for seed, (name, count) in enumerate((("train", 40), ("dev", 11), ("test", 5))):
+        write_table(folder / f"{name}.tsv", count, seed)
+        write_table(folder / f"{name}-several.tsv", count, seed, lambda number: ("a", "", "c,b")[number % 3])
+        numbers = folder / f"{name}-numbers.tsv"
+        write_table(numbers, count, seed, lambda number: number % 5 + 0.25)
+        numbers.write_bytes(numbers.read_text().encode("utf-16"))
+    (folder / "rte").mkdir()
+    rows = "".join(f"{number}\tw1 w2\tw3\t{('not_', '')[number % 2]}entailment\n" for number in range(16))
+    (folder / "rte" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
+    (folder / "qnli").mkdir()
+    (folder / "qnli" / "train.tsv").write_text(f"index\tquestion\tsentence\tlabel\n{rows}")
+    write_marked(folder / "marked")
+    write_table(folder / "unknown.tsv", 3, 0, lambda number: "abx"[number])
+    write_xnli(folder / "xnli")
     return folder
 
 
-def command(world, output, *flags, custom=True):
-    data = [f"--{name}_file={world}/{name}.tsv" for name in ("train", "dev", "test")]
-    data += ["--task_name=custom", "--text_a=text", "--label=verdict"]
-    return [
-        sys.executable, str(TESTS.parent / "run_classifier.py"), f"--output_dir={output}", "--max_seq_length=16",
-        "--train_batch_size=8", "--num_train_epochs=12", "--learning_rate=2e-3", "--eval_every_steps=24", "--seed=3",
-        *(data if custom else []), *flags,
-    ]  # fmt: skip
+def write_marked(folder):
+    """An encoder with two added tokens and a padded table, and texts with them: the marked word has the label."""
+    folder.mkdir()
+    (folder / "added_tokens.json").write_text(json.dumps({"[E1]": 100, "[/E1]": 101}))
+    write_encoder(folder, PIECES, {**ONE_LAYER, "vocab_size": 104})
+    generator = np.random.default_rng(5)
+    for name, count in (("train", 40), ("test", 6)):
+        lines = ["text\tlabel"]
+        for number in range(count):
+            words = ["w1", "w2", *(f"w{word}" for word in generator.integers(3, 95, 3))]
+            words[number % 2] = f"[E1]{words[number % 2]}[/E1]"
+            lines.append(" ".join(words) + "\t" + "ab"[number % 2])
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
 
 
-def run(*arguments, fails=False, **options):
-    result = warm.run(command(*arguments, **options), capture_output=True, text=True, cwd=TESTS.parent, check=False)
-    assert (result.returncode != 0) == fails, result.stderr[-3000:]
-    return result
+def write_xnli(folder):
+    """A test set with labels, in two languages."""
+    folder.mkdir()
+    rows = [f"{'zk'[k % 2]}{'ho'[k % 2]}\t{NLI[k % 3]}\ta\tb\tc\td\tthe {k}\tso" for k in range(20)]
+    header = "language\tgold_label\ta\tb\tc\td\tsentence1\tsentence2"
+    (folder / "xnli.test.tsv").write_text("\n".join([header, *rows]) + "\n")
 
 
-def results_of(path) -> dict:
-    lines = (path / "eval_results.txt").read_text().splitlines()
-    return {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+def cases_of(folder) -> tuple[dict, dict]:
+    """Case -> flags, in the order in which they run, later ones built on earlier ones; and refused, with messages."""
+    golden, out, encoder = TESTS / "golden", folder / "out", {"init_checkpoint": folder / "encoder"}
+    columns = {"task_name": "custom", "text_a": "first", "text_b": "second", "label": "label"}
+    files, several, numbers = (
+        {f"{name}_file": folder / f"{name}{kind}.tsv" for name in ("train", "dev", "test")}
+        for kind in ("", "-several", "-numbers")
+    )
+    short = {
+        "max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 1e-3, "seed": 3,
+        "deterministic": True, "write_tf_records": False, "num_virtual_cpus": 2,
+    }  # fmt: skip
+    train = {**encoder, **columns, **files, **short, "do_train": True}
+    patient = {
+        **train, "learning_rate": 1e-9, "eval_every_steps": 2, "early_stopping_patience": 2, "do_eval": True,
+        "output_dir": out / "patience",
+    }  # fmt: skip
+    predict = {**columns, **short, "do_predict": True, "test_file": files["test_file"]}
+    rte = {**encoder, **short, "task_name": "RTE", "data_dir": folder / "rte", "do_train": True}
+    config1 = golden / "model" / "config1"
+    entailment = {
+        "task_name": "MNLI", "do_predict": True, "max_seq_length": 32, "num_virtual_cpus": 2, "predict_batch_size": 4,
+        "vocab_file": golden / "classifier" / "end_to_end" / "vocab.txt",
+        "bert_config_file": config1 / "bert_config.json", "init_checkpoint": config1 / "classifier.ckpt",
+    }  # fmt: skip
+    submission = {**entailment, "data_dir": golden / "classifier" / "mnli", "glue_submission": folder / "submission"}
+    done = {
+        "original": {**entailment, "do_eval": True, "data_dir": golden / "classifier" / "mnli", "eval_batch_size": 4},
+        "labelled": {**entailment, "task_name": "XNLI", "language": "ko", "data_dir": folder / "xnli"},
+        "patience": {**patient, "use_best_model": True},
+        "patience again": patient,
+        "several": {**train, **several, "multi_label": True, "do_eval": True, "do_predict": True},
+        "several predicted": {
+            **predict, "multi_label": True, "test_file": several["test_file"], "output_dir": out / "several",
+        },
+        "numbers": {**train, **numbers, "regression": True, "do_eval": True, "do_predict": True, "encoding": "utf-16"},
+        "markers": {
+            **short, "task_name": "custom", "text_a": "text", "label": "label", "do_train": True, "do_predict": True,
+            "init_checkpoint": folder / "marked" / "encoder", "train_file": folder / "marked" / "train.tsv",
+            "test_file": folder / "marked" / "test.tsv", "num_train_epochs": 8, "learning_rate": 3e-3,
+        },
+        "from the best model": {**predict, "init_checkpoint": out / "patience" / "best_model"},
+        "no dev file": {**rte, "num_train_epochs": 1},
+        "weighted": {**rte, "num_train_epochs": 1, "class_weights": "entailment=9"},
+    }  # fmt: skip
+    refused = {
+        "nothing to do": ({**train, "do_train": False}, "--do_train*--do_eval*--do_predict"),
+        "nothing to predict with": ({**predict, "vocab_file": folder / "vocab.txt"},
+                                    "--output_dir*no checkpoint*--init_checkpoint"),
+        "random output layer": ({**predict, **encoder}, "/encoder*no output layer"),
+        "no data_dir": ({**encoder, **short, "task_name": "rte", "do_train": True}, "--task_name=rte*--data_dir"),
+        "no text": ({**encoder, **short, "task_name": "custom", "do_train": True}, "--text_a"),
+        "no label": ({**train, "label": None}, "--label"),
+        "classes of numbers": ({**train, "regression": True, "labels": "a,b"}, "--regression*--labels"),
+        "no dev": ({**rte, "do_eval": True}, "rte/dev.tsv"),
+        "no dev for patience": ({**rte, "early_stopping_patience": 1}, "--early_stopping_patience*dev set"),
+        "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
+        "seeds without training": ({**predict, "num_seeds": 2, "output_dir": out / "patience"},
+                                   "--num_seeds=2*--do_train"),
+        "unknown label": ({**train, "dev_file": folder / "unknown.tsv", "do_eval": True},
+                          "unknown.tsv, line 4*'x'*'a', 'b'"),
+        "other labels": ({**train, "labels": "b,a", "output_dir": out / "patience"}, "--output_dir*labels"),
+        "no best model": ({**predict, "use_best_model": True, "output_dir": out / "markers"},
+                          "--use_best_model*markers/best_model"),
+        "batch": ({**train, "train_batch_size": 9, "gradient_accumulation_steps": 2},
+                  "--train_batch_size=9*--gradient_accumulation_steps=2"),
+        "eval batch": ({**train, "eval_batch_size": 3, "distribution_strategy": "mirrored"},
+                       "--eval_batch_size=3*2 replicas"),
+        "no step": ({**train, "train_batch_size": 100, "num_train_epochs": 1},
+                    "40 training examples*--train_batch_size=100*less than one step"),
+        "another task's directory": (
+            {**rte, "task_name": "QNLI", "data_dir": folder / "qnli", "output_dir": out / "no dev file"},
+            "--output_dir*--task_name=RTE*QNLI*--init_checkpoint=",
+        ),
+        "columns of one's own": ({**rte, "regression": True},
+                                 "--regression is for --task_name=custom*RTE has its own files"),
+        "no dev file named": ({**train, "dev_file": None, "do_eval": True}, "--do_eval*--dev_file"),
+        "part of a submission": (submission, "mnli/test_matched.tsv has 10 examples*MNLI-m.tsv needs 9796"),
+        "submission of another task": ({**submission, "task_name": "XNLI", "data_dir": folder / "xnli"},
+                                       "--glue_submission is for --task_name=ax, cola, mnli,*not for XNLI"),
+        "submission without prediction": ({**rte, "glue_submission": folder / "submission"},
+                                          "--glue_submission needs --do_predict"),
+        "submission of several seeds": (
+            {**rte, "do_predict": True, "num_seeds": 2, "glue_submission": folder / "s"},
+            "--glue_submission*--num_seeds",
+        ),
+        "submission into a file": ({**submission, "glue_submission": folder / "train.tsv"},
+                                   "--glue_submission=*train.tsv is a file"),
+        "no such class": ({**rte, "class_weights": "entailment=2,seldom=3"},
+                          "no such label: seldom. The labels are entailment, not_entailment"),
+    }  # fmt: skip
+    return done, refused
 
 
 @pytest.fixture(scope="module")
-def trained(world, tmp_path_factory):
-    output = tmp_path_factory.mktemp("trained") / "run"
-    result = run(
-        world, output, f"--init_checkpoint={world}/model", "--do_train", "--do_eval", "--do_predict", "--deterministic"
-    )
-    assert "Casing from" in result.stderr and "2 classes in" in result.stderr
-    return output
+def ran(folder):
+    """Output folder, outcomes by case, what each wrote to stderr, the messages expected."""
+    return folder / "out", *run_and_refuse("run_classifier", folder / "out", *cases_of(folder))
 
 
-@pytest.mark.slow  # in small: test_fine_tuning_runs.py and test_run_classifier_cases.py
-def test_a_run_learns_and_writes_its_files(trained):
-    results = results_of(trained)
-    assert list(results) == ["eval_accuracy", "eval_loss", "eval_macro_f1", "global_step", "loss"]
-    assert results["global_step"] == 96 and results["eval_accuracy"] > 0.9
-    evaluations = [json.loads(line) for line in (trained / "evaluations.jsonl").read_text().splitlines()]
-    assert [values["step"] for values in evaluations] == [24, 48, 72, 96]
-    best = json.loads((trained / "best_model" / "eval_results.json").read_text())
-    assert best["eval_accuracy"] == max(values["eval_accuracy"] for values in evaluations)
-    assert len((trained / "test_results.tsv").read_text().splitlines()) == 11
-    predictions = [json.loads(line) for line in (trained / "predictions.jsonl").read_text().splitlines()]
-    right = [record["label"] == ("up", "down")[number % 2] for number, record in enumerate(predictions)]
-    assert sum(right) >= 8 and predictions[0]["guid"] == "test-1"
-    for name in ("confusion_matrix.png", "classification_report.txt", "train.tf_record", "eval.tf_record", "run.json"):
-        assert (trained / name).stat().st_size > 100
-    assert (trained / "confusion_matrix.png").read_bytes()[:4] == b"\x89PNG"
+def numbers_of(path) -> np.ndarray:
+    return np.array([line.split("\t") for line in path.read_text().splitlines()], float)
 
 
-@pytest.mark.slow
-def test_prediction_alone_takes_model_labels_and_casing_from_the_run(world, trained):
-    before = (trained / "test_results.tsv").read_text()
-    flags = ["--task_name=custom", "--text_a=text", f"--test_file={world}/test.tsv", "--do_predict", "--static_padding"]
-    run(world, trained, *flags, custom=False)
-    after = (trained / "test_results.tsv").read_text()
-    one, other = (np.array([line.split("\t") for line in text.splitlines()], float) for text in (before, after))
-    np.testing.assert_allclose(one, other, atol=1e-5)
-    predictor = Predictor(str(trained))
-    assert predictor.labels == ["down", "up"] and predictor.max_seq_length == 16
-    for wrong in ("one text", [("a", "b", "c")], [None], [b"a"]):
-        with pytest.raises(TypeError, match="text"):
-            predictor.predict(wrong)
-    with pytest.raises(TypeError, match="predict"):
-        predictor(["a", "b"])
-    texts = [line.split("\t")[0] for line in (world / "test.tsv").read_text().splitlines()[1:]]
-    given = [list(record["probabilities"].values()) for record in predictor.predict(texts)]
-    np.testing.assert_allclose(given, other, atol=1e-5)
+def test_evaluation_and_prediction_equal_the_original(ran, golden):
+    """The whole program on the original's data, weights and vocabulary."""
+    out, _, logs, _ = ran
+    expected = results_of(golden / "classifier" / "end_to_end")
+    assert results_of(out / "original") == pytest.approx(expected, abs=1e-4)
+    probabilities = numbers_of(golden / "classifier" / "end_to_end" / "test_results.tsv")
+    np.testing.assert_allclose(numbers_of(out / "original" / "test_results.tsv"), probabilities, rtol=0, atol=1e-4)
+    assert "dev_mismatched.tsv does not exist and is left out" in logs["original"]  # the original never read it
+    names = {path.name for path in (out / "original").iterdir()}
+    assert names == {
+        "eval_results.txt", "eval.tf_record", "classification_report.txt", "confusion_matrix.png",
+        "test_results.tsv", "predictions.jsonl", "predict.tf_record",
+    }  # fmt: skip
+    first = json.loads((out / "original" / "predictions.jsonl").read_text().splitlines()[0])
+    assert first["guid"] == "test-0" and first["label"] == "contradiction"
+    assert list(first["probabilities"].values()) == pytest.approx(probabilities[0], abs=1e-4)
 
 
-@pytest.mark.slow  # in small: test_run_classifier_cases.py
-def test_two_devices_accumulation_and_seeds(world, trained, tmp_path):
-    flags = [f"--init_checkpoint={world}/model", "--do_train", "--do_eval", "--num_train_epochs=2", "--num_seeds=2"]
-    flags += ["--distribution_strategy=mirrored", "--num_virtual_cpus=2", "--gradient_accumulation_steps=2"]
-    flags += ["--early_stopping_patience=1", "--use_best_model", "--nowrite_tf_records"]
-    result = run(world, tmp_path / "run", *flags)
-    summary = json.loads((tmp_path / "run" / "seeds.json").read_text())
-    assert set(summary["seeds"]) == {"3", "4"} and "2 seeds, the best by eval_accuracy is" in result.stdout
-    accuracies = [values["eval_accuracy"] for values in summary["seeds"].values()]
-    assert summary["summary"]["eval_accuracy"]["max"] == max(accuracies)
-    best = json.loads((tmp_path / "run" / "best_model" / "eval_results.json").read_text())
-    assert best["eval_accuracy"] == max(accuracies)
-    assert not list((tmp_path / "run").rglob("*.tf_record"))
+def test_a_test_set_with_labels_is_scored(ran):
+    out, *_ = ran
+    folder = out / "labelled"
+    lines = dict(line.split(" = ") for line in (folder / "test_results.txt").read_text().splitlines())
+    assert sorted(lines) == ["global_step", "loss", "test_accuracy", "test_loss"]
+    probabilities = numbers_of(folder / "test_results.tsv")
+    labels = np.array([NLI[k % 3] for k in range(1, 20, 2)])
+    predicted = np.array(["contradiction", "entailment", "neutral"])[probabilities.argmax(1)]
+    assert float(lines["test_accuracy"]) == pytest.approx(np.mean(predicted == labels), abs=1e-6)
+    assert not (out / "original" / "test_results.txt").exists()  # MNLI's test labels are secret
 
 
-@pytest.mark.slow  # in small: test_run_classifier_cases.py
-def test_regression_and_mistakes(world, tmp_path):
-    flags = [f"--init_checkpoint={world}/model", "--do_train", "--do_eval", "--do_predict"]
-    run(world, tmp_path / "run", *flags, "--label=stars", "--regression")
-    assert {"eval_pearson", "eval_spearman"} < set(results_of(tmp_path / "run"))
-    first = json.loads((tmp_path / "run" / "predictions.jsonl").read_text().splitlines()[0])
-    assert set(first) == {"guid", "score"}
-    for extra, message in (
-        (["--label=nope"], r"train.tsv, line 1: no column 'nope'"),
-        (["--do_lower_case=false"], "do_lower_case=False contradicts"),
-        (["--max_seq_length=64"], "--max_seq_length=64 is more than max_position_embeddings=32"),
-        (["--train_batch_size=500", "--num_train_epochs=1"], "give less than one step"),
-    ):
-        result = run(world, tmp_path / "bad", *flags, *extra, fails=True)
-        assert message in result.stderr.splitlines()[-1], result.stderr[-500:]
-        assert not list(tmp_path.glob("bad/model.ckpt*"))
+def test_patience_ends_a_run_for_good(ran):
+    out, _, logs, _ = ran
+    # With this learning rate nothing improves: steps 4 and 6 are no better than step 2.
+    steps = [json.loads(line)["step"] for line in (out / "patience" / "evaluations.jsonl").read_text().splitlines()]
+    assert steps == [2, 4, 6]
+    assert "Stopping early at step 6 of 10" in logs["patience"]
+    assert "patience finished at step 6" in logs["patience again"]
+    assert "Evaluation of step 2 on dev" in logs["patience"]  # --use_best_model
+    assert "Evaluation of step 6 on dev" in logs["patience again"]
+    assert results_of(out / "patience")["global_step"] == 6  # as the second start wrote it
+    assert int(weights_of(out / "patience")["global_step"]) == 6
+
+
+def test_several_labels_from_training_to_prediction(ran):
+    out, *_ = ran
+    assert {"eval_micro_f1", "eval_macro_f1"} < set(results_of(out / "several"))
+    expected = HeadConfig("BertForSequenceClassification", ("a", "b", "c"), "multi_label_classification")
+    assert HeadConfig.read(str(out / "several" / "head_config.json")) == expected
+    config = json.loads((out / "several" / "bert_config.json").read_text())
+    assert config == BertConfig.from_dict(config).to_dict()  # the model only
+    records = [json.loads(line) for line in (out / "several" / "predictions.jsonl").read_text().splitlines()]
+    table = numbers_of(out / "several" / "test_results.tsv")
+    assert table.shape == (5, 3)
+    for record, row in zip(records, table, strict=True):
+        assert list(record["probabilities"]) == ["a", "b", "c"]
+        assert list(record["probabilities"].values()) == pytest.approx(row, rel=1e-5)
+        assert record["labels"] == [label for label, value in record["probabilities"].items() if value > 0.5]
+
+
+def test_a_regression_predicts_numbers(ran):
+    out, *_ = ran
+    results = results_of(out / "numbers")
+    assert set(results) == {"eval_pearson", "eval_spearman", "eval_loss", "loss", "global_step"}
+    records = [json.loads(line) for line in (out / "numbers" / "predictions.jsonl").read_text().splitlines()]
+    table = numbers_of(out / "numbers" / "test_results.tsv")
+    assert table.shape == (5, 1) and [set(record) for record in records] == [{"guid", "score"}] * 5
+    assert [record["score"] for record in records] == pytest.approx(table[:, 0], rel=1e-5)
+    expected = HeadConfig("BertForSequenceClassification", None, "regression")
+    assert HeadConfig.read(str(out / "numbers" / "head_config.json")) == expected
+    assert not list((out / "numbers").glob("confusion_matrix*"))
+
+
+def test_entity_markers_are_whole_from_training_to_prediction(ran, folder):
+    """The table has more rows than the vocabulary, a multiple of 8."""
+    out, _, logs, _ = ran
+    assert "[CLS] [E1] w1 [/E1] w2 " in logs["markers"] and "assuming a padded embedding table" in logs["markers"]
+    texts = [line.split("\t")[0] for line in (folder / "marked" / "test.tsv").read_text().splitlines()[1:]]
+    written, model = numbers_of(out / "markers" / "test_results.tsv"), Predictor(str(out / "markers"))
+    found = [list(row["probabilities"].values()) for row in model.predict(texts)]
+    np.testing.assert_allclose(found, written, atol=1e-5)
+    without = model.predict([text.replace("[E1]", "").replace("[/E1]", "") for text in texts])
+    assert np.abs([list(row["probabilities"].values()) for row in without] - written).max() > 1e-4
+    assert model.tokenizer.encode(texts[0])[:3] == [100, 6, 101] and model.model.config.vocab_size == 104
+
+
+def test_a_predictor_shows_progress_only_where_it_takes_long(ran, monkeypatch, capfd):
+    model = Predictor(str(ran[0] / "patience" / "best_model"), batch_size=2)
+    texts = [("w1 w2", "w3")] * 5
+    predictions = model.predict(texts)
+    assert capfd.readouterr().err == "" and len(predictions) == 5
+    given = show_progress_at_once(monkeypatch, base_predictor)
+    assert model.predict(texts) == predictions
+    assert [options["delay"] >= 2 for options in given] == [True]
+    assert "predict" in (shown := capfd.readouterr().err) and "/3 " in shown  # batches
+
+
+def test_labels_come_with_the_model(ran):
+    """Neither labels nor a training file are given, only the model's directory."""
+    out, *_ = ran
+    records = [
+        json.loads(line) for line in (out / "from the best model" / "predictions.jsonl").read_text().splitlines()
+    ]
+    assert len(records) == 5 and all(list(record["probabilities"]) == ["a", "b"] for record in records)
+    assert not list((out / "from the best model").glob("model.ckpt*"))
+
+
+def test_training_alone_needs_no_dev_file(ran):
+    out, _, logs, _ = ran
+    assert "No evaluation while training" in logs["no dev file"] and "rte/dev.tsv" in logs["no dev file"]
+    assert not (out / "no dev file" / "best_model").exists()
+    assert int(weights_of(out / "no dev file")["global_step"]) == 2
+
+
+def test_weights_of_classes_reach_the_loss_and_are_recorded(ran):
+    out, _, logs, _ = ran
+    assert "are not named and have weight 1: not_entailment" in logs["weighted"]
+    plain, weighted = (weights_of(out / case)["output_weights"] for case in ("no dev file", "weighted"))
+    assert np.abs(plain - weighted).max() > 1e-4
+    assert json.loads((out / "weighted" / "run.json").read_text())["class_weights"] == "entailment=9"
+    assert "class_weights" in (out / "weighted" / "README.md").read_text()
+
+
+def test_what_cannot_be_done_is_refused_before_the_work(ran):
+    out, outcomes, _, messages = ran
+    assert_refused(out, outcomes, messages)

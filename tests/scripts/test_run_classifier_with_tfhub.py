@@ -1,4 +1,4 @@
-"""run_classifier_with_tfhub.py: a module by its directory and by its address, on a server of its own."""
+"""run_classifier_with_tfhub.py: a module by its address, on a server of its own."""
 
 import functools
 import http.server
@@ -37,7 +37,6 @@ def ran(tmp_path_factory):
     with serving(server), pytest.MonkeyPatch.context() as environment:
         environment.setenv("BERT_TF_CACHE", str(folder / "cache"))
         cases = {
-            "directory": {"bert_hub_module_handle": module},
             "address": {"bert_hub_module_handle": f"http://127.0.0.1:{server.server_port}/bert.tar.gz"},
             "weights, too": {"bert_hub_module_handle": module, "init_checkpoint": module},
             "no module": {"bert_hub_module_handle": f"http://127.0.0.1:{server.server_port}/train.tsv"},
@@ -48,17 +47,15 @@ def ran(tmp_path_factory):
     return folder, outcomes, logs
 
 
-def test_a_module_is_fine_tuned_from_its_directory_and_from_its_address(ran):
+def test_a_module_is_fine_tuned_from_its_address(ran):
     folder, outcomes, logs = ran
-    assert outcomes["directory"] == outcomes["address"] == "done"
-    assert f"from {folder}/module/variables/variables" in logs["directory"]
-    assert f"from {folder}/cache/" in logs["address"]
-    one, other = (weights_of(folder / "out" / name) for name in ("directory", "address"))
-    for name, value in one.items():
-        np.testing.assert_array_equal(other[name], value, err_msg=name)
-    assert int(one["global_step"]) == 2
+    assert outcomes["address"] == "done" and f"from {folder}/cache/" in logs["address"]
+    start, end = weights_of(folder / "module" / "variables" / "variables"), weights_of(folder / "out" / "address")
+    name = "bert/embeddings/position_embeddings"  # the later ones learn nothing
+    np.testing.assert_allclose(end[name], start[name], atol=1e-3)
+    assert int(end["global_step"]) == 2 and (end[name] != start[name]).any()
     vocab = (folder / "module" / "assets" / "vocab.txt").read_bytes()
-    assert (folder / "out" / "directory" / "vocab.txt").read_bytes() == vocab
+    assert (folder / "out" / "address" / "vocab.txt").read_bytes() == vocab
 
 
 def test_refused(ran):

@@ -75,7 +75,7 @@ def test_replicas_draw_different_dropout_masks_and_repeat_them():
     np.testing.assert_allclose(without_half[name], without_both[name], atol=1e-5)
 
 
-@pytest.mark.slow  # In small: the resumed runs of test_fine_tuning_runs.py.
+@pytest.mark.slow  # In small: the resumed runs of test_exact_runs.py.
 def test_calls_of_several_steps_equal_single_steps():
     batches = make_batches(batch_size=4, steps=6)
     at_once, _ = run(one_device(), batches, dropout=0.1)

@@ -502,6 +502,8 @@ def run(settings: FeatureSettings) -> Sizes:
             sentences = read_settings(directory_of(settings.init_checkpoint))
         length = ", of length 1" if sentences.normalize else ""
         logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
+    with named_by("--max_seq_length"):
+        token_rows.check_room(tokenizer, settings.max_seq_length)
     with named_by("--input_file"):
         sizes = check_input(
             settings.input_file, tokenizer, settings.max_seq_length, settings.pooling, sentences, settings.encoding

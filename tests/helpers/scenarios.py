@@ -1,0 +1,160 @@
+"""Runs of scripts on little data, by name: they are killed (test_exact_runs.py, kill_campaign.py), and cut otherwise.
+
+Each scenario is a function that writes what a script reads into a folder, and returns the script and its flags.
+"""
+
+import pathlib
+
+from bert_tf import BertForMaskedLM, BertForSequenceClassification, BertModel
+from bert_tf.models.config import config_of_dict
+from bert_tf.pretraining.create import create_pretraining_data
+from helpers.descendants import save_model
+from helpers.paths import GOLDEN
+from helpers.pretraining_runs import flags_of, write_inputs
+from helpers.small_data import PIECES, WORLDS, texts_of
+from helpers.tiny import write_encoder
+
+TWO_REPLICAS = {"distribution_strategy": "mirrored", "num_virtual_cpus": 2}
+LOST = {"lstm_on_top": None}  # a head of run_squad.py that other heads exclude
+
+
+def fine_tuning_flags(script: str, folder: pathlib.Path, **changes) -> dict:
+    """Writes an encoder and examples into a folder; returns {flag: value} of a run on them; None takes one away."""
+    write_data, ending, own = WORLDS[script]
+    write_encoder(folder, PIECES)
+    for seed, (name, count) in enumerate((("train", 32), ("dev", 11), ("test", 7))):
+        write_data(folder / f"{name}.{ending}", list(texts_of(count, seed)))
+    flags = {
+        **own, "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True, "max_seq_length": 24,
+        "train_file": folder / f"train.{ending}", "dev_file": folder / f"dev.{ending}",
+        "predict_file" if script == "run_squad" else "test_file": folder / f"test.{ending}", "train_batch_size": 8,
+        "predict_batch_size": 4, "num_train_epochs": 1, "learning_rate": 3e-3, "seed": 3, "deterministic": True,
+        "write_tf_records": False, "output_dir": folder / "out", **changes,
+    }  # fmt: skip
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _fine_tuning(script: str, model=None, **changes):
+    """A run that is evaluated and saved often; `model` is its encoder, or the teacher: (flag, family, class)."""
+
+    def write(folder: pathlib.Path) -> tuple[str, dict]:
+        often = {"do_predict": True, "num_train_epochs": 3, "eval_every_steps": 6, "save_checkpoints_steps": 3,
+                 "iterations_per_loop": 3, "keep_checkpoint_max": 2, "write_tf_records": None}  # fmt: skip
+        flags = fine_tuning_flags(script, folder, **{**often, **changes})
+        if model:
+            flag, family, model_class, *labels = model
+            flags[flag] = save_model(folder / "model", family, model_class, **dict(labels))
+        return script, flags
+
+    return write
+
+
+def _pretraining(**changes):
+    """A run of BERT on masked records."""
+
+    def write(folder: pathlib.Path) -> tuple[str, dict]:
+        (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+        often = {"do_eval": True, "eval_every_steps": 15, "iterations_per_loop": 5}
+        given = {**often, "vocab_file": folder / "vocab.txt", **changes}
+        return "run_pretraining", flags_of(write_inputs(folder), folder / "out", **given)
+
+    return write
+
+
+def _unmasked_pretraining(family: str, keys: dict, rows: dict | None = None, **changes):
+    """A run on unmasked records; `keys` are those of the model's configuration, `rows` how the records are made."""
+
+    def write(folder: pathlib.Path) -> tuple[str, dict]:
+        vocab = GOLDEN / ("tokenization/roberta/vocab.json" if family == "roberta" else "vocab.txt")
+        sizes = {"vocab_size": 601 if family == "roberta" else 30522, "hidden_size": 32, "num_hidden_layers": 2}
+        sizes |= {"num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 48}
+        kind = {} if family == "bert" else {"model_type": family}
+        config = config_of_dict({**kind, **sizes, "hidden_dropout_prob": 0.1, **keys})
+        config.save(str(folder / config.file_name))
+        create_pretraining_data(
+            str(GOLDEN / "pretraining" / "corpus_*.txt"), str(folder / "rows.tfrecord"), str(vocab), max_seq_length=32,
+            masking="dynamic", show_progress=False, num_workers=1, **{"nsp": config.has_pooler, **(rows or {})},
+        )  # fmt: skip
+        flags = {
+            "input_file": folder / "rows.tfrecord", "bert_config_file": folder / config.file_name, "do_train": True,
+            "do_eval": True, "max_eval_steps": 2, "output_dir": folder / "out", "max_seq_length": 32,
+            "max_predictions_per_seq": 6, "train_batch_size": 8, "num_train_steps": 6, "num_warmup_steps": 2,
+            "learning_rate": 1e-2, "save_checkpoints_steps": 2, "deterministic": True, "vocab_file": vocab, **changes,
+        }  # fmt: skip
+        if "student_layers" in changes:
+            flags["teacher"] = save_model(folder / "teacher", "bert", BertForMaskedLM)
+            del flags["bert_config_file"]
+        return "run_pretraining", flags
+
+    return write
+
+
+def _on_text(script: str, output: str, **changes):
+    """A script that reads a text; the flags that are None name what lies beside it."""
+
+    def write(folder: pathlib.Path) -> tuple[str, dict]:
+        write_encoder(folder, PIECES)
+        for part in range(3):
+            lines = [" ".join(words) + ".\n" + "\n" * (number % 9 == 8)
+                     for number, (words, *_) in enumerate(texts_of(600, part))]  # fmt: skip
+            (folder / f"text-{part}.txt").write_text("".join(lines))
+        named = {"vocab_file": folder / "vocab.txt", "init_checkpoint": folder / "encoder"}
+        given = {name: named[name] if value is None else value for name, value in changes.items()}
+        text = folder / ("text-0.txt" if script == "extract_features" else "text-*.txt")
+        return script, {"input_file": text, "output_file": folder / "out" / output, **given}
+
+    return write
+
+
+def _conversion(folder: pathlib.Path) -> tuple[str, dict]:
+    """A conversion of the golden model."""
+    source = GOLDEN / "model" / "config1"
+    return "convert_checkpoint", {
+        "from": source / "bert_model.ckpt", "to": folder / "out", "format": "huggingface", "overwrite": True,
+        "bert_config_file": source / "bert_config.json",
+    }  # fmt: skip
+
+
+_WINDOWS = {"max_seq_length": 12, "long_texts": "windows", "max_windows": 4, "window_pooling": "attention"}
+_TEACHER = ("teacher", "bert", BertForSequenceClassification, ("labels", ["down", "up"]))
+FINE_TUNING = {
+    "classifier": _fine_tuning("run_classifier"),
+    "squad": _fine_tuning("run_squad"),
+    "ner": _fine_tuning("run_ner"),
+    "swag": _fine_tuning("run_swag"),
+    "similarity": _fine_tuning("run_similarity"),
+    "classifier with LoRA": _fine_tuning("run_classifier", lora_rank=4, learning_rate=1e-2),
+    "classifier of windows": _fine_tuning("run_classifier", **_WINDOWS),
+    "classifier with a teacher": _fine_tuning("run_classifier", _TEACHER, init_checkpoint=None, student_layers="1"),
+    "classifier on a frozen BERT": _fine_tuning("run_classifier", features="last", hidden_size=30),
+    "joint answers of ELECTRA": _fine_tuning("run_squad", ("init_checkpoint", "electra", BertModel), **LOST),
+    "joint answers of ALBERT": _fine_tuning("run_squad", ("init_checkpoint", "albert", BertModel), **LOST),
+}
+PRETRAINING = {
+    "pretraining": _pretraining(),
+    "pretraining on packed rows": _unmasked_pretraining("bert", {}, {"pack_sequences": True, "short_seq_prob": 0.5}),
+    "pretraining left to right": _unmasked_pretraining("bert", {}, {"nsp": False}, nsp=False, objective="ltr"),
+    "pretraining of ELECTRA": _unmasked_pretraining(
+        "electra", {"embedding_size": 16}, objective="electra", generator_size=0.5
+    ),
+    "pretraining of ALBERT": _unmasked_pretraining("albert", {"embedding_size": 16}),
+    "pretraining of RoBERTa": _unmasked_pretraining("roberta", {}, do_whole_word_mask=True),
+    "pretraining of a student": _unmasked_pretraining("bert", {}, student_layers="1", mask_smoothing=0.7),
+}
+SCENARIOS = {
+    **FINE_TUNING,
+    **PRETRAINING,
+    "classifier of two replicas": _fine_tuning("run_classifier", **TWO_REPLICAS),
+    "classifier in float16": _fine_tuning("run_classifier", dtype="float16"),
+    "classifier with seeds": _fine_tuning("run_classifier", num_seeds=2, num_train_epochs=2),
+    "classifier with a search": _fine_tuning("run_classifier", search="weight_decay_rate=0.01,0.1", num_seeds=2),
+    "pretraining of two replicas": _pretraining(**TWO_REPLICAS),
+    "pretraining in float16": _pretraining(dtype="float16"),
+    "pretraining of two workers": _pretraining(distribution_strategy="multi_worker_mirrored", num_train_steps=30),
+    "shards": _on_text("create_pretraining_data", "data.tfrecord", vocab_file=None, num_shards=6, num_workers=2,
+                       max_seq_length=32, dupe_factor=2),
+    "one file": _on_text("create_pretraining_data", "data.tfrecord", vocab_file=None, max_seq_length=32, dupe_factor=2),
+    "vocabulary": _on_text("create_vocab", "vocab.txt", vocab_size=300),
+    "features": _on_text("extract_features", "features.jsonl", init_checkpoint=None, layers="-1", max_seq_length=24),
+    "conversion": _conversion,
+}  # fmt: skip

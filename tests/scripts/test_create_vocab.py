@@ -1,0 +1,127 @@
+"""create_vocab.py: each kind of vocabulary is learned alike every time, and bad input writes nothing."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from helpers.paths import ROOT
+from helpers.script_cases import arguments_of, run_cases
+
+from bert_tf.system import text_files
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+
+TEXTS = (
+    "The lighthouse keeper lit the lamps. The lamps were lit at dusk, and the keeper's lamps kept burning in Zürich!\n",
+    "등대지기는 등불을 켰다. 모든 사람은 등불을 좋아한다. 사람들은 등대를 보았다.\n",
+    "Смотритель маяка зажёг лампы. Ещё лампы горели. 灯台守はランプをともした。\n",
+)
+KINDS = {
+    "wordpiece": ("vocab.txt", {"vocab_size": 400, "strip_accents": False}),
+    "byte_bpe": ("vocab.json", {"vocab_size": 400}),
+    "sentencepiece": ("spiece.model", {"vocab_size": 300, "character_coverage": 0.99}),
+}
+NEXT = {
+    "wordpiece": " --do_lower_case=True --strip_accents=False --output_file",
+    "byte_bpe": " --rows=full_sentences",
+    "sentencepiece": " --do_lower_case=True --next_sentence=order --ngram=3",
+}
+
+
+def write_text(folder, text, name="text.txt") -> str:
+    (folder / name).write_text(text, encoding="utf-8")
+    return str(folder / name)
+
+
+@pytest.mark.slow  # in small: test_each_kind_is_written_where_its_tokenizer_reads_it
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_bytes_every_time(tmp_path, kind):
+    """Whatever the number of threads and the hashes of strings."""
+    for number in range(6):
+        write_text(tmp_path, TEXTS[number % 3] * 10, f"part-{number}.txt")
+    (name, flags), digests = KINDS[kind], set()
+    for run, threads in enumerate(("1", "4")):
+        output = tmp_path / "new" / str(run) / name
+        files = f"{tmp_path}/part-[0-2].txt,{tmp_path}/part-[3-5].txt"
+        command = arguments_of({"input_file": files, "output_file": output, "kind": kind, **flags})
+        environment = {**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": str(run)}
+        command = [sys.executable, str(ROOT / "create_vocab.py"), *command]
+        result = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert result.returncode == 0, result.stderr
+        written = sorted(os.listdir(output.parent))
+        digests.add(hashlib.sha256(b"".join((output.parent / file).read_bytes() for file in written)).hexdigest())
+    assert len(digests) == 1
+
+
+def test_each_kind_is_written_where_its_tokenizer_reads_it(tmp_path):
+    case = {"input_file": write_text(tmp_path, "".join(TEXTS) * 20)}
+    cases = {
+        kind: {**case, **flags, "kind": kind, "output_file": tmp_path / kind / name}
+        for kind, (name, flags) in KINDS.items()
+    }
+    ended, logs = run_cases("create_vocab", cases)
+    assert ended == dict.fromkeys(KINDS, "done"), logs
+    for kind, (name, _) in KINDS.items():
+        assert "Next:\n  python create_pretraining_data.py --input_file=" in logs[kind].replace("'", "")
+        assert f"--vocab_file={tmp_path / kind / name}{NEXT[kind]}" in logs[kind]
+    assert len((tmp_path / "wordpiece" / "vocab.txt").read_text(encoding="utf-8").splitlines()) <= 400
+    bpe, pieces = tmp_path / "byte_bpe", tmp_path / "sentencepiece"
+    assert sorted(os.listdir(bpe)) == ["merges.txt", "vocab.json"] and os.listdir(pieces) == ["spiece.model"]
+    assert len(ByteBpeTokenizer.from_pretrained(str(bpe)).vocab) == 400
+    tokenizer = SentencePieceTokenizer.from_pretrained(str(pieces), do_lower_case=True)
+    assert tokenizer.unk_id not in tokenizer.encode("The lamps, in Zürich!")
+
+
+def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
+    good = write_text(tmp_path, TEXTS[0])
+    bad, output = tmp_path / "bad.txt", tmp_path / "out" / "vocab.txt"
+    bad.write_bytes("fine\n\u00e9".encode() + b"\xe9 here\n")
+    small = write_text(tmp_path, "ab ba.\n", "small.txt")
+    expected = [
+        ({"input_file": f"{good},{tmp_path}/none*.txt"}, r"--input_file: no file matches '.*none\*\.txt'"),
+        ({"input_file": " , "}, "--input_file names no file"),
+        ({"input_file": f"{good},{bad}"}, r"bad\.txt, line 2: not UTF-8 at byte offset 7 "),
+        ({"input_file": write_text(tmp_path, " \n\n", "empty.txt")}, "no text in .*empty.txt: every line is blank"),
+        ({"input_file": good, "vocab_size": 120}, "--vocab_size=120 is too small: 104 special .*--max_characters"),
+        ({"input_file": small, "vocab_size": 108}, "need 109"),
+        ({"output_file": tmp_path}, "is a directory"),
+        *(
+            ({"kind": kind, name: value}, f"--{name} means nothing for --kind={kind}.$")
+            for kind, name, value in (
+                ("byte_bpe", "num_unused", 99),  # also with the default's value
+                ("sentencepiece", "min_frequency", 3),
+                ("wordpiece", "character_coverage", 0.999),
+            )
+        ),
+        ({"output_file": f"{output}.json"}, "must not end in .json or .model for .*wordpiece"),
+        ({"kind": "byte_bpe"}, "--output_file=.* must end in /vocab.json for --kind=byte_bpe.$"),
+        ({"kind": "sentencepiece"}, "must end in .model for --kind=sentencepiece.$"),
+        *(
+            ({"input_file": bad, "kind": kind, "output_file": output.with_name(name)}, r"bad\.txt, line 2: not UTF-8")
+            for kind, name in (("byte_bpe", "vocab.json"), ("sentencepiece", "a.model"))
+        ),
+    ]  # fmt: skip
+    cases = {
+        str(number): {"input_file": good, "output_file": output, **case} for number, (case, _) in enumerate(expected)
+    }
+    fits = {"input_file": small, "output_file": tmp_path / "vocab.txt"}
+    cases |= {"fits": {**fits, "vocab_size": 109}, "after it": {**fits, "vocab_size": 108}}
+    outcomes, _ = run_cases("create_vocab", cases)
+    for number, (_, pattern) in enumerate(expected):
+        assert re.search(pattern, outcomes[str(number)]) and "\n" not in outcomes[str(number)], outcomes[str(number)]
+    assert not output.parent.exists()
+    # What fits is written, and an error later leaves it as it is.
+    assert outcomes["fits"] == "done" and outcomes["after it"].startswith("ValueError")
+    assert (tmp_path / "vocab.txt").read_text().split("\n")[104:] == [".", "a", "b", "##a", "##b", ""]
+
+
+def test_list_files_keeps_the_order_of_the_list(tmp_path):
+    for name in "bac":
+        write_text(tmp_path, "x", name + ".txt")
+    listed = text_files.list_files(f"{tmp_path}/c.txt, {tmp_path}/[ab].txt")
+    assert [os.path.basename(path) for path in listed] == ["c.txt", "a.txt", "b.txt"]
+    with pytest.raises(ValueError, match="--eval_input_file: no file matches"):
+        text_files.list_files(f"{tmp_path}/*.csv", flag="--eval_input_file")

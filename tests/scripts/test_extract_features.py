@@ -1,0 +1,95 @@
+"""extract_features.py: the original's output by the original's flags, another format of model, and what is refused."""
+
+import gzip
+import json
+import re
+
+import numpy as np
+from helpers.paths import TESTS
+from helpers.script_cases import run_cases
+
+from bert_tf.models.task_models import BertModel
+
+GOLDEN = TESTS / "golden" / "extract_features"
+MODEL = TESTS / "golden" / "model" / "config1"
+NUMBER = re.compile(r"-?\d+\.\d+(e-\d\d)?")
+
+
+def values_of(text: str) -> list[np.ndarray]:
+    """For each line, the values of its tokens [T, L, H]."""
+    lines = [json.loads(line)["features"] for line in text.splitlines()]
+    return [np.array([[layer["values"] for layer in entry["layers"]] for entry in line]) for line in lines]
+
+
+def test_script(tmp_path):
+    """The original's flags; a directory of another format; and what is refused."""
+    output = tmp_path / "output"
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "latin.txt").write_bytes(b"one\ntwo\ncaf\xe9\n")
+    (tmp_path / "input.txt.gz").write_bytes(gzip.compress((GOLDEN / "input.txt").read_bytes()))
+    config = json.loads((MODEL / "bert_config.json").read_text())
+    (tmp_path / "large.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    model = BertModel.from_pretrained(str(MODEL / "bert_model.ckpt"))
+    model.save_pretrained(
+        str(tmp_path / "hf"), format="huggingface", vocab_file=str(GOLDEN / "vocab.txt"), do_lower_case=True
+    )
+    full = {
+        "input_file": GOLDEN / "input.txt",
+        "output_file": output,
+        "layers": "-1,-2",
+        "bert_config_file": MODEL / "bert_config.json",
+        "max_seq_length": 24,
+        "init_checkpoint": MODEL / "bert_model.ckpt",
+        "vocab_file": GOLDEN / "vocab.txt",
+        "do_lower_case": True,
+        "batch_size": 2,
+        "use_tpu": False,
+        "num_tpu_cores": 8,
+        "use_one_hot_embeddings": True,
+    }
+    beside = {name: full[name] for name in ("input_file", "max_seq_length", "layers")}
+    beside |= {"init_checkpoint": tmp_path / "hf", "output_file": tmp_path / "output_hf"}
+    refused = {
+        "empty": {"input_file": tmp_path / "empty.txt"},
+        "latin": {"input_file": tmp_path / "latin.txt"},
+        "missing": {"input_file": tmp_path / "none.txt"},
+        "layer": {"layers": "-1,-3"},
+        "no number": {"layers": "last"},
+        "long": {"max_seq_length": config["max_position_embeddings"] + 1},
+        "short": {"max_seq_length": 2},
+        "folder": {"output_file": tmp_path / "none" / "output"},
+        "is folder": {"output_file": tmp_path / "hf"},
+        "same": {"output_file": GOLDEN / "input.txt"},
+        "config": {"bert_config_file": tmp_path / "large.json"},
+        "no weights": {"init_checkpoint": tmp_path / "none.ckpt"},
+        "workers": {"distribution_strategy": "multi_worker_mirrored"},
+    }
+    cases = {name: full | {"output_file": tmp_path / "refused"} | change for name, change in refused.items()}
+    cases |= {"golden": full, "beside": beside | {"input_file": tmp_path / "input.txt.gz"}}
+    outcomes, errors = run_cases("extract_features", cases)
+    assert outcomes.pop("golden") == outcomes.pop("beside") == "done"
+    expected = (GOLDEN / "output.jsonl").read_text()
+    for path in (output, tmp_path / "output_hf"):
+        assert NUMBER.sub("#", path.read_text()) == NUMBER.sub("#", expected)
+        for found, there in zip(values_of(path.read_text()), values_of(expected), strict=True):
+            np.testing.assert_allclose(found, there, rtol=0, atol=2e-5)
+    assert "1 of 5 lines are longer than --max_seq_length=24" in errors["golden"]
+    assert "5/5" in errors["golden"]
+    assert not (tmp_path / "refused").exists()
+    patterns = {
+        "empty": "--input_file: .*empty.txt is empty",
+        "latin": r"--input_file: .*latin.txt, line 3: not UTF-8 at byte offset 11",
+        "missing": "FileNotFoundError: --input_file: .*none.txt is not a file",
+        "layer": r"--layers=-1,-3: there is no layer -3, the model has 2",
+        "no number": "--layers=last: give numbers",
+        "long": "--max_seq_length=\\d+ is more than max_position_embeddings",
+        "short": "--max_seq_length: the maximum sequence length is 2",
+        "folder": "--output_file=.*: there is no directory .*none",
+        "is folder": "--output_file=.*hf is a directory",
+        "same": "--output_file=.* is --input_file",
+        "config": r"large.json does not fit the weights .*layer_2",
+        "no weights": "--init_checkpoint=.*none.ckpt",
+        "workers": "--distribution_strategy=multi_worker_mirrored: ",
+    }
+    for name, pattern in patterns.items():
+        assert re.search(pattern, outcomes[name]), (name, outcomes[name])

@@ -1,0 +1,151 @@
+"""run_classifier.py on windows of long texts, and with a CNN on a frozen BERT: trained, used alike, refused."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.scenarios import fine_tuning_flags
+from helpers.script_cases import assert_refused, results_of, run_and_refuse, weights_of
+
+from bert_tf import BertForSequenceClassification, Predictor
+
+LENGTH, STRIDE, MOST = 12, 5, 4  # the windows see 10 + 3 * 5 tokens of a text
+
+
+def texts_of(count, seed):
+    """(words, whether "good" is among them); the others have "bad". The word may be anywhere in a long text."""
+    generator = np.random.default_rng(seed)
+    for number in range(count):
+        words = [f"w{word}" for word in generator.integers(0, 10, generator.integers(2, 24))]
+        words.insert(int(generator.integers(len(words) + 1)), ("good", "bad")[number % 2])
+        yield " ".join(words), number % 2 == 0
+
+
+def cases_of(folder) -> tuple[dict, dict, dict]:
+    """Flags of a short run; case -> flags, later ones built on earlier ones; and refused, with messages."""
+    out = folder / "out"
+    short = fine_tuning_flags(
+        "run_classifier", folder, max_seq_length=LENGTH, train_batch_size=16, num_train_epochs=16, output_dir=None,
+        eval_every_steps=32,
+    )  # fmt: skip
+    BertForSequenceClassification.from_pretrained(
+        str(folder / "encoder"), num_labels=2, lstm_on_top=True
+    ).save_pretrained(str(folder / "lstm"))
+    for seed, (name, count) in enumerate((("train", 128), ("dev", 40), ("test", 9))):
+        lines = [f"{text},{('down', 'up')[up]}" for text, up in texts_of(count, seed)]
+        (folder / f"{name}.csv").write_text("\n".join(["text,verdict", *lines]) + "\n")
+    windows = {**short, "long_texts": "windows", "max_windows": MOST}
+    predict = {**short, "do_train": False, "do_eval": False, "do_predict": True}
+    used = {**predict, "init_checkpoint": out / "windows" / "best_model"}
+    done = {
+        "windows": {**windows, "do_predict": True, "use_best_model": True, "write_tf_records": True},
+        "used": {**used, "predict_batch_size": 3},
+        "other length": {**used, "max_seq_length": 40, "predict_batch_size": 3},
+        "again": {**short, "output_dir": out / "windows"},
+    }  # fmt: skip
+    refused = {
+        "other pooling": ({**used, "window_pooling": "max"},
+                          "--window_pooling=max contradicts *windows/best_model, which was trained with mean."),
+        "cut after all": ({**used, "long_texts": "cut"},
+                          "--long_texts=cut contradicts *windows/best_model, which was trained on windows, pooled"),
+        "not trained so": ({**predict, "init_checkpoint": folder / "lstm", "long_texts": "windows"},
+                           "--long_texts=windows contradicts *lstm, which was trained on texts that are cut."),
+        "lstm": ({**windows, "init_checkpoint": folder / "lstm"},
+                 "--long_texts=windows combines pooled outputs; *lstm has a BiLSTM on top instead."),
+        "stride of none": ({**short, "window_stride": 3}, "--window_stride=3 is for --long_texts=windows."),
+    }  # fmt: skip
+    return short, done, refused
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Output folder, flags of a short run, outcomes by case, what each wrote to stderr, the messages expected."""
+    folder = tmp_path_factory.mktemp("models")
+    short, *cases = cases_of(folder)
+    return folder / "out", short, *run_and_refuse("run_classifier", folder / "out", *cases)
+
+
+def probabilities_of(folder) -> np.ndarray:
+    return np.loadtxt(folder / "test_results.tsv")
+
+
+def head_of(folder) -> dict:
+    return json.loads((folder / "best_model" / "head_config.json").read_text())
+
+
+def test_a_model_learns_from_all_of_a_text(ran):
+    out, _, _, logs, _ = ran
+    assert results_of(out / "windows")["eval_accuracy"] > 0.9
+    expected = {"window_pooling": "mean", "window_stride": STRIDE, "max_windows": MOST}
+    assert expected.items() <= head_of(out / "windows").items()
+    longer = sum(text.count(" ") >= 10 for text, _ in texts_of(128, 0))
+    assert f"{longer} of 128 texts are longer than --max_seq_length=12; all texts together make " in logs["windows"]
+    assert "need more than" not in logs["windows"]
+    assert (out / "windows" / "train.tf_record").exists()
+
+
+def test_a_model_of_windows_answers_everywhere_alike(ran):
+    out, _, _, logs, _ = ran
+    assert "Windows of 12 tokens, as in training; --max_seq_length=40 is not used." in logs["other length"]
+    np.testing.assert_array_equal(*map(probabilities_of, (out / "other length", out / "used")))
+    np.testing.assert_allclose(*map(probabilities_of, (out / "windows", out / "used")), atol=1e-6)
+    predictor = Predictor(str(out / "windows" / "best_model"))
+    assert (predictor.max_seq_length, predictor.windows.stride, predictor.windows.most) == (LENGTH, STRIDE, MOST)
+    found = predictor.predict([text for text, _ in texts_of(9, 2)])
+    found = [list(prediction["probabilities"].values()) for prediction in found]
+    np.testing.assert_allclose(found, probabilities_of(out / "windows"), atol=1e-5)
+    filling = "w1 " * 12
+    assert (predictor(filling + "good")["label"], predictor(filling + "bad")["label"]) == ("up", "down")
+    with pytest.raises(ValueError, match="Example 0 is a pair; a model that reads windows .--long_texts. takes single"):
+        predictor("w1", "w2")
+    with pytest.raises(ValueError, match="the model's window_stride=5: a window of max_seq_length=6 has 4 tokens"):
+        Predictor(str(out / "windows" / "best_model"), max_seq_length=6)
+
+
+@pytest.mark.slow  # in small: models/test_feature_based.py
+def test_a_cnn_on_a_frozen_bert(ran):
+    out, short, *_ = ran
+    frozen = {**short, "features": "last", "hidden_size": 30, "learning_rate": None, "num_train_epochs": 1}
+    predict = {**short, "do_train": False, "do_eval": False, "do_predict": True}
+    used = {**predict, "init_checkpoint": out / "cnn" / "best_model"}
+    done = {
+        "cnn": {**frozen, "model_on_top": "cnn", "do_predict": True, "use_best_model": True},
+        "cnn used": {**used, "predict_batch_size": 3},
+    }
+    refused = {
+        "other layers": ({**used, "features": "sum_all"},
+                         "--features=sum_all contradicts *cnn/best_model, which was trained with last."),
+        "other model": ({**used, "model_on_top": "bilstm"},
+                        "--model_on_top=bilstm contradicts *which was trained with cnn."),
+        "other size": ({**used, "hidden_size": 33}, "--hidden_size=33 contradicts *which was trained with 30."),
+        "not resumed as that": ({**frozen, "model_on_top": "bilstm", "output_dir": out / "cnn"},
+                                "--model_on_top=bilstm contradicts *which was trained with cnn."),
+        "random": ({**predict, "features": "last"}, "--features=last contradicts *encoder, which was trained without"),
+        "no features": ({**predict, "model_on_top": "cnn"},
+                        "--model_on_top=cnn is for --features, and this is another model."),
+        "odd": ({**frozen, "hidden_size": 31}, "--hidden_size=31 must be a multiple of 2 for --model_on_top=bilstm."),
+        "recomputed": ({**frozen, "recompute": True},
+                       "--recompute is for models whose BERT is trained; here it is frozen"),
+    }  # fmt: skip
+    outcomes, logs, messages = run_and_refuse("run_classifier", out, done, refused)
+    assert_refused(out, outcomes, messages)
+    assert "--learning_rate=0.001, the default where BERT is not trained" in logs["cnn"]
+    start = weights_of(out.parent / "encoder")
+    for path in (out / "cnn", out / "cnn" / "best_model"):
+        weights = weights_of(path)
+        assert weights["feature_classifier/output_weights"].shape == (2, 30)
+        for name, value in start.items():
+            np.testing.assert_array_equal(weights[name], value, err_msg=name)
+    assert head_of(out / "cnn") == {
+        "architecture": "BertForSequenceClassification", "labels": ["down", "up"], "features": "last",
+        "problem_type": "single_label_classification", "model_on_top": "cnn", "size_on_top": 30,
+    }  # fmt: skip
+    np.testing.assert_allclose(*map(probabilities_of, (out / "cnn", out / "cnn used")), atol=1e-6)
+    predictions = Predictor(str(out / "cnn" / "best_model")).predict([text for text, _ in texts_of(9, 2)])
+    found = [list(prediction["probabilities"].values()) for prediction in predictions]
+    np.testing.assert_allclose(found, probabilities_of(out / "cnn"), atol=1e-5)
+
+
+def test_refused_in_one_line(ran):
+    out, _, outcomes, _, messages = ran
+    assert_refused(out, outcomes, messages)
