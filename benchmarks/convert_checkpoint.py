@@ -56,8 +56,8 @@ def write_source(directory: str) -> tuple[int, list[str]]:
     from bert_tf.models.families import family_named
     from bert_tf.models.formats import TF1
     from bert_tf.models.head_config import NO_HEAD
+    from bert_tf.models.saving import write_weights
     from bert_tf.models.variable_names import expected_shapes
-    from bert_tf.models.write_weights import write_weights
     from bert_tf.weights.mapping import Weights
 
     name, sizes = MODELS[FLAGS.model]

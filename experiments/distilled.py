@@ -15,6 +15,7 @@ import time
 
 from absl import flags, logging
 
+from bert_tf.models import saving
 from bert_tf.system import script as system_script
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.script_runs import Run, do_runs, scores_in
@@ -63,7 +64,7 @@ def write_layers(teacher: str, layers: list[int], output_dir: str) -> None:
     files.config = teacher_layers.shallower(files.config, layers)
     files.head = HeadConfig()
     chosen = teacher_layers.chosen_layers(weights, layers)
-    pretrained.write_model(output_dir, chosen, files, format="bert_tf", overwrite=True)
+    saving.write_model(output_dir, chosen, files, format="bert_tf", overwrite=True)
 
 
 def sentences_per_second(model: str, sentences: list) -> float:

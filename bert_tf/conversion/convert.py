@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping
 import tensorflow as tf
 
 from bert_tf.conversion import surgery
-from bert_tf.models import card, open_weights, pretrained
+from bert_tf.models import card, open_weights, pretrained, saving
+from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.directory import ModelFiles, tokenizer_of
 from bert_tf.models.families import family_of, family_of_variables, is_encoder_variable
@@ -46,7 +47,7 @@ class Report:
 
     weights: Weights
     format: str
-    written: pretrained.Written
+    written: saving.Written
     missing: list[str]
     notes: list[str]
 
@@ -100,7 +101,7 @@ def convert(
 
     Args:
       source: a path of any of the formats (see `open_weights.find_weights`).
-      target: a directory (see `pretrained.write_model`). format: one of `formats.FORMATS`.
+      target: a directory (see `saving.write_model`). format: one of `formats.FORMATS`.
       with_optimizer: carry Adam moments and step, too.
       add_tokens: file of tokens to add to the vocabulary (see `surgery.add_tokens`, also for `use_unused_slots` and
         `new_rows`). max_position_embeddings: extend the position table (see `surgery.extend_positions`).
@@ -135,7 +136,7 @@ def convert(
     config = config_of_dict({**files.config.to_dict(), **changes})
     notes += _notes_on_activation(config, format)
     files = dataclasses.replace(files, config=config)
-    written = pretrained.write_model(
+    written = saving.write_model(
         target,
         weights,
         files,
@@ -203,7 +204,7 @@ def _card(
     text = None if part else card.read_ours(files.directory)
     if text is None:
         facts = card.CardFacts(card.beginning_of(path, source))
-        text = pretrained.card_of(weights, dataclasses.replace(files, card=facts), format)
+        text = saving.card_of(weights, dataclasses.replace(files, card=facts), format)
     return card.converted(text, format, files.sentences, changes)
 
 
@@ -220,7 +221,7 @@ def _describe(
     files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None
 ) -> tuple[ModelFiles, list[str] | None, list[str]]:
     """What goes beside the weights: files with vocabulary and casing, lines of the vocabulary, and notes."""
-    config = pretrained.needed_config(files)
+    config = model_directory.needed_config(files)
     beside = text_casing.read_casing(text_casing.directory_of(vocab_file)) if vocab_file else Casing()
     casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
     vocab_file = vocab_file or files.vocab_file

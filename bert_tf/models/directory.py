@@ -86,6 +86,21 @@ def read_model_files(
     return ModelFiles(directory, config, config_file, vocab_file, casing, read_max_length(directory), head)
 
 
+def needed_config(files: ModelFiles) -> BertConfig:
+    """The configuration of a model's directory.
+
+    Raises:
+      ValueError: it has none; names the directory.
+    """
+    if files.config is None:
+        raise ValueError(
+            f"{files.directory} has no bert_config.json (or config.json), and the number of attention heads can't be "
+            "inferred from the weights: put the model's configuration beside them, or name it (--bert_config_file, "
+            "config=)."
+        )
+    return files.config
+
+
 def find_config(directory: str) -> str | None:
     """The configuration file of a model's directory; None if there is none.
 

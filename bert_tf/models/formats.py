@@ -1,6 +1,6 @@
 """The weight formats: what each can hold, and what its files are called.
 
-To add a format, add it to `FORMATS`, read it in `open_weights.py`, and write it in `write_weights.py`. The scripts'
+To add a format, add it to `FORMATS`, read it in `open_weights.py`, and write it in `saving.py`. The scripts'
 --init_checkpoint, `from_pretrained`, `save_pretrained` and the converter all use these. Nothing here needs TensorFlow.
 """
 

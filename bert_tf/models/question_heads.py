@@ -8,6 +8,7 @@ from collections.abc import Container
 
 import keras
 
+from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import FAMILIES, family_of
 from bert_tf.models.head_config import HeadConfig
@@ -59,5 +60,5 @@ def from_pretrained(path: str, **arguments) -> keras.Model:
     from bert_tf.models import pretrained
 
     weights, files = pretrained.read_model(path)
-    joint = joint_class(pretrained.needed_config(files)) if head_in(weights) == "joint" else None
+    joint = joint_class(model_directory.needed_config(files)) if head_in(weights) == "joint" else None
     return (joint or BertForQuestionAnswering).from_pretrained(path, **arguments)

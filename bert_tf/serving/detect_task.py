@@ -70,7 +70,7 @@ def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
     Raises:
       ValueError: more than the model can take, or no room for a token besides two special ones.
     """
-    limit = pretrained.needed_config(files).max_length
+    limit = model_directory.needed_config(files).max_length
     chosen = min(files.max_seq_length or limit, limit) if given is None else given
     if not 3 <= chosen <= limit:
         raise ValueError(f"max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")

@@ -18,7 +18,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import pretrained
+from bert_tf.models import directory as model_directory
+from bert_tf.models import saving
 from bert_tf.models.formats import config_files
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.serving import detect_task, export, frozen_graph, graph_models, graphs, loaded_export
@@ -280,13 +281,13 @@ def _write_files_of_model(directory: str, model_dir: str, task: str, served: gra
         sentences=sentences if sentences and sentences.described else None,
     )
     contents = {
-        **config_files(pretrained.needed_config(files), files.head),
+        **config_files(model_directory.needed_config(files), files.head),
         **_settings_of_task(source, task, served),
         **export.labels_file(served.labels),
     }
     for name, content in contents.items():
         write_file(posixpath.join(directory, name), content.encode() if isinstance(content, str) else content)
-    pretrained.write_description(directory, files)
+    saving.write_description(directory, files)
 
 
 def _settings_of_task(source: str, task: str, served: graph_models.ServedModel) -> Mapping[str, str | bytes]:

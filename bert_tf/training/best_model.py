@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import initialize, lora, lora_file, pretrained
+from bert_tf.models import initialize, lora, lora_file, saving
 from bert_tf.models.directory import ModelFiles
 from bert_tf.system.atomic import check_may_write, write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
@@ -135,7 +135,7 @@ class BestModel:
         weights = initialize.model_weights(model)
         facts = dataclasses.replace(self._files.card, results=self._best)
         files = dataclasses.replace(self._files, card=facts)
-        pretrained.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
+        saving.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
         if lora.has_adapters(model):
             lora_file.write_lora(posixpath.join(self.directory, lora_file.FILE), model)
         for name, content in self.further_files.items():

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, flops, initialize, open_weights, pretrained
+from bert_tf.models import card, flops, initialize, open_weights, pretrained, saving
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
@@ -140,7 +140,7 @@ class ElectraTask(PretrainingTask):
             if part in configs:
                 own = dataclasses.replace(files, config=configs[part], card=self._facts_of(part, facts))
                 target = posixpath.join(folder, part)
-                pretrained.write_model(target, weights, own, format="bert_tf", overwrite=True)
+                saving.write_model(target, weights, own, format="bert_tf", overwrite=True)
                 logging.info("Wrote the %s to %s.", part, target)
 
     @staticmethod

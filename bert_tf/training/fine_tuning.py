@@ -23,6 +23,7 @@ from bert_tf.models import (
     output_layers,
     pretrained,
     random_weights,
+    saving,
     teacher_layers,
 )
 from bert_tf.models.config import BertConfig
@@ -337,7 +338,7 @@ def training_plan(
 def claim(output_dir: str, files: ModelFiles, settings: dict, resumed: bool) -> None:
     """Writes the model's description and the settings into a run's directory, before the first step."""
     run_directory.claim_output_dir(output_dir, files.config, files.head)
-    pretrained.write_description(output_dir, files)
+    saving.write_description(output_dir, files)
     run_directory.record_settings(output_dir, {**settings, run_directory.FINISHED: None}, resumed)
 
 
@@ -358,7 +359,7 @@ def finish(output_dir: str, model: keras.Model, files: ModelFiles, step: int, ke
         weights = initialize.model_weights(model)
         tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
         checkpoints.save(output_dir, step, tensors, keep_max=1)
-    card_facts.write_card(output_dir, pretrained.card_of(initialize.model_weights(model), files, "tf1"))
+    card_facts.write_card(output_dir, saving.card_of(initialize.model_weights(model), files, "tf1"))
     run_directory.mark_as_finished(output_dir, step)
 
 

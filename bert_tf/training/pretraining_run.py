@@ -17,7 +17,7 @@ from absl import logging
 
 from bert_tf.data import records
 from bert_tf.data.shares import Share
-from bert_tf.models import card, initialize, pretrained, random_weights
+from bert_tf.models import card, initialize, pretrained, random_weights, saving
 from bert_tf.models import directory as model_directory
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.card import NO_FACTS, CardFacts
@@ -112,7 +112,7 @@ def _run(
         vocabulary = _missing_vocabulary(task)
         task.claim_output_dir()
         if vocabulary:
-            pretrained.write_description(settings.output_dir, vocabulary)
+            saving.write_description(settings.output_dir, vocabulary)
         recorded = _recorded(task, training, devices, data) | card_facts.recorded_beginning(facts)
         run_directory.record_settings(settings.output_dir, recorded, resumed=step > 0)
     evaluate = _make_evaluate(trained, task, strategy, data)
@@ -292,7 +292,7 @@ def _write_card(task: PretrainingTask, model: keras.Model, facts: CardFacts) -> 
     """Writes the card of the model in output_dir."""
     files = model_directory.read_model_files(task.settings.output_dir, allow_unknown=True)  # the run knows them
     files = dataclasses.replace(files, config=task.config, card=facts)
-    text = pretrained.card_of(initialize.model_weights(model), files, "tf1")
+    text = saving.card_of(initialize.model_weights(model), files, "tf1")
     card_facts.write_card(task.settings.output_dir, text)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
+from bert_tf.models import directory as model_directory
 from bert_tf.models import output_layers, pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import HeadConfig
@@ -61,7 +62,7 @@ def open_teacher(
     """
     with named_by("--teacher"):
         weights, files = pretrained.read_model(path)
-        config = pretrained.needed_config(files)
+        config = model_directory.needed_config(files)
         output_layer = next((name for name in output_layers if name in weights), None)
         if not output_layer:
             raise ValueError(f"{path} has no output layer for this task ({output_layers[0]}): {needed}.")

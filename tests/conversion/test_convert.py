@@ -18,7 +18,7 @@ from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.conversion import convert
-from bert_tf.models import open_weights, pretrained, write_weights
+from bert_tf.models import open_weights, pretrained, saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import (
     BertForMaskedLM,
@@ -257,7 +257,7 @@ def test_a_vocabulary_of_another_model(source, tmp_path):
 
 @pytest.mark.parametrize("change", ["another value", "a lost tensor", "a lost moment"])
 def test_what_reads_back_otherwise_is_an_error_and_not_written(source, tmp_path, monkeypatch, change):
-    write, name = write_weights.write_weights, "bert/pooler/dense/bias"
+    write, name = saving.write_weights, "bert/pooler/dense/bias"
     name += "/adam_m" * (change == "a lost moment")
 
     def wrong(path, format, weights, *more):
@@ -266,7 +266,7 @@ def test_what_reads_back_otherwise_is_an_error_and_not_written(source, tmp_path,
         shapes = {key: shape for key, shape in weights.shapes.items() if key != name or change == "another value"}
         return write(path, format, dataclasses.replace(weights, shapes=shapes, reader=values.__getitem__), *more)
 
-    monkeypatch.setattr(write_weights, "write_weights", wrong)
+    monkeypatch.setattr(saving, "write_weights", wrong)
     message = f"Reading back .* failed: ({name} differs from|lost {name})"
     with_optimizer = change == "a lost moment"
     assert refused(source, tmp_path, ValueError, message, with_optimizer=with_optimizer) == set()

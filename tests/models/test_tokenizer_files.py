@@ -10,7 +10,7 @@ import tokenizers
 from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
 
-from bert_tf.models import pretrained
+from bert_tf.models import pretrained, saving
 from bert_tf.models.directory import read_model_files, tokenizer_of
 from bert_tf.models.families import family_named
 from bert_tf.text.casing import Casing
@@ -78,7 +78,7 @@ def test_every_form_is_read_and_written(tmp_path, form):
         assert tokenizer_of(files).encode_batch(texts) == expected
         target = tmp_path / str(number)
         target.mkdir()
-        pretrained.write_description(str(target), files)
+        saving.write_description(str(target), files)
         shutil.copy(config_file, target)
         again = pretrained.read_tokenizer(str(target))
         assert type(again) is type(tokenizer) and again.encode_batch(texts) == expected

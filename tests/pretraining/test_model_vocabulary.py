@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from bert_tf.models import pretrained
+from bert_tf.models import saving
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.create import create_pretraining_data
@@ -37,7 +37,7 @@ def test_the_records_say_which_it_is(tmp_path):
     assert found.vocab_file == str(tmp_path / "data" / "train_vocab.txt")
     assert (found.casing.do_lower_case, found.casing.strip_accents) == (False, False)
     (tmp_path / "model").mkdir()
-    pretrained.write_description(str(tmp_path / "model"), found)
+    saving.write_description(str(tmp_path / "model"), found)
     assert (tmp_path / "model" / "vocab.txt").read_text().splitlines() == PIECES
     tokenizer = FullTokenizer.from_pretrained(str(tmp_path / "model"))
     assert tokenizer.cased and tokenizer.tokenize("The house") == ["[UNK]", "house"]

@@ -9,7 +9,7 @@ import pytest
 from helpers.paths import GOLDEN
 from helpers.pretraining_records_read import read_records
 
-from bert_tf.models import pretrained
+from bert_tf.models import saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_named
 from bert_tf.pretraining import model_vocabulary, shard, token_store, word_tables
@@ -73,7 +73,7 @@ def test_records_of_a_vocabulary_with_blank_and_repeated_tokens(folder):
     config = family_named("bert").config_class(17)
     found = model_vocabulary.find_vocabulary(None, None, {"--input_file": [str(folder / "out")]}, config)
     (folder / "model").mkdir()
-    pretrained.write_description(str(folder / "model"), found)
+    saving.write_description(str(folder / "model"), found)
     assert (folder / "model" / "vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
     (folder / "vocab.txt").write_text("\n".join([*lines[:8], "", *lines[8:]]))
     with pytest.raises(ValueError, match=r"vocab.txt: line 9 is empty, which shifts the ids"):
@@ -94,7 +94,7 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     found = model_vocabulary.find_vocabulary(None, None, records, config)
     assert found.vocab_file == str(vocab_file)
     (folder / "model").mkdir()
-    pretrained.write_description(str(folder / "model"), found)
+    saving.write_description(str(folder / "model"), found)
     tokenizer = family_named(family).tokenizer_class.from_pretrained(str(folder / "model"))
     assert tokenizer.encode("It's  Café 2019,") == read_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
     with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but the model's vocab_size is 9"):

@@ -17,7 +17,7 @@ from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import Predictor, Tagger
-from bert_tf.models import baselines, initialize, pretrained, task_models
+from bert_tf.models import baselines, initialize, pretrained, saving, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_head
 from bert_tf.models.head_config import HEAD_CONFIG
@@ -190,7 +190,7 @@ def test_a_model_without_bert(folder):
             str(path), config, vocab_file=str(folder / "vocab.txt"), head=model.head_config,
             casing=pretrained.Casing(True, None, "test"),
         )  # fmt: skip
-        pretrained.write_model(str(path), initialize.model_weights(model), files, format="bert_tf")
+        saving.write_model(str(path), initialize.model_weights(model), files, format="bert_tf")
         task = custom(folder, ["neg", "pos"], labels=["pos", "neg"])
         fine_tune(task, run_of(folder, path, f"out {order[0]}", do_predict=True))
         found[order] = predicted(folder / f"out {order[0]}")

@@ -9,7 +9,7 @@ import sentencepiece
 from helpers.natural_texts import SENTENCES, mixed_texts, shared_texts
 from transformers.models.bert_japanese.tokenization_bert_japanese import SentencepieceTokenizer
 
-from bert_tf.models import pretrained
+from bert_tf.models import pretrained, saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_model_files
 from bert_tf.text.kobert import KoBertTokenizer
@@ -72,7 +72,7 @@ def test_ids_offsets_and_files(tmp_path, folder):
     assert "".join(covered) == "``서울''2019,부산" and "``" in covered and "''" in covered
     (tmp_path / "saved").mkdir()
     files = read_model_files(str(folder))
-    pretrained.write_description(str(tmp_path / "saved"), files)
+    saving.write_description(str(tmp_path / "saved"), files)
     (tmp_path / "saved" / "bert_config.json").write_text(files.config.to_json_string())
     again = pretrained.read_tokenizer(str(tmp_path / "saved"))
     assert type(again) is KoBertTokenizer and again.files() == tokenizer.files()

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.utils import sentencepiece_model_pb2_new
 
-from bert_tf.models import pretrained
+from bert_tf.models import pretrained, saving
 from bert_tf.models.directory import read_model_files
 from bert_tf.text.casing import Casing
 from bert_tf.text.japanese import JapaneseTokenizer
@@ -100,7 +100,7 @@ def test_ids_are_those_of_transformers(tmp_path, name):
     # What is written beside a model is read as the same.
     (tmp_path / "saved").mkdir()
     files = read_model_files(directory)
-    pretrained.write_description(str(tmp_path / "saved"), files)
+    saving.write_description(str(tmp_path / "saved"), files)
     described = {"model_type": files.config.model_type, "vocab_size": files.config.vocab_size, **SIZES}
     (tmp_path / "saved" / "config.json").write_text(json.dumps(described))
     again = pretrained.read_tokenizer(str(tmp_path / "saved"))
@@ -295,7 +295,7 @@ def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
     assert rows["input_ids"].tolist() == expected["input_ids"]
     assert rows["segment_ids"].tolist() == expected["token_type_ids"]
     (tmp_path / "saved").mkdir()
-    pretrained.write_description(str(tmp_path / "saved"), read_model_files(str(directory)))
+    saving.write_description(str(tmp_path / "saved"), read_model_files(str(directory)))
     (tmp_path / "saved" / "config.json").write_text(described)
     again = pretrained.read_tokenizer(str(tmp_path / "saved"))
     assert again.encode_batch(texts) == tokenizer.encode_batch(texts)

@@ -20,6 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.conversion.surgery import OUTPUT_BIAS
+from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights, pretrained
 from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.directory import ModelFiles, tokenizer_of
@@ -131,7 +132,7 @@ def _open_start(path: str) -> Start:
       FileNotFoundError, ValueError: there are no weights, configuration or vocabulary, or it is a generator.
     """
     weights, files = pretrained.read_model(path)
-    config = pretrained.needed_config(files)
+    config = model_directory.needed_config(files)
     family = family_of(config)
     if family.parts:
         weights = open_weights.choose_part(weights, "discriminator")

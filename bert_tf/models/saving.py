@@ -1,0 +1,294 @@
+"""Writes models: weights in each format, and the files beside them, complete or not at all."""
+
+import dataclasses
+import json
+import os
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models import card, huggingface
+from bert_tf.models import directory as model_directory
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import ModelFiles, needed_config
+from bert_tf.models.families import family_of
+from bert_tf.models.formats import BERT_TF, HUGGINGFACE, HUGGINGFACE_CONFIG, Format, config_files, format_named
+from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.huggingface_layouts import LAYOUTS
+from bert_tf.models.sentence_settings import settings_files
+from bert_tf.system.atomic import temporary_folder, write_file, write_text_file
+from bert_tf.system.messages import some
+from bert_tf.text import casing as text_casing
+from bert_tf.text import tokenizer_choice
+from bert_tf.text import vocab as text_vocab
+from bert_tf.text.added_tokens import AddedToken
+from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.weights import bundle, safetensors_files
+from bert_tf.weights.mapping import Weights, base_name, is_model_variable, renamed
+
+# That of the original and of tf-models-official, whatever a configuration says.
+_THEIR_LAYER_NORM_EPS = 1e-12
+
+
+def write_weights(path: str, format: Format, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
+    """Writes weights to a file or prefix, and configuration and head beside it.
+
+    Returns:
+      {the original's name: name in the file} of everything written.
+
+    Raises:
+      ValueError: the format can't hold the model. OSError, tf.errors.OpError: it could not be written.
+    """
+    texts = config_files(config, head)
+    if format is BERT_TF:
+        names = {name: name for name in weights}
+        safetensors_files.write_safetensors(path, weights, {"format": "bert_tf"})
+    elif format is HUGGINGFACE:
+        layout = LAYOUTS[config.model_type]
+        names = huggingface.save(layout, path, weights, config, head)
+        values = huggingface.config_values(layout, config, weights, head)
+        texts = {HUGGINGFACE_CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
+    else:
+        names = _names_of_tf1(weights, config)
+        bundle.write_bundle(path, renamed(weights, {there: name for name, there in names.items()}, {}))
+    for name, text in texts.items():
+        write_text_file(posixpath.join(posixpath.dirname(path), name), text)
+    return names
+
+
+def _names_of_tf1(weights: Weights, config: BertConfig) -> dict[str, str]:
+    """The names in the checkpoints of a family's original."""
+    layout = family_of(config).tf1_layout
+    if not layout:
+        return {name: name for name in weights}
+    there = layout.names_there({base_name(name) for name in weights}, config)
+    return {name: there[base_name(name)] + name.removeprefix(base_name(name)) for name in weights}
+
+
+def write_description(
+    directory: str, files: ModelFiles, vocabulary: list[str] | None = None, added: Sequence[AddedToken] = ()
+) -> None:
+    """Writes the tokenizer's files and tokenizer_config.json, so that a directory can be used like any model directory.
+
+    And the files that say how vectors of texts are made, if that is known.
+
+    Args:
+      files: with a configuration. Without a vocabulary nothing is written but the casing, if it is known.
+      vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces. added: further added tokens.
+
+    Raises:
+      ValueError: the vocabulary does not fit the configuration; names the file.
+    """
+    if files.sentences:
+        for name, content in settings_files(files.sentences, files.config.hidden_size).items():
+            file = posixpath.join(directory, name)
+            tf.io.gfile.makedirs(posixpath.dirname(file))
+            write_text_file(file, content)
+    path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
+    default = family_of(files.config).tokenizer_class
+    if not files.vocab_file:
+        if issubclass(default, FullTokenizer) and files.casing.do_lower_case is not None:
+            model_directory.write_tokenizer_config(path, files, None)
+        return
+    kind = tokenizer_choice.tokenizer_class_of(files.vocab_file, default)
+    casing = files.casing
+    if issubclass(kind, FullTokenizer):
+        lines = text_vocab.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
+        if len(lines) > files.config.vocab_size:
+            raise ValueError(
+                f"{files.vocab_file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}: it belongs "
+                "to another model."
+            )
+        if casing.do_lower_case is None:
+            casing = text_casing.casing_of_vocabulary(files.vocab_file)
+            logging.warning(
+                "No file says whether the model is cased; do_lower_case=%s is %s. Give do_lower_case if that is wrong.",
+                casing.do_lower_case,
+                casing.source,
+            )
+        tokenizer = kind.from_file(files.vocab_file, casing)
+        model_directory.add_tokens(tokenizer, added)
+    else:
+        tokenizer = model_directory.tokenizer_of(files, added)
+    contents = tokenizer.files()
+    if vocabulary is not None:
+        contents[text_vocab.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
+    for name, content in contents.items():
+        write_file(posixpath.join(directory, name), content)
+    model_directory.write_tokenizer_config(path, dataclasses.replace(files, casing=casing), tokenizer)
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """The result of `write_model`.
+
+    Attributes:
+      path: of the weights. names: the original's name -> name in the file. left_out: name -> reason.
+      files: all names in the directory.
+    """
+
+    path: str
+    names: dict[str, str]
+    left_out: dict[str, str]
+    files: list[str]
+
+
+def write_model(
+    target: str,
+    weights: Weights,
+    files: ModelFiles,
+    *,
+    format: str,
+    with_optimizer: bool = False,
+    vocabulary: list[str] | None = None,
+    added: Sequence[AddedToken] = (),
+    overwrite: bool = False,
+    check: Callable[[str], None] | None = None,
+    card_text: str | None = None,
+) -> Written:
+    """Writes weights and their files in one of the formats, complete or not at all.
+
+    Everything is written beside the target under a temporary name and then renamed.
+
+    Args:
+      target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
+      files: configuration (required), head, vocabulary and casing to write, and facts for the card.
+      with_optimizer: also write Adam moments and step (tf1 and bert_tf).
+      vocabulary: lines of vocab.txt instead of files.vocab_file. added: further added tokens.
+      overwrite: replace existing files.
+      check: called with the path of the weights while they still have their temporary name; may raise.
+      card_text: the card, if `files` don't describe it.
+
+    Raises:
+      ValueError: the format is unknown or can't store what is asked for, or there is no configuration.
+      FileExistsError: a file to be written exists.
+      OSError: disk full or no permission; nothing is left behind.
+    """
+    kind = format_named(format)
+    config = needed_config(files)
+    formats = family_of(config).formats
+    if format not in formats:
+        raise ValueError(f"format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
+    variant = "has causal attention (attention=causal)" if config.is_causal else files.head.variant
+    if variant and not kind.holds_variants:
+        raise ValueError(
+            f"format={format}: this model {variant}, which the {format} format can't record, so that others would "
+            "read it as an ordinary BERT. Use bert_tf."
+        )
+    if with_optimizer and not kind.holds_optimizer:
+        raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
+    if with_optimizer and "global_step" not in weights.shapes:
+        raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
+    if format == "tf1" and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
+        logging.warning(
+            "format=%s: layer_norm_eps is %g, which programs for this format don't read: they compute with %g, and "
+            "their outputs differ.", format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS,
+        )  # fmt: skip
+    left_out = {}
+    if not with_optimizer:
+        left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
+        weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
+    directory, name = _split_target(target, kind)
+    if name is None:
+        # A run of the original resumes from the newest model.ckpt-<step> that the state file names.
+        numbered = with_optimizer and kind.takes_prefix
+        name = f"model.ckpt-{int(weights['global_step'])}" if numbered else kind.file_name
+    old = _check_target(directory, name, weights.path, overwrite)  # before the work, not after it
+    temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
+    try:
+        with temporary_folder(temporary):
+            names = write_weights(posixpath.join(temporary, name), kind, weights, config, files.head)
+            if name.startswith("model.ckpt-"):
+                write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
+            write_description(temporary, files, vocabulary, added)
+            if not card.is_others(directory):
+                write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))
+            if check:
+                check(posixpath.join(temporary, name))
+            written = _move(temporary, directory, old)
+    except tf.errors.OpError as error:
+        raise OSError(f"{target} could not be written: {error.message}") from error
+    left_out |= {name: f"the {format} format can't store it" for name in weights if name not in names}
+    return Written(posixpath.join(directory, name), names, left_out, written)
+
+
+def card_of(weights: Weights, files: ModelFiles, format: str) -> str:
+    """The card of a model that has weights of these variables and these files; see `card.card_text`."""
+    return card.card_text(
+        files.config, files.head, weights.shapes, files.card, format, casing=files.casing, sentences=files.sentences
+    )
+
+
+def _split_target(target: str, kind: Format) -> tuple[str, str | None]:
+    """The directory, and the name of the weights if the target gives one."""
+    name = posixpath.basename(target)
+    is_prefix = kind.takes_prefix and (name.endswith(".ckpt") or ".ckpt-" in name)
+    if is_prefix and not tf.io.gfile.isdir(target):
+        return posixpath.dirname(target) or ".", name
+    return target, None
+
+
+# Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.
+_MODEL_FILE = re.compile(
+    r"(\w+_)?config\.json|vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer(_config)?\.json|"
+    r"special_tokens_map\.json|added_tokens\.json|checkpoint|"
+    r"(bert_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|"
+    r".*\.ckpt(-\d+)?\.(index|meta|data-\d+-of-\d+)|lora\.safetensors|modules\.json|sentence_bert_config\.json|[12]_\w+/config\.json"
+)
+
+
+def _check_target(directory: str, name: str, source: str, overwrite: bool) -> list[str]:
+    """Refuses a target that would mix or destroy models; returns the files of an old model to remove.
+
+    Raises:
+      ValueError: no directory is named, or it is that of the source. FileExistsError: it has a model and `overwrite` is
+        False, or it has the checkpoints of a training run.
+    """
+    if not directory:
+        raise ValueError("The target names no directory.")
+    if not tf.io.gfile.exists(directory):
+        return []
+    if not tf.io.gfile.isdir(directory):
+        raise FileExistsError(f"{directory} is a file; a directory is needed.")
+    old = sorted(file for file in _files_in(directory) if _MODEL_FILE.fullmatch(file))
+    old += [card.CARD] * card.is_ours(directory)
+    if old and not overwrite:
+        raise FileExistsError(
+            f"{directory} already has files of a model ({some(old)}): give another target, or replace them all with "
+            "--overwrite (overwrite=True)."
+        )
+    from_file = tf.io.gfile.exists(source) or tf.io.gfile.exists(source + bundle.INDEX_SUFFIX)
+    if old and from_file and posixpath.normpath(text_casing.directory_of(source)) == posixpath.normpath(directory):
+        raise ValueError(f"{directory} would replace the source {source}: give another target.")
+    run = [file for file in old if file.startswith("model.ckpt-") and not file.startswith(name + ".")]
+    if run:
+        raise FileExistsError(f"{directory} has the checkpoints of a training run ({some(run)}): give another target.")
+    return old
+
+
+def _files_in(directory: str) -> list[str]:
+    """The names of the files in a directory and, with the folder's, in its folders."""
+    names = []
+    for name in sorted(entry.rstrip("/") for entry in tf.io.gfile.listdir(directory)):
+        path = posixpath.join(directory, name)
+        inner = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else None
+        names += [name] if inner is None else [posixpath.join(name, entry.rstrip("/")) for entry in sorted(inner)]
+    return names
+
+
+def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
+    """Moves the written files to their final place and removes the `old` model's files; returns the names."""
+    names = _files_in(temporary)
+    if not tf.io.gfile.exists(directory):
+        tf.io.gfile.rename(temporary, directory)
+        return names
+    # The index of a checkpoint goes last: a prefix counts as a checkpoint only once it has an index.
+    for name in sorted(names, key=lambda name: name.endswith((bundle.INDEX_SUFFIX, ".safetensors"))):
+        tf.io.gfile.makedirs(posixpath.dirname(posixpath.join(directory, name)))
+        tf.io.gfile.rename(posixpath.join(temporary, name), posixpath.join(directory, name), overwrite=True)
+    for name in set(old) - set(names):
+        tf.io.gfile.remove(posixpath.join(directory, name))
+    return names
