@@ -113,6 +113,7 @@ def test_both_models_of_a_pretrainer(trained):
     other = open_weights.open_weights(prefix, "generator")
     expected = values_of(pretrainer.generator_network, generator) | masked_lm_values(pretrainer.masked_lm)
     assert_equal(other, expected)
+    assert other.hints["sizes_from_weights"] and "sizes_from_weights" not in weights.hints
     reasons = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): reason for key, reason in weights.unused.items()}
     assert reasons["model/masked_lm/dense/kernel"] == "of the generator"
     assert "no pooler in ELECTRA" in reasons.values() and reasons["global_step"] == "a counter"
