@@ -7,7 +7,6 @@ SentencePiece), and the casing in tokenizer_config.json.
 
 import dataclasses
 import functools
-import json
 import os
 import posixpath
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from bert_tf.models.formats import HUGGINGFACE_CONFIG, may_hold_weights, no_weig
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.sentence_settings import SentenceSettings
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.checks import check_file, is_remote
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_files import exists, read_json
@@ -33,7 +31,7 @@ from bert_tf.text.casing import (
     read_casing,
     resolve_casing,
 )
-from bert_tf.text.tokenizer import ROLES, Tokenizer
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import find_vocabulary, tokenizer_of_file
 from bert_tf.weights import released_models
 
@@ -246,28 +244,3 @@ def check_model(
             with named_by("--vocab_file" if vocab_file else flag):
                 files.casing = resolve_casing(None, None, files.casing)
                 tokenizer_of(files)
-
-
-# --- casing ----------------------------------------------------------------------------------------------------------
-
-
-def write_tokenizer_config(path: str, files: ModelFiles, tokenizer: Tokenizer | None) -> None:
-    """Writes a tokenizer_config.json, which Hugging Face's tokenizers read as well.
-
-    Args:
-      tokenizer: None if there is no vocabulary, and only the casing is known.
-    """
-    family = family_of(files.config)
-    usual = family.tokenizer_class
-    if tokenizer is None:
-        casing = {"do_lower_case": files.casing.do_lower_case, "strip_accents": files.casing.strip_accents}
-        settings = {f"{role}_token": getattr(usual, f"{role}_token") for role in ROLES} | casing
-    else:
-        settings = tokenizer.settings()
-    is_usual = tokenizer is None or tokenizer.huggingface_class == usual.huggingface_class
-    values = {
-        "tokenizer_class": family.tokenizer_name if is_usual else tokenizer.huggingface_class,
-        **settings,
-        "model_max_length": files.max_seq_length or files.config.max_length,
-    }
-    write_text_file(path, json.dumps(values, indent=2, sort_keys=True) + "\n")

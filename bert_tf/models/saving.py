@@ -11,9 +11,8 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import card, huggingface
-from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, needed_config
+from bert_tf.models.directory import ModelFiles, add_tokens, needed_config, tokenizer_of
 from bert_tf.models.families import family_of
 from bert_tf.models.formats import BERT_TF, HUGGINGFACE, HUGGINGFACE_CONFIG, Format, config_files, format_named
 from bert_tf.models.head_config import HeadConfig
@@ -25,6 +24,7 @@ from bert_tf.text import casing as text_casing
 from bert_tf.text import tokenizer_choice
 from bert_tf.text import vocab as text_vocab
 from bert_tf.text.added_tokens import AddedToken
+from bert_tf.text.tokenizer import ROLES
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights import bundle, safetensors_files
 from bert_tf.weights.mapping import Weights, base_name, is_model_variable, renamed
@@ -87,11 +87,12 @@ def write_description(
             file = posixpath.join(directory, name)
             tf.io.gfile.makedirs(posixpath.dirname(file))
             write_text_file(file, content)
-    path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
     default = family_of(files.config).tokenizer_class
     if not files.vocab_file:
+        casing = {"do_lower_case": files.casing.do_lower_case, "strip_accents": files.casing.strip_accents}
+        tokens = {f"{role}_token": getattr(default, f"{role}_token") for role in ROLES}
         if issubclass(default, FullTokenizer) and files.casing.do_lower_case is not None:
-            model_directory.write_tokenizer_config(path, files, None)
+            _write_tokenizer_config(directory, files, default.huggingface_class, tokens | casing)
         return
     kind = tokenizer_choice.tokenizer_class_of(files.vocab_file, default)
     casing = files.casing
@@ -110,15 +111,28 @@ def write_description(
                 casing.source,
             )
         tokenizer = kind.from_file(files.vocab_file, casing)
-        model_directory.add_tokens(tokenizer, added)
+        add_tokens(tokenizer, added)
     else:
-        tokenizer = model_directory.tokenizer_of(files, added)
+        tokenizer = tokenizer_of(files, added)
     contents = tokenizer.files()
     if vocabulary is not None:
         contents[text_vocab.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
     for name, content in contents.items():
         write_file(posixpath.join(directory, name), content)
-    model_directory.write_tokenizer_config(path, dataclasses.replace(files, casing=casing), tokenizer)
+    _write_tokenizer_config(directory, files, tokenizer.huggingface_class, tokenizer.settings())
+
+
+def _write_tokenizer_config(directory: str, files: ModelFiles, huggingface_class: str, settings: dict) -> None:
+    """Writes a tokenizer_config.json, which Hugging Face's tokenizers read as well."""
+    family = family_of(files.config)
+    is_usual = huggingface_class == family.tokenizer_class.huggingface_class
+    values = {
+        "tokenizer_class": family.tokenizer_name if is_usual else huggingface_class,
+        **settings,
+        "model_max_length": files.max_seq_length or files.config.max_length,
+    }
+    text = json.dumps(values, indent=2, sort_keys=True) + "\n"
+    write_text_file(posixpath.join(directory, text_casing.TOKENIZER_CONFIG), text)
 
 
 @dataclasses.dataclass(frozen=True)
