@@ -96,6 +96,8 @@ def test_sizes_without_a_configuration(released, caplog):
         config = pretrained.read_model(str(released), part=part)[1].config
         assert config == ElectraConfig(260, 24, width, 2, 1, inner, max_position_embeddings=40)
     assert "sizes are inferred from the weights, with 1 attention heads" in caplog.text
+    flags = dict.fromkeys(("bert_config_file", "vocab_file", "do_lower_case", "strip_accents"))
+    assert pretrained.describe(open_weights.open_weights(str(released)), **flags).config.hidden_size == 32
     # A configuration beside the checkpoint is the discriminator's.
     ElectraConfig(260, 24, 32, 2, 2, 128, hidden_dropout_prob=0.0, max_position_embeddings=40).save(
         str(released / "electra_config.json")
