@@ -132,10 +132,7 @@ def _open(reader, path: str, graph: ObjectGraph, is_part: bool = False) -> Weigh
     heads = {stored[key][1] for name, key in keys.items() if _ATTENTION.search(name) and len(stored[key]) == 3}
     if len(heads) > 1:
         raise ValueError(f"{path}: the encoder layers have different numbers of attention heads: {sorted(heads)}.")
-    try:
-        config = config_of_shapes(shapes, max(heads, default=1))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    config = config_of_shapes(path, shapes, max(heads, default=1))
     reasons |= _drop_unfit_heads(keys, shapes, expected_shapes(config))
 
     def read(name: str) -> np.ndarray:

@@ -55,7 +55,7 @@ def _with_files(weights: Weights, config_file: str | None = None) -> tuple[Weigh
     heads = weights.hints.get("num_attention_heads")
     beside = files.config
     if heads and (beside is None or (weights.hints.get("sizes_from_weights") and not config_file)):
-        files.config = variable_names.config_of_shapes(weights.shapes, heads, beside)
+        files.config = variable_names.config_of_shapes(weights.path, weights.shapes, heads, beside)
     if files.config is not None and beside is None:
         files.config.hidden_act = weights.hints.get("hidden_act", files.config.hidden_act)
         _warn_once(

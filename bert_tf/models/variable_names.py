@@ -45,15 +45,17 @@ def num_blocks_of(names: Iterable[str]) -> int:
 
 
 def config_of_shapes(
-    shapes: Mapping[str, tuple], num_attention_heads: int, like: BertConfig | None = None
+    path: str, shapes: Mapping[str, tuple], num_attention_heads: int, like: BertConfig | None = None
 ) -> BertConfig:
     """The configuration of a model whose variables have these shapes.
 
     Args:
+      path: of the weights.
       like: of the same family; gives the values that shapes don't show. None: its class's defaults.
 
     Raises:
-      ValueError: one of the variables that show them is not there or no table or vector, or the sizes don't fit.
+      ValueError: one of the variables that show them is not there or no table or vector, or the sizes don't fit; names
+        the path.
     """
     config_class = next(BertConfig.classes[scope] for scope in BertConfig.classes if word_table(scope) in shapes)
     scope = config_class.model_type
@@ -63,7 +65,7 @@ def config_of_shapes(
     for name, rank in (ranks | {f"{scope}/encoder/layer_0/{name}": 1 for name in vectors}).items():
         if len(shapes.get(name, ())) != rank:
             found = f"has shape {list(shapes[name])}" if name in shapes else "is not there"
-            raise ValueError(f"no whole encoder: {name} {found}.")
+            raise ValueError(f"{path} has no whole encoder: {name} {found}.")
     vocab_size, embedding_size = shapes[word_table(scope)]
     hidden_size, keys = embedding_size, config_class.keys()
     if "embedding_size" in keys:
@@ -79,7 +81,7 @@ def config_of_shapes(
         "type_vocab_size": shapes[f"{scope}/embeddings/token_type_embeddings"][0],
     }
     sizes = {key: size for key, size in sizes.items() if key in keys}
-    return config_class.from_dict({**like.to_dict(), **sizes}, allow_unknown=True) if like else config_class(**sizes)
+    return config_class.from_dict({**(like.to_dict() if like else {}), **sizes}, allow_unknown=True, source=path)
 
 
 def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:

@@ -39,4 +39,4 @@ def test_variables_of_encoder_and_heads():
         name for name in variables if name.startswith("cls/")
     }
     assert model.bert.name == "bert"
-    assert variable_names.config_of_shapes(variable_names.expected_shapes(CONFIG), 2) == CONFIG
+    assert variable_names.config_of_shapes("path", variable_names.expected_shapes(CONFIG), 2) == CONFIG
