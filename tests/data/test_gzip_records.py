@@ -187,8 +187,13 @@ def test_damaged_member(plain, tmp_path, member, place):
     assert index.skipped == (1, 0)
 
 
-def test_damaged_file_of_members_that_end_anywhere(plain, tmp_path):
-    """A record that began in an earlier member and ends in the damaged one is lost, too, and so is the rest."""
+@pytest.mark.parametrize("chunk", [100, 1 << 16])
+def test_damaged_file_of_members_that_end_anywhere(plain, tmp_path, monkeypatch, chunk):
+    """A record that began in an earlier member and ends in the damaged one is lost, too, and so is the rest.
+
+    In small chunks the records of the damaged member are found before its end shows that they are damaged.
+    """
+    monkeypatch.setattr(gzip_records, "_CHUNK_BYTES", chunk)
     path = tmp_path / "many"
     cuts = list(range(3000, plain.stat().st_size, 3000))
     offsets = members(plain, path, cuts)
